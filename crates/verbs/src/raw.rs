@@ -1,0 +1,308 @@
+//! The raw layer: what a device implements.
+//!
+//! Object-safe traits, one for each verbs object. Calls that not every device has come with a body that answers
+//! "not supported" and names the capability, so that a device implements what it can do and no caller checks for
+//! null. Every trait is `Any`: a device finds its own type behind an object that it is handed.
+//!
+//! Objects are reference counted. Dropping the last reference destroys the object; where the caller must know that
+//! (a key revoked, a queue pair gone) there is an explicit call as well. A child keeps its parents alive.
+//!
+//! All calls may come from any thread, and none blocks on the network.
+#![allow(
+    unsafe_code,
+    reason = "posting and registering are unsafe to call, as the base of the boundary must be"
+)]
+
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use crate::{
+    Access, AsyncEvent, Capabilities, Counter, CreateError, DestroyError, DeviceAttributes, EventError, Gid, GidEntry,
+    ModifyError, MulticastError, NotSupported, PathAttributes, PollError, PortAttributes, PostError, PostErrorKind,
+    QueryError, QueuePairAttributes, QueuePairLimits, QueuePairNumber, QueuePairState, ReceiveRequest, RegisterError,
+    SendRequest, SharedReceiveQueueAttributes, Transport, WindowBinding, WindowType, WorkCompletion, WriteBurst,
+};
+
+const fn unsupported(capability: Capabilities) -> NotSupported {
+    NotSupported { capability }
+}
+
+/// An open device: libibverbs' `ibv_context`.
+pub trait Device: Any + Send + Sync {
+    /// The name that users call it by.
+    fn name(&self) -> &str;
+
+    /// Sizes and abilities (`ibv_query_device_ex`).
+    fn attributes(&self) -> Result<DeviceAttributes, QueryError>;
+
+    /// A port, counted from 1 (`ibv_query_port`).
+    fn port_attributes(&self, port: u8) -> Result<PortAttributes, QueryError>;
+
+    /// A row of a port's GID table (`ibv_query_gid_ex`).
+    fn gid(&self, port: u8, index: u32) -> Result<GidEntry, QueryError>;
+
+    /// A row of a port's partition key table (`ibv_query_pkey`). RoCE has one: the default partition.
+    fn partition_key(&self, _port: u8, index: u16) -> Result<u16, QueryError> {
+        match index {
+            0 => Ok(0xffff),
+            _ => Err(QueryError::NoSuch {
+                what: "partition key",
+                index: index.into(),
+                count: 1,
+            }),
+        }
+    }
+
+    /// What the device has counted so far. (libibverbs leaves this to sysfs.)
+    fn counters(&self) -> Vec<Counter> {
+        Vec::new()
+    }
+
+    /// A new protection domain (`ibv_alloc_pd`).
+    fn allocate_protection_domain(&self) -> Result<Arc<dyn ProtectionDomain>, CreateError>;
+
+    /// A new completion channel (`ibv_create_comp_channel`).
+    fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>, CreateError> {
+        Err(unsupported(Capabilities::COMPLETION_CHANNEL).into())
+    }
+
+    /// A new completion queue with room for at least `entries` completions (`ibv_create_cq`). With a channel, its
+    /// events carry `token`.
+    fn create_completion_queue(
+        &self,
+        entries: u32,
+        channel: Option<(&dyn CompletionChannel, u64)>,
+    ) -> Result<Arc<dyn CompletionQueue>, CreateError>;
+
+    /// The next asynchronous event, without waiting (`ibv_get_async_event` on a non-blocking descriptor).
+    fn next_event(&self) -> Result<Option<AsyncEvent>, EventError>;
+
+    /// A descriptor that is readable when there is an asynchronous event.
+    fn event_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// What belongs together: libibverbs' `ibv_pd`.
+pub trait ProtectionDomain: Any + Send + Sync {
+    /// Let the device use `length` bytes at `address` of this process (`ibv_reg_mr_iova`). Work requests and peers
+    /// name them by addresses that count from `address`, or from 0 with [`Access::ZERO_BASED`].
+    ///
+    /// # Safety
+    ///
+    /// The memory must be valid for reads (and, with [`Access::LOCAL_WRITE`], writes) by other threads until the
+    /// region has been deregistered, and no Rust reference to it may be used in a way that conflicts with what the
+    /// device does there meanwhile.
+    unsafe fn register_memory(
+        &self,
+        address: *mut u8,
+        length: usize,
+        access: Access,
+    ) -> Result<Arc<dyn MemoryRegion>, RegisterError>;
+
+    /// Let the device use memory that the CPU may not be able to read (`ibv_reg_dmabuf_mr`).
+    ///
+    /// # Safety
+    ///
+    /// As for [`ProtectionDomain::register_memory`], as far as the memory is reachable from this process.
+    unsafe fn register_dma_buf(
+        &self,
+        _descriptor: BorrowedFd<'_>,
+        _offset: u64,
+        _length: usize,
+        _first_address: u64,
+        _access: Access,
+    ) -> Result<Arc<dyn MemoryRegion>, RegisterError> {
+        Err(unsupported(Capabilities::DMA_BUF).into())
+    }
+
+    /// A region that takes writes and keeps nothing, and reads as zeros (`ibv_alloc_null_mr`).
+    fn allocate_null_region(&self) -> Result<Arc<dyn MemoryRegion>, RegisterError> {
+        Err(unsupported(Capabilities::NULL_REGION).into())
+    }
+
+    /// A memory window, not yet bound (`ibv_alloc_mw`).
+    fn allocate_memory_window(&self, window_type: WindowType) -> Result<Arc<dyn MemoryWindow>, CreateError> {
+        let capability = match window_type {
+            WindowType::Type1 => Capabilities::WINDOW_TYPE_1,
+            WindowType::Type2 => Capabilities::WINDOW_TYPE_2A | Capabilities::WINDOW_TYPE_2B,
+        };
+        Err(unsupported(capability).into())
+    }
+
+    /// A shared receive queue (`ibv_create_srq`).
+    fn create_shared_receive_queue(
+        &self,
+        _attributes: SharedReceiveQueueAttributes,
+    ) -> Result<Arc<dyn SharedReceiveQueue>, CreateError> {
+        Err(unsupported(Capabilities::SHARED_RECEIVE_QUEUE).into())
+    }
+
+    /// A way to a peer, for datagrams (`ibv_create_ah`).
+    fn create_address_handle(&self, path: &PathAttributes) -> Result<Arc<dyn AddressHandle>, CreateError>;
+
+    /// A queue pair in state RESET (`ibv_create_qp`).
+    fn create_queue_pair(&self, init: &QueuePairInit<'_>) -> Result<Arc<dyn QueuePair>, CreateError>;
+}
+
+/// What a queue pair is made from: libibverbs' `ibv_qp_init_attr`.
+#[derive(Clone, Copy)]
+pub struct QueuePairInit<'a> {
+    /// The transport.
+    pub transport: Transport,
+    /// Where completions of sends go.
+    pub send_queue: &'a dyn CompletionQueue,
+    /// Where completions of receives go.
+    pub receive_queue: &'a dyn CompletionQueue,
+    /// Receives come from here instead of its own queue.
+    pub shared_receive_queue: Option<&'a dyn SharedReceiveQueue>,
+    /// Sizes. The device may give more.
+    pub limits: QueuePairLimits,
+    /// Every send makes a completion, whatever its flags.
+    pub signal_all: bool,
+}
+
+/// Memory that a device may use: libibverbs' `ibv_mr`.
+pub trait MemoryRegion: Any + Send + Sync {
+    /// The key for this process's work requests.
+    fn local_key(&self) -> u32;
+    /// The key for peers.
+    fn remote_key(&self) -> u32;
+    /// The first byte's address, as work requests and peers name it.
+    fn address(&self) -> u64;
+    /// Bytes.
+    fn length(&self) -> u64;
+    /// Revoke the keys (`ibv_dereg_mr`). When this returns `Ok`, the device does not touch the memory any more and
+    /// no access to it is in flight.
+    fn deregister(&self) -> Result<(), DestroyError>;
+}
+
+/// A key for a part of a region that can be changed quickly: libibverbs' `ibv_mw`.
+pub trait MemoryWindow: Any + Send + Sync {
+    /// The key for peers.
+    fn remote_key(&self) -> u32;
+    /// Bind a type 1 window through a queue pair's send queue (`ibv_bind_mw`).
+    fn bind(&self, _through: &dyn QueuePair, _id: u64, _binding: &WindowBinding<'_>) -> Result<(), PostError> {
+        Err(PostErrorKind::from(unsupported(Capabilities::WINDOW_TYPE_1)).at(0))
+    }
+    /// Free the window (`ibv_dealloc_mw`).
+    fn deallocate(&self) -> Result<(), DestroyError>;
+}
+
+/// Where events of completion queues arrive: libibverbs' `ibv_comp_channel`.
+pub trait CompletionChannel: Any + Send + Sync {
+    /// The next event, without waiting: the token of the completion queue that has something
+    /// (`ibv_get_cq_event` on a non-blocking descriptor; the acknowledgement is included).
+    fn next_event(&self) -> Result<Option<u64>, EventError>;
+    /// A descriptor that is readable when there is an event.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// Where completions arrive: libibverbs' `ibv_cq`.
+pub trait CompletionQueue: Any + Send + Sync {
+    /// Names it in [`AsyncEvent`]s.
+    fn handle(&self) -> u32;
+    /// Room, at least what was asked for.
+    fn capacity(&self) -> u32;
+    /// Take up to `completions.len()` completions (`ibv_poll_cq`). 0 when there are none.
+    fn poll(&self, completions: &mut [WorkCompletion]) -> Result<usize, PollError>;
+    /// Raise one event at the next (solicited) completion (`ibv_req_notify_cq`).
+    fn request_notification(&self, _solicited_only: bool) -> Result<(), PollError> {
+        Err(unsupported(Capabilities::COMPLETION_CHANNEL).into())
+    }
+    /// Make room for at least this many (`ibv_resize_cq`).
+    fn resize(&self, _entries: u32) -> Result<(), CreateError> {
+        Err(unsupported(Capabilities::RESIZE_COMPLETION_QUEUE).into())
+    }
+    /// Raise an event only after `count` completions or `period_us` microseconds (`ibv_modify_cq`).
+    fn moderate(&self, _count: u16, _period_us: u16) -> Result<(), ModifyError> {
+        Err(unsupported(Capabilities::COMPLETION_MODERATION).into())
+    }
+}
+
+/// Receives for many queue pairs: libibverbs' `ibv_srq`.
+pub trait SharedReceiveQueue: Any + Send + Sync {
+    /// Names it in [`AsyncEvent`]s.
+    fn handle(&self) -> u32;
+    /// Change its limit or size (`ibv_modify_srq`).
+    fn modify(&self, attributes: SharedReceiveQueueAttributes) -> Result<(), ModifyError>;
+    /// Its sizes (`ibv_query_srq`).
+    fn query(&self) -> Result<SharedReceiveQueueAttributes, QueryError>;
+    /// Post receives, in order (`ibv_post_srq_recv`).
+    ///
+    /// # Safety
+    ///
+    /// As for [`QueuePair::post_receive`].
+    unsafe fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError>;
+}
+
+/// A way to a peer, for datagrams: libibverbs' `ibv_ah`.
+pub trait AddressHandle: Any + Send + Sync {
+    /// What it was made from.
+    fn path(&self) -> PathAttributes;
+}
+
+/// A queue pair: libibverbs' `ibv_qp`.
+pub trait QueuePair: Any + Send + Sync {
+    /// Its number, never 0 or 1.
+    fn number(&self) -> QueuePairNumber;
+    /// Its transport.
+    fn transport(&self) -> Transport;
+    /// Its state now.
+    fn state(&self) -> QueuePairState;
+    /// Change it (`ibv_modify_qp`). The state diagram is [`check_transition`](crate::check_transition)'s.
+    fn modify(&self, attributes: &QueuePairAttributes) -> Result<(), ModifyError>;
+    /// Everything that can be told of it (`ibv_query_qp`).
+    fn query(&self) -> Result<QueuePairAttributes, QueryError>;
+
+    /// Post sends, in order (`ibv_post_send`). On error, what stands before the failing one is posted.
+    ///
+    /// # Safety
+    ///
+    /// Entries of requests with the flag `INLINE` must be readable now. All others must lie in registered memory,
+    /// or the request completes with an error: that is checked by the device, not believed.
+    unsafe fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError>;
+
+    /// Post receives, in order (`ibv_post_recv`).
+    ///
+    /// # Safety
+    ///
+    /// Entries must lie in registered memory, or the receive completes with an error: checked by the device.
+    unsafe fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError>;
+
+    /// Post many single-packet WRITEs with immediate. Without the capability `WRITE_BURST`, as here, they are
+    /// posted as single requests; an error's index counts them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`QueuePair::post_send`].
+    unsafe fn post_write_burst(&self, burst: &WriteBurst<'_>) -> Result<(), PostError> {
+        if !burst.is_consistent() {
+            return Err(PostErrorKind::InconsistentBurst.at(0));
+        }
+        for index in 0..burst.immediates.len() {
+            let entry = [burst.entry(index)];
+            let request =
+                SendRequest::new(burst.id, burst.operation(index), &entry).with_flags(burst.request_flags(index));
+            // SAFETY: not inline (`is_consistent`), so the device checks the entry.
+            unsafe { self.post_send(&[request]) }.map_err(|error| PostError { index, ..error })?;
+        }
+        Ok(())
+    }
+
+    /// Receive what is sent to a group (`ibv_attach_mcast`). The LID is InfiniBand's; 0 with RoCE.
+    fn attach_multicast(&self, _group: Gid, _lid: u16) -> Result<(), MulticastError> {
+        Err(unsupported(Capabilities::MULTICAST).into())
+    }
+    /// Stop receiving it (`ibv_detach_mcast`).
+    fn detach_multicast(&self, _group: Gid, _lid: u16) -> Result<(), MulticastError> {
+        Err(unsupported(Capabilities::MULTICAST).into())
+    }
+
+    /// Destroy it now (`ibv_destroy_qp`). When this returns `Ok` it uses no memory any more; requests that had not
+    /// completed are forgotten.
+    fn destroy(&self) -> Result<(), DestroyError>;
+}
