@@ -1,1 +1,68 @@
-//! (under construction)
+//! A network on virtual time, from one seed.
+//!
+//! A [`Simulation`] holds nodes, joined port to port by links. Nodes are driven objects: they are given frames and
+//! instants, and hand frames out through a [`NodeIo`]. A link carries each direction on its own, as good or as bad
+//! as its [`Profile`] says. Time jumps from event to event, so a second of an idle network costs
+//! nothing, and everything that happens follows from the nodes, the profiles and the seed: the same three give the
+//! same run, on every machine. [`Simulation::trace_hash`] tells whether two runs were the same.
+//!
+//! The simulator carries bytes and does not know what they mean. Where it must change them it asks: marking
+//! congestion in a packet is a function that the caller supplies ([`Simulation::set_ecn_marker`]).
+//!
+//! ```
+//! use longhaul_impair::Profile;
+//! use longhaul_netsim::{Frame, Node, NodeIo, Simulation};
+//! use longhaul_time::{Duration, Instant};
+//!
+//! /// Sends back whatever comes.
+//! #[derive(Default)]
+//! struct Echo {
+//!     heard: u64,
+//! }
+//!
+//! impl Node for Echo {
+//!     fn handle(&mut self, link_port: usize, frame: Frame, _now: Instant, io: &mut NodeIo<'_>) {
+//!         self.heard += 1;
+//!         io.send(link_port, frame);
+//!     }
+//!     fn poll(&mut self, _now: Instant, _io: &mut NodeIo<'_>) {}
+//!     fn next_deadline(&self) -> Option<Instant> {
+//!         None
+//!     }
+//! }
+//!
+//! let mut simulation = Simulation::new(42);
+//! let left = simulation.add_node(Echo::default());
+//! let right = simulation.add_node(Echo::default());
+//! let profile = Profile::default().with_propagation_delay(Duration::from_millis(1));
+//! simulation.connect(left.port(0), right.port(0), profile.clone(), profile)?;
+//! simulation.drive(left, |_node, _now, io| {
+//!     let mut bytes = io.take_buffer();
+//!     bytes.extend_from_slice(b"ping");
+//!     io.send(0, Frame::from(bytes));
+//! });
+//! simulation.run_until(Instant::ZERO + Duration::from_secs(1));
+//! assert_eq!(simulation.node(right).heard, 500);
+//! # Ok::<(), longhaul_netsim::ConnectError>(())
+//! ```
+//!
+//! The path of a frame: [`NodeIo::send`] → capture → impairment → in flight on a link → event queue → trace hash →
+//! capture → [`Node::handle`].
+
+pub mod capture;
+mod event_queue;
+mod frame;
+mod link;
+mod network;
+mod node;
+mod simulation;
+mod switch;
+mod trace_hash;
+
+pub use frame::{Frame, FramePool};
+pub use link::{Direction, LinkCounters, LinkId};
+pub use longhaul_impair::{Profile, ProfileError};
+pub use network::{ConnectError, NodeIo};
+pub use node::{Endpoint, Node, NodeId};
+pub use simulation::{Simulation, SimulationLimits};
+pub use switch::Switch;

@@ -1,1 +1,50 @@
-//! (under construction)
+//! An RDMA NIC in software that speaks RoCEv2.
+//!
+//! Two ways to see it:
+//!
+//! - from above it is a verbs device: [`Device`] implements [`longhaul_verbs::raw::Device`];
+//! - from below it is a driven object: [`Nic`] takes datagrams and the time, and hands out datagrams and its next
+//!   deadline. It has no clock, no thread and no socket of its own.
+//!
+//! The modules are in the order of a message's way through the device:
+//!
+//! ```text
+//!   device ─▶ post ─▶ work ─▶ {rc,uc,ud}_requester ─▶ requester ─▶ pacing ─▶ port ═══ network ═══╗
+//!   device ◀─ completion ◀─ memory ◀─ responder ◀─ {rc,uc,ud}_responder ◀─ nic ◀───── port ◀═════╝
+//! ```
+
+mod config;
+mod counters;
+mod device;
+mod modify;
+mod nic;
+mod post;
+mod work;
+
+mod queue_pair;
+mod rc_requester;
+mod requester;
+mod uc_requester;
+mod ud_requester;
+
+mod pacing;
+mod port;
+mod timer;
+
+mod rc_responder;
+mod responder;
+mod uc_responder;
+mod ud_responder;
+
+mod completion;
+mod memory;
+mod resources;
+
+#[cfg(feature = "mutations")]
+pub use config::Mutation;
+pub use config::{Config, PayloadMode};
+pub use counters::{Counters, QueuePairCounters};
+pub use device::Device;
+pub use nic::Nic;
+pub use pacing::{FixedRate, LossSignal, RateController};
+pub use port::{Received, Route, TransmitSink};

@@ -1,1 +1,11 @@
-//! (under construction)
+//! The ground on which Longhaul is tried: not published, and needed by no product crate.
+//!
+//! - [`virtual_port`] and [`world`]: software RNICs on a simulated network.
+//! - [`checker`]: is what a verbs program saw allowed by the specification?
+//! - [`soak`]: random programs over bad links, watched by the checkers.
+
+pub mod checker;
+pub mod soak;
+pub mod throughput;
+pub mod virtual_port;
+pub mod world;

@@ -1,0 +1,161 @@
+//! Links: what is under way between two ports.
+//!
+//! Each direction holds its frames in the order of their arrival. Almost always a frame arrives after those sent
+//! before it, and simply joins the end of a ring; one that overtakes others (reordering, jitter, a delay cut short)
+//! goes to a small heap beside it. Only the earliest frame of a direction is known to the event queue, which
+//! therefore stays as small as the network, however many frames are in flight.
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, VecDeque};
+
+use longhaul_impair::{Counters, Impairment};
+
+use crate::event_queue::{EventKey, SourceId};
+use crate::frame::Frame;
+use crate::node::Endpoint;
+
+/// A link of one simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub(crate) u32);
+
+impl LinkId {
+    /// Counts from zero, in the order in which links were made.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    pub(crate) fn lane(self, direction: Direction) -> usize {
+        self.index() * 2 + direction as usize
+    }
+}
+
+/// One of a link's two directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// From the end named first when the link was made to the one named second.
+    Forward = 0,
+    /// The other way.
+    Backward = 1,
+}
+
+/// What one direction of a link has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounters {
+    /// What the impairment decided.
+    pub impairment: Counters,
+    /// Frames delivered.
+    pub delivered: u64,
+    /// Frames dropped because too many were in flight (see
+    /// [`SimulationLimits::in_flight_frames_max`](crate::SimulationLimits)).
+    pub in_flight_limit: u64,
+}
+
+/// One direction of one link.
+pub(crate) struct Lane {
+    pub(crate) impairment: Impairment,
+    pub(crate) source: SourceId,
+    pub(crate) to: Endpoint,
+    pub(crate) from: Endpoint,
+    pub(crate) delivered: u64,
+    pub(crate) in_flight_limit: u64,
+    /// The capture's interface for frames as they are sent into this direction.
+    pub(crate) capture_interface: Option<u32>,
+    in_order: VecDeque<InFlight>,
+    overtaking: BinaryHeap<InFlight>,
+}
+
+pub(crate) struct InFlight {
+    pub(crate) key: EventKey,
+    pub(crate) frame: Frame,
+}
+
+impl Lane {
+    pub(crate) fn new(impairment: Impairment, source: SourceId, from: Endpoint, to: Endpoint) -> Self {
+        Lane {
+            impairment,
+            source,
+            to,
+            from,
+            delivered: 0,
+            in_flight_limit: 0,
+            capture_interface: None,
+            in_order: VecDeque::new(),
+            overtaking: BinaryHeap::new(),
+        }
+    }
+
+    /// Adds a frame; says whether it is now the direction's earliest.
+    #[inline]
+    pub(crate) fn push(&mut self, key: EventKey, frame: Frame) -> bool {
+        let Some(last) = self.in_order.back() else {
+            let earliest = self.overtaking.peek().is_none_or(|first| key < first.key);
+            self.in_order.push_back(InFlight { key, frame });
+            return earliest;
+        };
+        if key > last.key {
+            self.in_order.push_back(InFlight { key, frame });
+            return false;
+        }
+        let earliest = self.next_key().is_none_or(|first| key < first);
+        self.overtaking.push(InFlight { key, frame });
+        earliest
+    }
+
+    /// The direction's earliest arrival.
+    #[inline]
+    pub(crate) fn next_key(&self) -> Option<EventKey> {
+        let in_order = self.in_order.front().map(|first| first.key);
+        if self.overtaking.is_empty() {
+            return in_order;
+        }
+        let overtaking = self.overtaking.peek().map(|first| first.key);
+        match (in_order, overtaking) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Takes the direction's earliest frame.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<InFlight> {
+        if let Some(overtaking) = self.overtaking.peek()
+            && self.in_order.front().is_none_or(|first| overtaking.key < first.key)
+        {
+            return self.overtaking.pop();
+        }
+        self.in_order.pop_front()
+    }
+
+    pub(crate) fn in_flight_count(&self) -> usize {
+        self.in_order.len() + self.overtaking.len()
+    }
+
+    pub(crate) fn counters(&self) -> LinkCounters {
+        LinkCounters {
+            impairment: self.impairment.counters(),
+            delivered: self.delivered,
+            in_flight_limit: self.in_flight_limit,
+        }
+    }
+}
+
+/// The earliest is the greatest: `BinaryHeap` gives out the greatest.
+impl Ord for InFlight {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.key.cmp(&self.key)
+    }
+}
+
+impl PartialOrd for InFlight {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for InFlight {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for InFlight {}

@@ -1,0 +1,155 @@
+//! Completion queues and channels.
+
+use std::collections::VecDeque;
+
+use longhaul_verbs::{CompletionStatus, WorkCompletion};
+use slotmap::new_key_type;
+
+new_key_type! {
+    /// A completion queue of one device.
+    pub(crate) struct CompletionQueueKey;
+    /// A completion channel of one device.
+    pub(crate) struct ChannelKey;
+}
+
+/// A completion queue.
+pub(crate) struct CompletionQueue {
+    completions: VecDeque<WorkCompletion>,
+    capacity: usize,
+    overrun: bool,
+    channel: Option<(ChannelKey, u64)>,
+    armed: Armed,
+    /// Queue pairs that complete into it.
+    pub(crate) users: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Armed {
+    No,
+    ForSolicited,
+    ForAny,
+}
+
+/// What came of adding a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    Quietly,
+    /// Raise an event: this token on this channel.
+    Event(ChannelKey, u64),
+    /// There was no room: the completion is lost. `first` for the first one lost.
+    Overrun {
+        first: bool,
+    },
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(capacity: u32, channel: Option<(ChannelKey, u64)>) -> Self {
+        CompletionQueue {
+            completions: VecDeque::new(),
+            capacity: capacity as usize,
+            overrun: false,
+            channel,
+            armed: Armed::No,
+            users: 0,
+        }
+    }
+
+    pub(crate) fn push(&mut self, completion: WorkCompletion, solicited: bool) -> Pushed {
+        if self.completions.len() == self.capacity {
+            let first = !self.overrun;
+            self.overrun = true;
+            return Pushed::Overrun { first };
+        }
+        self.completions.push_back(completion);
+        // An error counts as solicited (IBTA 11.4.2.2).
+        let wanted = match self.armed {
+            Armed::No => false,
+            Armed::ForSolicited => solicited || completion.status != CompletionStatus::Success,
+            Armed::ForAny => true,
+        };
+        match self.channel {
+            Some((channel, token)) if wanted => {
+                self.armed = Armed::No;
+                Pushed::Event(channel, token)
+            }
+            _ => Pushed::Quietly,
+        }
+    }
+
+    /// Moves completions out; the number moved.
+    pub(crate) fn take(&mut self, into: &mut [WorkCompletion]) -> usize {
+        let count = into.len().min(self.completions.len());
+        for (slot, completion) in into.iter_mut().zip(self.completions.drain(..count)) {
+            *slot = completion;
+        }
+        count
+    }
+
+    pub(crate) fn is_overrun(&self) -> bool {
+        self.overrun
+    }
+
+    pub(crate) fn arm(&mut self, solicited_only: bool) {
+        // Arming for less does not undo arming for more (IBTA 11.4.2.2).
+        let wish = if solicited_only {
+            Armed::ForSolicited
+        } else {
+            Armed::ForAny
+        };
+        self.armed = self.armed.max(wish);
+    }
+
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity as u32
+    }
+
+    /// Changes the capacity, but not below what is waiting.
+    pub(crate) fn resize(&mut self, capacity: u32) -> Result<(), u32> {
+        if (capacity as usize) < self.completions.len() {
+            return Err(self.completions.len() as u32);
+        }
+        self.capacity = capacity as usize;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn completion(id: u64) -> WorkCompletion {
+        WorkCompletion {
+            id,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn keeps_order_and_reports_the_overrun_once() {
+        let mut queue = CompletionQueue::new(2, None);
+        assert_eq!(queue.push(completion(1), false), Pushed::Quietly);
+        assert_eq!(queue.push(completion(2), false), Pushed::Quietly);
+        assert_eq!(queue.push(completion(3), false), Pushed::Overrun { first: true });
+        assert_eq!(queue.push(completion(4), false), Pushed::Overrun { first: false });
+        let mut taken = [WorkCompletion::default(); 4];
+        assert_eq!(queue.take(&mut taken), 2);
+        assert_eq!((taken[0].id, taken[1].id), (1, 2));
+        assert!(queue.is_overrun());
+    }
+
+    #[test]
+    fn an_event_needs_arming_and_comes_once() {
+        let channel = ChannelKey::default();
+        let mut queue = CompletionQueue::new(8, Some((channel, 5)));
+        assert_eq!(queue.push(completion(1), true), Pushed::Quietly);
+        queue.arm(true);
+        assert_eq!(queue.push(completion(2), false), Pushed::Quietly);
+        let mut failed = completion(3);
+        failed.status = CompletionStatus::FlushedError;
+        assert_eq!(queue.push(failed, false), Pushed::Event(channel, 5));
+        assert_eq!(queue.push(completion(4), true), Pushed::Quietly);
+        queue.arm(false);
+        queue.arm(true);
+        assert_eq!(queue.push(completion(5), false), Pushed::Event(channel, 5));
+    }
+}

@@ -1,0 +1,109 @@
+//! What a device is made with. Everything that grows has its bound here.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use longhaul_verbs::Mtu;
+
+/// What a device is made with.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// The name that users call it by.
+    pub name: String,
+    /// The port's addresses, the rows of its GID table. At least one.
+    pub addresses: Vec<IpAddr>,
+    /// Largest MTU that the port carries.
+    pub mtu: Mtu,
+    /// Rate of the port, for information only.
+    pub rate_bits_per_second: Option<u64>,
+    /// Seed of keys and queue pair numbers: the operating system's randomness in production, so that they cannot be
+    /// guessed; the simulation's seed in simulation.
+    pub random_seed: [u8; 32],
+    /// Whether packets carry payload. Without it everything is checked and completed as usual, but no byte is copied.
+    pub payload: PayloadMode,
+    /// Mark packets as ECN capable, so that routers can mark instead of drop.
+    pub ecn_capable: bool,
+    /// RC: packets in flight on a queue pair. Below 2^23, the half of the sequence number space.
+    pub window_packets_max: u32,
+    /// RC: an acknowledgement is asked for at the end of a message, and after this many packets within one.
+    pub acknowledge_packets: u32,
+    /// At most one congestion notification per queue pair in this time.
+    pub congestion_notification_interval: Duration,
+    /// Rate of a queue pair without a rate limit of its own; `None` sends as fast as the port takes packets.
+    pub default_rate_bits_per_second: Option<u64>,
+    /// Packets of one queue pair before it is another's turn.
+    pub turn_packets: u32,
+    /// Queue pairs.
+    pub queue_pairs_max: u32,
+    /// Completion queues.
+    pub completion_queues_max: u32,
+    /// Entries of one completion queue.
+    pub completion_queue_entries_max: u32,
+    /// Regions.
+    pub memory_regions_max: u32,
+    /// Requests of one queue.
+    pub work_requests_max: u32,
+    /// Entries of one request.
+    pub scatter_gather_entries_max: u32,
+    /// Inline bytes of one request.
+    pub inline_bytes_max: u32,
+    /// Memberships of queue pairs in multicast groups.
+    pub multicast_memberships_max: u32,
+    /// Asynchronous events that wait to be read; older ones are dropped and counted.
+    pub events_max: usize,
+    /// A mistake to make on purpose.
+    #[cfg(feature = "mutations")]
+    pub mutation: Option<Mutation>,
+}
+
+/// Whether packets carry payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum PayloadMode {
+    /// As on any network.
+    #[default]
+    Carried,
+    /// Only lengths travel: for large simulations that look at time, not at contents.
+    Elided,
+}
+
+/// Mistakes that tests have the device make, to see that the checkers notice.
+#[cfg(feature = "mutations")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// RC: a WRITE's packet is acknowledged first and placed when the next one arrives.
+    AcknowledgeBeforePlacement,
+    /// A key still works for peers after its region has been deregistered.
+    AcceptInvalidatedKey,
+}
+
+impl Config {
+    /// A device with these addresses and the default bounds.
+    pub fn new(name: impl Into<String>, addresses: Vec<IpAddr>, random_seed: [u8; 32]) -> Self {
+        Config {
+            name: name.into(),
+            addresses,
+            mtu: Mtu::Bytes4096,
+            rate_bits_per_second: None,
+            random_seed,
+            payload: PayloadMode::Carried,
+            ecn_capable: true,
+            window_packets_max: 1 << 16,
+            acknowledge_packets: 64,
+            congestion_notification_interval: Duration::from_micros(50),
+            default_rate_bits_per_second: None,
+            turn_packets: 16,
+            queue_pairs_max: 1 << 18,
+            completion_queues_max: 1 << 16,
+            completion_queue_entries_max: 1 << 22,
+            memory_regions_max: 1 << 20,
+            work_requests_max: 1 << 20,
+            scatter_gather_entries_max: 32,
+            inline_bytes_max: 512,
+            multicast_memberships_max: 4096,
+            events_max: 4096,
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        }
+    }
+}

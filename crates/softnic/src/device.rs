@@ -1,0 +1,648 @@
+//! The device as verbs programs see it: [`longhaul_verbs::raw`] over a [`Nic`] behind a lock.
+//!
+//! Every call locks the device, does its work there and is done; nothing waits for the network. Afterwards whoever
+//! drives the device is told, if there is something to send. The rate-setting calls take batches (posting, polling), so
+//! the lock costs little per request.
+#![allow(unsafe_code, reason = "implements the unsafe calls of the raw verbs layer")]
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use longhaul_verbs::raw::{self, QueuePairInit};
+use longhaul_verbs::{
+    Access, AsyncEvent, Capabilities, Counter, CreateError, DestroyError, DeviceAttributes, EventError, Gid, GidEntry,
+    GidType, LinkState, ModifyError, MulticastError, NotSupported, PathAttributes, PollError, PortAttributes,
+    PostError, QueryError, QueuePairAttributes, QueuePairNumber, QueuePairState, ReceiveRequest, RegisterError,
+    SendRequest, Transport, WorkCompletion, WriteBurst,
+};
+
+use crate::Config;
+use crate::completion::{ChannelKey, CompletionQueue as Queue, CompletionQueueKey};
+use crate::memory::{DomainId, copy_inline};
+use crate::nic::{Nic, QueuePairKey};
+use crate::post::MESSAGE_BYTES_MAX;
+use crate::queue_pair::Identity;
+use crate::resources::handle_of;
+
+/// What a software RNIC can do today.
+const CAPABILITIES: Capabilities = Capabilities::RELIABLE_CONNECTION
+    .union(Capabilities::UNRELIABLE_CONNECTION)
+    .union(Capabilities::UNRELIABLE_DATAGRAM)
+    .union(Capabilities::MULTICAST)
+    .union(Capabilities::WRITE_BURST)
+    .union(Capabilities::COMPLETION_CHANNEL)
+    .union(Capabilities::RESIZE_COMPLETION_QUEUE)
+    .union(Capabilities::ZERO_BASED)
+    .union(Capabilities::RATE_LIMIT)
+    .union(Capabilities::SEND_QUEUE_DRAIN);
+
+/// An open software RNIC.
+#[derive(Clone)]
+pub struct Device {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    nic: Mutex<Nic>,
+    name: String,
+    /// Called after a verbs call that made work.
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Nic> {
+        // A panic while the lock was held is a bug of ours; going on with half a change would hide it.
+        self.nic.lock().expect("no other thread has panicked inside the device")
+    }
+
+    /// Run a call and tell the driver if it made work.
+    fn with<R>(&self, call: impl FnOnce(&mut Nic) -> R) -> R {
+        let mut nic = self.lock();
+        let result = call(&mut nic);
+        let has_news = nic.has_news();
+        drop(nic);
+        if has_news {
+            (self.wake)();
+        }
+        result
+    }
+}
+
+impl Device {
+    /// A device, and `wake` to tell its driver that a verbs call has made work.
+    pub fn new(config: Config, wake: impl Fn() + Send + Sync + 'static) -> Self {
+        let name = config.name.clone();
+        Device {
+            shared: Arc::new(Shared {
+                nic: Mutex::new(Nic::new(config)),
+                name,
+                wake: Box::new(wake),
+            }),
+        }
+    }
+
+    /// The device behind it, for whoever drives it. Verbs calls wait while it is held.
+    pub fn nic(&self) -> MutexGuard<'_, Nic> {
+        self.shared.lock()
+    }
+
+    /// The safe face of it.
+    pub fn verbs(&self) -> longhaul_verbs::Device {
+        longhaul_verbs::Device::new(Arc::new(self.clone()))
+    }
+}
+
+fn check_port(port: u8) -> Result<(), QueryError> {
+    match port {
+        1 => Ok(()),
+        _ => Err(QueryError::NoSuch {
+            what: "port",
+            index: port.into(),
+            count: 1,
+        }),
+    }
+}
+
+impl raw::Device for Device {
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn attributes(&self) -> Result<DeviceAttributes, QueryError> {
+        let nic = self.shared.lock();
+        let config = nic.config();
+        Ok(DeviceAttributes {
+            capabilities: CAPABILITIES,
+            node_guid: 0,
+            vendor_id: 0,
+            firmware_version: env!("CARGO_PKG_VERSION").into(),
+            port_count: 1,
+            max_region_bytes: u64::MAX,
+            max_queue_pairs: config.queue_pairs_max,
+            max_work_requests: config.work_requests_max,
+            max_scatter_gather_entries: config.scatter_gather_entries_max,
+            max_completion_queues: config.completion_queues_max,
+            max_completion_queue_entries: config.completion_queue_entries_max,
+            max_memory_regions: config.memory_regions_max,
+            max_protection_domains: u32::MAX,
+            max_inline_bytes: config.inline_bytes_max,
+            max_message_bytes: MESSAGE_BYTES_MAX,
+            max_destination_read_atomic: 0,
+            max_read_atomic: 0,
+            max_shared_receive_queues: 0,
+            max_memory_windows: 0,
+            max_address_handles: u32::MAX,
+            max_multicast_groups: config.multicast_memberships_max,
+        })
+    }
+
+    fn port_attributes(&self, port: u8) -> Result<PortAttributes, QueryError> {
+        check_port(port)?;
+        let nic = self.shared.lock();
+        let config = nic.config();
+        Ok(PortAttributes {
+            state: LinkState::Active,
+            max_mtu: longhaul_verbs::Mtu::Bytes4096,
+            active_mtu: config.mtu,
+            gid_table_length: config.addresses.len() as u32,
+            partition_key_table_length: 1,
+            rate_bits_per_second: config.rate_bits_per_second,
+            lid: 0,
+        })
+    }
+
+    fn gid(&self, port: u8, index: u32) -> Result<GidEntry, QueryError> {
+        check_port(port)?;
+        let nic = self.shared.lock();
+        let addresses = &nic.config().addresses;
+        match addresses.get(index as usize) {
+            Some(&address) => Ok(GidEntry {
+                gid: Gid::from_ip(address),
+                gid_type: GidType::RoceV2,
+                index,
+            }),
+            None => Err(QueryError::NoSuch {
+                what: "GID",
+                index,
+                count: addresses.len() as u32,
+            }),
+        }
+    }
+
+    fn counters(&self) -> Vec<Counter> {
+        self.shared.lock().counters().to_list()
+    }
+
+    fn allocate_protection_domain(&self) -> Result<Arc<dyn raw::ProtectionDomain>, CreateError> {
+        let mut nic = self.shared.lock();
+        let id = nic.next_domain;
+        nic.next_domain = id.checked_add(1).ok_or(CreateError::TooMany {
+            what: "protection domains over the device's life",
+            requested: u64::from(u32::MAX) + 1,
+            most: u32::MAX.into(),
+        })?;
+        drop(nic);
+        Ok(Arc::new(ProtectionDomain {
+            shared: self.shared.clone(),
+            id,
+        }))
+    }
+
+    fn create_completion_channel(&self) -> Result<Arc<dyn raw::CompletionChannel>, CreateError> {
+        let key = self.shared.lock().shared.channels.insert(Default::default());
+        Ok(Arc::new(CompletionChannel {
+            shared: self.shared.clone(),
+            key,
+        }))
+    }
+
+    fn create_completion_queue(
+        &self,
+        entries: u32,
+        channel: Option<(&dyn raw::CompletionChannel, u64)>,
+    ) -> Result<Arc<dyn raw::CompletionQueue>, CreateError> {
+        let channel = match channel {
+            None => None,
+            Some((channel, token)) => Some((
+                own::<CompletionChannel>(channel, &self.shared, "completion channel")?.key,
+                token,
+            )),
+        };
+        let mut nic = self.shared.lock();
+        check_queue_size(entries, nic.config())?;
+        check_count(
+            "completion queues",
+            nic.shared.completion_queues.len() as u64,
+            nic.config().completion_queues_max.into(),
+        )?;
+        let key = nic.shared.completion_queues.insert(Queue::new(entries, channel));
+        drop(nic);
+        Ok(Arc::new(CompletionQueue {
+            shared: self.shared.clone(),
+            key,
+        }))
+    }
+
+    fn next_event(&self) -> Result<Option<AsyncEvent>, EventError> {
+        Ok(self.shared.lock().shared.events.pop_front())
+    }
+}
+
+fn check_queue_size(entries: u32, config: &Config) -> Result<(), CreateError> {
+    let most = config.completion_queue_entries_max;
+    match entries {
+        0 => Err(CreateError::InvalidArgument {
+            what: "completion queue entries",
+            expected: "at least 1",
+        }),
+        _ if entries > most => Err(CreateError::TooMany {
+            what: "completion queue entries",
+            requested: entries.into(),
+            most: most.into(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn check_count(what: &'static str, existing: u64, most: u64) -> Result<(), CreateError> {
+    if existing >= most {
+        return Err(CreateError::TooMany {
+            what,
+            requested: existing + 1,
+            most,
+        });
+    }
+    Ok(())
+}
+
+/// An object of ours behind a verbs object, if it is of this very device.
+trait Owned: Any {
+    fn owner(&self) -> &Arc<Shared>;
+}
+
+fn own<'a, T: Owned>(object: &'a dyn Any, device: &Arc<Shared>, what: &'static str) -> Result<&'a T, CreateError> {
+    match object.downcast_ref::<T>() {
+        Some(ours) if Arc::ptr_eq(ours.owner(), device) => Ok(ours),
+        _ => Err(CreateError::ForeignObject { what }),
+    }
+}
+
+struct CompletionChannel {
+    shared: Arc<Shared>,
+    key: ChannelKey,
+}
+
+impl Owned for CompletionChannel {
+    fn owner(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl raw::CompletionChannel for CompletionChannel {
+    fn next_event(&self) -> Result<Option<u64>, EventError> {
+        Ok(self
+            .shared
+            .lock()
+            .shared
+            .channels
+            .get_mut(self.key)
+            .and_then(|tokens| tokens.pop_front()))
+    }
+}
+
+impl Drop for CompletionChannel {
+    fn drop(&mut self) {
+        self.shared.lock().shared.channels.remove(self.key);
+    }
+}
+
+struct CompletionQueue {
+    shared: Arc<Shared>,
+    key: CompletionQueueKey,
+}
+
+impl Owned for CompletionQueue {
+    fn owner(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl raw::CompletionQueue for CompletionQueue {
+    fn handle(&self) -> u32 {
+        handle_of(self.key)
+    }
+
+    fn capacity(&self) -> u32 {
+        self.shared
+            .lock()
+            .shared
+            .completion_queues
+            .get(self.key)
+            .map_or(0, Queue::capacity)
+    }
+
+    fn poll(&self, completions: &mut [WorkCompletion]) -> Result<usize, PollError> {
+        let mut nic = self.shared.lock();
+        let queue = nic.shared.completion_queues.get_mut(self.key).ok_or(PollError::Gone)?;
+        match queue.take(completions) {
+            0 if queue.is_overrun() => Err(PollError::Overrun),
+            count => Ok(count),
+        }
+    }
+
+    fn request_notification(&self, solicited_only: bool) -> Result<(), PollError> {
+        let mut nic = self.shared.lock();
+        nic.shared
+            .completion_queues
+            .get_mut(self.key)
+            .ok_or(PollError::Gone)?
+            .arm(solicited_only);
+        Ok(())
+    }
+
+    fn resize(&self, entries: u32) -> Result<(), CreateError> {
+        let mut nic = self.shared.lock();
+        check_queue_size(entries, nic.config())?;
+        let Some(queue) = nic.shared.completion_queues.get_mut(self.key) else {
+            return Ok(());
+        };
+        queue.resize(entries).map_err(|_| CreateError::InvalidArgument {
+            what: "completion queue entries",
+            expected: "at least as many as are waiting in it",
+        })
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        let mut nic = self.shared.lock();
+        // Raw callers may drop a queue before its queue pairs; those then complete into nothing. The safe layer does not.
+        nic.shared.completion_queues.remove(self.key);
+    }
+}
+
+struct ProtectionDomain {
+    shared: Arc<Shared>,
+    id: DomainId,
+}
+
+impl raw::ProtectionDomain for ProtectionDomain {
+    unsafe fn register_memory(
+        &self,
+        address: *mut u8,
+        length: usize,
+        access: Access,
+    ) -> Result<Arc<dyn raw::MemoryRegion>, RegisterError> {
+        let length = length as u64;
+        let remote_writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if access.intersects(remote_writes) && !access.contains(Access::LOCAL_WRITE) {
+            return Err(RegisterError::RemoteWriteWithoutLocalWrite);
+        }
+        if (address as u64).checked_add(length).is_none() {
+            return Err(RegisterError::Wraps {
+                address: address as u64,
+                length,
+            });
+        }
+        let first_address = if access.contains(Access::ZERO_BASED) {
+            0
+        } else {
+            address as u64
+        };
+        let mut nic = self.shared.lock();
+        let most = u64::from(nic.config().memory_regions_max);
+        if nic.shared.memory.len() as u64 >= most {
+            return Err(RegisterError::TooMany { most });
+        }
+        let Nic { shared, random, .. } = &mut *nic;
+        // SAFETY: the caller's promise is the one that `register` asks for; `MemoryRegion` below ends it.
+        let key = unsafe {
+            shared
+                .memory
+                .register(address, length, first_address, self.id, access, random)
+        };
+        drop(nic);
+        Ok(Arc::new(MemoryRegion {
+            shared: self.shared.clone(),
+            key,
+            is_deregistered: AtomicBool::new(false),
+            first_address,
+            length,
+        }))
+    }
+
+    fn create_address_handle(&self, path: &PathAttributes) -> Result<Arc<dyn raw::AddressHandle>, CreateError> {
+        let nic = self.shared.lock();
+        let source = nic.config().addresses.get(usize::from(path.source_gid_index));
+        if source.is_none_or(|source| source.is_ipv4() != path.destination.to_ip().is_ipv4()) {
+            return Err(CreateError::InvalidArgument {
+                what: "source GID index",
+                expected: "a row of the GID table whose address is of the destination's family",
+            });
+        }
+        if path.port != 1 {
+            return Err(CreateError::InvalidArgument {
+                what: "port",
+                expected: "1, the only port",
+            });
+        }
+        drop(nic);
+        Ok(Arc::new(AddressHandle { path: *path }))
+    }
+
+    fn create_queue_pair(&self, init: &QueuePairInit<'_>) -> Result<Arc<dyn raw::QueuePair>, CreateError> {
+        if init.shared_receive_queue.is_some() {
+            return Err(NotSupported {
+                capability: Capabilities::SHARED_RECEIVE_QUEUE,
+            }
+            .into());
+        }
+        let send_completions = own::<CompletionQueue>(init.send_queue, &self.shared, "send completion queue")?.key;
+        let receive_completions =
+            own::<CompletionQueue>(init.receive_queue, &self.shared, "receive completion queue")?.key;
+        let mut nic = self.shared.lock();
+        let config = nic.config();
+        let limits = init.limits;
+        let bounds = [
+            ("send requests", limits.send_requests, config.work_requests_max),
+            ("receive requests", limits.receive_requests, config.work_requests_max),
+            (
+                "send scatter-gather entries",
+                limits.send_entries,
+                config.scatter_gather_entries_max,
+            ),
+            (
+                "receive scatter-gather entries",
+                limits.receive_entries,
+                config.scatter_gather_entries_max,
+            ),
+            ("inline bytes", limits.inline_bytes, config.inline_bytes_max),
+        ];
+        for (what, requested, most) in bounds {
+            if requested > most {
+                return Err(CreateError::TooMany {
+                    what,
+                    requested: requested.into(),
+                    most: most.into(),
+                });
+            }
+        }
+        check_count(
+            "queue pairs",
+            nic.queue_pairs.len() as u64,
+            nic.config().queue_pairs_max.into(),
+        )?;
+        for queue in [send_completions, receive_completions] {
+            if let Some(queue) = nic.shared.completion_queues.get_mut(queue) {
+                queue.users += 1;
+            }
+        }
+        let (key, number) = nic.insert_queue_pair(|number| Identity {
+            number,
+            transport: init.transport,
+            domain: self.id,
+            send_completions,
+            receive_completions,
+            limits,
+            signal_all: init.signal_all,
+        });
+        drop(nic);
+        let number = QueuePairNumber::new(number);
+        Ok(Arc::new(QueuePair {
+            shared: self.shared.clone(),
+            key,
+            number,
+            transport: init.transport,
+        }))
+    }
+}
+
+struct MemoryRegion {
+    shared: Arc<Shared>,
+    key: u32,
+    /// Another region may be given the same key later.
+    is_deregistered: AtomicBool,
+    first_address: u64,
+    length: u64,
+}
+
+impl raw::MemoryRegion for MemoryRegion {
+    fn local_key(&self) -> u32 {
+        self.key
+    }
+    fn remote_key(&self) -> u32 {
+        self.key
+    }
+    fn address(&self) -> u64 {
+        self.first_address
+    }
+    fn length(&self) -> u64 {
+        self.length
+    }
+    fn deregister(&self) -> Result<(), DestroyError> {
+        if self.is_deregistered.swap(true, Ordering::Relaxed) {
+            return Err(DestroyError::Gone);
+        }
+        self.shared.lock().shared.memory.deregister(self.key);
+        Ok(())
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        // `Gone` when the program has done it.
+        let _ = raw::MemoryRegion::deregister(self);
+    }
+}
+
+/// A way to a peer, for datagrams.
+pub(crate) struct AddressHandle {
+    path: PathAttributes,
+}
+
+impl AddressHandle {
+    pub(crate) fn path_attributes(&self) -> &PathAttributes {
+        &self.path
+    }
+}
+
+impl raw::AddressHandle for AddressHandle {
+    fn path(&self) -> PathAttributes {
+        self.path
+    }
+}
+
+struct QueuePair {
+    shared: Arc<Shared>,
+    key: QueuePairKey,
+    number: QueuePairNumber,
+    transport: Transport,
+}
+
+impl raw::QueuePair for QueuePair {
+    fn number(&self) -> QueuePairNumber {
+        self.number
+    }
+
+    fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    fn state(&self) -> QueuePairState {
+        self.shared
+            .lock()
+            .queue_pairs
+            .get(self.key)
+            .map_or(QueuePairState::Error, |queue_pair| queue_pair.state)
+    }
+
+    fn modify(&self, attributes: &QueuePairAttributes) -> Result<(), ModifyError> {
+        self.shared.with(|nic| nic.modify_queue_pair(self.key, attributes))
+    }
+
+    fn query(&self) -> Result<QueuePairAttributes, QueryError> {
+        self.shared.lock().query_queue_pair(self.key)
+    }
+
+    unsafe fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
+        self.shared.with(|nic| {
+            // SAFETY: only called for requests with the flag INLINE, whose entries the caller has promised to be readable.
+            nic.post_send(self.key, requests, |request| unsafe { copy_inline(request.local) })
+        })
+    }
+
+    unsafe fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+        self.shared.with(|nic| nic.post_receive(self.key, requests))
+    }
+
+    unsafe fn post_write_burst(&self, burst: &WriteBurst<'_>) -> Result<(), PostError> {
+        self.shared.with(|nic| nic.post_write_burst(self.key, burst))
+    }
+
+    fn attach_multicast(&self, group: Gid, _lid: u16) -> Result<(), MulticastError> {
+        if self.transport != Transport::UnreliableDatagram {
+            return Err(MulticastError::WrongTransport);
+        }
+        if !group.is_multicast() {
+            return Err(MulticastError::NotAGroup);
+        }
+        let mut nic = self.shared.lock();
+        if !nic.queue_pairs.contains_key(self.key) {
+            return Err(MulticastError::Gone);
+        }
+        let most = nic.config().multicast_memberships_max;
+        let membership = (group, self.key);
+        if !nic.memberships.contains(&membership) {
+            if nic.memberships.len() >= most as usize {
+                return Err(MulticastError::TooMany { most: most.into() });
+            }
+            nic.memberships.push(membership);
+        }
+        Ok(())
+    }
+
+    fn detach_multicast(&self, group: Gid, _lid: u16) -> Result<(), MulticastError> {
+        let mut nic = self.shared.lock();
+        let before = nic.memberships.len();
+        nic.memberships.retain(|membership| *membership != (group, self.key));
+        if nic.memberships.len() == before {
+            Err(MulticastError::NotAttached)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn destroy(&self) -> Result<(), DestroyError> {
+        match self.shared.lock().remove_queue_pair(self.key) {
+            true => Ok(()),
+            false => Err(DestroyError::Gone),
+        }
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.shared.lock().remove_queue_pair(self.key);
+    }
+}

@@ -1,0 +1,207 @@
+//! `modify` and `query` of queue pairs: the state diagram, and what each attribute may be.
+
+use longhaul_verbs::{
+    AttributeMask, ModifyError, QueryError, QueuePairAttributes, QueuePairNumber, QueuePairState, Transport,
+    check_transition,
+};
+use longhaul_wire::Psn;
+
+use crate::nic::{self, Nic, QueuePairKey};
+use crate::pacing::{FixedRate, Pacer};
+use crate::rc_requester::report_drained;
+
+/// Timers are five-bit codes, retry counts three-bit ones (IBTA 9.7.6.1.3, 9.9.2.4.1).
+const TIMER_MAX: u8 = 31;
+const RETRY_MAX: u8 = 7;
+
+impl Nic {
+    /// Change a queue pair, whole or not at all.
+    pub(crate) fn modify_queue_pair(
+        &mut self,
+        key: QueuePairKey,
+        attributes: &QueuePairAttributes,
+    ) -> Result<(), ModifyError> {
+        let config = &self.shared.config;
+        let Some(queue_pair) = self.queue_pairs.get_mut(key) else {
+            return Err(ModifyError::Gone);
+        };
+        let (from, transport) = (queue_pair.state, queue_pair.identity.transport);
+        if let Some(believed) = attributes.current_state
+            && believed != from
+        {
+            return Err(ModifyError::CurrentState { believed, actual: from });
+        }
+        let to = attributes.state.unwrap_or(from);
+        check_transition(transport, from, to, attributes.mask())?;
+        check_values(attributes, config, transport)?;
+
+        if to == QueuePairState::Reset {
+            queue_pair.reset();
+            return Ok(());
+        }
+        let settings = &mut queue_pair.settings;
+        settings.given |= attributes.mask();
+        macro_rules! take {
+            ($($field:ident),*) => { $(if let Some(value) = attributes.$field { settings.$field = value; })* };
+        }
+        take!(
+            access,
+            queue_key,
+            timeout,
+            retry_count,
+            receiver_not_ready_retry,
+            min_receiver_not_ready_timer,
+            receive_psn,
+            send_psn,
+            max_read_atomic,
+            max_destination_read_atomic,
+            send_queue_drained_event,
+            rate_limit_kilobits_per_second
+        );
+        if let Some(mtu) = attributes.path_mtu {
+            settings.mtu = mtu;
+        }
+        if let Some(peer) = attributes.destination_queue_pair {
+            settings.destination_queue_pair = peer.value();
+        }
+        if let Some(path) = attributes.path {
+            settings.path = Some(path);
+            let (number, destination) = (queue_pair.identity.number, path.destination.to_ip());
+            let route = nic::route(
+                config,
+                number,
+                path.source_gid_index,
+                destination,
+                path.traffic_class,
+                path.hop_limit,
+            );
+            queue_pair.route = Some(route);
+        }
+        if let Some(first) = attributes.receive_psn {
+            queue_pair.responder.start(Psn::new(first));
+        }
+        if let Some(first) = attributes.send_psn {
+            queue_pair.requester.next_psn = Psn::new(first);
+            queue_pair.reliable.start(Psn::new(first));
+        }
+        if attributes.rate_limit_kilobits_per_second.is_some() || to == QueuePairState::ReadyToSend {
+            let limit = match queue_pair.settings.rate_limit_kilobits_per_second {
+                0 => config.default_rate_bits_per_second,
+                kilobits => Some(u64::from(kilobits) * 1000),
+            };
+            if let Some(rate) = limit {
+                queue_pair.pacer = Pacer::new(Some(Box::new(FixedRate(rate))));
+            } else if attributes.rate_limit_kilobits_per_second == Some(0) {
+                queue_pair.pacer = Pacer::default();
+            }
+        }
+        match to {
+            QueuePairState::Error => queue_pair.enter_error(&mut self.shared),
+            _ => queue_pair.state = to,
+        }
+        report_drained(queue_pair, &mut self.shared);
+        self.activate(key);
+        self.has_news = true;
+        Ok(())
+    }
+
+    /// Everything that can be told of a queue pair.
+    pub(crate) fn query_queue_pair(&self, key: QueuePairKey) -> Result<QueuePairAttributes, QueryError> {
+        let queue_pair = self.queue_pairs.get(key).ok_or(QueryError::Gone)?;
+        let settings = &queue_pair.settings;
+        let given = |mask| settings.given.contains(mask);
+        use AttributeMask as M;
+        Ok(QueuePairAttributes {
+            state: Some(queue_pair.state),
+            current_state: Some(queue_pair.state),
+            send_queue_drained_event: None,
+            access: given(M::ACCESS).then_some(settings.access),
+            partition_key_index: given(M::PARTITION_KEY_INDEX).then_some(0),
+            port: given(M::PORT).then_some(1),
+            queue_key: given(M::QUEUE_KEY).then_some(settings.queue_key),
+            path: settings.path,
+            path_mtu: given(M::PATH_MTU).then_some(settings.mtu),
+            timeout: given(M::TIMEOUT).then_some(settings.timeout),
+            retry_count: given(M::RETRY_COUNT).then_some(settings.retry_count),
+            receiver_not_ready_retry: given(M::RECEIVER_NOT_READY_RETRY).then_some(settings.receiver_not_ready_retry),
+            receive_psn: given(M::RECEIVE_PSN).then_some(settings.receive_psn),
+            send_psn: given(M::SEND_PSN).then_some(settings.send_psn),
+            max_read_atomic: given(M::MAX_READ_ATOMIC).then_some(settings.max_read_atomic),
+            max_destination_read_atomic: given(M::MAX_DESTINATION_READ_ATOMIC)
+                .then_some(settings.max_destination_read_atomic),
+            alternate_path: None,
+            min_receiver_not_ready_timer: given(M::MIN_RECEIVER_NOT_READY_TIMER)
+                .then_some(settings.min_receiver_not_ready_timer),
+            path_migration_state: None,
+            limits: Some(queue_pair.identity.limits),
+            destination_queue_pair: given(M::DESTINATION_QUEUE_PAIR)
+                .then_some(QueuePairNumber::new(settings.destination_queue_pair)),
+            rate_limit_kilobits_per_second: given(M::RATE_LIMIT).then_some(settings.rate_limit_kilobits_per_second),
+        })
+    }
+}
+
+fn check_values(
+    attributes: &QueuePairAttributes,
+    config: &crate::Config,
+    transport: Transport,
+) -> Result<(), ModifyError> {
+    use AttributeMask as M;
+    let refuse = |attribute, expected| Err(ModifyError::InvalidValue { attribute, expected });
+    if attributes.port.is_some_and(|port| port != 1) {
+        return refuse(M::PORT, "1, the only port");
+    }
+    if attributes.partition_key_index.is_some_and(|index| index != 0) {
+        return refuse(M::PARTITION_KEY_INDEX, "0, the only partition");
+    }
+    if attributes.path_mtu.is_some_and(|mtu| mtu > config.mtu) {
+        return refuse(M::PATH_MTU, "at most the port's active MTU");
+    }
+    if attributes.alternate_path.is_some() || attributes.path_migration_state.is_some() {
+        return refuse(
+            M::ALTERNATE_PATH | M::PATH_MIGRATION_STATE,
+            "no alternate path: not supported by this device",
+        );
+    }
+    if let Some(path) = attributes.path {
+        let source = config.addresses.get(usize::from(path.source_gid_index));
+        let destination = path.destination.to_ip();
+        if source.is_none_or(|source| source.is_ipv4() != destination.is_ipv4()) {
+            return refuse(
+                M::PATH,
+                "a source GID index whose address is of the destination's family",
+            );
+        }
+        if transport != Transport::UnreliableDatagram && path.destination.is_multicast() {
+            return refuse(M::PATH, "a single peer, not a multicast group");
+        }
+    }
+    let timers = [
+        (M::TIMEOUT, attributes.timeout, TIMER_MAX),
+        (
+            M::MIN_RECEIVER_NOT_READY_TIMER,
+            attributes.min_receiver_not_ready_timer,
+            TIMER_MAX,
+        ),
+        (M::RETRY_COUNT, attributes.retry_count, RETRY_MAX),
+        (
+            M::RECEIVER_NOT_READY_RETRY,
+            attributes.receiver_not_ready_retry,
+            RETRY_MAX,
+        ),
+    ];
+    for (attribute, value, most) in timers {
+        if value.is_some_and(|value| value > most) {
+            return refuse(attribute, if most == TIMER_MAX { "0 to 31" } else { "0 to 7" });
+        }
+    }
+    for (attribute, value) in [
+        (M::RECEIVE_PSN, attributes.receive_psn),
+        (M::SEND_PSN, attributes.send_psn),
+    ] {
+        if value.is_some_and(|value| value >= Psn::COUNT) {
+            return refuse(attribute, "24 bits");
+        }
+    }
+    Ok(())
+}

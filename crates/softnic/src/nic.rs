@@ -1,0 +1,426 @@
+//! The device as a driven object.
+//!
+//! A [`Nic`] has no thread, no clock and no socket. Whoever drives it calls, in this order and as often as there is
+//! reason to:
+//!
+//! - [`Nic::handle`] for each datagram that arrived,
+//! - [`Nic::poll`] after arrivals, after verbs calls, when [`Nic::next_deadline`] has come, and when the port has room
+//!   again after it had none; it hands the port what is to be sent,
+//! - [`Nic::next_deadline`] to know when to come back.
+//!
+//! Verbs calls come in through [`Device`](crate::Device), which holds the `Nic` behind a lock; what they do is in
+//! `post` and `modify`.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use longhaul_time::Instant;
+use longhaul_verbs::{AsyncEventKind, Gid, QueuePairNumber, QueuePairState, Transport as VerbsTransport};
+use longhaul_wire::{Headers, Opcode, Operation, Packet, ParseError, Transport, bth, packet};
+use rand_chacha::ChaCha12Rng;
+use rand_core::{Rng, SeedableRng};
+use slotmap::{Key, SlotMap, new_key_type};
+
+use crate::config::{Config, PayloadMode};
+use crate::counters::{Counters, QueuePairCounters};
+use crate::memory::{Payload, RandomNumberMap};
+use crate::pacing::{Pacer, RateController};
+use crate::port::{Received, Route, TransmitSink};
+use crate::queue_pair::{Identity, QueuePair, Turn};
+use crate::resources::Resources;
+use crate::timer::Timers;
+use crate::{rc_requester, rc_responder, uc_requester, uc_responder, ud_requester, ud_responder};
+
+new_key_type! {
+    /// A queue pair of one device.
+    pub(crate) struct QueuePairKey;
+}
+
+/// A queue pair of another partition is not ours (IBTA 10.9.3); RoCE has only the default one.
+const DEFAULT_PARTITION_KEY: u16 = 0xffff;
+
+/// A software RNIC, driven from outside.
+pub struct Nic {
+    pub(crate) shared: Resources,
+    pub(crate) queue_pairs: SlotMap<QueuePairKey, QueuePair>,
+    /// Which queue pair has a number. Numbers are drawn at random.
+    pub(crate) numbers: RandomNumberMap<QueuePairKey>,
+    /// Which queue pairs are members of which multicast groups.
+    pub(crate) memberships: Vec<(Gid, QueuePairKey)>,
+    pub(crate) random: ChaCha12Rng,
+    pub(crate) next_domain: u32,
+    /// Queue pairs that have something to send, in turn.
+    active: VecDeque<QueuePairKey>,
+    /// Deadlines of queue pairs, by slotmap's number for their key.
+    timers: Timers<u64>,
+    /// Whether a verbs call has made work since the last poll.
+    pub(crate) has_news: bool,
+}
+
+impl Nic {
+    /// A device without any objects. Panics when the configuration has no address.
+    pub fn new(config: Config) -> Self {
+        assert!(!config.addresses.is_empty(), "a device needs an address");
+        assert!(
+            config.window_packets_max < 1 << 23,
+            "a window is less than half the sequence numbers"
+        );
+        Nic {
+            random: ChaCha12Rng::from_seed(config.random_seed),
+            shared: Resources::new(config),
+            queue_pairs: SlotMap::with_key(),
+            numbers: RandomNumberMap::default(),
+            memberships: Vec::new(),
+            next_domain: 1,
+            active: VecDeque::new(),
+            timers: Timers::new(),
+            has_news: false,
+        }
+    }
+
+    /// What it was made with.
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> Counters {
+        self.shared.counters
+    }
+
+    /// The port has dropped a packet because its ICRC was wrong.
+    pub fn count_icrc_error(&mut self) {
+        self.shared.counters.rx_icrc_encapsulated += 1;
+    }
+
+    /// The port has dropped a packet because it was malformed.
+    pub fn count_malformed(&mut self) {
+        self.shared.counters.rx_malformed += 1;
+    }
+
+    /// What a queue pair has counted.
+    pub fn queue_pair_counters(&self, number: QueuePairNumber) -> Option<QueuePairCounters> {
+        let key = self.numbers.get(&number.value())?;
+        self.queue_pairs.get(*key).map(|queue_pair| queue_pair.counters)
+    }
+
+    /// Put a queue pair's rate under the control of `controller`. Takes the place of its rate limit.
+    pub fn set_rate_controller(&mut self, number: QueuePairNumber, controller: Box<dyn RateController>) -> bool {
+        let found = self
+            .numbers
+            .get(&number.value())
+            .and_then(|key| self.queue_pairs.get_mut(*key));
+        match found {
+            Some(queue_pair) => {
+                queue_pair.pacer = Pacer::new(Some(controller));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// A datagram has arrived, its ICRC checked by the port.
+    pub fn handle(&mut self, received: &Received<'_>, now: Instant) {
+        let parsed = match self.shared.config.payload {
+            PayloadMode::Carried => {
+                Packet::parse(received.datagram).map(|packet| (packet.headers, Payload::Carried(packet.payload)))
+            }
+            PayloadMode::Elided => parse_elided(received),
+        };
+        let Ok((headers, payload)) = parsed else {
+            self.shared.counters.rx_malformed += 1;
+            return;
+        };
+        if headers.bth.version != 0 || headers.bth.partition_key & 0x7fff != DEFAULT_PARTITION_KEY & 0x7fff {
+            self.shared.counters.rx_malformed += 1;
+            return;
+        }
+        self.shared.counters.rcvd_pkts += 1;
+        self.shared.counters.rcvd_bytes += u64::from(payload.len());
+        if headers.bth.destination_qp == QueuePairNumber::MULTICAST.value() {
+            self.handle_multicast(&headers, payload, received);
+            return;
+        }
+        match self.numbers.get(&headers.bth.destination_qp) {
+            Some(&key) => self.handle_for(key, &headers, payload, received, now),
+            None => self.shared.counters.rx_no_queue_pair += 1,
+        }
+    }
+
+    fn handle_for(
+        &mut self,
+        key: QueuePairKey,
+        headers: &Headers,
+        payload: Payload<'_>,
+        received: &Received<'_>,
+        now: Instant,
+    ) {
+        let shared = &mut self.shared;
+        let Some(queue_pair) = self.queue_pairs.get_mut(key) else {
+            return;
+        };
+        if !queue_pair.state.receives() {
+            shared.counters.rx_no_queue_pair += 1;
+            return;
+        }
+        let opcode = headers.bth.opcode;
+        if opcode.transport() == Transport::UnreliableDatagram {
+            if queue_pair.identity.transport == VerbsTransport::UnreliableDatagram {
+                queue_pair.counters.received_packets += 1;
+                ud_responder::handle_datagram(queue_pair, shared, headers, payload, received);
+            } else {
+                shared.counters.rx_no_queue_pair += 1;
+            }
+            return;
+        }
+        // RC and UC take packets from the connected peer only.
+        if queue_pair
+            .route
+            .is_none_or(|route| route.destination != received.source || route.source != received.destination)
+        {
+            shared.counters.rx_wrong_peer += 1;
+            return;
+        }
+        queue_pair.counters.received_packets += 1;
+        if opcode == Opcode::Cnp {
+            shared.counters.rp_cnp_handled += 1;
+            queue_pair.pacer.report(|controller| controller.on_congestion(now));
+            return;
+        }
+        if received.is_congestion_experienced() {
+            shared.counters.np_ecn_marked_roce_packets += 1;
+            if queue_pair.responder.next_notification <= now {
+                queue_pair.responder.notify_congestion = true;
+                queue_pair.responder.next_notification = now + shared.config.congestion_notification_interval;
+            }
+        }
+        match (queue_pair.identity.transport, opcode.transport(), opcode.operation()) {
+            (VerbsTransport::ReliableConnection, Transport::ReliableConnection, Operation::Acknowledge) => {
+                if let Some(aeth) = headers.aeth {
+                    rc_requester::handle_acknowledge(queue_pair, shared, headers.bth.psn, aeth.syndrome, now);
+                }
+            }
+            (VerbsTransport::ReliableConnection, Transport::ReliableConnection, _) => {
+                note_established(queue_pair, shared);
+                rc_responder::handle_request(queue_pair, shared, headers, payload);
+            }
+            (VerbsTransport::UnreliableConnection, Transport::UnreliableConnection, _) => {
+                note_established(queue_pair, shared);
+                uc_responder::handle_request(queue_pair, shared, headers, payload);
+            }
+            _ => {
+                shared.counters.rx_no_queue_pair += 1;
+                return;
+            }
+        }
+        self.activate(key);
+        self.schedule(key, now);
+    }
+
+    /// A datagram to a group goes to every member (IBTA 10.5.2).
+    fn handle_multicast(&mut self, headers: &Headers, payload: Payload<'_>, received: &Received<'_>) {
+        let group = Gid::from_ip(received.destination);
+        if !group.is_multicast() || headers.bth.opcode.transport() != Transport::UnreliableDatagram {
+            self.shared.counters.rx_malformed += 1;
+            return;
+        }
+        let members = self.memberships.iter().filter(|(member_of, _)| *member_of == group);
+        for (_, key) in members {
+            if let Some(queue_pair) = self.queue_pairs.get_mut(*key)
+                && queue_pair.state.receives()
+            {
+                queue_pair.counters.received_packets += 1;
+                ud_responder::handle_datagram(queue_pair, &mut self.shared, headers, payload, received);
+            }
+        }
+    }
+
+    /// Hand the port what is to be sent now. Stops when the port has no room; then [`Nic::has_output`] says `true`.
+    pub fn poll<S: TransmitSink>(&mut self, now: Instant, sink: &mut S) {
+        self.has_news = false;
+        self.handle_deadlines(now);
+        while sink.has_room() {
+            let Some(key) = self.active.pop_front() else { break };
+            let budget = self.shared.config.turn_packets;
+            let (shared, queue_pair) = (&mut self.shared, self.queue_pairs.get_mut(key));
+            // Destroyed while it waited for its turn.
+            let Some(queue_pair) = queue_pair else { continue };
+            // Answers first: the peer waits for them.
+            rc_responder::send_answer(queue_pair, shared, sink);
+            send_congestion_notification(queue_pair, shared, sink);
+            let turn = match queue_pair.state {
+                QueuePairState::ReadyToSend | QueuePairState::SendQueueDrained => match queue_pair.identity.transport {
+                    VerbsTransport::ReliableConnection => rc_requester::transmit(queue_pair, shared, sink, now, budget),
+                    VerbsTransport::UnreliableConnection => {
+                        uc_requester::transmit(queue_pair, shared, sink, now, budget)
+                    }
+                    _ => ud_requester::transmit(queue_pair, shared, sink, now, budget),
+                },
+                _ => Turn::Idle,
+            };
+            match turn {
+                Turn::More => self.active.push_back(key),
+                Turn::Idle => queue_pair.is_active = false,
+            }
+            self.schedule(key, now);
+        }
+    }
+
+    /// Whether something waits that could be sent if the port had room.
+    pub fn has_output(&self) -> bool {
+        !self.active.is_empty()
+    }
+
+    /// Whether a verbs call has made work since the last poll.
+    pub fn has_news(&self) -> bool {
+        self.has_news
+    }
+
+    /// When to poll next, if nothing happens before. It may turn out that there is nothing to do then.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    fn handle_deadlines(&mut self, now: Instant) {
+        while let Some((at, number)) = self.timers.pop_due(now) {
+            let key = QueuePairKey::from(slotmap::KeyData::from_ffi(number));
+            let Some(queue_pair) = self.queue_pairs.get_mut(key) else {
+                continue;
+            };
+            Timers::<u64>::came_up(at, &mut queue_pair.scheduled);
+            rc_requester::handle_deadline(queue_pair, &mut self.shared, now);
+            self.activate(key);
+            self.schedule(key, now);
+        }
+    }
+
+    /// Give a queue pair a turn.
+    pub(crate) fn activate(&mut self, key: QueuePairKey) {
+        if let Some(queue_pair) = self.queue_pairs.get_mut(key)
+            && !queue_pair.is_active
+        {
+            queue_pair.is_active = true;
+            self.active.push_back(key);
+        }
+    }
+
+    fn schedule(&mut self, key: QueuePairKey, now: Instant) {
+        if let Some(queue_pair) = self.queue_pairs.get_mut(key) {
+            let deadline = queue_pair.deadline(now);
+            if deadline != Instant::FAR_FUTURE {
+                self.timers
+                    .schedule(key.data().as_ffi(), deadline, &mut queue_pair.scheduled);
+            }
+        }
+    }
+
+    /// Add a queue pair under a number that nobody can guess.
+    pub(crate) fn insert_queue_pair(&mut self, identity: impl FnOnce(u32) -> Identity) -> (QueuePairKey, u32) {
+        let number = loop {
+            let number = self.random.next_u32() & 0xff_ffff;
+            let is_ordinary = number >= QueuePairNumber::FIRST_ORDINARY && number != QueuePairNumber::MULTICAST.value();
+            if is_ordinary && !self.numbers.contains_key(&number) {
+                break number;
+            }
+        };
+        let key = self.queue_pairs.insert(QueuePair::new(identity(number)));
+        self.numbers.insert(number, key);
+        (key, number)
+    }
+
+    /// Forget a queue pair. `false` when it is gone already.
+    pub(crate) fn remove_queue_pair(&mut self, key: QueuePairKey) -> bool {
+        let Some(queue_pair) = self.queue_pairs.remove(key) else {
+            return false;
+        };
+        self.numbers.remove(&queue_pair.identity.number);
+        self.memberships.retain(|(_, member)| *member != key);
+        for queue in [
+            queue_pair.identity.send_completions,
+            queue_pair.identity.receive_completions,
+        ] {
+            if let Some(queue) = self.shared.completion_queues.get_mut(queue) {
+                queue.users -= 1;
+            }
+        }
+        true
+    }
+}
+
+/// The source port of a queue pair: from the dynamic range, different for different queue pairs, so that routers with
+/// equal-cost paths spread them.
+pub(crate) fn source_port(queue_pair: u32) -> u16 {
+    0xc000 | (queue_pair.wrapping_mul(0x9e37_79b9) >> 18) as u16
+}
+
+/// The traffic class of a packet: the path's DSCP, and whether routers may mark it.
+pub(crate) fn traffic_class(of_path: u8, config: &Config) -> u8 {
+    let ecn = if config.ecn_capable {
+        longhaul_wire::Ecn::Capable0
+    } else {
+        longhaul_wire::Ecn::NotCapable
+    };
+    ecn.apply_to(of_path)
+}
+
+/// The route to the peer of a connected queue pair.
+pub(crate) fn route(
+    config: &Config,
+    queue_pair: u32,
+    source_gid_index: u8,
+    destination: IpAddr,
+    of_path: u8,
+    hop_limit: u8,
+) -> Route {
+    Route {
+        source: config.addresses[usize::from(source_gid_index)],
+        destination,
+        source_port: source_port(queue_pair),
+        traffic_class: traffic_class(of_path, config),
+        hop_limit,
+    }
+}
+
+/// A packet without payload: its headers, and how many bytes there would be.
+fn parse_elided<'a>(received: &Received<'_>) -> Result<(Headers, Payload<'a>), ParseError> {
+    let (headers, _) = Headers::parse_prefix(received.datagram)?;
+    let length = received.elided_bytes.saturating_sub(headers.bth.pad_count.into());
+    Ok((headers, Payload::Elided(length)))
+}
+
+fn note_established(queue_pair: &mut QueuePair, shared: &mut Resources) {
+    if !queue_pair.responder.is_established {
+        queue_pair.responder.is_established = true;
+        if queue_pair.state == QueuePairState::ReadyToReceive {
+            shared.raise_for(AsyncEventKind::CommunicationEstablished, queue_pair.identity.number);
+        }
+    }
+}
+
+/// Tell the peer that its packets met congestion (A17.9.3).
+fn send_congestion_notification<S: TransmitSink>(queue_pair: &mut QueuePair, shared: &mut Resources, sink: &mut S) {
+    let Some(route) = queue_pair.route else { return };
+    if !std::mem::take(&mut queue_pair.responder.notify_congestion) {
+        return;
+    }
+    let mut headers = Headers::new(
+        Opcode::Cnp,
+        queue_pair.settings.destination_queue_pair,
+        Default::default(),
+    );
+    headers.bth = bth::Header {
+        backward_ecn: true,
+        ..headers.bth
+    };
+    let bytes = packet::datagram_bytes(headers.byte_count(), longhaul_wire::cnp::PAYLOAD_BYTES);
+    let sent = sink.transmit(&route, bytes, 0, |buffer| {
+        buffer.fill(0);
+        headers
+            .emit(buffer)
+            .expect("the buffer has the size that the headers asked for");
+        Ok::<(), std::convert::Infallible>(())
+    });
+    let Ok(()) = sent;
+    shared.counters.sent_pkts += 1;
+    shared.counters.np_cnp_sent += 1;
+}

@@ -1,0 +1,235 @@
+//! Posting: from a program's request to one in the device's queues, after everything that can be checked at once.
+
+use longhaul_verbs::{
+    Capabilities, NotSupported, PostError, PostErrorKind, QueuePairState, ReceiveRequest, SendFlags, SendOperation,
+    SendRequest, Transport, WriteBurst, raw,
+};
+use std::any::Any;
+
+use crate::config::Config;
+use crate::device::AddressHandle;
+use crate::nic::{Nic, QueuePairKey};
+use crate::queue_pair::QueuePair;
+use crate::work::{Destination, Entries, ReceiveWork, SendKind, SendWork};
+
+/// The specification's largest message.
+pub(crate) const MESSAGE_BYTES_MAX: u64 = 1 << 31;
+
+impl Nic {
+    /// Post sends, in order. `copy_inline` copies the data of requests with the flag `INLINE`.
+    pub(crate) fn post_send(
+        &mut self,
+        key: QueuePairKey,
+        requests: &[SendRequest<'_>],
+        copy_inline: impl Fn(&SendRequest<'_>) -> Box<[u8]>,
+    ) -> Result<(), PostError> {
+        let result = self.enqueue(key, requests.len(), |queue_pair, config, index| {
+            prepare(queue_pair, config, &requests[index], &copy_inline)
+        });
+        self.finish_post(key);
+        result
+    }
+
+    /// Post many single-packet WRITEs with immediate.
+    pub(crate) fn post_write_burst(&mut self, key: QueuePairKey, burst: &WriteBurst<'_>) -> Result<(), PostError> {
+        if !burst.is_consistent() {
+            return Err(PostErrorKind::InconsistentBurst.at(0));
+        }
+        let result = self.enqueue(key, burst.immediates.len(), |queue_pair, config, index| {
+            let entry = [burst.entry(index)];
+            let request =
+                SendRequest::new(burst.id, burst.operation(index), &entry).with_flags(burst.request_flags(index));
+            prepare(queue_pair, config, &request, &|_| Box::default())
+        });
+        self.finish_post(key);
+        result
+    }
+
+    fn enqueue(
+        &mut self,
+        key: QueuePairKey,
+        count: usize,
+        prepare: impl Fn(&QueuePair, &Config, usize) -> Result<SendWork, PostErrorKind>,
+    ) -> Result<(), PostError> {
+        let Some(queue_pair) = self.queue_pairs.get_mut(key) else {
+            return Err(PostErrorKind::Gone.at(0));
+        };
+        if !queue_pair.state.takes_sends() {
+            return Err(PostErrorKind::InvalidState {
+                state: queue_pair.state,
+            }
+            .at(0));
+        }
+        for index in 0..count {
+            let depth = queue_pair.identity.limits.send_requests;
+            if queue_pair.send_queue.len() >= depth as usize {
+                return Err(PostErrorKind::QueueFull { depth }.at(index));
+            }
+            let work = prepare(queue_pair, &self.shared.config, index).map_err(|kind| kind.at(index))?;
+            queue_pair.send_queue.push_back(work);
+        }
+        Ok(())
+    }
+
+    /// Let what was posted be sent, or flushed when the state says so.
+    fn finish_post(&mut self, key: QueuePairKey) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(key) else {
+            return;
+        };
+        match queue_pair.state {
+            QueuePairState::Error | QueuePairState::SendQueueError => queue_pair.flush_sends(&mut self.shared),
+            _ => {
+                self.activate(key);
+                self.has_news = true;
+            }
+        }
+    }
+
+    /// Post receives, in order.
+    pub(crate) fn post_receive(&mut self, key: QueuePairKey, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+        let Some(queue_pair) = self.queue_pairs.get_mut(key) else {
+            return Err(PostErrorKind::Gone.at(0));
+        };
+        if !queue_pair.state.takes_receives() {
+            return Err(PostErrorKind::InvalidState {
+                state: queue_pair.state,
+            }
+            .at(0));
+        }
+        let limits = queue_pair.identity.limits;
+        let mut result = Ok(());
+        for (index, request) in requests.iter().enumerate() {
+            if queue_pair.receive_queue.len() >= limits.receive_requests as usize {
+                result = Err(PostErrorKind::QueueFull {
+                    depth: limits.receive_requests,
+                }
+                .at(index));
+                break;
+            }
+            if request.local.len() > limits.receive_entries as usize {
+                let (entries, most) = (request.local.len(), limits.receive_entries);
+                result = Err(PostErrorKind::TooManyEntries { entries, most }.at(index));
+                break;
+            }
+            let work = ReceiveWork {
+                id: request.id,
+                entries: Entries::new(request.local),
+            };
+            queue_pair.receive_queue.push_back(work);
+        }
+        if queue_pair.state == QueuePairState::Error {
+            queue_pair.flush_receives(&mut self.shared);
+        }
+        result
+    }
+}
+
+/// Check a request and turn it into one of ours.
+fn prepare(
+    queue_pair: &QueuePair,
+    config: &Config,
+    request: &SendRequest<'_>,
+    copy_inline: &impl Fn(&SendRequest<'_>) -> Box<[u8]>,
+) -> Result<SendWork, PostErrorKind> {
+    let transport = queue_pair.identity.transport;
+    let limits = queue_pair.identity.limits;
+    let is_datagram = transport == Transport::UnreliableDatagram;
+    let (kind, immediate) = match request.operation {
+        SendOperation::Send => (SendKind::Send, None),
+        SendOperation::SendWithImmediate(immediate) => (SendKind::Send, Some(immediate)),
+        SendOperation::Write(remote) => (SendKind::Write(remote), None),
+        SendOperation::WriteWithImmediate(remote, immediate) => (SendKind::Write(remote), Some(immediate)),
+        SendOperation::SendWithInvalidate(_) | SendOperation::LocalInvalidate(_) => {
+            return Err(NotSupported {
+                capability: Capabilities::INVALIDATE,
+            }
+            .into());
+        }
+        _ if transport != Transport::ReliableConnection => return Err(PostErrorKind::WrongTransport { transport }),
+        SendOperation::Read(_) => {
+            return Err(NotSupported {
+                capability: Capabilities::READ,
+            }
+            .into());
+        }
+        _ => {
+            return Err(NotSupported {
+                capability: Capabilities::ATOMICS,
+            }
+            .into());
+        }
+    };
+    if is_datagram && matches!(kind, SendKind::Write(_)) {
+        return Err(PostErrorKind::WrongTransport { transport });
+    }
+    if request.destination.is_some() != is_datagram {
+        return Err(PostErrorKind::Destination);
+    }
+    let bytes = crate::work::list_length(request.local);
+    let most = if is_datagram {
+        config.mtu.byte_count().into()
+    } else {
+        MESSAGE_BYTES_MAX
+    };
+    if bytes > most {
+        return Err(PostErrorKind::MessageTooLong { bytes, most });
+    }
+    let entries = if request.flags.contains(SendFlags::INLINE) {
+        if bytes > u64::from(limits.inline_bytes) {
+            return Err(PostErrorKind::TooMuchInline {
+                bytes,
+                most: limits.inline_bytes,
+            });
+        }
+        Entries::Inline(copy_inline(request))
+    } else {
+        if request.local.len() > limits.send_entries as usize {
+            return Err(PostErrorKind::TooManyEntries {
+                entries: request.local.len(),
+                most: limits.send_entries,
+            });
+        }
+        Entries::new(request.local)
+    };
+    let destination = match &request.destination {
+        None => None,
+        Some(to) => Some(Box::new(resolve_destination(
+            to.address_handle,
+            to.queue_pair.value(),
+            to.queue_key,
+            config,
+        )?)),
+    };
+    Ok(SendWork {
+        id: request.id,
+        kind,
+        immediate,
+        flags: request.flags,
+        length: bytes as u32,
+        entries,
+        destination,
+        first_psn: Default::default(),
+        is_started: false,
+    })
+}
+
+fn resolve_destination(
+    handle: &dyn raw::AddressHandle,
+    queue_pair: u32,
+    queue_key: u32,
+    config: &Config,
+) -> Result<Destination, PostErrorKind> {
+    let ours = (handle as &dyn Any).downcast_ref::<AddressHandle>();
+    let path = ours
+        .ok_or(PostErrorKind::ForeignObject { what: "address handle" })?
+        .path_attributes();
+    Ok(Destination {
+        // Checked when the handle was made.
+        source: config.addresses[usize::from(path.source_gid_index)],
+        address: path.destination.to_ip(),
+        queue_pair,
+        queue_key,
+        traffic_class: path.traffic_class,
+        hop_limit: path.hop_limit,
+    })
+}

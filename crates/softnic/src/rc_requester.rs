@@ -1,0 +1,360 @@
+//! Reliable connection, sending half: go-back-N.
+//!
+//! ```text
+//!   send queue:   [ acknowledged in part | sent | being sent | posted | posted ]
+//!                        ▲                          ▲
+//!                 oldest_unacknowledged        cursor (request, packet) ──▶ sent_end
+//! ```
+//!
+//! Packets leave at the cursor. An acknowledgement moves `oldest_unacknowledged` and completes requests in order. A
+//! sequence error, a receiver that is not ready, or silence move the cursor back (IBTA 9.7.5, 9.9.2.3); whatever has to
+//! be sent again is read from the program's memory again.
+
+use std::time::Duration;
+
+use longhaul_time::Instant;
+use longhaul_verbs::{AsyncEventKind, CompletionStatus, QueuePairState};
+use longhaul_wire::aeth::rnr_timer_duration;
+use longhaul_wire::{NakCode, Psn, Syndrome, Transport};
+
+use crate::memory::AccessDenied;
+use crate::pacing::LossSignal;
+use crate::port::TransmitSink;
+use crate::queue_pair::{QueuePair, Turn};
+use crate::requester::{Envelope, send_packet};
+use crate::resources::Resources;
+
+/// A retry count of 7 for a receiver that is not ready means for ever (IBTA 9.9.2.4.1).
+const RETRY_FOR_EVER: u8 = 7;
+
+/// What go-back-N needs to know beyond the cursor.
+pub(crate) struct ReliableRequester {
+    oldest_unacknowledged: Psn,
+    /// One beyond the highest sequence number that was ever sent.
+    sent_end: Psn,
+    /// Time-outs and sequence errors since the last progress.
+    retries: u8,
+    /// Times that the receiver was not ready since the last progress.
+    not_ready_retries: u8,
+    /// The request at the cursor cannot be sent for a local reason; it fails once those before it are done.
+    is_stalled: bool,
+    /// Silence until then is a time-out.
+    acknowledge_deadline: Instant,
+    /// The receiver is not ready; nothing is sent until then.
+    not_ready_until: Instant,
+    /// A packet whose round trip is being measured. Dropped when anything is sent twice (Karn's rule).
+    round_trip_probe: Option<(Psn, Instant)>,
+}
+
+impl Default for ReliableRequester {
+    fn default() -> Self {
+        ReliableRequester {
+            oldest_unacknowledged: Psn::default(),
+            sent_end: Psn::default(),
+            retries: 0,
+            not_ready_retries: 0,
+            is_stalled: false,
+            acknowledge_deadline: Instant::FAR_FUTURE,
+            not_ready_until: Instant::FAR_FUTURE,
+            round_trip_probe: None,
+        }
+    }
+}
+
+impl ReliableRequester {
+    /// Begin at this sequence number.
+    pub(crate) fn start(&mut self, first: Psn) {
+        *self = ReliableRequester {
+            oldest_unacknowledged: first,
+            sent_end: first,
+            ..Default::default()
+        };
+    }
+
+    /// Nothing is in flight any more.
+    pub(crate) fn stop(&mut self) {
+        self.acknowledge_deadline = Instant::FAR_FUTURE;
+        self.not_ready_until = Instant::FAR_FUTURE;
+        self.round_trip_probe = None;
+        self.is_stalled = false;
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        self.acknowledge_deadline.min(self.not_ready_until)
+    }
+
+    fn has_unacknowledged(&self) -> bool {
+        self.oldest_unacknowledged != self.sent_end
+    }
+
+    fn restart_timer(&mut self, now: Instant, encoded_timeout: u8) {
+        self.acknowledge_deadline = match acknowledge_timeout(encoded_timeout) {
+            Some(timeout) => now + timeout,
+            None => Instant::FAR_FUTURE,
+        };
+    }
+
+    fn is_waiting_for_receiver(&self) -> bool {
+        self.not_ready_until != Instant::FAR_FUTURE
+    }
+}
+
+/// 4.096 µs · 2^n (IBTA 9.7.6.1.3); 0 is never.
+fn acknowledge_timeout(encoded: u8) -> Option<Duration> {
+    (encoded > 0).then(|| Duration::from_nanos(4096 << encoded.min(31)))
+}
+
+/// Send up to `budget` packets.
+pub(crate) fn transmit<S: TransmitSink>(
+    queue_pair: &mut QueuePair,
+    shared: &mut Resources,
+    sink: &mut S,
+    now: Instant,
+    budget: u32,
+) -> Turn {
+    let mtu_bytes = queue_pair.mtu_bytes();
+    let window = shared.config.window_packets_max;
+    let interval = shared.config.acknowledge_packets.max(1);
+    let Some(route) = queue_pair.route else {
+        return Turn::Idle;
+    };
+    let envelope = Envelope {
+        route: &route,
+        transport: Transport::ReliableConnection,
+        destination_queue_pair: queue_pair.settings.destination_queue_pair,
+        mtu_bytes,
+        domain: queue_pair.identity.domain,
+        datagram: None,
+    };
+    for _ in 0..budget {
+        if !sink.has_room() {
+            return Turn::More;
+        }
+        let QueuePair {
+            requester,
+            reliable,
+            send_queue,
+            pacer,
+            ..
+        } = queue_pair;
+        if reliable.is_waiting_for_receiver() || reliable.is_stalled || pacer.blocked_until(now).is_some() {
+            return Turn::Idle;
+        }
+        let Some(work) = send_queue.get_mut(requester.cursor_work) else {
+            return Turn::Idle;
+        };
+        if !work.is_started {
+            if queue_pair.state != QueuePairState::ReadyToSend {
+                return Turn::Idle;
+            }
+            work.is_started = true;
+            work.first_psn = requester.next_psn;
+            requester.next_psn = requester.next_psn.add(work.packet_count(mtu_bytes));
+        }
+        let packet_count = work.packet_count(mtu_bytes);
+        let psn = work.first_psn.add(requester.cursor_packet);
+        let in_flight = psn.distance_from(reliable.oldest_unacknowledged) as u32;
+        if in_flight >= window {
+            return Turn::Idle;
+        }
+        let is_last = requester.cursor_packet + 1 == packet_count;
+        let acknowledge = is_last || (requester.cursor_packet + 1).is_multiple_of(interval) || in_flight + 1 == window;
+        match send_packet(&envelope, work, requester.cursor_packet, psn, acknowledge, shared, sink) {
+            Ok(wire_bytes) => pacer.on_sent(now, wire_bytes),
+            Err(AccessDenied) if requester.cursor_work == 0 => {
+                queue_pair.fail_send(shared, CompletionStatus::LocalProtectionError);
+                return Turn::Idle;
+            }
+            Err(AccessDenied) => {
+                reliable.is_stalled = true;
+                return Turn::Idle;
+            }
+        }
+        queue_pair.counters.sent_packets += 1;
+        if psn == reliable.sent_end {
+            reliable.sent_end = psn.next();
+            if acknowledge && reliable.round_trip_probe.is_none() && pacer.has_controller() {
+                reliable.round_trip_probe = Some((psn, now));
+            }
+        } else {
+            queue_pair.counters.retransmitted_packets += 1;
+            shared.counters.retransmitted_pkts += 1;
+        }
+        requester.advance(packet_count);
+        if reliable.acknowledge_deadline == Instant::FAR_FUTURE {
+            reliable.restart_timer(now, queue_pair.settings.timeout);
+        }
+    }
+    Turn::More
+}
+
+/// An acknowledgement has arrived, positive or negative.
+pub(crate) fn handle_acknowledge(
+    queue_pair: &mut QueuePair,
+    shared: &mut Resources,
+    psn: Psn,
+    syndrome: Syndrome,
+    now: Instant,
+) {
+    // Only numbers that were sent and not acknowledged yet mean anything. (A repeated acknowledgement is the common case.)
+    let reliable = &queue_pair.reliable;
+    if psn.distance_from(reliable.oldest_unacknowledged) < 0 || psn.distance_from(reliable.sent_end) >= 0 {
+        return;
+    }
+    // A negative answer acknowledges everything before the packet that it is about (IBTA 9.7.5.2.8).
+    let acknowledged_end = match syndrome {
+        Syndrome::Ack { .. } => psn.next(),
+        _ => psn,
+    };
+    advance_acknowledged(queue_pair, shared, acknowledged_end, now);
+    if !queue_pair.state.takes_sends() || queue_pair.state == QueuePairState::Error {
+        return;
+    }
+    match syndrome {
+        Syndrome::Ack { .. } => {}
+        Syndrome::RnrNak { timer } => {
+            shared.counters.rcvd_rnr_err += 1;
+            let allowed = queue_pair.settings.receiver_not_ready_retry;
+            if allowed != RETRY_FOR_EVER && queue_pair.reliable.not_ready_retries == allowed {
+                shared.counters.retry_rnr_exceeded_err += 1;
+                queue_pair.fail_send(shared, CompletionStatus::ReceiverNotReadyRetryExceededError);
+                return;
+            }
+            queue_pair.reliable.not_ready_retries = queue_pair.reliable.not_ready_retries.saturating_add(1);
+            go_back(queue_pair);
+            queue_pair.reliable.not_ready_until = now + rnr_timer_duration(timer);
+            queue_pair.reliable.acknowledge_deadline = Instant::FAR_FUTURE;
+        }
+        Syndrome::Nak(NakCode::PsnSequenceError) => {
+            shared.counters.rcvd_seq_err += 1;
+            queue_pair
+                .pacer
+                .report(|controller| controller.on_loss(now, LossSignal::SequenceError));
+            retry(queue_pair, shared, now);
+        }
+        Syndrome::Nak(NakCode::InvalidRequest) => {
+            queue_pair.fail_send(shared, CompletionStatus::RemoteInvalidRequestError);
+        }
+        Syndrome::Nak(NakCode::RemoteAccessError) => {
+            queue_pair.fail_send(shared, CompletionStatus::RemoteAccessError);
+        }
+        Syndrome::Nak(NakCode::RemoteOperationalError) => {
+            queue_pair.fail_send(shared, CompletionStatus::RemoteOperationError);
+        }
+        _ => queue_pair.fail_send(shared, CompletionStatus::BadResponseError),
+    }
+}
+
+/// Everything before `end` has arrived: complete what is done and move the cursor out of it.
+fn advance_acknowledged(queue_pair: &mut QueuePair, shared: &mut Resources, end: Psn, now: Instant) {
+    let mtu_bytes = queue_pair.mtu_bytes();
+    let reliable = &mut queue_pair.reliable;
+    let packets = end.distance_from(reliable.oldest_unacknowledged);
+    if packets <= 0 {
+        return;
+    }
+    reliable.oldest_unacknowledged = end;
+    reliable.retries = 0;
+    reliable.not_ready_retries = 0;
+    let round_trip = match reliable.round_trip_probe {
+        Some((probe, sent)) if probe.distance_from(end) < 0 => {
+            reliable.round_trip_probe = None;
+            Some(now - sent)
+        }
+        _ => None,
+    };
+    let bytes = packets as u64 * u64::from(mtu_bytes);
+    queue_pair
+        .pacer
+        .report(|controller| controller.on_acknowledged(now, bytes, round_trip));
+
+    while let Some(work) = queue_pair.send_queue.front() {
+        if !work.is_started || work.last_psn(mtu_bytes).distance_from(end) >= 0 {
+            break;
+        }
+        queue_pair.complete_send(shared);
+        match queue_pair.requester.cursor_work {
+            // The cursor had gone back into a request that turns out to have arrived.
+            0 => queue_pair.requester.cursor_packet = 0,
+            _ => queue_pair.requester.cursor_work -= 1,
+        }
+    }
+    // The same for the packets of a request that has arrived in part.
+    if queue_pair.requester.cursor_work == 0
+        && let Some(work) = queue_pair.send_queue.front()
+        && work.is_started
+    {
+        let arrived = end.distance_from(work.first_psn).max(0) as u32;
+        queue_pair.requester.cursor_packet = queue_pair.requester.cursor_packet.max(arrived);
+        if queue_pair.requester.cursor_packet == work.packet_count(mtu_bytes) {
+            queue_pair.requester.cursor_packet = 0;
+            queue_pair.requester.cursor_work = 1;
+        }
+    }
+    let timeout = queue_pair.settings.timeout;
+    queue_pair.reliable.not_ready_until = Instant::FAR_FUTURE;
+    if queue_pair.reliable.has_unacknowledged() {
+        queue_pair.reliable.restart_timer(now, timeout);
+    } else {
+        queue_pair.reliable.acknowledge_deadline = Instant::FAR_FUTURE;
+    }
+    if queue_pair.reliable.is_stalled && queue_pair.requester.cursor_work == 0 {
+        queue_pair.fail_send(shared, CompletionStatus::LocalProtectionError);
+    } else {
+        report_drained(queue_pair, shared);
+    }
+}
+
+/// In SQD, an event when everything that was started has been acknowledged.
+pub(crate) fn report_drained(queue_pair: &mut QueuePair, shared: &mut Resources) {
+    let is_drained = queue_pair.send_queue.front().is_none_or(|work| !work.is_started);
+    if queue_pair.state == QueuePairState::SendQueueDrained
+        && is_drained
+        && queue_pair.settings.send_queue_drained_event
+    {
+        queue_pair.settings.send_queue_drained_event = false;
+        shared.raise_for(AsyncEventKind::SendQueueDrained, queue_pair.identity.number);
+    }
+}
+
+/// A deadline may have come.
+pub(crate) fn handle_deadline(queue_pair: &mut QueuePair, shared: &mut Resources, now: Instant) {
+    if queue_pair.reliable.not_ready_until <= now {
+        queue_pair.reliable.not_ready_until = Instant::FAR_FUTURE;
+    }
+    if queue_pair.reliable.acknowledge_deadline <= now {
+        queue_pair.reliable.acknowledge_deadline = Instant::FAR_FUTURE;
+        shared.counters.local_ack_timeout_err += 1;
+        queue_pair
+            .pacer
+            .report(|controller| controller.on_loss(now, LossSignal::Timeout));
+        retry(queue_pair, shared, now);
+    }
+}
+
+/// Send again from the oldest packet that was not acknowledged, unless that was tried often enough.
+fn retry(queue_pair: &mut QueuePair, shared: &mut Resources, now: Instant) {
+    if queue_pair.reliable.retries == queue_pair.settings.retry_count {
+        shared.counters.retry_exceeded_err += 1;
+        queue_pair.fail_send(shared, CompletionStatus::RetryExceededError);
+        return;
+    }
+    queue_pair.reliable.retries += 1;
+    go_back(queue_pair);
+    queue_pair.reliable.restart_timer(now, queue_pair.settings.timeout);
+}
+
+/// Move the cursor to the oldest packet that was not acknowledged, which is in the request at the front.
+fn go_back(queue_pair: &mut QueuePair) {
+    queue_pair.reliable.round_trip_probe = None;
+    queue_pair.reliable.is_stalled = false;
+    queue_pair.requester.cursor_work = 0;
+    queue_pair.requester.cursor_packet = match queue_pair.send_queue.front() {
+        Some(work) if work.is_started => queue_pair
+            .reliable
+            .oldest_unacknowledged
+            .distance_from(work.first_psn)
+            .max(0) as u32,
+        _ => 0,
+    };
+}

@@ -1,0 +1,146 @@
+//! Reliable connection, receiving half: in order, exactly once, acknowledged.
+//!
+//! Packets are carried out only in sequence. What came before is acknowledged again, what comes too early is answered
+//! once by a sequence error (IBTA 9.7.5.1). Answers are not sent at once but when the device is polled next, so that
+//! one acknowledgement serves all packets that arrived together.
+
+use longhaul_verbs::{AsyncEventKind, CompletionStatus};
+use longhaul_wire::packet::datagram_bytes;
+use longhaul_wire::{Headers, NakCode, Opcode, Syndrome, aeth};
+
+use crate::memory::Payload;
+use crate::port::TransmitSink;
+use crate::queue_pair::QueuePair;
+use crate::resources::Resources;
+use crate::responder::{Executed, Refusal, execute};
+
+/// "No end-to-end credits": the sender is held back by receiver-not-ready answers alone (IBTA 9.7.7.2).
+const NO_CREDIT_LIMIT: u8 = 31;
+
+const ACKNOWLEDGE: Syndrome = Syndrome::Ack {
+    credits: NO_CREDIT_LIMIT,
+};
+
+/// A request packet from the peer.
+pub(crate) fn handle_request(
+    queue_pair: &mut QueuePair,
+    shared: &mut Resources,
+    headers: &Headers,
+    payload: Payload<'_>,
+) {
+    let responder = &mut queue_pair.responder;
+    let ahead = headers.bth.psn.distance_from(responder.expected_psn);
+    if ahead < 0 {
+        shared.counters.duplicate_request += 1;
+        // A negative answer that waits is about something later, and stays.
+        if matches!(responder.answer, None | Some(Syndrome::Ack { .. })) {
+            responder.answer = Some(ACKNOWLEDGE);
+        }
+        return;
+    }
+    if ahead > 0 {
+        shared.counters.out_of_seq_request += 1;
+        if !responder.is_negative_sent {
+            responder.is_negative_sent = true;
+            responder.answer = Some(Syndrome::Nak(NakCode::PsnSequenceError));
+            shared.counters.send_seq_err += 1;
+        }
+        return;
+    }
+    responder.is_negative_sent = false;
+    match execute(queue_pair, shared, headers, payload) {
+        Ok(executed) => {
+            let responder = &mut queue_pair.responder;
+            responder.expected_psn = responder.expected_psn.next();
+            if executed == Executed::MessageEnded {
+                responder.message_sequence_number = (responder.message_sequence_number + 1) & 0xff_ffff;
+            }
+            // A negative answer that still waits is about this very packet, which has now been carried out.
+            if headers.bth.ack_request || responder.answer.is_some() {
+                responder.answer = Some(ACKNOWLEDGE);
+            }
+        }
+        Err(Refusal::NotReady) => {
+            let timer = queue_pair.settings.min_receiver_not_ready_timer;
+            queue_pair.responder.answer = Some(Syndrome::RnrNak { timer });
+            queue_pair.responder.is_negative_sent = true;
+            shared.counters.send_rnr_err += 1;
+        }
+        Err(Refusal::InvalidRequest) => {
+            refuse(
+                queue_pair,
+                shared,
+                NakCode::InvalidRequest,
+                Some(AsyncEventKind::QueuePairRequestError),
+            );
+            queue_pair.enter_error(shared);
+        }
+        Err(Refusal::RemoteAccess) => {
+            shared.counters.resp_remote_access_errors += 1;
+            refuse(
+                queue_pair,
+                shared,
+                NakCode::RemoteAccessError,
+                Some(AsyncEventKind::QueuePairAccessError),
+            );
+            queue_pair.enter_error(shared);
+        }
+        Err(Refusal::LocalProtection) => {
+            refuse(queue_pair, shared, NakCode::RemoteOperationalError, None);
+            queue_pair.fail_receive(shared, CompletionStatus::LocalProtectionError);
+        }
+        Err(Refusal::LocalLength) => {
+            refuse(queue_pair, shared, NakCode::InvalidRequest, None);
+            queue_pair.fail_receive(shared, CompletionStatus::LocalLengthError);
+        }
+    }
+}
+
+fn refuse(queue_pair: &mut QueuePair, shared: &mut Resources, code: NakCode, event: Option<AsyncEventKind>) {
+    queue_pair.responder.answer = Some(Syndrome::Nak(code));
+    if let Some(kind) = event {
+        shared.raise_for(kind, queue_pair.identity.number);
+    }
+}
+
+/// Send the answer that waits, if there is one.
+pub(crate) fn send_answer<S: TransmitSink>(queue_pair: &mut QueuePair, shared: &mut Resources, sink: &mut S) {
+    let (Some(syndrome), Some(route)) = (queue_pair.responder.answer, queue_pair.route) else {
+        return;
+    };
+    let responder = &mut queue_pair.responder;
+    // A positive answer is about the last packet carried out, a negative one about the packet that is expected.
+    let psn = match syndrome {
+        Syndrome::Ack { .. } => responder.expected_psn.back(1),
+        _ => responder.expected_psn,
+    };
+    let mut headers = Headers::new(Opcode::RcAcknowledge, queue_pair.settings.destination_queue_pair, psn);
+    headers.aeth = Some(aeth::Header {
+        syndrome,
+        message_sequence_number: responder.message_sequence_number,
+    });
+    send_headers(&headers, &route, shared, sink);
+    queue_pair.counters.sent_packets += 1;
+    if matches!(syndrome, Syndrome::Ack { .. }) {
+        shared.counters.sent_acks += 1;
+    }
+    responder.answer = None;
+}
+
+/// Send a packet that has headers only.
+pub(crate) fn send_headers<S: TransmitSink>(
+    headers: &Headers,
+    route: &crate::port::Route,
+    shared: &mut Resources,
+    sink: &mut S,
+) {
+    let bytes = datagram_bytes(headers.byte_count(), 0);
+    let sent = sink.transmit(route, bytes, 0, |buffer| {
+        headers
+            .emit(buffer)
+            .expect("the buffer has the size that the headers asked for");
+        Ok::<(), std::convert::Infallible>(())
+    });
+    let Ok(()) = sent;
+    shared.counters.sent_pkts += 1;
+}

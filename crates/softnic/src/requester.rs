@@ -1,0 +1,134 @@
+//! What the sending halves share: where in the send queue they are, and a packet from a request.
+
+use longhaul_wire::packet::{datagram_bytes, pad_count};
+use longhaul_wire::{Headers, Opcode, Psn, deth, reth};
+
+use crate::config::PayloadMode;
+use crate::memory::AccessDenied;
+use crate::port::{Route, TransmitSink};
+use crate::resources::Resources;
+use crate::work::{Entries, SendKind, SendWork};
+
+/// Where in the send queue the next packet comes from.
+#[derive(Default)]
+pub(crate) struct Requester {
+    /// The sequence number of the next packet that no request has been given yet.
+    pub(crate) next_psn: Psn,
+    /// The request that the next packet is of: a place in the send queue. Requests before it have been sent and wait
+    /// for acknowledgement (RC only).
+    pub(crate) cursor_work: usize,
+    /// The packet of that request.
+    pub(crate) cursor_packet: u32,
+}
+
+impl Requester {
+    /// Back to the front of the send queue.
+    pub(crate) fn rewind(&mut self) {
+        self.cursor_work = 0;
+        self.cursor_packet = 0;
+    }
+
+    /// On to the next packet of a request with this many.
+    pub(crate) fn advance(&mut self, packet_count: u32) {
+        self.cursor_packet += 1;
+        if self.cursor_packet == packet_count {
+            self.cursor_packet = 0;
+            self.cursor_work += 1;
+        }
+    }
+}
+
+/// What a packet needs to know besides its request.
+pub(crate) struct Envelope<'a> {
+    pub(crate) route: &'a Route,
+    pub(crate) transport: longhaul_wire::Transport,
+    pub(crate) destination_queue_pair: u32,
+    pub(crate) mtu_bytes: u32,
+    pub(crate) domain: u32,
+    /// Datagrams only: the peer's queue key and our number.
+    pub(crate) datagram: Option<deth::Header>,
+}
+
+/// Send the `index`-th packet of a request. Returns the bytes that it takes on the wire, IP header included.
+pub(crate) fn send_packet<S: TransmitSink>(
+    envelope: &Envelope<'_>,
+    work: &SendWork,
+    index: u32,
+    psn: Psn,
+    acknowledge: bool,
+    shared: &mut Resources,
+    sink: &mut S,
+) -> Result<u64, AccessDenied> {
+    let segment = work.segment(index, envelope.mtu_bytes);
+    let trailer = work.trailer(segment.position);
+    let opcode = Opcode::request(envelope.transport, work.wire_operation(), segment.position, trailer)
+        // Every combination that posting lets through has an opcode: SEND and WRITE, with and without immediate.
+        .expect("posting has checked that the transport has this operation");
+    let mut headers = Headers::new(opcode, envelope.destination_queue_pair, psn);
+    headers.bth.pad_count = pad_count(segment.length as usize);
+    headers.bth.ack_request = acknowledge;
+    headers.bth.solicited_event =
+        segment.position.is_end() && work.flags.contains(longhaul_verbs::SendFlags::SOLICITED);
+    headers.deth = envelope.datagram;
+    if let SendKind::Write(remote) = work.kind
+        && segment.position.is_start()
+    {
+        headers.reth = Some(reth::Header {
+            virtual_address: remote.address,
+            remote_key: remote.key,
+            dma_length: work.length,
+        });
+    }
+    if segment.position.is_end() {
+        headers.immediate = work.immediate;
+    }
+
+    let header_bytes = headers.byte_count();
+    let payload_bytes = segment.length as usize;
+    let whole_bytes = datagram_bytes(header_bytes, payload_bytes);
+    let memory = &shared.memory;
+    let range = u64::from(segment.offset);
+    let emit = |buffer: &mut [u8]| {
+        headers
+            .emit(buffer)
+            .expect("the buffer has the size that the headers asked for")
+    };
+    match shared.config.payload {
+        PayloadMode::Carried => sink.transmit(envelope.route, whole_bytes, 0, |buffer| {
+            emit(buffer);
+            let payload = &mut buffer[header_bytes..header_bytes + payload_bytes];
+            match &work.entries {
+                Entries::Inline(data) => {
+                    payload.copy_from_slice(&data[segment.offset as usize..][..payload_bytes]);
+                }
+                entries => memory.gather(envelope.domain, entries.list(), range, payload)?,
+            }
+            buffer[header_bytes + payload_bytes..].fill(0);
+            Ok(())
+        })?,
+        PayloadMode::Elided => {
+            if !matches!(work.entries, Entries::Inline(_)) {
+                memory.check_gather(envelope.domain, work.entries.list(), range, payload_bytes as u64)?;
+            }
+            let elided_bytes = (whole_bytes - datagram_bytes(header_bytes, 0)) as u32;
+            sink.transmit(
+                envelope.route,
+                datagram_bytes(header_bytes, 0),
+                elided_bytes,
+                |buffer| {
+                    emit(buffer);
+                    Ok(())
+                },
+            )?;
+        }
+    }
+    shared.counters.sent_pkts += 1;
+    shared.counters.sent_bytes += payload_bytes as u64;
+    Ok(wire_bytes(envelope.route, whole_bytes))
+}
+
+/// Bytes of a datagram with its UDP and IP headers.
+pub(crate) fn wire_bytes(route: &Route, datagram_bytes: usize) -> u64 {
+    let ip_bytes = if route.destination.is_ipv4() { 20 } else { 40 };
+    (datagram_bytes + 8 + ip_bytes) as u64
+}

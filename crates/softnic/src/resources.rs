@@ -1,0 +1,109 @@
+//! What all queue pairs of a device share, apart from the wire.
+
+use std::collections::VecDeque;
+
+use longhaul_verbs::{
+    AsyncEvent, AsyncEventKind, CompletionFlags, CompletionOperation, CompletionStatus, EventSource, QueuePairNumber,
+    WorkCompletion,
+};
+use slotmap::SlotMap;
+
+use crate::Config;
+use crate::completion::{ChannelKey, CompletionQueue, CompletionQueueKey, Pushed};
+use crate::counters::Counters;
+use crate::memory::MemoryTable;
+
+/// What all queue pairs of a device share.
+pub(crate) struct Resources {
+    pub(crate) config: Config,
+    pub(crate) memory: MemoryTable,
+    pub(crate) completion_queues: SlotMap<CompletionQueueKey, CompletionQueue>,
+    /// Tokens of completion queues that have something, per channel. Bounded: a queue is in there once per arming.
+    pub(crate) channels: SlotMap<ChannelKey, VecDeque<u64>>,
+    pub(crate) events: VecDeque<AsyncEvent>,
+    pub(crate) counters: Counters,
+}
+
+impl Resources {
+    pub(crate) fn new(config: Config) -> Self {
+        Resources {
+            memory: MemoryTable::new(&config),
+            config,
+            completion_queues: SlotMap::with_key(),
+            channels: SlotMap::with_key(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Put a completion into its queue, and raise the events that follow.
+    pub(crate) fn complete(&mut self, into: CompletionQueueKey, completion: WorkCompletion, solicited: bool) {
+        match completion.status {
+            CompletionStatus::Success => {}
+            CompletionStatus::FlushedError => self.counters.cqe_flush_error += 1,
+            _ => self.counters.cqe_error += 1,
+        }
+        // Queue pairs keep their completion queues alive.
+        let Some(queue) = self.completion_queues.get_mut(into) else {
+            return;
+        };
+        match queue.push(completion, solicited) {
+            Pushed::Quietly => {}
+            Pushed::Event(channel, token) => {
+                if let Some(tokens) = self.channels.get_mut(channel) {
+                    tokens.push_back(token);
+                }
+            }
+            Pushed::Overrun { first } => {
+                self.counters.cq_overrun += 1;
+                if first {
+                    let source = EventSource::CompletionQueue(handle_of(into));
+                    self.raise(AsyncEvent {
+                        kind: AsyncEventKind::CompletionQueueError,
+                        source,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Completes a request in error.
+    pub(crate) fn complete_in_error(
+        &mut self,
+        into: CompletionQueueKey,
+        queue_pair: u32,
+        id: u64,
+        operation: CompletionOperation,
+        status: CompletionStatus,
+    ) {
+        let completion = WorkCompletion {
+            id,
+            status,
+            operation,
+            flags: CompletionFlags::empty(),
+            queue_pair: QueuePairNumber::new(queue_pair),
+            ..Default::default()
+        };
+        self.complete(into, completion, false);
+    }
+
+    pub(crate) fn raise_for(&mut self, kind: AsyncEventKind, queue_pair: u32) {
+        let source = EventSource::QueuePair(QueuePairNumber::new(queue_pair));
+        self.raise(AsyncEvent { kind, source });
+    }
+
+    fn raise(&mut self, event: AsyncEvent) {
+        if self.events.len() == self.config.events_max {
+            self.events.pop_front();
+            self.counters.events_lost += 1;
+        }
+        self.events.push_back(event);
+    }
+}
+
+/// The number that names a completion queue in events.
+pub(crate) fn handle_of(key: CompletionQueueKey) -> u32 {
+    use slotmap::Key;
+    // The lower half of slotmap's number is the slot, unique among living queues.
+    key.data().as_ffi() as u32
+}

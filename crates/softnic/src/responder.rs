@@ -1,0 +1,238 @@
+//! What the receiving halves of RC and UC share: a message that arrives in packets, and each packet into memory.
+
+use longhaul_time::Instant;
+use longhaul_verbs::{Access, CompletionFlags, CompletionOperation, CompletionStatus, WorkCompletion};
+use longhaul_wire::{Headers, Operation, Position, Psn, Syndrome};
+
+use crate::memory::{AccessDenied, Payload};
+use crate::queue_pair::QueuePair;
+use crate::resources::Resources;
+
+/// The receiving half of a queue pair.
+#[derive(Default)]
+pub(crate) struct Responder {
+    pub(crate) expected_psn: Psn,
+    /// RC: messages carried out so far, modulo 2^24; goes into acknowledgements.
+    pub(crate) message_sequence_number: u32,
+    /// RC: a negative acknowledgement was sent; what follows is dropped until the expected packet comes.
+    pub(crate) is_negative_sent: bool,
+    /// RC: an answer that is to be sent. Later ones take its place: acknowledgements are cumulative.
+    pub(crate) answer: Option<Syndrome>,
+    /// A congestion notification is to be sent.
+    pub(crate) notify_congestion: bool,
+    /// Not before then.
+    pub(crate) next_notification: Instant,
+    /// Whether anything has arrived since it became ready to receive.
+    pub(crate) is_established: bool,
+    message: Message,
+    #[cfg(feature = "mutations")]
+    deferred: Option<(u32, u64, Vec<u8>)>,
+}
+
+/// The message that is arriving.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Message {
+    #[default]
+    None,
+    /// Into the receive at the front of the queue, which stays there until the message is complete.
+    Send { received: u32 },
+    /// Into memory that the peer named.
+    Write {
+        address: u64,
+        key: u32,
+        received: u32,
+        left: u32,
+    },
+}
+
+/// Why a packet that was in sequence could not be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// No receive is posted.
+    NotReady,
+    /// It does not fit what came before, or has the wrong length.
+    InvalidRequest,
+    /// Key, range or rights.
+    RemoteAccess,
+    /// The receive's own memory cannot be written.
+    LocalProtection,
+    /// The receive is too short.
+    LocalLength,
+}
+
+/// What a packet that was carried out did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Executed {
+    InMessage,
+    MessageEnded,
+}
+
+impl Responder {
+    pub(crate) fn start(&mut self, first: Psn) {
+        *self = Responder {
+            expected_psn: first,
+            ..Default::default()
+        };
+    }
+
+    pub(crate) fn abandon_message(&mut self) -> bool {
+        std::mem::take(&mut self.message) != Message::None
+    }
+}
+
+/// Carry out one request packet that is in sequence: check it, place its payload, complete a receive at the end.
+/// When it is refused, nothing has changed.
+pub(crate) fn execute(
+    queue_pair: &mut QueuePair,
+    shared: &mut Resources,
+    headers: &Headers,
+    payload: Payload<'_>,
+) -> Result<Executed, Refusal> {
+    let opcode = headers.bth.opcode;
+    let position = opcode.position();
+    let length = payload.len();
+    let mtu_bytes = queue_pair.mtu_bytes();
+    let fits = match position {
+        Position::First | Position::Middle => length == mtu_bytes,
+        Position::Last => (1..=mtu_bytes).contains(&length),
+        Position::Only => length <= mtu_bytes,
+    };
+    if !fits {
+        return Err(Refusal::InvalidRequest);
+    }
+    let message = match (position.is_start(), queue_pair.responder.message) {
+        (true, Message::None) => begin(queue_pair, shared, headers)?,
+        (false, message @ Message::Send { .. }) if opcode.operation() == Operation::Send => message,
+        (false, message @ Message::Write { .. }) if opcode.operation() == Operation::Write => message,
+        _ => return Err(Refusal::InvalidRequest),
+    };
+    let domain = queue_pair.identity.domain;
+    let (operation, message) = match message {
+        Message::None => return Err(Refusal::InvalidRequest),
+        Message::Send { received } => {
+            let Some(receive) = queue_pair.receive_queue.front() else {
+                return Err(Refusal::NotReady);
+            };
+            if u64::from(received) + u64::from(length) > receive.entries.length() {
+                return Err(Refusal::LocalLength);
+            }
+            let entries = receive.entries.list();
+            shared
+                .memory
+                .scatter(domain, entries, received.into(), payload)
+                .map_err(|_| Refusal::LocalProtection)?;
+            (
+                CompletionOperation::Receive,
+                Message::Send {
+                    received: received + length,
+                },
+            )
+        }
+        Message::Write {
+            address,
+            key,
+            received,
+            left,
+        } => {
+            if length > left || (position.is_end() && length != left) {
+                return Err(Refusal::InvalidRequest);
+            }
+            if headers.immediate.is_some() && queue_pair.receive_queue.is_empty() {
+                return Err(Refusal::NotReady);
+            }
+            place_write(queue_pair, shared, key, address, payload).map_err(|_| Refusal::RemoteAccess)?;
+            let message = Message::Write {
+                address: address + u64::from(length),
+                key,
+                received: received + length,
+                left: left - length,
+            };
+            (CompletionOperation::ReceiveWriteWithImmediate, message)
+        }
+    };
+    if !position.is_end() {
+        queue_pair.responder.message = message;
+        return Ok(Executed::InMessage);
+    }
+    queue_pair.responder.message = Message::None;
+    let received = match message {
+        Message::Send { received } | Message::Write { received, .. } => received,
+        Message::None => 0,
+    };
+    if operation == CompletionOperation::Receive || headers.immediate.is_some() {
+        let completion = WorkCompletion {
+            status: CompletionStatus::Success,
+            operation,
+            flags: if headers.immediate.is_some() {
+                CompletionFlags::IMMEDIATE
+            } else {
+                CompletionFlags::empty()
+            },
+            byte_count: received,
+            immediate_or_key: headers.immediate.unwrap_or(0),
+            ..Default::default()
+        };
+        queue_pair.complete_receive(shared, completion, headers.bth.solicited_event);
+    }
+    Ok(Executed::MessageEnded)
+}
+
+/// What a first packet begins.
+fn begin(queue_pair: &QueuePair, shared: &Resources, headers: &Headers) -> Result<Message, Refusal> {
+    match headers.bth.opcode.operation() {
+        Operation::Send if queue_pair.receive_queue.is_empty() => Err(Refusal::NotReady),
+        Operation::Send => Ok(Message::Send { received: 0 }),
+        Operation::Write => {
+            let reth = headers.reth.ok_or(Refusal::InvalidRequest)?;
+            if !queue_pair.settings.access.contains(Access::REMOTE_WRITE) {
+                return Err(Refusal::RemoteAccess);
+            }
+            // A WRITE of nothing needs no key (IBTA 9.7.4.1.1).
+            if reth.dma_length > 0 {
+                let (domain, length) = (queue_pair.identity.domain, u64::from(reth.dma_length));
+                shared
+                    .memory
+                    .check_remote_write(domain, reth.remote_key, reth.virtual_address, length)
+                    .map_err(|_| Refusal::RemoteAccess)?;
+            }
+            let (address, key) = (reth.virtual_address, reth.remote_key);
+            Ok(Message::Write {
+                address,
+                key,
+                received: 0,
+                left: reth.dma_length,
+            })
+        }
+        _ => Err(Refusal::InvalidRequest),
+    }
+}
+
+/// The key is looked up for each packet: it may have been revoked since the first.
+fn place_write(
+    queue_pair: &mut QueuePair,
+    shared: &Resources,
+    key: u32,
+    address: u64,
+    payload: Payload<'_>,
+) -> Result<(), AccessDenied> {
+    if payload.len() == 0 {
+        return Ok(());
+    }
+    let domain = queue_pair.identity.domain;
+    #[cfg(feature = "mutations")]
+    if shared.config.mutation == Some(crate::config::Mutation::AcknowledgeBeforePlacement)
+        && let Payload::Carried(bytes) = payload
+    {
+        shared
+            .memory
+            .check_remote_write(domain, key, address, bytes.len() as u64)?;
+        let late = queue_pair.responder.deferred.replace((key, address, bytes.to_vec()));
+        if let Some((key, address, bytes)) = late {
+            let _ = shared
+                .memory
+                .remote_write(domain, key, address, Payload::Carried(&bytes));
+        }
+        return Ok(());
+    }
+    shared.memory.remote_write(domain, key, address, payload)
+}

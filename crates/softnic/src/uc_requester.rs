@@ -1,0 +1,80 @@
+//! Unreliable connection, sending half: a message is done when its last packet has left.
+
+use longhaul_time::Instant;
+use longhaul_verbs::{CompletionStatus, QueuePairState};
+use longhaul_wire::Transport;
+
+use crate::memory::AccessDenied;
+use crate::port::TransmitSink;
+use crate::queue_pair::{QueuePair, Turn};
+use crate::requester::{Envelope, send_packet};
+use crate::resources::Resources;
+
+/// Send up to `budget` packets.
+pub(crate) fn transmit<S: TransmitSink>(
+    queue_pair: &mut QueuePair,
+    shared: &mut Resources,
+    sink: &mut S,
+    now: Instant,
+    budget: u32,
+) -> Turn {
+    let mtu_bytes = queue_pair.mtu_bytes();
+    let Some(route) = queue_pair.route else {
+        return Turn::Idle;
+    };
+    let envelope = Envelope {
+        route: &route,
+        transport: Transport::UnreliableConnection,
+        destination_queue_pair: queue_pair.settings.destination_queue_pair,
+        mtu_bytes,
+        domain: queue_pair.identity.domain,
+        datagram: None,
+    };
+    for _ in 0..budget {
+        if !sink.has_room() {
+            return Turn::More;
+        }
+        let QueuePair {
+            requester,
+            send_queue,
+            pacer,
+            ..
+        } = queue_pair;
+        if pacer.blocked_until(now).is_some() {
+            return Turn::Idle;
+        }
+        let Some(work) = send_queue.front_mut() else {
+            return Turn::Idle;
+        };
+        if !work.is_started {
+            if queue_pair.state != QueuePairState::ReadyToSend {
+                return Turn::Idle;
+            }
+            work.is_started = true;
+        }
+        match send_packet(
+            &envelope,
+            work,
+            requester.cursor_packet,
+            requester.next_psn,
+            false,
+            shared,
+            sink,
+        ) {
+            Ok(wire_bytes) => pacer.on_sent(now, wire_bytes),
+            Err(AccessDenied) => {
+                queue_pair.fail_send(shared, CompletionStatus::LocalProtectionError);
+                return Turn::Idle;
+            }
+        }
+        queue_pair.counters.sent_packets += 1;
+        requester.next_psn = requester.next_psn.next();
+        requester.cursor_packet += 1;
+        if requester.cursor_packet == work.packet_count(mtu_bytes) {
+            requester.rewind();
+            queue_pair.complete_send(shared);
+            crate::rc_requester::report_drained(queue_pair, shared);
+        }
+    }
+    Turn::More
+}

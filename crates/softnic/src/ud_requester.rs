@@ -1,0 +1,75 @@
+//! Unreliable datagram, sending half: one packet per message, to whomever the request names.
+
+use longhaul_time::Instant;
+use longhaul_verbs::{CompletionStatus, QueuePairState};
+use longhaul_wire::{Transport, deth};
+
+use crate::memory::AccessDenied;
+use crate::nic::{source_port, traffic_class};
+use crate::port::{Route, TransmitSink};
+use crate::queue_pair::{QueuePair, Turn};
+use crate::requester::{Envelope, send_packet};
+use crate::resources::Resources;
+
+/// Send up to `budget` packets.
+pub(crate) fn transmit<S: TransmitSink>(
+    queue_pair: &mut QueuePair,
+    shared: &mut Resources,
+    sink: &mut S,
+    now: Instant,
+    budget: u32,
+) -> Turn {
+    let number = queue_pair.identity.number;
+    for _ in 0..budget {
+        if !sink.has_room() {
+            return Turn::More;
+        }
+        let QueuePair {
+            requester,
+            send_queue,
+            pacer,
+            identity,
+            ..
+        } = queue_pair;
+        if pacer.blocked_until(now).is_some() || queue_pair.state != QueuePairState::ReadyToSend {
+            return Turn::Idle;
+        }
+        let Some(work) = send_queue.front() else {
+            return Turn::Idle;
+        };
+        // Posting lets no datagram through without one.
+        let Some(destination) = work.destination.as_deref() else {
+            return Turn::Idle;
+        };
+        let envelope = Envelope {
+            route: &Route {
+                source: destination.source,
+                destination: destination.address,
+                source_port: source_port(number),
+                traffic_class: traffic_class(destination.traffic_class, &shared.config),
+                hop_limit: destination.hop_limit,
+            },
+            transport: Transport::UnreliableDatagram,
+            destination_queue_pair: destination.queue_pair,
+            // Posting has checked that the message fits into one packet of the port's MTU.
+            mtu_bytes: shared.config.mtu.byte_count(),
+            domain: identity.domain,
+            datagram: Some(deth::Header {
+                queue_key: destination.queue_key,
+                source_qp: number,
+                ..Default::default()
+            }),
+        };
+        match send_packet(&envelope, work, 0, requester.next_psn, false, shared, sink) {
+            Ok(wire_bytes) => pacer.on_sent(now, wire_bytes),
+            Err(AccessDenied) => {
+                queue_pair.fail_send(shared, CompletionStatus::LocalProtectionError);
+                return Turn::Idle;
+            }
+        }
+        queue_pair.counters.sent_packets += 1;
+        requester.next_psn = requester.next_psn.next();
+        queue_pair.complete_send(shared);
+    }
+    Turn::More
+}

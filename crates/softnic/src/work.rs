@@ -1,0 +1,193 @@
+//! Requests in the device's queues, and how a message is cut into packets.
+
+use std::net::IpAddr;
+
+use longhaul_verbs::{CompletionOperation, RemoteMemory, ScatterGatherEntry, SendFlags};
+use longhaul_wire::{Operation, Position, Psn, Trailer};
+
+/// A scatter-gather list, or data that was copied while posting. One entry, by far the most common, takes no allocation.
+#[derive(Clone, Debug)]
+pub(crate) enum Entries {
+    One(ScatterGatherEntry),
+    Many(Box<[ScatterGatherEntry]>),
+    Inline(Box<[u8]>),
+}
+
+impl Entries {
+    pub(crate) fn new(entries: &[ScatterGatherEntry]) -> Self {
+        match entries {
+            [one] => Entries::One(*one),
+            _ => Entries::Many(entries.into()),
+        }
+    }
+
+    /// The list; empty for inline data.
+    pub(crate) fn list(&self) -> &[ScatterGatherEntry] {
+        match self {
+            Entries::One(one) => std::slice::from_ref(one),
+            Entries::Many(many) => many,
+            Entries::Inline(_) => &[],
+        }
+    }
+
+    pub(crate) fn length(&self) -> u64 {
+        match self {
+            Entries::Inline(data) => data.len() as u64,
+            _ => list_length(self.list()),
+        }
+    }
+}
+
+/// Bytes of a list.
+pub(crate) fn list_length(entries: &[ScatterGatherEntry]) -> u64 {
+    entries.iter().map(|entry| u64::from(entry.length)).sum()
+}
+
+/// A receive request.
+#[derive(Clone, Debug)]
+pub(crate) struct ReceiveWork {
+    pub(crate) id: u64,
+    pub(crate) entries: Entries,
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination {
+    pub(crate) source: IpAddr,
+    pub(crate) address: IpAddr,
+    pub(crate) queue_pair: u32,
+    pub(crate) queue_key: u32,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+}
+
+/// What a send request does; the rest of [`SendWork`] is the same for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendKind {
+    Send,
+    Write(RemoteMemory),
+}
+
+/// A send request.
+#[derive(Clone, Debug)]
+pub(crate) struct SendWork {
+    pub(crate) id: u64,
+    pub(crate) kind: SendKind,
+    pub(crate) immediate: Option<u32>,
+    pub(crate) flags: SendFlags,
+    pub(crate) length: u32,
+    pub(crate) entries: Entries,
+    pub(crate) destination: Option<Box<Destination>>,
+    /// The first packet's sequence number, given out when the request is started.
+    pub(crate) first_psn: Psn,
+    pub(crate) is_started: bool,
+}
+
+/// One packet of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) offset: u32,
+    pub(crate) length: u32,
+    pub(crate) position: Position,
+}
+
+impl SendWork {
+    pub(crate) fn packet_count(&self, mtu_bytes: u32) -> u32 {
+        self.length.div_ceil(mtu_bytes).max(1)
+    }
+
+    pub(crate) fn last_psn(&self, mtu_bytes: u32) -> Psn {
+        self.first_psn.add(self.packet_count(mtu_bytes) - 1)
+    }
+
+    /// The `index`-th packet.
+    pub(crate) fn segment(&self, index: u32, mtu_bytes: u32) -> Segment {
+        let offset = index * mtu_bytes;
+        let left = self.length - offset;
+        let position = match (index, left <= mtu_bytes) {
+            (0, true) => Position::Only,
+            (0, false) => Position::First,
+            (_, true) => Position::Last,
+            (_, false) => Position::Middle,
+        };
+        Segment {
+            offset,
+            length: left.min(mtu_bytes),
+            position,
+        }
+    }
+
+    pub(crate) fn wire_operation(&self) -> Operation {
+        match self.kind {
+            SendKind::Send => Operation::Send,
+            SendKind::Write(_) => Operation::Write,
+        }
+    }
+
+    /// What the packet at `position` brings along.
+    pub(crate) fn trailer(&self, position: Position) -> Trailer {
+        match self.immediate {
+            Some(_) if position.is_end() => Trailer::Immediate,
+            _ => Trailer::None,
+        }
+    }
+
+    pub(crate) fn completion_operation(&self) -> CompletionOperation {
+        match self.kind {
+            SendKind::Send => CompletionOperation::Send,
+            SendKind::Write(_) => CompletionOperation::Write,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(length: u32) -> SendWork {
+        let entry = ScatterGatherEntry {
+            address: 0,
+            length,
+            local_key: 1,
+        };
+        SendWork {
+            id: 1,
+            kind: SendKind::Send,
+            immediate: Some(3),
+            flags: SendFlags::empty(),
+            length,
+            entries: Entries::new(&[entry]),
+            destination: None,
+            first_psn: Psn::new(0xff_fffe),
+            is_started: true,
+        }
+    }
+
+    #[test]
+    fn messages_are_cut_at_the_mtu() {
+        let cut = |length| {
+            let work = work(length);
+            let positions: Vec<_> = (0..work.packet_count(1024))
+                .map(|index| work.segment(index, 1024))
+                .collect();
+            assert_eq!(positions.iter().map(|segment| segment.length).sum::<u32>(), length);
+            positions.iter().map(|segment| segment.position).collect::<Vec<_>>()
+        };
+        use Position::*;
+        assert_eq!(cut(0), [Only]);
+        assert_eq!(cut(1024), [Only]);
+        assert_eq!(cut(1025), [First, Last]);
+        assert_eq!(cut(3 * 1024), [First, Middle, Last]);
+    }
+
+    #[test]
+    fn sequence_numbers_wrap() {
+        assert_eq!(work(4 * 1024).last_psn(1024), Psn::new(1));
+    }
+
+    #[test]
+    fn only_the_end_carries_the_immediate() {
+        assert_eq!(work(0).trailer(Position::Only), Trailer::Immediate);
+        assert_eq!(work(0).trailer(Position::First), Trailer::None);
+    }
+}
