@@ -47,7 +47,7 @@ impl FramePool {
         }
     }
 
-    /// An empty buffer.
+    /// A buffer, with whatever its last user left in it: clearing it here would have whoever fills it write every byte twice.
     #[inline]
     pub fn take(&mut self) -> Vec<u8> {
         self.free.pop().unwrap_or_else(|| Vec::with_capacity(self.buffer_bytes))
@@ -55,9 +55,8 @@ impl FramePool {
 
     /// Gives a buffer back, whatever is in it. One too small to be worth keeping is freed.
     #[inline]
-    pub fn give_back(&mut self, mut buffer: Vec<u8>) {
+    pub fn give_back(&mut self, buffer: Vec<u8>) {
         if self.free.len() < self.buffer_count_max && buffer.capacity() >= self.buffer_bytes {
-            buffer.clear();
             self.free.push(buffer);
         }
     }
@@ -65,6 +64,7 @@ impl FramePool {
     /// A copy of a frame, in a buffer of the pool.
     pub fn copy(&mut self, frame: &Frame) -> Frame {
         let mut bytes = self.take();
+        bytes.clear();
         bytes.extend_from_slice(&frame.bytes);
         Frame {
             bytes,

@@ -38,6 +38,7 @@
 //! simulation.connect(left.port(0), right.port(0), profile.clone(), profile)?;
 //! simulation.drive(left, |_node, _now, io| {
 //!     let mut bytes = io.take_buffer();
+//!     bytes.clear();
 //!     bytes.extend_from_slice(b"ping");
 //!     io.send(0, Frame::from(bytes));
 //! });

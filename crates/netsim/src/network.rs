@@ -312,7 +312,7 @@ impl NodeIo<'_> {
         self.network.send(Endpoint { node: self.node, port }, frame);
     }
 
-    /// An empty buffer for a frame.
+    /// A buffer for a frame, with whatever its last user left in it.
     #[inline]
     pub fn take_buffer(&mut self) -> Vec<u8> {
         self.network.pool.take()

@@ -51,6 +51,7 @@ fn delay(nanos: u64) -> Profile {
 fn send(simulation: &mut Simulation<Recorder>, from: NodeId, port: usize, bytes: &[u8]) {
     simulation.drive(from, |_, _, io| {
         let mut buffer = io.take_buffer();
+        buffer.clear();
         buffer.extend_from_slice(bytes);
         io.send(port, Frame::from(buffer));
     });
@@ -231,7 +232,8 @@ impl Node for Polite {
     fn poll(&mut self, _now: Instant, io: &mut NodeIo<'_>) {
         self.backlog_bytes_max = self.backlog_bytes_max.max(io.egress_backlog_bytes(0));
         self.left -= 1;
-        let bytes = io.take_buffer();
+        let mut bytes = io.take_buffer();
+        bytes.clear();
         io.send(
             0,
             Frame {
