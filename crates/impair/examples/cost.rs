@@ -12,25 +12,15 @@ const PACKET_COUNT: u64 = 50_000_000;
 
 fn main() {
     let perfect = Profile::default();
-    let rated = perfect
-        .clone()
-        .with_propagation_delay(Duration::from_millis(25))
-        .with_rate_bits_per_second(400_000_000_000);
+    let rated =
+        perfect.clone().with_propagation_delay(Duration::from_millis(25)).with_rate_bits_per_second(400_000_000_000);
     let lossy = rated.clone().with_loss(Loss::Independent { probability: 1e-4 });
     measure("perfect", &perfect);
     measure("delay, rate", &rated);
-    measure(
-        "delay, rate, ECN",
-        &rated.clone().with_ecn(EcnMarking::Step {
-            threshold_bytes: 65_536,
-        }),
-    );
+    measure("delay, rate, ECN", &rated.clone().with_ecn(EcnMarking::Step { threshold_bytes: 65_536 }));
     measure("delay, rate, loss", &lossy);
     measure("delay, rate, loss in bursts", &rated.with_loss(Loss::bursts(1e-4, 5.0)));
-    measure(
-        "delay, rate, loss, jitter",
-        &lossy.clone().with_jitter(Duration::from_micros(10), true),
-    );
+    measure("delay, rate, loss, jitter", &lossy.clone().with_jitter(Duration::from_micros(10), true));
     measure(
         "everything",
         &lossy

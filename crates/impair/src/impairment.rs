@@ -161,11 +161,7 @@ impl Impairment {
         let at = sent_at.saturating_add_nanos(self.propagation_delay_nanos);
         if self.is_plain {
             self.latest_at = at;
-            return Verdict::Once(Delivery {
-                at,
-                ecn_mark,
-                corruption: None,
-            });
+            return Verdict::Once(Delivery { at, ecn_mark, corruption: None });
         }
         self.handle_on_wire(at, ecn_mark)
     }
@@ -191,24 +187,13 @@ impl Impairment {
             self.latest_at = self.latest_at.max(at);
         }
         let corruption = stages.corrupt(&mut self.counters);
-        let first = Delivery {
-            at,
-            ecn_mark,
-            corruption,
-        };
+        let first = Delivery { at, ecn_mark, corruption };
         if !stages.duplication.draw(&mut stages.random) {
             return Verdict::Once(first);
         }
         self.counters.duplicated += 1;
         let corruption = stages.corrupt(&mut self.counters);
-        Verdict::Twice(
-            first,
-            Delivery {
-                at: in_order_at,
-                ecn_mark,
-                corruption,
-            },
-        )
+        Verdict::Twice(first, Delivery { at: in_order_at, ecn_mark, corruption })
     }
 
     /// When the wire has sent everything that has entered; in the past if it is idle, the origin if nothing ever
@@ -256,9 +241,6 @@ impl Stages {
             return None;
         }
         counters.corrupted += 1;
-        Some(Corruption {
-            seed: self.random.next_u64(),
-            bit_count: self.corruption_bits,
-        })
+        Some(Corruption { seed: self.random.next_u64(), bit_count: self.corruption_bits })
     }
 }

@@ -55,9 +55,7 @@ impl Loss {
         match self {
             Loss::None => 0.0,
             Loss::Independent { probability } => *probability,
-            Loss::GilbertElliott {
-                loss_good, loss_bad, ..
-            } => {
+            Loss::GilbertElliott { loss_good, loss_bad, .. } => {
                 let bad = self.share_of_bad_state();
                 (1.0 - bad) * loss_good + bad * loss_bad
             }
@@ -72,12 +70,7 @@ impl Loss {
         let starts = match self {
             Loss::None => 0.0,
             Loss::Independent { probability } => (1.0 - probability) * probability,
-            Loss::GilbertElliott {
-                p_good_to_bad,
-                p_bad_to_good,
-                loss_good,
-                loss_bad,
-            } => {
+            Loss::GilbertElliott { p_good_to_bad, p_bad_to_good, loss_good, loss_bad } => {
                 let bad = self.share_of_bad_state();
                 let lost_after_good = p_good_to_bad * loss_bad + (1.0 - p_good_to_bad) * loss_good;
                 let lost_after_bad = p_bad_to_good * loss_good + (1.0 - p_bad_to_good) * loss_bad;
@@ -91,11 +84,9 @@ impl Loss {
     fn share_of_bad_state(&self) -> f64 {
         match self {
             Loss::GilbertElliott { p_good_to_bad, .. } if *p_good_to_bad == 0.0 => 0.0,
-            Loss::GilbertElliott {
-                p_good_to_bad,
-                p_bad_to_good,
-                ..
-            } => p_good_to_bad / (p_good_to_bad + p_bad_to_good),
+            Loss::GilbertElliott { p_good_to_bad, p_bad_to_good, .. } => {
+                p_good_to_bad / (p_good_to_bad + p_bad_to_good)
+            }
             _ => 0.0,
         }
     }
@@ -104,12 +95,7 @@ impl Loss {
         match self {
             Loss::None => Ok(()),
             Loss::Independent { probability } => check_probability("loss probability", *probability),
-            Loss::GilbertElliott {
-                p_good_to_bad,
-                p_bad_to_good,
-                loss_good,
-                loss_bad,
-            } => {
+            Loss::GilbertElliott { p_good_to_bad, p_bad_to_good, loss_good, loss_bad } => {
                 check_probability("p_good_to_bad", *p_good_to_bad)?;
                 check_probability("p_bad_to_good", *p_bad_to_good)?;
                 check_probability("loss_good", *loss_good)?;
@@ -151,11 +137,7 @@ impl LossTrace {
         if runs.len() % 2 == 1 {
             runs.push(0);
         }
-        LossTrace {
-            runs: runs.into(),
-            packet_count: counts[0] + counts[1],
-            lost_count: counts[1],
-        }
+        LossTrace { runs: runs.into(), packet_count: counts[0] + counts[1], lost_count: counts[1] }
     }
 
     /// Bursts in one round; a burst across the end is one. None if every packet is lost.
@@ -181,18 +163,8 @@ impl LossTrace {
 pub(crate) enum LossState {
     None,
     Independent(Chance),
-    GilbertElliott {
-        bad: bool,
-        leave_good: Chance,
-        leave_bad: Chance,
-        lose_good: Chance,
-        lose_bad: Chance,
-    },
-    Replayed {
-        trace: LossTrace,
-        run_index: usize,
-        left_in_run: u32,
-    },
+    GilbertElliott { bad: bool, leave_good: Chance, leave_bad: Chance, lose_good: Chance, lose_bad: Chance },
+    Replayed { trace: LossTrace, run_index: usize, left_in_run: u32 },
 }
 
 impl LossState {
@@ -200,23 +172,16 @@ impl LossState {
         match loss {
             Loss::None => LossState::None,
             Loss::Independent { probability } => LossState::Independent(Chance::new(*probability)),
-            Loss::GilbertElliott {
-                p_good_to_bad,
-                p_bad_to_good,
-                loss_good,
-                loss_bad,
-            } => LossState::GilbertElliott {
+            Loss::GilbertElliott { p_good_to_bad, p_bad_to_good, loss_good, loss_bad } => LossState::GilbertElliott {
                 bad: false,
                 leave_good: Chance::new(*p_good_to_bad),
                 leave_bad: Chance::new(*p_bad_to_good),
                 lose_good: Chance::new(*loss_good),
                 lose_bad: Chance::new(*loss_bad),
             },
-            Loss::Replayed(trace) => LossState::Replayed {
-                trace: trace.clone(),
-                run_index: 0,
-                left_in_run: trace.runs[0],
-            },
+            Loss::Replayed(trace) => {
+                LossState::Replayed { trace: trace.clone(), run_index: 0, left_in_run: trace.runs[0] }
+            }
         }
     }
 
@@ -226,23 +191,13 @@ impl LossState {
         match self {
             LossState::None => false,
             LossState::Independent(chance) => chance.draw(random),
-            LossState::GilbertElliott {
-                bad,
-                leave_good,
-                leave_bad,
-                lose_good,
-                lose_bad,
-            } => {
+            LossState::GilbertElliott { bad, leave_good, leave_bad, lose_good, lose_bad } => {
                 let leave = if *bad { *leave_bad } else { *leave_good };
                 *bad ^= leave.draw(random);
                 let lose = if *bad { *lose_bad } else { *lose_good };
                 lose.draw(random)
             }
-            LossState::Replayed {
-                trace,
-                run_index,
-                left_in_run,
-            } => {
+            LossState::Replayed { trace, run_index, left_in_run } => {
                 // Ends: a checked trace holds at least one packet.
                 while *left_in_run == 0 {
                     *run_index = (*run_index + 1) % trace.runs.len();
@@ -268,12 +223,7 @@ mod tests {
 
     #[test]
     fn a_trace_is_replayed_in_a_circle() {
-        for flags in [
-            &[true][..],
-            &[false],
-            &[true, false, false],
-            &[false, true, true, false, true],
-        ] {
+        for flags in [&[true][..], &[false], &[true, false, false], &[false, true, true, false, true]] {
             let expected: Vec<bool> = flags.iter().copied().cycle().take(37).collect();
             assert_eq!(replay(flags, 37), expected, "{flags:?}");
         }
@@ -281,9 +231,7 @@ mod tests {
 
     #[test]
     fn a_trace_knows_its_mean_loss_and_burst() {
-        let loss = Loss::Replayed(LossTrace::from_lost_flags([
-            false, true, true, false, false, true, false, false,
-        ]));
+        let loss = Loss::Replayed(LossTrace::from_lost_flags([false, true, true, false, false, true, false, false]));
         assert_eq!(loss.mean_loss(), 3.0 / 8.0);
         assert_eq!(loss.mean_burst_packets(), Some(1.5));
     }

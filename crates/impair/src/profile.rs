@@ -102,10 +102,7 @@ impl Default for Profile {
 
 impl Default for CorruptionModel {
     fn default() -> Self {
-        CorruptionModel {
-            probability: 0.0,
-            bits_per_packet: 1,
-        }
+        CorruptionModel { probability: 0.0, bits_per_packet: 1 }
     }
 }
 
@@ -159,10 +156,7 @@ impl Profile {
 
     /// Sets reordering.
     pub fn with_reordering(mut self, probability: f64, extra_delay: Duration) -> Self {
-        self.reordering = Reordering {
-            probability,
-            extra_delay,
-        };
+        self.reordering = Reordering { probability, extra_delay };
         self
     }
 
@@ -174,10 +168,7 @@ impl Profile {
 
     /// Sets bit errors.
     pub fn with_corruption(mut self, probability: f64, bits_per_packet: u8) -> Self {
-        self.corruption = CorruptionModel {
-            probability,
-            bits_per_packet,
-        };
+        self.corruption = CorruptionModel { probability, bits_per_packet };
         self
     }
 
@@ -202,18 +193,10 @@ impl Profile {
         if self.ecn != EcnMarking::Off && self.rate_bits_per_second.is_none() {
             return Err(ProfileError::EcnWithoutRate);
         }
-        if let EcnMarking::Ramp {
-            minimum_bytes,
-            maximum_bytes,
-            probability_max,
-        } = self.ecn
-        {
+        if let EcnMarking::Ramp { minimum_bytes, maximum_bytes, probability_max } = self.ecn {
             check_probability("probability_max of ECN marking", probability_max)?;
             if minimum_bytes >= maximum_bytes {
-                return Err(ProfileError::EcnThresholds {
-                    minimum_bytes,
-                    maximum_bytes,
-                });
+                return Err(ProfileError::EcnThresholds { minimum_bytes, maximum_bytes });
             }
         }
         Ok(())
@@ -272,17 +255,9 @@ pub enum ProfileError {
 
 pub(crate) fn check_probability(name: &'static str, came: f64) -> Result<(), ProfileError> {
     // A NaN is in no range.
-    if (0.0..=1.0).contains(&came) {
-        Ok(())
-    } else {
-        Err(ProfileError::Probability { name, came })
-    }
+    if (0.0..=1.0).contains(&came) { Ok(()) } else { Err(ProfileError::Probability { name, came }) }
 }
 
 fn check_delay(name: &'static str, came: Duration) -> Result<(), ProfileError> {
-    if came <= Profile::DELAY_MAX {
-        Ok(())
-    } else {
-        Err(ProfileError::Delay { name, came })
-    }
+    if came <= Profile::DELAY_MAX { Ok(()) } else { Err(ProfileError::Delay { name, came }) }
 }

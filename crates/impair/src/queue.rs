@@ -37,14 +37,8 @@ pub(crate) struct Queue {
 #[derive(Clone, Copy, Debug)]
 enum Marking {
     Off,
-    Step {
-        threshold: Span,
-    },
-    Ramp {
-        minimum: Span,
-        maximum: Span,
-        probability_max: f64,
-    },
+    Step { threshold: Span },
+    Ramp { minimum: Span, maximum: Span, probability_max: f64 },
 }
 
 /// A packet that was let in.
@@ -65,18 +59,10 @@ impl Queue {
             overhead_bytes: u64::from(profile.overhead_bytes_per_packet),
             marking: match profile.ecn {
                 EcnMarking::Off => Marking::Off,
-                EcnMarking::Step { threshold_bytes } => Marking::Step {
-                    threshold: span(threshold_bytes),
-                },
-                EcnMarking::Ramp {
-                    minimum_bytes,
-                    maximum_bytes,
-                    probability_max,
-                } => Marking::Ramp {
-                    minimum: span(minimum_bytes),
-                    maximum: span(maximum_bytes),
-                    probability_max,
-                },
+                EcnMarking::Step { threshold_bytes } => Marking::Step { threshold: span(threshold_bytes) },
+                EcnMarking::Ramp { minimum_bytes, maximum_bytes, probability_max } => {
+                    Marking::Ramp { minimum: span(minimum_bytes), maximum: span(maximum_bytes), probability_max }
+                }
             },
         }
     }
@@ -99,10 +85,7 @@ impl Queue {
         let ecn_mark = self.marks(found, random);
         self.idle_at_nanos = now_nanos.saturating_add(left.nanos);
         self.idle_at_remainder = left.remainder;
-        Some(Departure {
-            at: self.idle_at(),
-            ecn_mark,
-        })
+        Some(Departure { at: self.idle_at(), ecn_mark })
     }
 
     #[inline]
@@ -110,11 +93,7 @@ impl Queue {
         match self.marking {
             Marking::Off => false,
             Marking::Step { threshold } => found > threshold,
-            Marking::Ramp {
-                minimum,
-                maximum,
-                probability_max,
-            } => {
+            Marking::Ramp { minimum, maximum, probability_max } => {
                 if found <= minimum {
                     return false;
                 }
@@ -152,10 +131,7 @@ impl Queue {
         if now_nanos > self.idle_at_nanos {
             return EMPTY;
         }
-        Span {
-            nanos: self.idle_at_nanos - now_nanos,
-            remainder: self.idle_at_remainder,
-        }
+        Span { nanos: self.idle_at_nanos - now_nanos, remainder: self.idle_at_remainder }
     }
 }
 
@@ -164,14 +140,8 @@ impl Span {
         let rate = u128::from(rate_bits_per_second);
         let work = u128::from(bytes) * 8_000_000_000;
         match u64::try_from(work / rate) {
-            Ok(nanos) => Span {
-                nanos,
-                remainder: (work % rate) as u64,
-            },
-            Err(_) => Span {
-                nanos: u64::MAX,
-                remainder: 0,
-            },
+            Ok(nanos) => Span { nanos, remainder: (work % rate) as u64 },
+            Err(_) => Span { nanos: u64::MAX, remainder: 0 },
         }
     }
 }

@@ -30,11 +30,7 @@ fn any_ecn() -> impl Strategy<Value = EcnMarking> {
         Just(EcnMarking::Off),
         (0u64..100_000).prop_map(|threshold_bytes| EcnMarking::Step { threshold_bytes }),
         (0u64..50_000, 1u64..50_000, 0.0..=1.0f64).prop_map(|(minimum_bytes, more, probability_max)| {
-            EcnMarking::Ramp {
-                minimum_bytes,
-                maximum_bytes: minimum_bytes + more,
-                probability_max,
-            }
+            EcnMarking::Ramp { minimum_bytes, maximum_bytes: minimum_bytes + more, probability_max }
         }),
     ]
 }
@@ -162,9 +158,7 @@ proptest! {
 /// Lost flags of many packets on a link that only loses.
 fn losses(loss: Loss, seed: u64, packet_count: usize) -> Vec<bool> {
     let mut impairment = Impairment::new(Profile::default().with_loss(loss), seed).expect("a good profile");
-    (0..packet_count)
-        .map(|_| impairment.handle(1000, Instant::ZERO) == Verdict::Dropped(DropReason::Loss))
-        .collect()
+    (0..packet_count).map(|_| impairment.handle(1000, Instant::ZERO) == Verdict::Dropped(DropReason::Loss)).collect()
 }
 
 #[test]
@@ -175,21 +169,10 @@ fn independent_loss_is_as_frequent_as_asked() {
         let lost_count = lost.iter().filter(|&&lost| lost).count() as f64;
         let mean = probability * packet_count as f64;
         let deviation = (mean * (1.0 - probability)).sqrt();
-        assert!(
-            (lost_count - mean).abs() < 5.0 * deviation,
-            "{probability}: {lost_count} of {packet_count} lost"
-        );
+        assert!((lost_count - mean).abs() < 5.0 * deviation, "{probability}: {lost_count} of {packet_count} lost");
     }
-    assert!(
-        losses(Loss::Independent { probability: 1.0 }, 0, 1000)
-            .iter()
-            .all(|&lost| lost)
-    );
-    assert!(
-        losses(Loss::Independent { probability: 0.0 }, 0, 1000)
-            .iter()
-            .all(|&lost| !lost)
-    );
+    assert!(losses(Loss::Independent { probability: 1.0 }, 0, 1000).iter().all(|&lost| lost));
+    assert!(losses(Loss::Independent { probability: 0.0 }, 0, 1000).iter().all(|&lost| !lost));
 }
 
 #[test]
@@ -197,18 +180,8 @@ fn gilbert_elliott_loses_as_often_and_in_such_bursts_as_the_formula_says() {
     let chains = [
         Loss::bursts(0.01, 5.0),
         Loss::bursts(0.2, 20.0),
-        Loss::GilbertElliott {
-            p_good_to_bad: 0.01,
-            p_bad_to_good: 0.1,
-            loss_good: 0.002,
-            loss_bad: 0.6,
-        },
-        Loss::GilbertElliott {
-            p_good_to_bad: 0.3,
-            p_bad_to_good: 0.2,
-            loss_good: 0.1,
-            loss_bad: 0.9,
-        },
+        Loss::GilbertElliott { p_good_to_bad: 0.01, p_bad_to_good: 0.1, loss_good: 0.002, loss_bad: 0.6 },
+        Loss::GilbertElliott { p_good_to_bad: 0.3, p_bad_to_good: 0.2, loss_good: 0.1, loss_bad: 0.9 },
     ];
     for (seed, loss) in chains.into_iter().enumerate() {
         let lost = losses(loss.clone(), seed as u64, 4_000_000);
@@ -218,27 +191,15 @@ fn gilbert_elliott_loses_as_often_and_in_such_bursts_as_the_formula_says() {
         let mean_burst = lost_count / burst_count;
         let burst_expected = loss.mean_burst_packets().expect("loses");
         // At least 8,000 bursts in each: 4 % is several deviations.
-        assert!(
-            (mean_loss / loss.mean_loss() - 1.0).abs() < 0.04,
-            "{loss:?}: {mean_loss}"
-        );
-        assert!(
-            (mean_burst / burst_expected - 1.0).abs() < 0.04,
-            "{loss:?}: {mean_burst} for {burst_expected}"
-        );
+        assert!((mean_loss / loss.mean_loss() - 1.0).abs() < 0.04, "{loss:?}: {mean_loss}");
+        assert!((mean_burst / burst_expected - 1.0).abs() < 0.04, "{loss:?}: {mean_burst} for {burst_expected}");
     }
 }
 
 #[test]
 fn a_ramp_marks_in_proportion() {
-    let ramp = EcnMarking::Ramp {
-        minimum_bytes: 10_000,
-        maximum_bytes: 20_000,
-        probability_max: 0.4,
-    };
-    let profile = Profile::default()
-        .with_rate_bits_per_second(8_000_000_000)
-        .with_ecn(ramp);
+    let ramp = EcnMarking::Ramp { minimum_bytes: 10_000, maximum_bytes: 20_000, probability_max: 0.4 };
+    let profile = Profile::default().with_rate_bits_per_second(8_000_000_000).with_ecn(ramp);
     // One byte takes a nanosecond: after one large packet the queue is as long as we like.
     let marked_share = |found_bytes: u64| {
         let marked = (0..20_000)
@@ -259,9 +220,7 @@ fn a_ramp_marks_in_proportion() {
 
 #[test]
 fn a_million_packets_take_exactly_as_long_as_the_rate_says() {
-    let profile = Profile::default()
-        .with_rate_bits_per_second(400_000_000_000)
-        .with_queue_limit_bytes(u64::MAX);
+    let profile = Profile::default().with_rate_bits_per_second(400_000_000_000).with_queue_limit_bytes(u64::MAX);
     let mut impairment = Impairment::new(profile, 0).expect("a good profile");
     for _ in 0..1_000_000 {
         impairment.handle(4096, Instant::ZERO);
@@ -275,32 +234,16 @@ fn a_changed_profile_keeps_backlog_counters_and_randomness() {
     let slow = Profile::default().with_rate_bits_per_second(8_000_000_000);
     let mut impairment = Impairment::new(slow.clone(), 3).expect("a good profile");
     impairment.handle(1_000, Instant::ZERO);
-    impairment
-        .set_profile(slow.clone().with_rate_bits_per_second(80_000_000_000))
-        .expect("a good profile");
+    impairment.set_profile(slow.clone().with_rate_bits_per_second(80_000_000_000)).expect("a good profile");
     assert_eq!(impairment.idle_at(), Instant::from_nanos(1_000));
     assert_eq!(impairment.counters().packets, 1);
     assert_eq!(
         impairment.handle(1_000, Instant::ZERO),
-        Verdict::Once(Delivery {
-            at: Instant::from_nanos(1_100),
-            ecn_mark: false,
-            corruption: None
-        })
+        Verdict::Once(Delivery { at: Instant::from_nanos(1_100), ecn_mark: false, corruption: None })
     );
     let refused = impairment.set_profile(slow.with_duplication(1.5));
-    assert_eq!(
-        refused,
-        Err(ProfileError::Probability {
-            name: "duplication probability",
-            came: 1.5
-        })
-    );
-    assert_eq!(
-        impairment.profile().duplication_probability,
-        0.0,
-        "a refused profile changes nothing"
-    );
+    assert_eq!(refused, Err(ProfileError::Probability { name: "duplication probability", came: 1.5 }));
+    assert_eq!(impairment.profile().duplication_probability, 0.0, "a refused profile changes nothing");
 }
 
 #[test]
@@ -309,11 +252,8 @@ fn a_packet_held_back_is_overtaken() {
         .with_propagation_delay(Duration::from_micros(10))
         .with_reordering(0.5, Duration::from_micros(5));
     let schedule = run(&profile, 1, &[(100, 1_000); 200]);
-    let arrivals: Vec<Instant> = schedule
-        .iter()
-        .flat_map(|&(_, verdict)| deliveries(verdict))
-        .map(|delivery| delivery.at)
-        .collect();
+    let arrivals: Vec<Instant> =
+        schedule.iter().flat_map(|&(_, verdict)| deliveries(verdict)).map(|delivery| delivery.at).collect();
     assert_eq!(arrivals.len(), 200);
     let overtaken = arrivals.windows(2).filter(|pair| pair[1] < pair[0]).count();
     assert!((20..90).contains(&overtaken), "{overtaken}");
@@ -337,11 +277,7 @@ fn senseless_profiles_are_refused_with_a_reason() {
     assert!(check(perfect().with_corruption(0.1, 65)).contains("came 65"));
     assert!(check(perfect().with_propagation_delay(Duration::MAX)).contains("at most 24 hours"));
     assert!(check(perfect().with_loss(Loss::Replayed(LossTrace::from_lost_flags([])))).contains("empty"));
-    let backwards = EcnMarking::Ramp {
-        minimum_bytes: 2,
-        maximum_bytes: 2,
-        probability_max: 0.1,
-    };
+    let backwards = EcnMarking::Ramp { minimum_bytes: 2, maximum_bytes: 2, probability_max: 0.1 };
     assert!(check(perfect().with_rate_bits_per_second(1).with_ecn(backwards)).contains("minimum < maximum"));
     assert!(check(perfect().with_loss(Loss::bursts(0.9, 2.0))).contains("p_good_to_bad"));
 }

@@ -41,13 +41,7 @@ impl Node for Blaster {
     fn poll(&mut self, _now: Instant, io: &mut NodeIo<'_>) {
         let mut bytes = io.take_buffer();
         bytes.resize(64, 0);
-        io.send(
-            0,
-            Frame {
-                bytes,
-                elided_bytes: FRAME_BYTES as u32 - 64,
-            },
-        );
+        io.send(0, Frame { bytes, elided_bytes: FRAME_BYTES as u32 - 64 });
         self.next_send_at = io.egress_idle_at(0);
     }
 
@@ -62,21 +56,13 @@ fn main() {
     echo("1 pair, 10 µs, window 64", 1, 64, |_| delay(10));
     echo("1 pair, 10 µs, 100 Gbit/s, window 64", 1, 64, |_| rated(10));
     echo("1 pair, 1 ms, 100 Gbit/s, window 4096", 1, 4096, |_| rated(1000));
-    echo("1000 pairs, 1–1000 µs, 100 Gbit/s, window 16", 1000, 16, |pair| {
-        rated(1 + pair)
-    });
-    echo("10000 pairs, 1–10000 µs, 100 Gbit/s, window 4", 10_000, 4, |pair| {
-        rated(1 + pair)
-    });
+    echo("1000 pairs, 1–1000 µs, 100 Gbit/s, window 16", 1000, 16, |pair| rated(1 + pair));
+    echo("10000 pairs, 1–10000 µs, 100 Gbit/s, window 4", 10_000, 4, |pair| rated(1 + pair));
     echo("1 pair, 10 µs, jitter that reorders, window 256", 1, 256, |_| {
         rated(10).with_jitter(Duration::from_micros(5), false)
     });
     blast("1 pair, both ways at 100 Gbit/s with deadlines", 1, &rated(10));
-    blast(
-        "1000 pairs, both ways, loss 1e-3",
-        1000,
-        &rated(10).with_loss(Loss::Independent { probability: 1e-3 }),
-    );
+    blast("1000 pairs, both ways, loss 1e-3", 1000, &rated(10).with_loss(Loss::Independent { probability: 1e-3 }));
 }
 
 /// Whether a measurement was asked for.
@@ -92,9 +78,7 @@ fn echo(name: &str, pair_count: u64, window: u64, profile: impl Fn(u64) -> Profi
     for pair in 0..pair_count {
         let left = simulation.add_node(Echo);
         let right = simulation.add_node(Echo);
-        simulation
-            .connect(left.port(0), right.port(0), profile(pair), profile(pair))
-            .expect("a good profile");
+        simulation.connect(left.port(0), right.port(0), profile(pair), profile(pair)).expect("a good profile");
         simulation.drive(left, |_, _, io| {
             for _ in 0..window {
                 let mut bytes = io.take_buffer();
@@ -112,15 +96,9 @@ fn blast(name: &str, pair_count: u64, profile: &Profile) {
     }
     let mut simulation = Simulation::new(1);
     for _ in 0..pair_count {
-        let left = simulation.add_node(Blaster {
-            next_send_at: Instant::ZERO,
-        });
-        let right = simulation.add_node(Blaster {
-            next_send_at: Instant::ZERO,
-        });
-        simulation
-            .connect(left.port(0), right.port(0), profile.clone(), profile.clone())
-            .expect("a good profile");
+        let left = simulation.add_node(Blaster { next_send_at: Instant::ZERO });
+        let right = simulation.add_node(Blaster { next_send_at: Instant::ZERO });
+        simulation.connect(left.port(0), right.port(0), profile.clone(), profile.clone()).expect("a good profile");
     }
     measure(name, &mut simulation);
 }

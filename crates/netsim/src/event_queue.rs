@@ -151,9 +151,7 @@ impl EventQueue {
             let right = 2 + usize::from(four < three);
             return Some(first + if rest[right] < rest[left] { right } else { left });
         }
-        (0..rest.len())
-            .min_by_key(|&offset| rest[offset])
-            .map(|offset| first + offset)
+        (0..rest.len()).min_by_key(|&offset| rest[offset]).map(|offset| first + offset)
     }
 
     #[inline]

@@ -16,9 +16,7 @@ impl Frame {
     /// Length on the wire.
     #[inline]
     pub fn wire_bytes(&self) -> u32 {
-        u32::try_from(self.bytes.len())
-            .unwrap_or(u32::MAX)
-            .saturating_add(self.elided_bytes)
+        u32::try_from(self.bytes.len()).unwrap_or(u32::MAX).saturating_add(self.elided_bytes)
     }
 }
 
@@ -40,11 +38,7 @@ pub struct FramePool {
 impl FramePool {
     /// A pool whose buffers have room for `buffer_bytes` from the start, and that keeps at most `buffer_count_max`.
     pub fn new(buffer_bytes: usize, buffer_count_max: usize) -> Self {
-        FramePool {
-            free: Vec::new(),
-            buffer_bytes,
-            buffer_count_max,
-        }
+        FramePool { free: Vec::new(), buffer_bytes, buffer_count_max }
     }
 
     /// A buffer, with whatever its last user left in it: clearing it here would have whoever fills it write every byte twice.
@@ -66,10 +60,7 @@ impl FramePool {
         let mut bytes = self.take();
         bytes.clear();
         bytes.extend_from_slice(&frame.bytes);
-        Frame {
-            bytes,
-            elided_bytes: frame.elided_bytes,
-        }
+        Frame { bytes, elided_bytes: frame.elided_bytes }
     }
 
     /// Buffers waiting to be used.

@@ -137,12 +137,7 @@ impl Network {
 
     #[inline]
     fn lane_from(&self, end: Endpoint) -> Option<usize> {
-        self.nodes[end.node.index()]
-            .ports
-            .get(end.port)
-            .copied()
-            .flatten()
-            .map(|lane| lane as usize)
+        self.nodes[end.node.index()].ports.get(end.port).copied().flatten().map(|lane| lane as usize)
     }
 
     #[inline]
@@ -210,9 +205,7 @@ impl Network {
     #[inline]
     pub(crate) fn take_arrival(&mut self, lane_index: usize) -> (Endpoint, Frame) {
         let lane = &mut self.lanes[lane_index];
-        let arrival = lane
-            .pop()
-            .expect("a direction is in the event queue only while it has a frame");
+        let arrival = lane.pop().expect("a direction is in the event queue only while it has a frame");
         match lane.next_key() {
             Some(key) => self.queue.set(lane.source, key),
             None => self.queue.remove(lane.source),
@@ -220,8 +213,7 @@ impl Network {
         lane.delivered += 1;
         let to = lane.to;
         let frame = arrival.frame;
-        self.trace_hash
-            .add(self.now.as_nanos(), lane_index as u64, frame.wire_bytes(), &frame.bytes);
+        self.trace_hash.add(self.now.as_nanos(), lane_index as u64, frame.wire_bytes(), &frame.bytes);
         if self.capture.is_some() {
             self.capture_delivered(to, &frame);
         }
@@ -279,10 +271,7 @@ impl Network {
 
     #[cold]
     fn capture_sent(&mut self, from: Endpoint, lane_index: usize, frame: &Frame) {
-        let interfaces = [
-            self.nodes[from.node.index()].capture_interface,
-            self.lanes[lane_index].capture_interface,
-        ];
+        let interfaces = [self.nodes[from.node.index()].capture_interface, self.lanes[lane_index].capture_interface];
         if let Some(capture) = &mut self.capture {
             for interface in interfaces.into_iter().flatten() {
                 capture.record(interface, self.now, frame, CaptureDirection::Sent);

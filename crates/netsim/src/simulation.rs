@@ -60,12 +60,7 @@ impl<N: Node> Simulation<N> {
 
     /// An empty network that may grow so far.
     pub fn with_limits(seed: u64, limits: SimulationLimits) -> Self {
-        Simulation {
-            nodes: Vec::new(),
-            network: Network::new(seed, limits),
-            events_at_now: 0,
-            event_count: 0,
-        }
+        Simulation { nodes: Vec::new(), network: Network::new(seed, limits), events_at_now: 0, event_count: 0 }
     }
 
     /// Adds a node. Its first deadline is asked for at once.
@@ -160,10 +155,7 @@ impl<N: Node> Simulation<N> {
     /// afterwards.
     pub fn drive<R>(&mut self, id: NodeId, action: impl FnOnce(&mut N, Instant, &mut NodeIo<'_>) -> R) -> R {
         let now = self.network.now;
-        let mut io = NodeIo {
-            network: &mut self.network,
-            node: id,
-        };
+        let mut io = NodeIo { network: &mut self.network, node: id };
         let result = action(&mut self.nodes[id.index()], now, &mut io);
         self.reschedule(id.index());
         result
@@ -218,24 +210,14 @@ impl<N: Node> Simulation<N> {
 
     /// Captures a node as a capture on that host would: what it sends as it sends it, what it receives as it arrives.
     pub fn capture_node(&mut self, node: NodeId, name: &str) -> Result<(), CaptureError> {
-        let interface = self
-            .network
-            .capture
-            .as_mut()
-            .ok_or(CaptureError::NotStarted)?
-            .add_interface(name)?;
+        let interface = self.network.capture.as_mut().ok_or(CaptureError::NotStarted)?.add_interface(name)?;
         self.network.set_node_capture(node, interface);
         Ok(())
     }
 
     /// Captures a direction of a link at its beginning: every frame sent into it, those included that it then loses.
     pub fn capture_link(&mut self, link: LinkId, direction: Direction, name: &str) -> Result<(), CaptureError> {
-        let interface = self
-            .network
-            .capture
-            .as_mut()
-            .ok_or(CaptureError::NotStarted)?
-            .add_interface(name)?;
+        let interface = self.network.capture.as_mut().ok_or(CaptureError::NotStarted)?.add_interface(name)?;
         self.network.lanes[link.lane(direction)].capture_interface = Some(interface);
         Ok(())
     }
@@ -263,10 +245,7 @@ impl<N: Node> Simulation<N> {
                     self.move_clock(at);
                     let (to, frame) = self.network.take_arrival(lane);
                     let index = to.node.index();
-                    let mut io = NodeIo {
-                        network: &mut self.network,
-                        node: to.node,
-                    };
+                    let mut io = NodeIo { network: &mut self.network, node: to.node };
                     self.nodes[index].handle(to.port, frame, at, &mut io);
                     self.reschedule(index);
                 }
@@ -277,10 +256,7 @@ impl<N: Node> Simulation<N> {
                         continue;
                     }
                     self.move_clock(at);
-                    let mut io = NodeIo {
-                        network: &mut self.network,
-                        node: NodeId(index as u32),
-                    };
+                    let mut io = NodeIo { network: &mut self.network, node: NodeId(index as u32) };
                     self.nodes[index].poll(at, &mut io);
                     self.reschedule(index);
                 }

@@ -21,11 +21,7 @@ pub struct Switch<F: FnMut(&Frame) -> Option<usize>> {
 impl<F: FnMut(&Frame) -> Option<usize>> Switch<F> {
     /// A switch that asks `route` for the port of each frame.
     pub fn new(route: F) -> Self {
-        Switch {
-            route,
-            forwarded: 0,
-            flooded: 0,
-        }
+        Switch { route, forwarded: 0, flooded: 0 }
     }
 }
 

@@ -65,21 +65,13 @@ mod tests {
     #[test]
     fn the_algorithm_does_not_change() {
         assert_eq!(TraceHash::new().value(), START);
-        assert_eq!(
-            hash(1, 2, 3, b"longhaul, a trace hash over more than one word"),
-            0xd26b_a768_1b4a_e72a
-        );
+        assert_eq!(hash(1, 2, 3, b"longhaul, a trace hash over more than one word"), 0xd26b_a768_1b4a_e72a);
     }
 
     #[test]
     fn every_part_counts() {
         let base = hash(1, 2, 4, b"abcd");
-        for other in [
-            hash(2, 2, 4, b"abcd"),
-            hash(1, 3, 4, b"abcd"),
-            hash(1, 2, 5, b"abcd"),
-            hash(1, 2, 4, b"abce"),
-        ] {
+        for other in [hash(2, 2, 4, b"abcd"), hash(1, 3, 4, b"abcd"), hash(1, 2, 5, b"abcd"), hash(1, 2, 4, b"abce")] {
             assert_ne!(base, other);
         }
     }

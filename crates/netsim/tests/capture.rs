@@ -47,10 +47,7 @@ fn datagram(payload: &[u8], elided: u16) -> Frame {
     bytes.extend_from_slice(&udp_bytes.to_be_bytes());
     bytes.extend_from_slice(&[0, 0]);
     bytes.extend_from_slice(payload);
-    Frame {
-        bytes,
-        elided_bytes: u32::from(elided),
-    }
+    Frame { bytes, elided_bytes: u32::from(elided) }
 }
 
 /// Sends three datagrams, of which the second is lost, and captures at three places.
@@ -61,27 +58,16 @@ fn captured(limit: impl FnOnce(Capture) -> Capture) -> (Vec<u8>, CaptureSummary)
     let right = simulation.add_node(Sink);
     let good = Profile::default().with_propagation_delay(Duration::from_nanos(1_234_567));
     let broken = good.clone().with_loss(Loss::Independent { probability: 1.0 });
-    let link = simulation
-        .connect(left.port(0), right.port(0), good.clone(), good.clone())
-        .expect("free ports");
-    assert!(matches!(
-        simulation.capture_node(left, "early"),
-        Err(CaptureError::NotStarted)
-    ));
+    let link = simulation.connect(left.port(0), right.port(0), good.clone(), good.clone()).expect("free ports");
+    assert!(matches!(simulation.capture_node(left, "early"), Err(CaptureError::NotStarted)));
     simulation.start_capture(limit(Capture::new(file.clone()).expect("memory takes it")));
     simulation.capture_node(left, "left").expect("started");
     simulation.capture_node(right, "right").expect("started");
-    simulation
-        .capture_link(link, Direction::Forward, "link")
-        .expect("started");
-    for (profile, frame) in [
-        (good.clone(), datagram(b"one", 0)),
-        (broken, datagram(b"lost", 0)),
-        (good, datagram(&[7; 24], 1000)),
-    ] {
-        simulation
-            .set_profile(link, Direction::Forward, profile)
-            .expect("a good profile");
+    simulation.capture_link(link, Direction::Forward, "link").expect("started");
+    for (profile, frame) in
+        [(good.clone(), datagram(b"one", 0)), (broken, datagram(b"lost", 0)), (good, datagram(&[7; 24], 1000))]
+    {
+        simulation.set_profile(link, Direction::Forward, profile).expect("a good profile");
         simulation.drive(left, |_, _, io| io.send(0, frame));
         simulation.run_until(simulation.now() + Duration::from_nanos(500));
     }
@@ -94,13 +80,7 @@ fn captured(limit: impl FnOnce(Capture) -> Capture) -> (Vec<u8>, CaptureSummary)
 #[test]
 fn a_capture_reads_back_with_virtual_time_and_true_lengths() {
     let (bytes, summary) = captured(|capture| capture);
-    assert_eq!(
-        summary,
-        CaptureSummary {
-            frames_written: 8,
-            frames_left_out: 0
-        }
-    );
+    assert_eq!(summary, CaptureSummary { frames_written: 8, frames_left_out: 0 });
     let mut reader = PcapNgReader::new(&bytes[..]).expect("a section header");
     let mut packets = Vec::new();
     let mut interfaces = 0;
@@ -161,13 +141,10 @@ fn a_full_disk_does_not_stop_the_simulation_and_is_reported_at_the_end() {
     let mut simulation = Simulation::new(1);
     let left = simulation.add_node(Sink);
     let right = simulation.add_node(Sink);
-    let link = simulation
-        .connect(left.port(0), right.port(0), Profile::default(), Profile::default())
-        .expect("free ports");
+    let link =
+        simulation.connect(left.port(0), right.port(0), Profile::default(), Profile::default()).expect("free ports");
     simulation.start_capture(Capture::new(FullAfter(200)).expect("room for a header"));
-    simulation
-        .capture_link(link, Direction::Forward, "link")
-        .expect("started");
+    simulation.capture_link(link, Direction::Forward, "link").expect("started");
     for _ in 0..10 {
         simulation.drive(left, |_, _, io| io.send(0, datagram(b"hello", 0)));
     }
@@ -180,24 +157,14 @@ fn a_full_disk_does_not_stop_the_simulation_and_is_reported_at_the_end() {
 fn tshark_reads_a_capture() {
     let is_installed = Command::new("tshark").arg("--version").output().is_ok();
     if !is_installed {
-        assert!(
-            std::env::var("CI").as_deref() != Ok("true"),
-            "tshark is needed to test captures; install it"
-        );
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "tshark is needed to test captures; install it");
         eprintln!("SKIPPED tshark_reads_a_capture: tshark is not installed");
         return;
     }
     let (bytes, _) = captured(|capture| capture);
     let path = std::env::temp_dir().join(format!("longhaul-netsim-capture-{}.pcapng", std::process::id()));
     std::fs::write(&path, bytes).expect("a temporary file");
-    let fields = [
-        "frame.time_epoch",
-        "frame.interface_name",
-        "frame.len",
-        "frame.cap_len",
-        "ip.dst",
-        "udp.dstport",
-    ];
+    let fields = ["frame.time_epoch", "frame.interface_name", "frame.len", "frame.cap_len", "ip.dst", "udp.dstport"];
     let mut command = Command::new("tshark");
     command.arg("-r").arg(&path).args(["-T", "fields", "-E", "separator=,"]);
     for field in fields {
@@ -210,12 +177,6 @@ fn tshark_reads_a_capture() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 8, "{text}");
     // Versions of tshark print the epoch as seconds or as a date; the nanoseconds are there in both.
-    assert!(
-        lines[0].contains(".000000000") && lines[0].ends_with(",left,31,31,10.0.0.2,4791"),
-        "{text}"
-    );
-    assert!(
-        lines[7].contains(".001235567") && lines[7].ends_with(",right,1052,52,10.0.0.2,4791"),
-        "{text}"
-    );
+    assert!(lines[0].contains(".000000000") && lines[0].ends_with(",left,31,31,10.0.0.2,4791"), "{text}");
+    assert!(lines[7].contains(".001235567") && lines[7].ends_with(",right,1052,52,10.0.0.2,4791"), "{text}");
 }

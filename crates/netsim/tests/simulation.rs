@@ -15,10 +15,7 @@ struct Recorder {
 
 impl Recorder {
     fn with_deadlines(nanos: &[u64]) -> Self {
-        Recorder {
-            deadlines: nanos.iter().map(|&nanos| Instant::from_nanos(nanos)).collect(),
-            ..Recorder::default()
-        }
+        Recorder { deadlines: nanos.iter().map(|&nanos| Instant::from_nanos(nanos)).collect(), ..Recorder::default() }
     }
 
     fn first_bytes(&self) -> Vec<u8> {
@@ -62,9 +59,7 @@ fn pair(seed: u64, profile: Profile) -> (Simulation<Recorder>, NodeId, NodeId, l
     let mut simulation = Simulation::new(seed);
     let left = simulation.add_node(Recorder::default());
     let right = simulation.add_node(Recorder::default());
-    let link = simulation
-        .connect(left.port(0), right.port(0), profile, Profile::default())
-        .expect("free ports");
+    let link = simulation.connect(left.port(0), right.port(0), profile, Profile::default()).expect("free ports");
     (simulation, left, right, link)
 }
 
@@ -76,9 +71,7 @@ fn events_come_in_the_order_of_time_and_ties_in_the_order_of_sending() {
     let sources: Vec<NodeId> = (0..5).map(|_| simulation.add_node(Recorder::default())).collect();
     for (port, &source) in sources.iter().enumerate() {
         let nanos = 100 - port as u64 * 10;
-        simulation
-            .connect(source.port(0), sink.port(port), delay(nanos), Profile::default())
-            .expect("free ports");
+        simulation.connect(source.port(0), sink.port(port), delay(nanos), Profile::default()).expect("free ports");
     }
     for (number, &source) in sources.iter().enumerate() {
         send(&mut simulation, source, 0, &[number as u8]);
@@ -87,12 +80,7 @@ fn events_come_in_the_order_of_time_and_ties_in_the_order_of_sending() {
     simulation.run_until(Instant::from_nanos(60));
     for number in [3usize, 1, 4, 0, 2] {
         let profile = delay(100);
-        let link = simulation.connect(
-            sources[number].port(1),
-            sink.port(10 + number),
-            profile,
-            Profile::default(),
-        );
+        let link = simulation.connect(sources[number].port(1), sink.port(10 + number), profile, Profile::default());
         link.expect("free ports");
         send(&mut simulation, sources[number], 1, &[10 + number as u8]);
     }
@@ -112,9 +100,7 @@ fn noisy_run(seed: u64, extra_link: bool) -> (u64, Vec<u8>) {
         .with_corruption(0.05, 2);
     let (mut simulation, left, right, _) = pair(seed, profile.clone());
     if extra_link {
-        simulation
-            .connect(right.port(1), left.port(1), profile.clone(), profile)
-            .expect("free ports");
+        simulation.connect(right.port(1), left.port(1), profile.clone(), profile).expect("free ports");
     }
     for number in 0..500u32 {
         send(&mut simulation, left, 0, &number.to_le_bytes());
@@ -125,10 +111,7 @@ fn noisy_run(seed: u64, extra_link: bool) -> (u64, Vec<u8>) {
     }
     simulation.run_until(Instant::FAR_FUTURE);
     let from_first_link = simulation.node(right).arrivals.iter().filter(|(_, port, _)| *port == 0);
-    (
-        simulation.trace_hash(),
-        from_first_link.flat_map(|(_, _, frame)| frame.bytes.clone()).collect(),
-    )
+    (simulation.trace_hash(), from_first_link.flat_map(|(_, _, frame)| frame.bytes.clone()).collect())
 }
 
 #[test]
@@ -151,9 +134,7 @@ fn idle_nodes_are_never_called() {
     let idle: Vec<NodeId> = (0..10_000).map(|_| simulation.add_node(Recorder::default())).collect();
     let left = simulation.add_node(Recorder::with_deadlines(&[10, 20, 30]));
     let right = simulation.add_node(Recorder::default());
-    simulation
-        .connect(left.port(0), right.port(0), delay(5), delay(5))
-        .expect("free ports");
+    simulation.connect(left.port(0), right.port(0), delay(5), delay(5)).expect("free ports");
     for _ in 0..1000 {
         send(&mut simulation, left, 0, b"busy");
     }
@@ -162,11 +143,7 @@ fn idle_nodes_are_never_called() {
     assert_eq!(simulation.node(left).polls.len(), 3);
     for id in idle {
         assert!(simulation.node(id).polls.is_empty());
-        assert_eq!(
-            simulation.node(id).deadline_questions.get(),
-            1,
-            "asked once, when it was added"
-        );
+        assert_eq!(simulation.node(id).deadline_questions.get(), 1, "asked once, when it was added");
     }
 }
 
@@ -188,11 +165,7 @@ fn deadlines_may_move_either_way() {
     simulation.drive(node, |node, _, _| node.deadlines.push_front(Instant::from_nanos(300)));
     simulation.node_mut(node).deadlines.clear();
     assert!(!simulation.step(), "nothing is left to happen");
-    assert_eq!(
-        simulation.now(),
-        Instant::from_nanos(200),
-        "a deadline that is gone does not move the clock"
-    );
+    assert_eq!(simulation.now(), Instant::from_nanos(200), "a deadline that is gone does not move the clock");
     assert_eq!(simulation.node(node).polls.len(), 2);
 }
 
@@ -234,13 +207,7 @@ impl Node for Polite {
         self.left -= 1;
         let mut bytes = io.take_buffer();
         bytes.clear();
-        io.send(
-            0,
-            Frame {
-                bytes,
-                elided_bytes: 1000,
-            },
-        );
+        io.send(0, Frame { bytes, elided_bytes: 1000 });
         self.next_send_at = (self.left > 0).then(|| io.egress_idle_at(0));
     }
 
@@ -252,40 +219,23 @@ impl Node for Polite {
 #[test]
 fn back_pressure_keeps_the_wire_busy_and_the_queue_empty() {
     let mut simulation = Simulation::new(1);
-    let sender = Polite {
-        next_send_at: Some(Instant::ZERO),
-        left: 1000,
-        backlog_bytes_max: 0,
-    };
+    let sender = Polite { next_send_at: Some(Instant::ZERO), left: 1000, backlog_bytes_max: 0 };
     let left = simulation.add_node(sender);
-    let right = simulation.add_node(Polite {
-        next_send_at: None,
-        left: 0,
-        backlog_bytes_max: 0,
-    });
+    let right = simulation.add_node(Polite { next_send_at: None, left: 0, backlog_bytes_max: 0 });
     // A queue that takes one frame; 1 byte a nanosecond.
-    let profile = delay(500)
-        .with_rate_bits_per_second(8_000_000_000)
-        .with_queue_limit_bytes(1000);
-    let link = simulation
-        .connect(left.port(0), right.port(0), profile, delay(500))
-        .expect("free ports");
+    let profile = delay(500).with_rate_bits_per_second(8_000_000_000).with_queue_limit_bytes(1000);
+    let link = simulation.connect(left.port(0), right.port(0), profile, delay(500)).expect("free ports");
     simulation.run_until(Instant::FAR_FUTURE);
     assert_eq!(simulation.now(), Instant::from_nanos(1000 * 1000 + 500));
     assert_eq!(simulation.node(left).backlog_bytes_max, 0);
     let counters = simulation.link_counters(link, Direction::Forward);
     assert_eq!((counters.delivered, counters.impairment.queue_full), (1000, 0));
-    assert!(
-        simulation.frame_pool().free_count() <= 2,
-        "a thousand frames shared the buffers of those in flight"
-    );
+    assert!(simulation.frame_pool().free_count() <= 2, "a thousand frames shared the buffers of those in flight");
 }
 
 #[test]
 fn a_queue_that_is_not_watched_overflows() {
-    let profile = Profile::default()
-        .with_rate_bits_per_second(8_000_000_000)
-        .with_queue_limit_bytes(3_000);
+    let profile = Profile::default().with_rate_bits_per_second(8_000_000_000).with_queue_limit_bytes(3_000);
     let (mut simulation, left, right, link) = pair(1, profile);
     for _ in 0..5 {
         send(&mut simulation, left, 0, &[0; 1000]);
@@ -296,10 +246,7 @@ fn a_queue_that_is_not_watched_overflows() {
     });
     simulation.run_until(Instant::FAR_FUTURE);
     assert_eq!(simulation.node(right).arrivals.len(), 3);
-    assert_eq!(
-        simulation.link_counters(link, Direction::Forward).impairment.queue_full,
-        2
-    );
+    assert_eq!(simulation.link_counters(link, Direction::Forward).impairment.queue_full, 2);
 }
 
 #[test]
@@ -324,19 +271,9 @@ fn corruption_flips_as_many_bits_as_asked() {
     }
     simulation.run_until(Instant::FAR_FUTURE);
     let flipped = |frame: &Frame| frame.bytes.iter().map(|byte| byte.count_ones()).sum::<u32>();
-    assert!(
-        simulation
-            .node(right)
-            .arrivals
-            .iter()
-            .all(|(_, _, frame)| flipped(frame) == 3)
-    );
-    let different: std::collections::BTreeSet<_> = simulation
-        .node(right)
-        .arrivals
-        .iter()
-        .map(|(_, _, frame)| frame.bytes.clone())
-        .collect();
+    assert!(simulation.node(right).arrivals.iter().all(|(_, _, frame)| flipped(frame) == 3));
+    let different: std::collections::BTreeSet<_> =
+        simulation.node(right).arrivals.iter().map(|(_, _, frame)| frame.bytes.clone()).collect();
     assert!(different.len() > 45);
 }
 
@@ -352,10 +289,7 @@ fn duplicates_are_whole_and_damaged_apart() {
     assert_eq!(arrivals.len(), 200);
     assert!(arrivals.iter().all(|(_, _, frame)| frame.bytes.len() == 100));
     let is_damaged = |frame: &Frame| frame.bytes.iter().any(|&byte| byte != 0);
-    let one_of_two = arrivals
-        .chunks(2)
-        .filter(|two| is_damaged(&two[0].2) != is_damaged(&two[1].2))
-        .count();
+    let one_of_two = arrivals.chunks(2).filter(|two| is_damaged(&two[0].2) != is_damaged(&two[1].2)).count();
     assert!((30..70).contains(&one_of_two), "{one_of_two}");
     assert_eq!(simulation.link_counters(link, Direction::Forward).delivered, 200);
 }
@@ -365,13 +299,9 @@ fn links_break_heal_and_shorten_during_a_run() {
     let (mut simulation, left, right, link) = pair(1, delay(1_000));
     send(&mut simulation, left, 0, &[0]);
     let broken = delay(1_000).with_loss(Loss::Independent { probability: 1.0 });
-    simulation
-        .set_profile(link, Direction::Forward, broken)
-        .expect("a good profile");
+    simulation.set_profile(link, Direction::Forward, broken).expect("a good profile");
     send(&mut simulation, left, 0, &[1]);
-    simulation
-        .set_profile(link, Direction::Forward, delay(10))
-        .expect("a good profile");
+    simulation.set_profile(link, Direction::Forward, delay(10)).expect("a good profile");
     send(&mut simulation, left, 0, &[2]);
     send(&mut simulation, left, 0, &[3]);
     assert_eq!(simulation.in_flight_count(link, Direction::Forward), 3);
@@ -393,33 +323,20 @@ fn impossible_links_are_refused_with_a_reason() {
     let refused = simulation.connect(left.port(1 << 20), right.port(1), perfect(), perfect());
     assert_eq!(refused, Err(ConnectError::PortNumber(left.port(1 << 20))));
     let refused = simulation.connect(left.port(1), right.port(1), perfect(), perfect().with_duplication(2.0));
-    assert!(matches!(
-        refused,
-        Err(ConnectError::Profile {
-            direction: Direction::Backward,
-            ..
-        })
-    ));
+    assert!(matches!(refused, Err(ConnectError::Profile { direction: Direction::Backward, .. })));
     // A refused link leaves its ports free.
-    simulation
-        .connect(left.port(1), right.port(1), perfect(), perfect())
-        .expect("still free");
+    simulation.connect(left.port(1), right.port(1), perfect(), perfect()).expect("still free");
     send(&mut simulation, left, 9, b"into the void");
     assert_eq!(simulation.frames_without_link(), 1);
 }
 
 #[test]
 fn frames_in_flight_are_bounded() {
-    let limits = SimulationLimits {
-        in_flight_frames_max: 10,
-        ..SimulationLimits::default()
-    };
+    let limits = SimulationLimits { in_flight_frames_max: 10, ..SimulationLimits::default() };
     let mut simulation = Simulation::with_limits(1, limits);
     let left = simulation.add_node(Recorder::default());
     let right = simulation.add_node(Recorder::default());
-    let link = simulation
-        .connect(left.port(0), right.port(0), delay(10), delay(10))
-        .expect("free ports");
+    let link = simulation.connect(left.port(0), right.port(0), delay(10), delay(10)).expect("free ports");
     for _ in 0..15 {
         send(&mut simulation, left, 0, b"x");
     }
@@ -442,10 +359,7 @@ impl Node for Restless {
 #[test]
 #[should_panic(expected = "expected time to move on, came 1001 events")]
 fn time_that_stands_still_is_noticed() {
-    let limits = SimulationLimits {
-        events_per_instant_max: 1_000,
-        ..SimulationLimits::default()
-    };
+    let limits = SimulationLimits { events_per_instant_max: 1_000, ..SimulationLimits::default() };
     let mut simulation = Simulation::with_limits(1, limits);
     simulation.add_node(Restless);
     simulation.run_until(Instant::from_nanos(1));
@@ -499,36 +413,19 @@ fn a_switch_forwards_what_it_knows_and_floods_the_rest() {
     let hosts: Vec<NodeId> = (0..3)
         .map(|port| {
             let host = simulation.add_node(Host::Recorder(Recorder::default()));
-            simulation
-                .connect(host.port(0), switch.port(port), delay(5), delay(5))
-                .expect("free ports");
+            simulation.connect(host.port(0), switch.port(port), delay(5), delay(5)).expect("free ports");
             host
         })
         .collect();
     for destination in [2, 255] {
-        simulation.drive(hosts[0], |_, _, io| {
-            io.send(
-                0,
-                Frame {
-                    bytes: vec![destination],
-                    elided_bytes: 99,
-                },
-            )
-        });
+        simulation.drive(hosts[0], |_, _, io| io.send(0, Frame { bytes: vec![destination], elided_bytes: 99 }));
     }
     simulation.run_until(Instant::FAR_FUTURE);
     let heard = |host: usize| match simulation.node(hosts[host]) {
-        Host::Recorder(node) => node
-            .arrivals
-            .iter()
-            .map(|(_, _, frame)| frame.clone())
-            .collect::<Vec<_>>(),
+        Host::Recorder(node) => node.arrivals.iter().map(|(_, _, frame)| frame.clone()).collect::<Vec<_>>(),
         Host::Switch(_) => unreachable!("hosts are recorders"),
     };
-    let frame = |byte| Frame {
-        bytes: vec![byte],
-        elided_bytes: 99,
-    };
+    let frame = |byte| Frame { bytes: vec![byte], elided_bytes: 99 };
     assert_eq!(heard(0), []);
     assert_eq!(heard(1), [frame(255)]);
     assert_eq!(heard(2), [frame(2), frame(255)]);
@@ -546,9 +443,7 @@ fn nodes_of_many_types_fit_in_a_box() {
     let mut simulation: Simulation<Box<dyn Node>> = Simulation::new(1);
     let left = simulation.add_node(Box::new(Recorder::default()));
     let hub = simulation.add_node(Box::new(Switch::new(|_: &Frame| None)));
-    simulation
-        .connect(left.port(0), hub.port(0), delay(5), delay(5))
-        .expect("free ports");
+    simulation.connect(left.port(0), hub.port(0), delay(5), delay(5)).expect("free ports");
     simulation.drive(left, |_, _, io| io.send(0, Frame::from(vec![1, 2, 3])));
     simulation.run_until(Instant::FAR_FUTURE);
     assert_eq!(simulation.event_count(), 1);

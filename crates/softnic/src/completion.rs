@@ -91,11 +91,7 @@ impl CompletionQueue {
 
     pub(crate) fn arm(&mut self, solicited_only: bool) {
         // Arming for less does not undo arming for more (IBTA 11.4.2.2).
-        let wish = if solicited_only {
-            Armed::ForSolicited
-        } else {
-            Armed::ForAny
-        };
+        let wish = if solicited_only { Armed::ForSolicited } else { Armed::ForAny };
         self.armed = self.armed.max(wish);
     }
 
@@ -118,10 +114,7 @@ mod tests {
     use super::*;
 
     fn completion(id: u64) -> WorkCompletion {
-        WorkCompletion {
-            id,
-            ..Default::default()
-        }
+        WorkCompletion { id, ..Default::default() }
     }
 
     #[test]

@@ -73,13 +73,7 @@ impl Device {
     /// A device, and `wake` to tell its driver that a verbs call has made work.
     pub fn new(config: Config, wake: impl Fn() + Send + Sync + 'static) -> Self {
         let name = config.name.clone();
-        Device {
-            shared: Arc::new(Shared {
-                nic: Mutex::new(Nic::new(config)),
-                name,
-                wake: Box::new(wake),
-            }),
-        }
+        Device { shared: Arc::new(Shared { nic: Mutex::new(Nic::new(config)), name, wake: Box::new(wake) }) }
     }
 
     /// The device behind it, for whoever drives it. Verbs calls wait while it is held.
@@ -96,11 +90,7 @@ impl Device {
 fn check_port(port: u8) -> Result<(), QueryError> {
     match port {
         1 => Ok(()),
-        _ => Err(QueryError::NoSuch {
-            what: "port",
-            index: port.into(),
-            count: 1,
-        }),
+        _ => Err(QueryError::NoSuch { what: "port", index: port.into(), count: 1 }),
     }
 }
 
@@ -157,16 +147,8 @@ impl raw::Device for Device {
         let nic = self.shared.lock();
         let addresses = &nic.config().addresses;
         match addresses.get(index as usize) {
-            Some(&address) => Ok(GidEntry {
-                gid: Gid::from_ip(address),
-                gid_type: GidType::RoceV2,
-                index,
-            }),
-            None => Err(QueryError::NoSuch {
-                what: "GID",
-                index,
-                count: addresses.len() as u32,
-            }),
+            Some(&address) => Ok(GidEntry { gid: Gid::from_ip(address), gid_type: GidType::RoceV2, index }),
+            None => Err(QueryError::NoSuch { what: "GID", index, count: addresses.len() as u32 }),
         }
     }
 
@@ -183,18 +165,12 @@ impl raw::Device for Device {
             most: u32::MAX.into(),
         })?;
         drop(nic);
-        Ok(Arc::new(ProtectionDomain {
-            shared: self.shared.clone(),
-            id,
-        }))
+        Ok(Arc::new(ProtectionDomain { shared: self.shared.clone(), id }))
     }
 
     fn create_completion_channel(&self) -> Result<Arc<dyn raw::CompletionChannel>, CreateError> {
         let key = self.shared.lock().shared.channels.insert(Default::default());
-        Ok(Arc::new(CompletionChannel {
-            shared: self.shared.clone(),
-            key,
-        }))
+        Ok(Arc::new(CompletionChannel { shared: self.shared.clone(), key }))
     }
 
     fn create_completion_queue(
@@ -204,10 +180,9 @@ impl raw::Device for Device {
     ) -> Result<Arc<dyn raw::CompletionQueue>, CreateError> {
         let channel = match channel {
             None => None,
-            Some((channel, token)) => Some((
-                own::<CompletionChannel>(channel, &self.shared, "completion channel")?.key,
-                token,
-            )),
+            Some((channel, token)) => {
+                Some((own::<CompletionChannel>(channel, &self.shared, "completion channel")?.key, token))
+            }
         };
         let mut nic = self.shared.lock();
         check_queue_size(entries, nic.config())?;
@@ -218,10 +193,7 @@ impl raw::Device for Device {
         )?;
         let key = nic.shared.completion_queues.insert(Queue::new(entries, channel));
         drop(nic);
-        Ok(Arc::new(CompletionQueue {
-            shared: self.shared.clone(),
-            key,
-        }))
+        Ok(Arc::new(CompletionQueue { shared: self.shared.clone(), key }))
     }
 
     fn next_event(&self) -> Result<Option<AsyncEvent>, EventError> {
@@ -232,26 +204,17 @@ impl raw::Device for Device {
 fn check_queue_size(entries: u32, config: &Config) -> Result<(), CreateError> {
     let most = config.completion_queue_entries_max;
     match entries {
-        0 => Err(CreateError::InvalidArgument {
-            what: "completion queue entries",
-            expected: "at least 1",
-        }),
-        _ if entries > most => Err(CreateError::TooMany {
-            what: "completion queue entries",
-            requested: entries.into(),
-            most: most.into(),
-        }),
+        0 => Err(CreateError::InvalidArgument { what: "completion queue entries", expected: "at least 1" }),
+        _ if entries > most => {
+            Err(CreateError::TooMany { what: "completion queue entries", requested: entries.into(), most: most.into() })
+        }
         _ => Ok(()),
     }
 }
 
 fn check_count(what: &'static str, existing: u64, most: u64) -> Result<(), CreateError> {
     if existing >= most {
-        return Err(CreateError::TooMany {
-            what,
-            requested: existing + 1,
-            most,
-        });
+        return Err(CreateError::TooMany { what, requested: existing + 1, most });
     }
     Ok(())
 }
@@ -281,13 +244,7 @@ impl Owned for CompletionChannel {
 
 impl raw::CompletionChannel for CompletionChannel {
     fn next_event(&self) -> Result<Option<u64>, EventError> {
-        Ok(self
-            .shared
-            .lock()
-            .shared
-            .channels
-            .get_mut(self.key)
-            .and_then(|tokens| tokens.pop_front()))
+        Ok(self.shared.lock().shared.channels.get_mut(self.key).and_then(|tokens| tokens.pop_front()))
     }
 }
 
@@ -314,12 +271,7 @@ impl raw::CompletionQueue for CompletionQueue {
     }
 
     fn capacity(&self) -> u32 {
-        self.shared
-            .lock()
-            .shared
-            .completion_queues
-            .get(self.key)
-            .map_or(0, Queue::capacity)
+        self.shared.lock().shared.completion_queues.get(self.key).map_or(0, Queue::capacity)
     }
 
     fn poll(&self, completions: &mut [WorkCompletion]) -> Result<usize, PollError> {
@@ -333,11 +285,7 @@ impl raw::CompletionQueue for CompletionQueue {
 
     fn request_notification(&self, solicited_only: bool) -> Result<(), PollError> {
         let mut nic = self.shared.lock();
-        nic.shared
-            .completion_queues
-            .get_mut(self.key)
-            .ok_or(PollError::Gone)?
-            .arm(solicited_only);
+        nic.shared.completion_queues.get_mut(self.key).ok_or(PollError::Gone)?.arm(solicited_only);
         Ok(())
     }
 
@@ -380,16 +328,9 @@ impl raw::ProtectionDomain for ProtectionDomain {
             return Err(RegisterError::RemoteWriteWithoutLocalWrite);
         }
         if (address as u64).checked_add(length).is_none() {
-            return Err(RegisterError::Wraps {
-                address: address as u64,
-                length,
-            });
+            return Err(RegisterError::Wraps { address: address as u64, length });
         }
-        let first_address = if access.contains(Access::ZERO_BASED) {
-            0
-        } else {
-            address as u64
-        };
+        let first_address = if access.contains(Access::ZERO_BASED) { 0 } else { address as u64 };
         let mut nic = self.shared.lock();
         let most = u64::from(nic.config().memory_regions_max);
         if nic.shared.memory.len() as u64 >= most {
@@ -397,11 +338,7 @@ impl raw::ProtectionDomain for ProtectionDomain {
         }
         let Nic { shared, random, .. } = &mut *nic;
         // SAFETY: the caller's promise is the one that `register` asks for; `MemoryRegion` below ends it.
-        let key = unsafe {
-            shared
-                .memory
-                .register(address, length, first_address, self.id, access, random)
-        };
+        let key = unsafe { shared.memory.register(address, length, first_address, self.id, access, random) };
         drop(nic);
         Ok(Arc::new(MemoryRegion {
             shared: self.shared.clone(),
@@ -422,10 +359,7 @@ impl raw::ProtectionDomain for ProtectionDomain {
             });
         }
         if path.port != 1 {
-            return Err(CreateError::InvalidArgument {
-                what: "port",
-                expected: "1, the only port",
-            });
+            return Err(CreateError::InvalidArgument { what: "port", expected: "1, the only port" });
         }
         drop(nic);
         Ok(Arc::new(AddressHandle { path: *path }))
@@ -433,10 +367,7 @@ impl raw::ProtectionDomain for ProtectionDomain {
 
     fn create_queue_pair(&self, init: &QueuePairInit<'_>) -> Result<Arc<dyn raw::QueuePair>, CreateError> {
         if init.shared_receive_queue.is_some() {
-            return Err(NotSupported {
-                capability: Capabilities::SHARED_RECEIVE_QUEUE,
-            }
-            .into());
+            return Err(NotSupported { capability: Capabilities::SHARED_RECEIVE_QUEUE }.into());
         }
         let send_completions = own::<CompletionQueue>(init.send_queue, &self.shared, "send completion queue")?.key;
         let receive_completions =
@@ -447,32 +378,16 @@ impl raw::ProtectionDomain for ProtectionDomain {
         let bounds = [
             ("send requests", limits.send_requests, config.work_requests_max),
             ("receive requests", limits.receive_requests, config.work_requests_max),
-            (
-                "send scatter-gather entries",
-                limits.send_entries,
-                config.scatter_gather_entries_max,
-            ),
-            (
-                "receive scatter-gather entries",
-                limits.receive_entries,
-                config.scatter_gather_entries_max,
-            ),
+            ("send scatter-gather entries", limits.send_entries, config.scatter_gather_entries_max),
+            ("receive scatter-gather entries", limits.receive_entries, config.scatter_gather_entries_max),
             ("inline bytes", limits.inline_bytes, config.inline_bytes_max),
         ];
         for (what, requested, most) in bounds {
             if requested > most {
-                return Err(CreateError::TooMany {
-                    what,
-                    requested: requested.into(),
-                    most: most.into(),
-                });
+                return Err(CreateError::TooMany { what, requested: requested.into(), most: most.into() });
             }
         }
-        check_count(
-            "queue pairs",
-            nic.queue_pairs.len() as u64,
-            nic.config().queue_pairs_max.into(),
-        )?;
+        check_count("queue pairs", nic.queue_pairs.len() as u64, nic.config().queue_pairs_max.into())?;
         for queue in [send_completions, receive_completions] {
             if let Some(queue) = nic.shared.completion_queues.get_mut(queue) {
                 queue.users += 1;
@@ -489,12 +404,7 @@ impl raw::ProtectionDomain for ProtectionDomain {
         });
         drop(nic);
         let number = QueuePairNumber::new(number);
-        Ok(Arc::new(QueuePair {
-            shared: self.shared.clone(),
-            key,
-            number,
-            transport: init.transport,
-        }))
+        Ok(Arc::new(QueuePair { shared: self.shared.clone(), key, number, transport: init.transport }))
     }
 }
 
@@ -570,11 +480,7 @@ impl raw::QueuePair for QueuePair {
     }
 
     fn state(&self) -> QueuePairState {
-        self.shared
-            .lock()
-            .queue_pairs
-            .get(self.key)
-            .map_or(QueuePairState::Error, |queue_pair| queue_pair.state)
+        self.shared.lock().queue_pairs.get(self.key).map_or(QueuePairState::Error, |queue_pair| queue_pair.state)
     }
 
     fn modify(&self, attributes: &QueuePairAttributes) -> Result<(), ModifyError> {
@@ -626,11 +532,7 @@ impl raw::QueuePair for QueuePair {
         let mut nic = self.shared.lock();
         let before = nic.memberships.len();
         nic.memberships.retain(|membership| *membership != (group, self.key));
-        if nic.memberships.len() == before {
-            Err(MulticastError::NotAttached)
-        } else {
-            Ok(())
-        }
+        if nic.memberships.len() == before { Err(MulticastError::NotAttached) } else { Ok(()) }
     }
 
     fn destroy(&self) -> Result<(), DestroyError> {

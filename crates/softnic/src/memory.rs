@@ -3,10 +3,7 @@
 //! Every access names a key, and happens only when that key is registered now, in the protection domain of the queue
 //! pair, with the rights that the access needs, and when the range lies inside the region. Deregistration takes the key
 //! out of the table; because the device runs under one lock, no copy is under way when it returns.
-#![allow(
-    unsafe_code,
-    reason = "copies to and from memory of programs, through pointers that they registered"
-)]
+#![allow(unsafe_code, reason = "copies to and from memory of programs, through pointers that they registered")]
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -123,16 +120,7 @@ impl MemoryTable {
                 break key;
             }
         };
-        self.regions.insert(
-            key,
-            Region {
-                memory,
-                first_address,
-                length,
-                domain,
-                access,
-            },
-        );
+        self.regions.insert(key, Region { memory, first_address, length, domain, access });
         key
     }
 
@@ -156,19 +144,12 @@ impl MemoryTable {
         into: &mut [u8],
     ) -> Result<(), AccessDenied> {
         let length = into.len() as u64;
-        self.walk(
-            domain,
-            entries,
-            offset,
-            length,
-            Access::empty(),
-            |memory, at, length| {
-                let part = &mut into[at as usize..(at + length) as usize];
-                // SAFETY: `walk` has resolved `length` bytes at `memory` inside a region that is registered now, and `part`
-                // is a buffer of the port's, not memory of the program's.
-                unsafe { std::ptr::copy_nonoverlapping(memory, part.as_mut_ptr(), part.len()) }
-            },
-        )
+        self.walk(domain, entries, offset, length, Access::empty(), |memory, at, length| {
+            let part = &mut into[at as usize..(at + length) as usize];
+            // SAFETY: `walk` has resolved `length` bytes at `memory` inside a region that is registered now, and `part`
+            // is a buffer of the port's, not memory of the program's.
+            unsafe { std::ptr::copy_nonoverlapping(memory, part.as_mut_ptr(), part.len()) }
+        })
     }
 
     /// Check that a range of a gather list could be read, without reading it.
@@ -193,18 +174,11 @@ impl MemoryTable {
         let length = u64::from(payload.len());
         self.walk(domain, entries, offset, length, Access::LOCAL_WRITE, |_, _, _| ())?;
         let mut rest = payload;
-        self.walk(
-            domain,
-            entries,
-            offset,
-            length,
-            Access::LOCAL_WRITE,
-            |memory, _, length| {
-                let (part, tail) = rest.split_at(length as u32);
-                rest = tail;
-                place(memory, part);
-            },
-        )
+        self.walk(domain, entries, offset, length, Access::LOCAL_WRITE, |memory, _, length| {
+            let (part, tail) = rest.split_at(length as u32);
+            rest = tail;
+            place(memory, part);
+        })
     }
 
     /// Whether a peer may write this range.
@@ -341,10 +315,7 @@ mod tests {
         let bytes = Payload::Carried(&[7; 10]);
         assert_eq!(table.remote_write(1, key, address + 90, bytes), Ok(()));
         assert_eq!(table.remote_write(1, key, address + 91, bytes), Err(AccessDenied));
-        assert_eq!(
-            table.remote_write(1, key, address.wrapping_sub(1), bytes),
-            Err(AccessDenied)
-        );
+        assert_eq!(table.remote_write(1, key, address.wrapping_sub(1), bytes), Err(AccessDenied));
         assert_eq!(table.remote_write(1, key, u64::MAX - 3, bytes), Err(AccessDenied));
         assert_eq!(table.remote_write(2, key, address, bytes), Err(AccessDenied));
         assert_eq!(table.remote_write(1, key ^ 1, address, bytes), Err(AccessDenied));
@@ -358,15 +329,8 @@ mod tests {
     fn a_region_for_reading_takes_no_writes() {
         let mut memory = vec![0u8; 16];
         let (table, key, address) = table_with(&mut memory, Access::empty());
-        let entry = ScatterGatherEntry {
-            address,
-            length: 16,
-            local_key: key,
-        };
-        assert_eq!(
-            table.scatter(1, &[entry], 0, Payload::Carried(&[1; 4])),
-            Err(AccessDenied)
-        );
+        let entry = ScatterGatherEntry { address, length: 16, local_key: key };
+        assert_eq!(table.scatter(1, &[entry], 0, Payload::Carried(&[1; 4])), Err(AccessDenied));
         assert_eq!(table.gather(1, &[entry], 0, &mut [0; 4]), Ok(()));
     }
 
@@ -374,11 +338,7 @@ mod tests {
     fn scatter_and_gather_cross_entries_at_any_offset() {
         let mut memory: Vec<u8> = (0..64).collect();
         let (table, key, address) = table_with(&mut memory, FULL);
-        let entry = |offset: u64, length| ScatterGatherEntry {
-            address: address + offset,
-            length,
-            local_key: key,
-        };
+        let entry = |offset: u64, length| ScatterGatherEntry { address: address + offset, length, local_key: key };
         let list = [entry(0, 3), entry(10, 0), entry(20, 5), entry(40, 4)];
         let mut out = [0; 7];
         table.gather(1, &list, 2, &mut out).unwrap();

@@ -67,14 +67,8 @@ impl Nic {
         if let Some(path) = attributes.path {
             settings.path = Some(path);
             let (number, destination) = (queue_pair.identity.number, path.destination.to_ip());
-            let route = nic::route(
-                config,
-                number,
-                path.source_gid_index,
-                destination,
-                path.traffic_class,
-                path.hop_limit,
-            );
+            let route =
+                nic::route(config, number, path.source_gid_index, destination, path.traffic_class, path.hop_limit);
             queue_pair.route = Some(route);
         }
         if let Some(first) = attributes.receive_psn {
@@ -158,19 +152,13 @@ fn check_values(
         return refuse(M::PATH_MTU, "at most the port's active MTU");
     }
     if attributes.alternate_path.is_some() || attributes.path_migration_state.is_some() {
-        return refuse(
-            M::ALTERNATE_PATH | M::PATH_MIGRATION_STATE,
-            "no alternate path: not supported by this device",
-        );
+        return refuse(M::ALTERNATE_PATH | M::PATH_MIGRATION_STATE, "no alternate path: not supported by this device");
     }
     if let Some(path) = attributes.path {
         let source = config.addresses.get(usize::from(path.source_gid_index));
         let destination = path.destination.to_ip();
         if source.is_none_or(|source| source.is_ipv4() != destination.is_ipv4()) {
-            return refuse(
-                M::PATH,
-                "a source GID index whose address is of the destination's family",
-            );
+            return refuse(M::PATH, "a source GID index whose address is of the destination's family");
         }
         if transport != Transport::UnreliableDatagram && path.destination.is_multicast() {
             return refuse(M::PATH, "a single peer, not a multicast group");
@@ -178,27 +166,16 @@ fn check_values(
     }
     let timers = [
         (M::TIMEOUT, attributes.timeout, TIMER_MAX),
-        (
-            M::MIN_RECEIVER_NOT_READY_TIMER,
-            attributes.min_receiver_not_ready_timer,
-            TIMER_MAX,
-        ),
+        (M::MIN_RECEIVER_NOT_READY_TIMER, attributes.min_receiver_not_ready_timer, TIMER_MAX),
         (M::RETRY_COUNT, attributes.retry_count, RETRY_MAX),
-        (
-            M::RECEIVER_NOT_READY_RETRY,
-            attributes.receiver_not_ready_retry,
-            RETRY_MAX,
-        ),
+        (M::RECEIVER_NOT_READY_RETRY, attributes.receiver_not_ready_retry, RETRY_MAX),
     ];
     for (attribute, value, most) in timers {
         if value.is_some_and(|value| value > most) {
             return refuse(attribute, if most == TIMER_MAX { "0 to 31" } else { "0 to 7" });
         }
     }
-    for (attribute, value) in [
-        (M::RECEIVE_PSN, attributes.receive_psn),
-        (M::SEND_PSN, attributes.send_psn),
-    ] {
+    for (attribute, value) in [(M::RECEIVE_PSN, attributes.receive_psn), (M::SEND_PSN, attributes.send_psn)] {
         if value.is_some_and(|value| value >= Psn::COUNT) {
             return refuse(attribute, "24 bits");
         }

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 
 use longhaul_time::Instant;
 use longhaul_verbs::{AsyncEventKind, Gid, QueuePairNumber, QueuePairState, Transport as VerbsTransport};
-use longhaul_wire::{Headers, Opcode, Operation, Packet, ParseError, Transport, bth, packet};
+use longhaul_wire::{Headers, Opcode, Operation, Packet, ParseError, Transport, cnp, packet};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
 use slotmap::{Key, SlotMap, new_key_type};
@@ -61,10 +61,7 @@ impl Nic {
     /// A device without any objects. Panics when the configuration has no address.
     pub fn new(config: Config) -> Self {
         assert!(!config.addresses.is_empty(), "a device needs an address");
-        assert!(
-            config.window_packets_max < 1 << 23,
-            "a window is less than half the sequence numbers"
-        );
+        assert!(config.window_packets_max < 1 << 23, "a window is less than half the sequence numbers");
         Nic {
             random: ChaCha12Rng::from_seed(config.random_seed),
             shared: Resources::new(config),
@@ -106,10 +103,7 @@ impl Nic {
 
     /// Put a queue pair's rate under the control of `controller`. Takes the place of its rate limit.
     pub fn set_rate_controller(&mut self, number: QueuePairNumber, controller: Box<dyn RateController>) -> bool {
-        let found = self
-            .numbers
-            .get(&number.value())
-            .and_then(|key| self.queue_pairs.get_mut(*key));
+        let found = self.numbers.get(&number.value()).and_then(|key| self.queue_pairs.get_mut(*key));
         match found {
             Some(queue_pair) => {
                 queue_pair.pacer = Pacer::new(Some(controller));
@@ -308,8 +302,7 @@ impl Nic {
         if let Some(queue_pair) = self.queue_pairs.get_mut(key) {
             let deadline = queue_pair.deadline(now);
             if deadline != Instant::FAR_FUTURE {
-                self.timers
-                    .schedule(key.data().as_ffi(), deadline, &mut queue_pair.scheduled);
+                self.timers.schedule(key.data().as_ffi(), deadline, &mut queue_pair.scheduled);
             }
         }
     }
@@ -335,10 +328,7 @@ impl Nic {
         };
         self.numbers.remove(&queue_pair.identity.number);
         self.memberships.retain(|(_, member)| *member != key);
-        for queue in [
-            queue_pair.identity.send_completions,
-            queue_pair.identity.receive_completions,
-        ] {
+        for queue in [queue_pair.identity.send_completions, queue_pair.identity.receive_completions] {
             if let Some(queue) = self.shared.completion_queues.get_mut(queue) {
                 queue.users -= 1;
             }
@@ -355,11 +345,7 @@ pub(crate) fn source_port(queue_pair: u32) -> u16 {
 
 /// The traffic class of a packet: the path's DSCP, and whether routers may mark it.
 pub(crate) fn traffic_class(of_path: u8, config: &Config) -> u8 {
-    let ecn = if config.ecn_capable {
-        longhaul_wire::Ecn::Capable0
-    } else {
-        longhaul_wire::Ecn::NotCapable
-    };
+    let ecn = if config.ecn_capable { longhaul_wire::Ecn::Capable0 } else { longhaul_wire::Ecn::NotCapable };
     ecn.apply_to(of_path)
 }
 
@@ -403,21 +389,11 @@ fn send_congestion_notification<S: TransmitSink>(queue_pair: &mut QueuePair, sha
     if !std::mem::take(&mut queue_pair.responder.notify_congestion) {
         return;
     }
-    let mut headers = Headers::new(
-        Opcode::Cnp,
-        queue_pair.settings.destination_queue_pair,
-        Default::default(),
-    );
-    headers.bth = bth::Header {
-        backward_ecn: true,
-        ..headers.bth
-    };
-    let bytes = packet::datagram_bytes(headers.byte_count(), longhaul_wire::cnp::PAYLOAD_BYTES);
+    let headers = cnp::headers(queue_pair.settings.destination_queue_pair, DEFAULT_PARTITION_KEY);
+    let bytes = packet::datagram_bytes(headers.byte_count(), cnp::PAYLOAD_BYTES);
     let sent = sink.transmit(&route, bytes, 0, |buffer| {
         buffer.fill(0);
-        headers
-            .emit(buffer)
-            .expect("the buffer has the size that the headers asked for");
+        headers.emit(buffer).expect("the buffer has the size that the headers asked for");
         Ok::<(), std::convert::Infallible>(())
     });
     let Ok(()) = sent;

@@ -55,10 +55,7 @@ const CATCH_UP: Duration = Duration::from_micros(10);
 
 impl Pacer {
     pub(crate) fn new(controller: Option<Box<dyn RateController>>) -> Self {
-        Pacer {
-            controller,
-            free_at: Instant::ZERO,
-        }
+        Pacer { controller, free_at: Instant::ZERO }
     }
 
     /// When the next packet may leave, if that is not now.
@@ -67,19 +64,12 @@ impl Pacer {
     }
 
     pub(crate) fn on_sent(&mut self, now: Instant, wire_bytes: u64) {
-        let Some(rate) = self
-            .controller
-            .as_ref()
-            .and_then(|controller| controller.rate_bits_per_second())
-        else {
+        let Some(rate) = self.controller.as_ref().and_then(|controller| controller.rate_bits_per_second()) else {
             return;
         };
         let nanos = u128::from(wire_bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1));
         let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(CATCH_UP.as_nanos() as u64));
-        self.free_at = self
-            .free_at
-            .max(earliest)
-            .saturating_add_nanos(nanos.min(u64::MAX.into()) as u64);
+        self.free_at = self.free_at.max(earliest).saturating_add_nanos(nanos.min(u64::MAX.into()) as u64);
     }
 
     /// Tell the controller something; nothing happens without one.
@@ -114,10 +104,7 @@ mod tests {
             }
         }
         let elapsed = (now - start).as_nanos() as u64;
-        assert!(
-            (985_000..=1_000_000).contains(&elapsed),
-            "1 MB at 1 B/ns took {elapsed} ns"
-        );
+        assert!((985_000..=1_000_000).contains(&elapsed), "1 MB at 1 B/ns took {elapsed} ns");
     }
 
     #[test]

@@ -55,10 +55,7 @@ impl Nic {
             return Err(PostErrorKind::Gone.at(0));
         };
         if !queue_pair.state.takes_sends() {
-            return Err(PostErrorKind::InvalidState {
-                state: queue_pair.state,
-            }
-            .at(0));
+            return Err(PostErrorKind::InvalidState { state: queue_pair.state }.at(0));
         }
         for index in 0..count {
             let depth = queue_pair.identity.limits.send_requests;
@@ -91,19 +88,13 @@ impl Nic {
             return Err(PostErrorKind::Gone.at(0));
         };
         if !queue_pair.state.takes_receives() {
-            return Err(PostErrorKind::InvalidState {
-                state: queue_pair.state,
-            }
-            .at(0));
+            return Err(PostErrorKind::InvalidState { state: queue_pair.state }.at(0));
         }
         let limits = queue_pair.identity.limits;
         let mut result = Ok(());
         for (index, request) in requests.iter().enumerate() {
             if queue_pair.receive_queue.len() >= limits.receive_requests as usize {
-                result = Err(PostErrorKind::QueueFull {
-                    depth: limits.receive_requests,
-                }
-                .at(index));
+                result = Err(PostErrorKind::QueueFull { depth: limits.receive_requests }.at(index));
                 break;
             }
             if request.local.len() > limits.receive_entries as usize {
@@ -111,10 +102,7 @@ impl Nic {
                 result = Err(PostErrorKind::TooManyEntries { entries, most }.at(index));
                 break;
             }
-            let work = ReceiveWork {
-                id: request.id,
-                entries: Entries::new(request.local),
-            };
+            let work = ReceiveWork { id: request.id, entries: Entries::new(request.local) };
             queue_pair.receive_queue.push_back(work);
         }
         if queue_pair.state == QueuePairState::Error {
@@ -140,23 +128,14 @@ fn prepare(
         SendOperation::Write(remote) => (SendKind::Write(remote), None),
         SendOperation::WriteWithImmediate(remote, immediate) => (SendKind::Write(remote), Some(immediate)),
         SendOperation::SendWithInvalidate(_) | SendOperation::LocalInvalidate(_) => {
-            return Err(NotSupported {
-                capability: Capabilities::INVALIDATE,
-            }
-            .into());
+            return Err(NotSupported { capability: Capabilities::INVALIDATE }.into());
         }
         _ if transport != Transport::ReliableConnection => return Err(PostErrorKind::WrongTransport { transport }),
         SendOperation::Read(_) => {
-            return Err(NotSupported {
-                capability: Capabilities::READ,
-            }
-            .into());
+            return Err(NotSupported { capability: Capabilities::READ }.into());
         }
         _ => {
-            return Err(NotSupported {
-                capability: Capabilities::ATOMICS,
-            }
-            .into());
+            return Err(NotSupported { capability: Capabilities::ATOMICS }.into());
         }
     };
     if is_datagram && matches!(kind, SendKind::Write(_)) {
@@ -166,39 +145,26 @@ fn prepare(
         return Err(PostErrorKind::Destination);
     }
     let bytes = crate::work::list_length(request.local);
-    let most = if is_datagram {
-        config.mtu.byte_count().into()
-    } else {
-        MESSAGE_BYTES_MAX
-    };
+    let most = if is_datagram { config.mtu.byte_count().into() } else { MESSAGE_BYTES_MAX };
     if bytes > most {
         return Err(PostErrorKind::MessageTooLong { bytes, most });
     }
     let entries = if request.flags.contains(SendFlags::INLINE) {
         if bytes > u64::from(limits.inline_bytes) {
-            return Err(PostErrorKind::TooMuchInline {
-                bytes,
-                most: limits.inline_bytes,
-            });
+            return Err(PostErrorKind::TooMuchInline { bytes, most: limits.inline_bytes });
         }
         Entries::Inline(copy_inline(request))
     } else {
         if request.local.len() > limits.send_entries as usize {
-            return Err(PostErrorKind::TooManyEntries {
-                entries: request.local.len(),
-                most: limits.send_entries,
-            });
+            return Err(PostErrorKind::TooManyEntries { entries: request.local.len(), most: limits.send_entries });
         }
         Entries::new(request.local)
     };
     let destination = match &request.destination {
         None => None,
-        Some(to) => Some(Box::new(resolve_destination(
-            to.address_handle,
-            to.queue_pair.value(),
-            to.queue_key,
-            config,
-        )?)),
+        Some(to) => {
+            Some(Box::new(resolve_destination(to.address_handle, to.queue_pair.value(), to.queue_key, config)?))
+        }
     };
     Ok(SendWork {
         id: request.id,
@@ -220,9 +186,7 @@ fn resolve_destination(
     config: &Config,
 ) -> Result<Destination, PostErrorKind> {
     let ours = (handle as &dyn Any).downcast_ref::<AddressHandle>();
-    let path = ours
-        .ok_or(PostErrorKind::ForeignObject { what: "address handle" })?
-        .path_attributes();
+    let path = ours.ok_or(PostErrorKind::ForeignObject { what: "address handle" })?.path_attributes();
     Ok(Destination {
         // Checked when the handle was made.
         source: config.addresses[usize::from(path.source_gid_index)],

@@ -164,11 +164,7 @@ impl QueuePair {
             return;
         };
         let queue_pair = QueuePairNumber::new(self.identity.number);
-        let completion = WorkCompletion {
-            id: work.id,
-            queue_pair,
-            ..completion
-        };
+        let completion = WorkCompletion { id: work.id, queue_pair, ..completion };
         shared.complete(self.identity.receive_completions, completion, solicited);
     }
 

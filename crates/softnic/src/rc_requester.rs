@@ -64,11 +64,7 @@ impl Default for ReliableRequester {
 impl ReliableRequester {
     /// Begin at this sequence number.
     pub(crate) fn start(&mut self, first: Psn) {
-        *self = ReliableRequester {
-            oldest_unacknowledged: first,
-            sent_end: first,
-            ..Default::default()
-        };
+        *self = ReliableRequester { oldest_unacknowledged: first, sent_end: first, ..Default::default() };
     }
 
     /// Nothing is in flight any more.
@@ -130,13 +126,7 @@ pub(crate) fn transmit<S: TransmitSink>(
         if !sink.has_room() {
             return Turn::More;
         }
-        let QueuePair {
-            requester,
-            reliable,
-            send_queue,
-            pacer,
-            ..
-        } = queue_pair;
+        let QueuePair { requester, reliable, send_queue, pacer, .. } = queue_pair;
         if reliable.is_waiting_for_receiver() || reliable.is_stalled || pacer.blocked_until(now).is_some() {
             return Turn::Idle;
         }
@@ -227,9 +217,7 @@ pub(crate) fn handle_acknowledge(
         }
         Syndrome::Nak(NakCode::PsnSequenceError) => {
             shared.counters.rcvd_seq_err += 1;
-            queue_pair
-                .pacer
-                .report(|controller| controller.on_loss(now, LossSignal::SequenceError));
+            queue_pair.pacer.report(|controller| controller.on_loss(now, LossSignal::SequenceError));
             retry(queue_pair, shared, now);
         }
         Syndrome::Nak(NakCode::InvalidRequest) => {
@@ -264,9 +252,7 @@ fn advance_acknowledged(queue_pair: &mut QueuePair, shared: &mut Resources, end:
         _ => None,
     };
     let bytes = packets as u64 * u64::from(mtu_bytes);
-    queue_pair
-        .pacer
-        .report(|controller| controller.on_acknowledged(now, bytes, round_trip));
+    queue_pair.pacer.report(|controller| controller.on_acknowledged(now, bytes, round_trip));
 
     while let Some(work) = queue_pair.send_queue.front() {
         if !work.is_started || work.last_psn(mtu_bytes).distance_from(end) >= 0 {
@@ -325,9 +311,7 @@ pub(crate) fn handle_deadline(queue_pair: &mut QueuePair, shared: &mut Resources
     if queue_pair.reliable.acknowledge_deadline <= now {
         queue_pair.reliable.acknowledge_deadline = Instant::FAR_FUTURE;
         shared.counters.local_ack_timeout_err += 1;
-        queue_pair
-            .pacer
-            .report(|controller| controller.on_loss(now, LossSignal::Timeout));
+        queue_pair.pacer.report(|controller| controller.on_loss(now, LossSignal::Timeout));
         retry(queue_pair, shared, now);
     }
 }
@@ -350,11 +334,9 @@ fn go_back(queue_pair: &mut QueuePair) {
     queue_pair.reliable.is_stalled = false;
     queue_pair.requester.cursor_work = 0;
     queue_pair.requester.cursor_packet = match queue_pair.send_queue.front() {
-        Some(work) if work.is_started => queue_pair
-            .reliable
-            .oldest_unacknowledged
-            .distance_from(work.first_psn)
-            .max(0) as u32,
+        Some(work) if work.is_started => {
+            queue_pair.reliable.oldest_unacknowledged.distance_from(work.first_psn).max(0) as u32
+        }
         _ => 0,
     };
 }

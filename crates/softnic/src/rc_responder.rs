@@ -17,9 +17,7 @@ use crate::responder::{Executed, Refusal, execute};
 /// "No end-to-end credits": the sender is held back by receiver-not-ready answers alone (IBTA 9.7.7.2).
 const NO_CREDIT_LIMIT: u8 = 31;
 
-const ACKNOWLEDGE: Syndrome = Syndrome::Ack {
-    credits: NO_CREDIT_LIMIT,
-};
+const ACKNOWLEDGE: Syndrome = Syndrome::Ack { credits: NO_CREDIT_LIMIT };
 
 /// A request packet from the peer.
 pub(crate) fn handle_request(
@@ -67,22 +65,12 @@ pub(crate) fn handle_request(
             shared.counters.send_rnr_err += 1;
         }
         Err(Refusal::InvalidRequest) => {
-            refuse(
-                queue_pair,
-                shared,
-                NakCode::InvalidRequest,
-                Some(AsyncEventKind::QueuePairRequestError),
-            );
+            refuse(queue_pair, shared, NakCode::InvalidRequest, Some(AsyncEventKind::QueuePairRequestError));
             queue_pair.enter_error(shared);
         }
         Err(Refusal::RemoteAccess) => {
             shared.counters.resp_remote_access_errors += 1;
-            refuse(
-                queue_pair,
-                shared,
-                NakCode::RemoteAccessError,
-                Some(AsyncEventKind::QueuePairAccessError),
-            );
+            refuse(queue_pair, shared, NakCode::RemoteAccessError, Some(AsyncEventKind::QueuePairAccessError));
             queue_pair.enter_error(shared);
         }
         Err(Refusal::LocalProtection) => {
@@ -115,10 +103,7 @@ pub(crate) fn send_answer<S: TransmitSink>(queue_pair: &mut QueuePair, shared: &
         _ => responder.expected_psn,
     };
     let mut headers = Headers::new(Opcode::RcAcknowledge, queue_pair.settings.destination_queue_pair, psn);
-    headers.aeth = Some(aeth::Header {
-        syndrome,
-        message_sequence_number: responder.message_sequence_number,
-    });
+    headers.aeth = Some(aeth::Header { syndrome, message_sequence_number: responder.message_sequence_number });
     send_headers(&headers, &route, shared, sink);
     queue_pair.counters.sent_packets += 1;
     if matches!(syndrome, Syndrome::Ack { .. }) {
@@ -136,9 +121,7 @@ pub(crate) fn send_headers<S: TransmitSink>(
 ) {
     let bytes = datagram_bytes(headers.byte_count(), 0);
     let sent = sink.transmit(route, bytes, 0, |buffer| {
-        headers
-            .emit(buffer)
-            .expect("the buffer has the size that the headers asked for");
+        headers.emit(buffer).expect("the buffer has the size that the headers asked for");
         Ok::<(), std::convert::Infallible>(())
     });
     let Ok(()) = sent;

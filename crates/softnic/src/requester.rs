@@ -73,11 +73,8 @@ pub(crate) fn send_packet<S: TransmitSink>(
     if let SendKind::Write(remote) = work.kind
         && segment.position.is_start()
     {
-        headers.reth = Some(reth::Header {
-            virtual_address: remote.address,
-            remote_key: remote.key,
-            dma_length: work.length,
-        });
+        headers.reth =
+            Some(reth::Header { virtual_address: remote.address, remote_key: remote.key, dma_length: work.length });
     }
     if segment.position.is_end() {
         headers.immediate = work.immediate;
@@ -88,11 +85,7 @@ pub(crate) fn send_packet<S: TransmitSink>(
     let whole_bytes = datagram_bytes(header_bytes, payload_bytes);
     let memory = &shared.memory;
     let range = u64::from(segment.offset);
-    let emit = |buffer: &mut [u8]| {
-        headers
-            .emit(buffer)
-            .expect("the buffer has the size that the headers asked for")
-    };
+    let emit = |buffer: &mut [u8]| headers.emit(buffer).expect("the buffer has the size that the headers asked for");
     match shared.config.payload {
         PayloadMode::Carried => sink.transmit(envelope.route, whole_bytes, 0, |buffer| {
             emit(buffer);
@@ -111,15 +104,10 @@ pub(crate) fn send_packet<S: TransmitSink>(
                 memory.check_gather(envelope.domain, work.entries.list(), range, payload_bytes as u64)?;
             }
             let elided_bytes = (whole_bytes - datagram_bytes(header_bytes, 0)) as u32;
-            sink.transmit(
-                envelope.route,
-                datagram_bytes(header_bytes, 0),
-                elided_bytes,
-                |buffer| {
-                    emit(buffer);
-                    Ok(())
-                },
-            )?;
+            sink.transmit(envelope.route, datagram_bytes(header_bytes, 0), elided_bytes, |buffer| {
+                emit(buffer);
+                Ok(())
+            })?;
         }
     }
     shared.counters.sent_pkts += 1;

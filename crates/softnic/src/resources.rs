@@ -58,10 +58,7 @@ impl Resources {
                 self.counters.cq_overrun += 1;
                 if first {
                     let source = EventSource::CompletionQueue(handle_of(into));
-                    self.raise(AsyncEvent {
-                        kind: AsyncEventKind::CompletionQueueError,
-                        source,
-                    });
+                    self.raise(AsyncEvent { kind: AsyncEventKind::CompletionQueueError, source });
                 }
             }
         }

@@ -37,12 +37,7 @@ enum Message {
     /// Into the receive at the front of the queue, which stays there until the message is complete.
     Send { received: u32 },
     /// Into memory that the peer named.
-    Write {
-        address: u64,
-        key: u32,
-        received: u32,
-        left: u32,
-    },
+    Write { address: u64, key: u32, received: u32, left: u32 },
 }
 
 /// Why a packet that was in sequence could not be carried out.
@@ -69,10 +64,7 @@ pub(crate) enum Executed {
 
 impl Responder {
     pub(crate) fn start(&mut self, first: Psn) {
-        *self = Responder {
-            expected_psn: first,
-            ..Default::default()
-        };
+        *self = Responder { expected_psn: first, ..Default::default() };
     }
 
     pub(crate) fn abandon_message(&mut self) -> bool {
@@ -117,23 +109,10 @@ pub(crate) fn execute(
                 return Err(Refusal::LocalLength);
             }
             let entries = receive.entries.list();
-            shared
-                .memory
-                .scatter(domain, entries, received.into(), payload)
-                .map_err(|_| Refusal::LocalProtection)?;
-            (
-                CompletionOperation::Receive,
-                Message::Send {
-                    received: received + length,
-                },
-            )
+            shared.memory.scatter(domain, entries, received.into(), payload).map_err(|_| Refusal::LocalProtection)?;
+            (CompletionOperation::Receive, Message::Send { received: received + length })
         }
-        Message::Write {
-            address,
-            key,
-            received,
-            left,
-        } => {
+        Message::Write { address, key, received, left } => {
             if length > left || (position.is_end() && length != left) {
                 return Err(Refusal::InvalidRequest);
             }
@@ -163,11 +142,7 @@ pub(crate) fn execute(
         let completion = WorkCompletion {
             status: CompletionStatus::Success,
             operation,
-            flags: if headers.immediate.is_some() {
-                CompletionFlags::IMMEDIATE
-            } else {
-                CompletionFlags::empty()
-            },
+            flags: if headers.immediate.is_some() { CompletionFlags::IMMEDIATE } else { CompletionFlags::empty() },
             byte_count: received,
             immediate_or_key: headers.immediate.unwrap_or(0),
             ..Default::default()
@@ -196,12 +171,7 @@ fn begin(queue_pair: &QueuePair, shared: &Resources, headers: &Headers) -> Resul
                     .map_err(|_| Refusal::RemoteAccess)?;
             }
             let (address, key) = (reth.virtual_address, reth.remote_key);
-            Ok(Message::Write {
-                address,
-                key,
-                received: 0,
-                left: reth.dma_length,
-            })
+            Ok(Message::Write { address, key, received: 0, left: reth.dma_length })
         }
         _ => Err(Refusal::InvalidRequest),
     }
@@ -223,14 +193,10 @@ fn place_write(
     if shared.config.mutation == Some(crate::config::Mutation::AcknowledgeBeforePlacement)
         && let Payload::Carried(bytes) = payload
     {
-        shared
-            .memory
-            .check_remote_write(domain, key, address, bytes.len() as u64)?;
+        shared.memory.check_remote_write(domain, key, address, bytes.len() as u64)?;
         let late = queue_pair.responder.deferred.replace((key, address, bytes.to_vec()));
         if let Some((key, address, bytes)) = late {
-            let _ = shared
-                .memory
-                .remote_write(domain, key, address, Payload::Carried(&bytes));
+            let _ = shared.memory.remote_write(domain, key, address, Payload::Carried(&bytes));
         }
         return Ok(());
     }

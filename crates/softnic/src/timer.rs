@@ -26,9 +26,7 @@ pub(crate) struct Timers<K: Ord> {
 
 impl<K: Ord + Copy> Timers<K> {
     pub(crate) fn new() -> Self {
-        Timers {
-            heap: BinaryHeap::new(),
-        }
+        Timers { heap: BinaryHeap::new() }
     }
 
     /// See to it that `owner` comes up at `deadline` or before.

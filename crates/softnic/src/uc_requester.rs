@@ -34,12 +34,7 @@ pub(crate) fn transmit<S: TransmitSink>(
         if !sink.has_room() {
             return Turn::More;
         }
-        let QueuePair {
-            requester,
-            send_queue,
-            pacer,
-            ..
-        } = queue_pair;
+        let QueuePair { requester, send_queue, pacer, .. } = queue_pair;
         if pacer.blocked_until(now).is_some() {
             return Turn::Idle;
         }
@@ -52,15 +47,7 @@ pub(crate) fn transmit<S: TransmitSink>(
             }
             work.is_started = true;
         }
-        match send_packet(
-            &envelope,
-            work,
-            requester.cursor_packet,
-            requester.next_psn,
-            false,
-            shared,
-            sink,
-        ) {
+        match send_packet(&envelope, work, requester.cursor_packet, requester.next_psn, false, shared, sink) {
             Ok(wire_bytes) => pacer.on_sent(now, wire_bytes),
             Err(AccessDenied) => {
                 queue_pair.fail_send(shared, CompletionStatus::LocalProtectionError);

@@ -24,13 +24,7 @@ pub(crate) fn transmit<S: TransmitSink>(
         if !sink.has_room() {
             return Turn::More;
         }
-        let QueuePair {
-            requester,
-            send_queue,
-            pacer,
-            identity,
-            ..
-        } = queue_pair;
+        let QueuePair { requester, send_queue, pacer, identity, .. } = queue_pair;
         if pacer.blocked_until(now).is_some() || queue_pair.state != QueuePairState::ReadyToSend {
             return Turn::Idle;
         }
@@ -54,11 +48,7 @@ pub(crate) fn transmit<S: TransmitSink>(
             // Posting has checked that the message fits into one packet of the port's MTU.
             mtu_bytes: shared.config.mtu.byte_count(),
             domain: identity.domain,
-            datagram: Some(deth::Header {
-                queue_key: destination.queue_key,
-                source_qp: number,
-                ..Default::default()
-            }),
+            datagram: Some(deth::Header { queue_key: destination.queue_key, source_qp: number, ..Default::default() }),
         };
         match send_packet(&envelope, work, 0, requester.next_psn, false, shared, sink) {
             Ok(wire_bytes) => pacer.on_sent(now, wire_bytes),

@@ -44,11 +44,7 @@ pub(crate) fn handle_datagram(
     let placed = shared
         .memory
         .scatter(domain, entries, 0, Payload::Carried(&route_header))
-        .and_then(|()| {
-            shared
-                .memory
-                .scatter(domain, entries, ROUTE_HEADER_BYTES.into(), payload)
-        });
+        .and_then(|()| shared.memory.scatter(domain, entries, ROUTE_HEADER_BYTES.into(), payload));
     if placed.is_err() {
         queue_pair.fail_receive(shared, CompletionStatus::LocalProtectionError);
         return;

@@ -110,11 +110,7 @@ impl SendWork {
             (_, true) => Position::Last,
             (_, false) => Position::Middle,
         };
-        Segment {
-            offset,
-            length: left.min(mtu_bytes),
-            position,
-        }
+        Segment { offset, length: left.min(mtu_bytes), position }
     }
 
     pub(crate) fn wire_operation(&self) -> Operation {
@@ -145,11 +141,7 @@ mod tests {
     use super::*;
 
     fn work(length: u32) -> SendWork {
-        let entry = ScatterGatherEntry {
-            address: 0,
-            length,
-            local_key: 1,
-        };
+        let entry = ScatterGatherEntry { address: 0, length, local_key: 1 };
         SendWork {
             id: 1,
             kind: SendKind::Send,
@@ -167,9 +159,7 @@ mod tests {
     fn messages_are_cut_at_the_mtu() {
         let cut = |length| {
             let work = work(length);
-            let positions: Vec<_> = (0..work.packet_count(1024))
-                .map(|index| work.segment(index, 1024))
-                .collect();
+            let positions: Vec<_> = (0..work.packet_count(1024)).map(|index| work.segment(index, 1024)).collect();
             assert_eq!(positions.iter().map(|segment| segment.length).sum::<u32>(), length);
             positions.iter().map(|segment| segment.position).collect::<Vec<_>>()
         };

@@ -5,6 +5,7 @@
 //! - [`soak`]: random programs over bad links, watched by the checkers.
 
 pub mod checker;
+pub mod conformance;
 pub mod soak;
 pub mod throughput;
 pub mod virtual_port;

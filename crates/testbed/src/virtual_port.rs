@@ -84,13 +84,12 @@ impl Node for VirtualNic {
                 io.recycle(frame);
             }
         }
-        nic.poll(
-            now,
-            &mut VirtualSink {
-                io,
-                loopback: &mut self.loopback,
-            },
-        );
+        let mut sink = VirtualSink {
+            backlog_bytes: io.egress_backlog_bytes(WIRE),
+            io,
+            loopback: &mut self.loopback,
+        };
+        nic.poll(now, &mut sink);
         self.deadline = Self::plan_next(&nic, !self.loopback.is_empty(), now, io);
     }
 
@@ -155,11 +154,13 @@ pub fn mark_congestion(frame: &mut Frame) {
 struct VirtualSink<'a, 'b> {
     io: &'a mut NodeIo<'b>,
     loopback: &'a mut VecDeque<Frame>,
+    /// What waits in front of the wire. Kept here because asking the wire costs a division.
+    backlog_bytes: u64,
 }
 
 impl TransmitSink for VirtualSink<'_, '_> {
     fn has_room(&self) -> bool {
-        self.io.egress_backlog_bytes(WIRE) < EGRESS_LIMIT_BYTES
+        self.backlog_bytes < EGRESS_LIMIT_BYTES
     }
 
     fn transmit<E>(
@@ -197,6 +198,7 @@ impl TransmitSink for VirtualSink<'_, '_> {
                 self.loopback.push_back(frame);
             }
         } else {
+            self.backlog_bytes += u64::from(frame.wire_bytes());
             self.io.send(WIRE, frame);
         }
         Ok(())

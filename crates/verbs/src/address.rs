@@ -117,13 +117,7 @@ pub enum Mtu {
 
 impl Mtu {
     /// All of them, smallest first.
-    pub const ALL: [Mtu; 5] = [
-        Mtu::Bytes256,
-        Mtu::Bytes512,
-        Mtu::Bytes1024,
-        Mtu::Bytes2048,
-        Mtu::Bytes4096,
-    ];
+    pub const ALL: [Mtu; 5] = [Mtu::Bytes256, Mtu::Bytes512, Mtu::Bytes1024, Mtu::Bytes2048, Mtu::Bytes4096];
 
     /// The number of payload bytes.
     pub const fn byte_count(self) -> u32 {

@@ -18,11 +18,8 @@ pub enum Transport {
 
 impl Transport {
     /// The three, in the specification's order.
-    pub const ALL: [Transport; 3] = [
-        Transport::ReliableConnection,
-        Transport::UnreliableConnection,
-        Transport::UnreliableDatagram,
-    ];
+    pub const ALL: [Transport; 3] =
+        [Transport::ReliableConnection, Transport::UnreliableConnection, Transport::UnreliableDatagram];
 
     /// `RC`, `UC`, `UD`, as everybody writes them.
     pub const fn abbreviation(self) -> &'static str {
@@ -318,32 +315,20 @@ impl QueuePairAttributes {
             (self.receive_psn.is_some(), M::RECEIVE_PSN),
             (self.send_psn.is_some(), M::SEND_PSN),
             (self.max_read_atomic.is_some(), M::MAX_READ_ATOMIC),
-            (
-                self.max_destination_read_atomic.is_some(),
-                M::MAX_DESTINATION_READ_ATOMIC,
-            ),
+            (self.max_destination_read_atomic.is_some(), M::MAX_DESTINATION_READ_ATOMIC),
             (self.alternate_path.is_some(), M::ALTERNATE_PATH),
-            (
-                self.min_receiver_not_ready_timer.is_some(),
-                M::MIN_RECEIVER_NOT_READY_TIMER,
-            ),
+            (self.min_receiver_not_ready_timer.is_some(), M::MIN_RECEIVER_NOT_READY_TIMER),
             (self.path_migration_state.is_some(), M::PATH_MIGRATION_STATE),
             (self.limits.is_some(), M::LIMITS),
             (self.destination_queue_pair.is_some(), M::DESTINATION_QUEUE_PAIR),
             (self.rate_limit_kilobits_per_second.is_some(), M::RATE_LIMIT),
         ];
-        set.into_iter()
-            .filter(|(is_set, _)| *is_set)
-            .map(|(_, mask)| mask)
-            .collect()
+        set.into_iter().filter(|(is_set, _)| *is_set).map(|(_, mask)| mask).collect()
     }
 
     /// Only a new state.
     pub fn to_state(state: QueuePairState) -> Self {
-        QueuePairAttributes {
-            state: Some(state),
-            ..Default::default()
-        }
+        QueuePairAttributes { state: Some(state), ..Default::default() }
     }
 
     /// RESET to INIT for a connected transport, on port 1.
@@ -389,10 +374,7 @@ impl QueuePairAttributes {
 
     /// RTR to RTS with what all transports need. RC also needs [`QueuePairAttributes::reliable_send`].
     pub fn ready_to_send(send_psn: u32) -> Self {
-        QueuePairAttributes {
-            send_psn: Some(send_psn),
-            ..Self::to_state(QueuePairState::ReadyToSend)
-        }
+        QueuePairAttributes { send_psn: Some(send_psn), ..Self::to_state(QueuePairState::ReadyToSend) }
     }
 
     /// What RC needs beyond UC to become ready to send.

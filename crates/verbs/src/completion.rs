@@ -111,16 +111,12 @@ pub struct WorkCompletion {
 impl WorkCompletion {
     /// The 32 bits that came with the message, as the sender's number.
     pub fn immediate(&self) -> Option<u32> {
-        self.flags
-            .contains(CompletionFlags::IMMEDIATE)
-            .then_some(self.immediate_or_key)
+        self.flags.contains(CompletionFlags::IMMEDIATE).then_some(self.immediate_or_key)
     }
 
     /// The key that the message invalidated here.
     pub fn invalidated_key(&self) -> Option<u32> {
-        self.flags
-            .contains(CompletionFlags::INVALIDATED)
-            .then_some(self.immediate_or_key)
+        self.flags.contains(CompletionFlags::INVALIDATED).then_some(self.immediate_or_key)
     }
 
     /// Whether the request was carried out.

@@ -8,10 +8,7 @@
 //! (a key revoked, a queue pair gone) there is an explicit call as well. A child keeps its parents alive.
 //!
 //! All calls may come from any thread, and none blocks on the network.
-#![allow(
-    unsafe_code,
-    reason = "posting and registering are unsafe to call, as the base of the boundary must be"
-)]
+#![allow(unsafe_code, reason = "posting and registering are unsafe to call, as the base of the boundary must be")]
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -46,11 +43,7 @@ pub trait Device: Any + Send + Sync {
     fn partition_key(&self, _port: u8, index: u16) -> Result<u16, QueryError> {
         match index {
             0 => Ok(0xffff),
-            _ => Err(QueryError::NoSuch {
-                what: "partition key",
-                index: index.into(),
-                count: 1,
-            }),
+            _ => Err(QueryError::NoSuch { what: "partition key", index: index.into(), count: 1 }),
         }
     }
 

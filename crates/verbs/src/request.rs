@@ -106,13 +106,7 @@ pub struct SendRequest<'a> {
 impl<'a> SendRequest<'a> {
     /// A signalled request without further options.
     pub fn new(id: u64, operation: SendOperation, local: &'a [ScatterGatherEntry]) -> Self {
-        SendRequest {
-            id,
-            operation,
-            local,
-            flags: SendFlags::SIGNALED,
-            destination: None,
-        }
+        SendRequest { id, operation, local, flags: SendFlags::SIGNALED, destination: None }
     }
 
     /// The same with these flags instead.
@@ -124,10 +118,7 @@ impl<'a> SendRequest<'a> {
     /// The same, to this datagram destination.
     #[must_use]
     pub fn to(self, destination: DatagramDestination<'a>) -> Self {
-        SendRequest {
-            destination: Some(destination),
-            ..self
-        }
+        SendRequest { destination: Some(destination), ..self }
     }
 }
 
@@ -177,27 +168,19 @@ impl WriteBurst<'_> {
 
     /// The operation of the `index`-th request.
     pub fn operation(&self, index: usize) -> SendOperation {
-        let remote = RemoteMemory {
-            address: self.remote.address + index as u64 * u64::from(self.stride),
-            key: self.remote.key,
-        };
+        let remote =
+            RemoteMemory { address: self.remote.address + index as u64 * u64::from(self.stride), key: self.remote.key };
         SendOperation::WriteWithImmediate(remote, self.immediates[index])
     }
 
     /// The flags of the `index`-th request: only the last one is signalled.
     pub fn request_flags(&self, index: usize) -> SendFlags {
-        if index + 1 == self.immediates.len() {
-            self.flags
-        } else {
-            self.flags - SendFlags::SIGNALED
-        }
+        if index + 1 == self.immediates.len() { self.flags } else { self.flags - SendFlags::SIGNALED }
     }
 
     /// Whether `immediates` has exactly as many entries as strides are needed for the length.
     pub fn is_consistent(&self) -> bool {
-        let needed = u64::from(self.local.length)
-            .div_ceil(u64::from(self.stride.max(1)))
-            .max(1);
+        let needed = u64::from(self.local.length).div_ceil(u64::from(self.stride.max(1))).max(1);
         self.stride > 0 && needed == self.immediates.len() as u64 && !self.flags.contains(SendFlags::INLINE)
     }
 }
@@ -232,11 +215,7 @@ mod tests {
     fn a_burst_is_its_single_requests() {
         let burst = WriteBurst {
             id: 7,
-            local: ScatterGatherEntry {
-                address: 1000,
-                length: 2500,
-                local_key: 3,
-            },
+            local: ScatterGatherEntry { address: 1000, length: 2500, local_key: 3 },
             remote: RemoteMemory { address: 9000, key: 4 },
             stride: 1024,
             immediates: &[10, 11, 12],
@@ -246,20 +225,11 @@ mod tests {
         assert_eq!(burst.entry(0).length, 1024);
         assert_eq!(burst.entry(2).address, 1000 + 2048);
         assert_eq!(burst.entry(2).length, 2500 - 2048);
-        let third = SendOperation::WriteWithImmediate(
-            RemoteMemory {
-                address: 9000 + 2048,
-                key: 4,
-            },
-            12,
-        );
+        let third = SendOperation::WriteWithImmediate(RemoteMemory { address: 9000 + 2048, key: 4 }, 12);
         assert_eq!(burst.operation(2), third);
         assert_eq!(burst.request_flags(0), SendFlags::empty());
         assert_eq!(burst.request_flags(2), SendFlags::SIGNALED);
-        let too_few = WriteBurst {
-            immediates: &[10, 11],
-            ..burst
-        };
+        let too_few = WriteBurst { immediates: &[10, 11], ..burst };
         assert!(!too_few.is_consistent());
     }
 }

@@ -64,25 +64,17 @@ impl Device {
 
     /// A new protection domain.
     pub fn allocate_protection_domain(&self) -> Result<ProtectionDomain, CreateError> {
-        Ok(ProtectionDomain {
-            raw: self.raw.allocate_protection_domain()?,
-            device: self.clone(),
-        })
+        Ok(ProtectionDomain { raw: self.raw.allocate_protection_domain()?, device: self.clone() })
     }
 
     /// A new completion channel.
     pub fn create_completion_channel(&self) -> Result<CompletionChannel, CreateError> {
-        Ok(CompletionChannel {
-            raw: self.raw.create_completion_channel()?,
-        })
+        Ok(CompletionChannel { raw: self.raw.create_completion_channel()? })
     }
 
     /// A new completion queue with room for at least `entries`.
     pub fn create_completion_queue(&self, entries: u32) -> Result<CompletionQueue, CreateError> {
-        Ok(CompletionQueue {
-            raw: self.raw.create_completion_queue(entries, None)?,
-            _channel: None,
-        })
+        Ok(CompletionQueue { raw: self.raw.create_completion_queue(entries, None)?, _channel: None })
     }
 
     /// A new completion queue whose events go to a channel, with this token.
@@ -92,13 +84,8 @@ impl Device {
         channel: &CompletionChannel,
         token: u64,
     ) -> Result<CompletionQueue, CreateError> {
-        let raw = self
-            .raw
-            .create_completion_queue(entries, Some((&*channel.raw, token)))?;
-        Ok(CompletionQueue {
-            raw,
-            _channel: Some(channel.clone()),
-        })
+        let raw = self.raw.create_completion_queue(entries, Some((&*channel.raw, token)))?;
+        Ok(CompletionQueue { raw, _channel: Some(channel.clone()) })
     }
 
     /// The next asynchronous event, if there is one.
@@ -139,10 +126,7 @@ impl ProtectionDomain {
         // SAFETY: `memory` was just taken from a box and is freed only after deregistration (`MemoryRegion::drop`,
         // `into_buffer`); accesses from this side are copies through the pointer.
         match unsafe { self.raw.register_memory(memory, length, access) } {
-            Ok(raw) => Ok(MemoryRegion {
-                inner: Some(OwnedRegion { raw, memory, length }),
-                domain: self.clone(),
-            }),
+            Ok(raw) => Ok(MemoryRegion { inner: Some(OwnedRegion { raw, memory, length }), domain: self.clone() }),
             Err(error) => {
                 // SAFETY: the pointer and length are those of the box above, and nothing was registered.
                 drop(unsafe { into_box(memory, length) });
@@ -158,10 +142,7 @@ impl ProtectionDomain {
 
     /// A memory window, not yet bound.
     pub fn allocate_memory_window(&self, window_type: WindowType) -> Result<MemoryWindow, CreateError> {
-        Ok(MemoryWindow {
-            raw: self.raw.allocate_memory_window(window_type)?,
-            _domain: self.clone(),
-        })
+        Ok(MemoryWindow { raw: self.raw.allocate_memory_window(window_type)?, _domain: self.clone() })
     }
 
     /// A shared receive queue.
@@ -169,18 +150,12 @@ impl ProtectionDomain {
         &self,
         attributes: SharedReceiveQueueAttributes,
     ) -> Result<SharedReceiveQueue, CreateError> {
-        Ok(SharedReceiveQueue {
-            raw: self.raw.create_shared_receive_queue(attributes)?,
-            _domain: self.clone(),
-        })
+        Ok(SharedReceiveQueue { raw: self.raw.create_shared_receive_queue(attributes)?, _domain: self.clone() })
     }
 
     /// A way to a peer, for datagrams.
     pub fn create_address_handle(&self, path: &PathAttributes) -> Result<AddressHandle, CreateError> {
-        Ok(AddressHandle {
-            raw: self.raw.create_address_handle(path)?,
-            _domain: self.clone(),
-        })
+        Ok(AddressHandle { raw: self.raw.create_address_handle(path)?, _domain: self.clone() })
     }
 
     /// A queue pair in state RESET.
@@ -301,10 +276,7 @@ impl MemoryRegion {
 
     /// The place at `offset`, for a peer. Not checked: peers may be told anything.
     pub fn remote(&self, offset: u64) -> RemoteMemory {
-        RemoteMemory {
-            address: self.address().wrapping_add(offset),
-            key: self.remote_key(),
-        }
+        RemoteMemory { address: self.address().wrapping_add(offset), key: self.remote_key() }
     }
 
     /// Copy bytes into the region. Panics when they do not fit.
@@ -341,11 +313,7 @@ impl MemoryRegion {
 
     fn check(&self, offset: usize, length: usize) {
         let end = offset.checked_add(length).expect("offset plus length does not wrap");
-        assert!(
-            end <= self.len(),
-            "bytes {offset}..{end} are not inside a region of {} bytes",
-            self.len()
-        );
+        assert!(end <= self.len(), "bytes {offset}..{end} are not inside a region of {} bytes", self.len());
     }
 }
 
@@ -473,11 +441,7 @@ pub struct AddressHandle {
 impl AddressHandle {
     /// The destination of a datagram along this path.
     pub fn destination(&self, queue_pair: QueuePairNumber, queue_key: u32) -> DatagramDestination<'_> {
-        DatagramDestination {
-            address_handle: &*self.raw,
-            queue_pair,
-            queue_key,
-        }
+        DatagramDestination { address_handle: &*self.raw, queue_pair, queue_key }
     }
 }
 
@@ -528,10 +492,7 @@ impl QueuePair {
 
     /// Post sends, in order. Without the flag `INLINE`; see [`QueuePair::post_send_inline`].
     pub fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
-        if let Some(index) = requests
-            .iter()
-            .position(|request| request.flags.contains(SendFlags::INLINE))
-        {
+        if let Some(index) = requests.iter().position(|request| request.flags.contains(SendFlags::INLINE)) {
             return Err(PostErrorKind::InlineFlag.at(index));
         }
         // SAFETY: nothing is inline, so the device checks every entry's key and range.
@@ -541,22 +502,10 @@ impl QueuePair {
     /// Post one send whose data is copied now. `request.local` is not used.
     pub fn post_send_inline(&self, request: &SendRequest<'_>, data: &[u8]) -> Result<(), PostError> {
         let Ok(length) = u32::try_from(data.len()) else {
-            return Err(PostErrorKind::TooMuchInline {
-                bytes: data.len() as u64,
-                most: u32::MAX,
-            }
-            .at(0));
+            return Err(PostErrorKind::TooMuchInline { bytes: data.len() as u64, most: u32::MAX }.at(0));
         };
-        let entry = [ScatterGatherEntry {
-            address: data.as_ptr() as u64,
-            length,
-            local_key: 0,
-        }];
-        let request = SendRequest {
-            local: &entry,
-            flags: request.flags | SendFlags::INLINE,
-            ..*request
-        };
+        let entry = [ScatterGatherEntry { address: data.as_ptr() as u64, length, local_key: 0 }];
+        let request = SendRequest { local: &entry, flags: request.flags | SendFlags::INLINE, ..*request };
         // SAFETY: the one entry is `data`, readable during the call.
         unsafe { self.raw.post_send(&[request]) }
     }

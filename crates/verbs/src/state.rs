@@ -90,13 +90,7 @@ const fn step(
     required: &[AttributeMask],
     optional: &[AttributeMask],
 ) -> Transition {
-    Transition {
-        from,
-        to,
-        transport,
-        required: union(required),
-        optional: union(optional),
-    }
+    Transition { from, to, transport, required: union(required), optional: union(optional) }
 }
 
 const fn union(masks: &[AttributeMask]) -> AttributeMask {
@@ -225,12 +219,7 @@ pub fn check_transition(
     if missing.is_empty() && unexpected.is_empty() {
         return Ok(());
     }
-    Err(TransitionError::Attributes {
-        from,
-        to,
-        missing,
-        unexpected,
-    })
+    Err(TransitionError::Attributes { from, to, missing, unexpected })
 }
 
 #[cfg(test)]
@@ -283,10 +272,7 @@ mod tests {
 
     #[test]
     fn send_queue_error_is_not_for_reliable_connections() {
-        assert_eq!(
-            find_transition(Transport::ReliableConnection, SendQueueError, ReadyToSend),
-            None
-        );
+        assert_eq!(find_transition(Transport::ReliableConnection, SendQueueError, ReadyToSend), None);
         assert!(find_transition(Transport::UnreliableDatagram, SendQueueError, ReadyToSend).is_some());
     }
 }

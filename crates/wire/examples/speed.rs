@@ -23,10 +23,7 @@ fn nanoseconds(mut call: impl FnMut()) -> f64 {
 fn main() {
     let v4 = |last| SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, last), 4791);
     let v6 = |last| SocketAddrV6::new(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last), 4791, 0, 0);
-    let scopes = [
-        ("IPv4", IcrcScope::v4(v4(1), v4(2))),
-        ("IPv6", IcrcScope::v6(v6(1), v6(2))),
-    ];
+    let scopes = [("IPv4", IcrcScope::v4(v4(1), v4(2))), ("IPv6", IcrcScope::v6(v6(1), v6(2)))];
 
     println!("ICRC, one packet after the other, BTH and payload:");
     for payload_bytes in [0, 64, 256, 1024, 4096, 8192] {
@@ -65,11 +62,7 @@ fn main() {
 
     println!("Headers of one packet, parsed and emitted:");
     let mut write = Headers::new(Opcode::RcWriteOnly, 0x12, Psn::new(7));
-    write.reth = Some(reth::Header {
-        virtual_address: 1 << 40,
-        remote_key: 5,
-        dma_length: 4096,
-    });
+    write.reth = Some(reth::Header { virtual_address: 1 << 40, remote_key: 5, dma_length: 4096 });
     for headers in [write, Headers::new(Opcode::RcWriteMiddle, 0x12, Psn::new(8))] {
         let mut datagram = vec![0x5a; headers.byte_count() + 4096 + 4];
         let emit = nanoseconds(|| {

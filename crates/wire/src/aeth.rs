@@ -173,10 +173,7 @@ impl Header {
     /// Takes all fields out of a view.
     #[inline]
     pub fn parse<T: AsRef<[u8]>>(view: &Aeth<T>) -> Header {
-        Header {
-            syndrome: view.syndrome(),
-            message_sequence_number: view.message_sequence_number(),
-        }
+        Header { syndrome: view.syndrome(), message_sequence_number: view.message_sequence_number() }
     }
 
     /// Puts all fields into a view.
@@ -192,10 +189,8 @@ mod tests {
     use super::*;
 
     const BYTES: [u8; 4] = [0x62, 0x01, 0x02, 0x03];
-    const HEADER: Header = Header {
-        syndrome: Syndrome::Nak(NakCode::RemoteAccessError),
-        message_sequence_number: 0x01_0203,
-    };
+    const HEADER: Header =
+        Header { syndrome: Syndrome::Nak(NakCode::RemoteAccessError), message_sequence_number: 0x01_0203 };
 
     #[test]
     fn parse() {
@@ -235,11 +230,7 @@ mod tests {
             4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
         ];
         for (code, units) in (0..).zip(table) {
-            assert_eq!(
-                rnr_timer_duration(code),
-                Duration::from_micros(10 * units),
-                "code {code}"
-            );
+            assert_eq!(rnr_timer_duration(code), Duration::from_micros(10 * units), "code {code}");
         }
         assert_eq!(rnr_timer_duration(0x21), rnr_timer_duration(1));
     }

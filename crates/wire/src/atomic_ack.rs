@@ -60,9 +60,7 @@ impl Header {
     /// Takes the field out of a view.
     #[inline]
     pub fn parse<T: AsRef<[u8]>>(view: &AtomicAck<T>) -> Header {
-        Header {
-            original: view.original(),
-        }
+        Header { original: view.original() }
     }
 
     /// Puts the field into a view.
@@ -77,9 +75,7 @@ mod tests {
     use super::*;
 
     const BYTES: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
-    const HEADER: Header = Header {
-        original: 0x0102_0304_0506_0708,
-    };
+    const HEADER: Header = Header { original: 0x0102_0304_0506_0708 };
 
     #[test]
     fn parse() {

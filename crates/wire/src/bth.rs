@@ -373,14 +373,7 @@ mod tests {
     #[test]
     fn a_short_buffer_has_no_view() {
         let error = Bth::new_checked(&BYTES[..11]).unwrap_err();
-        assert_eq!(
-            error,
-            Truncated {
-                header: "BTH",
-                expected_bytes: 12,
-                found_bytes: 11
-            }
-        );
+        assert_eq!(error, Truncated { header: "BTH", expected_bytes: 12, found_bytes: 11 });
     }
 
     #[test]

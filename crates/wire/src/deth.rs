@@ -90,21 +90,13 @@ impl Header {
     /// A header with the reserved byte zero.
     #[inline]
     pub const fn new(queue_key: u32, source_qp: u32) -> Header {
-        Header {
-            queue_key,
-            source_qp,
-            reserved: 0,
-        }
+        Header { queue_key, source_qp, reserved: 0 }
     }
 
     /// Takes all fields out of a view.
     #[inline]
     pub fn parse<T: AsRef<[u8]>>(view: &Deth<T>) -> Header {
-        Header {
-            queue_key: view.queue_key(),
-            source_qp: view.source_qp(),
-            reserved: view.reserved(),
-        }
+        Header { queue_key: view.queue_key(), source_qp: view.source_qp(), reserved: view.reserved() }
     }
 
     /// Puts all fields into a view.
@@ -121,11 +113,7 @@ mod tests {
     use super::*;
 
     const BYTES: [u8; 8] = [0x11, 0x11, 0x11, 0x12, 0x07, 0x00, 0x01, 0xff];
-    const HEADER: Header = Header {
-        queue_key: 0x1111_1112,
-        source_qp: 0x1ff,
-        reserved: 7,
-    };
+    const HEADER: Header = Header { queue_key: 0x1111_1112, source_qp: 0x1ff, reserved: 7 };
 
     #[test]
     fn parse() {

@@ -104,11 +104,7 @@ impl Header {
     /// Takes all fields out of a view.
     #[inline]
     pub fn parse<T: AsRef<[u8]>>(view: &Ethernet<T>) -> Header {
-        Header {
-            destination: view.destination(),
-            source: view.source(),
-            ether_type: view.ether_type(),
-        }
+        Header { destination: view.destination(), source: view.source(), ether_type: view.ether_type() }
     }
 
     /// Puts all fields into a view.
@@ -140,11 +136,7 @@ mod tests {
     use super::*;
 
     const BYTES: [u8; 14] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x08, 0x00];
-    const HEADER: Header = Header {
-        destination: [0xff; 6],
-        source: [2, 0, 0, 0, 0, 1],
-        ether_type: ETHER_TYPE_IPV4,
-    };
+    const HEADER: Header = Header { destination: [0xff; 6], source: [2, 0, 0, 0, 0, 1], ether_type: ETHER_TYPE_IPV4 };
 
     #[test]
     fn parse() {

@@ -15,11 +15,7 @@ pub(crate) fn check_length(data: &[u8], header: &'static str, expected_bytes: us
     if data.len() >= expected_bytes {
         Ok(())
     } else {
-        Err(Truncated {
-            header,
-            expected_bytes,
-            found_bytes: data.len(),
-        })
+        Err(Truncated { header, expected_bytes, found_bytes: data.len() })
     }
 }
 

@@ -77,34 +77,19 @@ impl fmt::Display for FrameError {
         match self {
             FrameError::Truncated(error) => error.fmt(formatter),
             FrameError::UnsupportedIp { first_byte } => {
-                write!(
-                    formatter,
-                    "expected IPv4 without options (0x45) or IPv6 (0x6.), and found {first_byte:#04x}"
-                )
+                write!(formatter, "expected IPv4 without options (0x45) or IPv6 (0x6.), and found {first_byte:#04x}")
             }
             FrameError::Fragment { flags_fragment } => {
-                write!(
-                    formatter,
-                    "expected a whole packet, and found a fragment ({flags_fragment:#06x})"
-                )
+                write!(formatter, "expected a whole packet, and found a fragment ({flags_fragment:#06x})")
             }
             FrameError::UnexpectedProtocol { protocol } => {
                 write!(formatter, "expected UDP (protocol 17), and found protocol {protocol}")
             }
             FrameError::UnexpectedEtherType { ether_type } => {
-                write!(
-                    formatter,
-                    "expected EtherType 0x0800 or 0x86dd, and found {ether_type:#06x}"
-                )
+                write!(formatter, "expected EtherType 0x0800 or 0x86dd, and found {ether_type:#06x}")
             }
-            FrameError::LengthMismatch {
-                ip_payload_bytes,
-                udp_bytes,
-            } => {
-                write!(
-                    formatter,
-                    "IP says that it carries {ip_payload_bytes} bytes, and UDP says {udp_bytes}"
-                )
+            FrameError::LengthMismatch { ip_payload_bytes, udp_bytes } => {
+                write!(formatter, "IP says that it carries {ip_payload_bytes} bytes, and UDP says {udp_bytes}")
             }
         }
     }
@@ -144,21 +129,13 @@ impl<'a> Frame<'a> {
             }),
             _ => return None,
         };
-        let udp = udp::Header {
-            source_port: source.port(),
-            destination_port: destination.port(),
-            length,
-            checksum: 0,
-        };
+        let udp = udp::Header { source_port: source.port(), destination_port: destination.port(), length, checksum: 0 };
         Some(Frame { ip, udp, datagram })
     }
 
     /// Takes an IP packet apart.
     pub fn parse(packet: &'a [u8]) -> Result<Frame<'a>, FrameError> {
-        let first_byte = packet
-            .first()
-            .copied()
-            .unwrap_or(ipv4::VERSION_AND_LENGTH_OF_PLAIN_HEADER);
+        let first_byte = packet.first().copied().unwrap_or(ipv4::VERSION_AND_LENGTH_OF_PLAIN_HEADER);
         let (ip, protocol, packet_bytes) = if first_byte >> 4 == 6 {
             let header = ipv6::Header::parse(&Ipv6::new_checked(packet)?);
             let packet_bytes = ipv6::HEADER_BYTES + usize::from(header.payload_length);
@@ -170,9 +147,7 @@ impl<'a> Frame<'a> {
             }
             let header = ipv4::Header::parse(&view);
             if header.is_fragment() {
-                return Err(FrameError::Fragment {
-                    flags_fragment: header.flags_fragment,
-                });
+                return Err(FrameError::Fragment { flags_fragment: header.flags_fragment });
             }
             (IpHeader::V4(header), header.protocol, usize::from(header.total_length))
         };
@@ -181,26 +156,14 @@ impl<'a> Frame<'a> {
         }
         let Some(ip_payload) = packet.get(ip.byte_count()..packet_bytes) else {
             let expected_bytes = packet_bytes.max(ip.byte_count());
-            return Err(Truncated {
-                header: "IP packet",
-                expected_bytes,
-                found_bytes: packet.len(),
-            }
-            .into());
+            return Err(Truncated { header: "IP packet", expected_bytes, found_bytes: packet.len() }.into());
         };
         let udp = udp::Header::parse(&Udp::new_checked(ip_payload)?);
         let udp_bytes = usize::from(udp.length);
         if udp_bytes != ip_payload.len() {
-            return Err(FrameError::LengthMismatch {
-                ip_payload_bytes: ip_payload.len(),
-                udp_bytes,
-            });
+            return Err(FrameError::LengthMismatch { ip_payload_bytes: ip_payload.len(), udp_bytes });
         }
-        Ok(Frame {
-            ip,
-            udp,
-            datagram: &ip_payload[udp::HEADER_BYTES..],
-        })
+        Ok(Frame { ip, udp, datagram: &ip_payload[udp::HEADER_BYTES..] })
     }
 
     /// Takes the IP packet of an Ethernet frame apart, skipping tags.
@@ -219,10 +182,7 @@ impl<'a> Frame<'a> {
     /// Writes the IP packet, all header fields as they are in `self`, and says how many bytes it has.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, EmitError> {
         let needed_bytes = self.byte_count();
-        let too_small = EmitError::BufferTooSmall {
-            needed_bytes,
-            available_bytes: buffer.len(),
-        };
+        let too_small = EmitError::BufferTooSmall { needed_bytes, available_bytes: buffer.len() };
         let Some(buffer) = buffer.get_mut(..needed_bytes) else {
             return Err(too_small);
         };
@@ -296,10 +256,7 @@ mod tests {
 
     fn ends() -> (SocketAddr, SocketAddr) {
         let source = SocketAddrV4::new(Ipv4Addr::new(10, 47, 91, 1), 0xc790);
-        (
-            source.into(),
-            SocketAddrV4::new(Ipv4Addr::new(10, 47, 91, 2), 4791).into(),
-        )
+        (source.into(), SocketAddrV4::new(Ipv4Addr::new(10, 47, 91, 2), 4791).into())
     }
 
     #[test]
@@ -308,10 +265,7 @@ mod tests {
         assert_eq!((frame.source(), frame.destination()), ends());
         assert_eq!(frame.datagram, &PACKET[28..]);
         assert!(icrc::verify(&frame.icrc_scope(), frame.datagram));
-        assert_eq!(
-            Packet::parse(frame.datagram).unwrap().headers.bth.opcode,
-            Opcode::RcAcknowledge
-        );
+        assert_eq!(Packet::parse(frame.datagram).unwrap().headers.bth.opcode, Opcode::RcAcknowledge);
     }
 
     #[test]
@@ -327,22 +281,14 @@ mod tests {
         assert_eq!(buffer[..48], PACKET);
         assert_eq!(buffer[48..], [0xa5; 2]);
         let error = Frame::parse(&PACKET).unwrap().emit(&mut buffer[..47]);
-        assert_eq!(
-            error,
-            Err(EmitError::BufferTooSmall {
-                needed_bytes: 48,
-                available_bytes: 47
-            })
-        );
+        assert_eq!(error, Err(EmitError::BufferTooSmall { needed_bytes: 48, available_bytes: 47 }));
     }
 
     #[test]
     fn new_differs_from_the_real_packet_in_identification_and_checksum_only() {
         let (source, destination) = ends();
         let mut frame = Frame::new(source, destination, &PACKET[28..]).unwrap();
-        let IpHeader::V4(header) = &mut frame.ip else {
-            unreachable!()
-        };
+        let IpHeader::V4(header) = &mut frame.ip else { unreachable!() };
         assert!(header.checksum_is_right());
         header.identification = 0x8d7b;
         header.checksum = header.computed_checksum();
@@ -373,13 +319,7 @@ mod tests {
         assert_eq!(with(0, 0x55), FrameError::UnsupportedIp { first_byte: 0x55 });
         assert_eq!(with(6, 0x20), FrameError::Fragment { flags_fragment: 0x2000 });
         assert_eq!(with(9, 6), FrameError::UnexpectedProtocol { protocol: 6 });
-        assert_eq!(
-            with(25, 0x1b),
-            FrameError::LengthMismatch {
-                ip_payload_bytes: 28,
-                udp_bytes: 27
-            }
-        );
+        assert_eq!(with(25, 0x1b), FrameError::LengthMismatch { ip_payload_bytes: 28, udp_bytes: 27 });
         for (total_length, expected_bytes) in [(49, 49), (0, 20), (27, 8)] {
             match with(3, total_length) {
                 FrameError::Truncated(error) => assert_eq!(error.expected_bytes, expected_bytes),
@@ -387,10 +327,7 @@ mod tests {
             }
         }
         let arp: Vec<u8> = [&[0xff; 12][..], &[0x08, 0x06], &PACKET].concat();
-        assert_eq!(
-            Frame::parse_ethernet(&arp),
-            Err(FrameError::UnexpectedEtherType { ether_type: 0x0806 })
-        );
+        assert_eq!(Frame::parse_ethernet(&arp), Err(FrameError::UnexpectedEtherType { ether_type: 0x0806 }));
         assert!(Frame::parse(&[]).is_err());
     }
 }

@@ -137,14 +137,7 @@ const PREFIX_V6_BYTES: usize = LOCAL_ROUTE_HEADER_BYTES + ipv6::HEADER_BYTES + u
 pub fn compute(scope: &IcrcScope, datagram_without_icrc: &[u8]) -> u32 {
     let udp_length = (udp::HEADER_BYTES + datagram_without_icrc.len() + ICRC_BYTES) as u16;
     match scope {
-        IcrcScope::V4 {
-            source,
-            destination,
-            identification,
-            flags_fragment,
-            source_port,
-            destination_port,
-        } => {
+        IcrcScope::V4 { source, destination, identification, flags_fragment, source_port, destination_port } => {
             let mut prefix = [0xff; PREFIX_V4_BYTES];
             let total_length = udp_length.wrapping_add(ipv4::HEADER_BYTES as u16);
             let ip = &mut prefix[LOCAL_ROUTE_HEADER_BYTES..][..ipv4::HEADER_BYTES];
@@ -163,12 +156,7 @@ pub fn compute(scope: &IcrcScope, datagram_without_icrc: &[u8]) -> u32 {
             );
             finish(prefix, datagram_without_icrc)
         }
-        IcrcScope::V6 {
-            source,
-            destination,
-            source_port,
-            destination_port,
-        } => {
+        IcrcScope::V6 { source, destination, source_port, destination_port } => {
             let mut prefix = [0xff; PREFIX_V6_BYTES];
             let ip = &mut prefix[LOCAL_ROUTE_HEADER_BYTES..][..ipv6::HEADER_BYTES];
             // The version stays; traffic class and flow label are masked (A17.3.3).
@@ -281,14 +269,8 @@ mod tests {
     #[test]
     fn addresses_ports_and_identification_are_covered() {
         assert!(!verify(&scope().with_identification(0x8d7c), &NAK));
-        let IcrcScope::V4 {
-            source,
-            destination,
-            identification,
-            flags_fragment,
-            source_port,
-            destination_port,
-        } = scope()
+        let IcrcScope::V4 { source, destination, identification, flags_fragment, source_port, destination_port } =
+            scope()
         else {
             unreachable!()
         };

@@ -58,9 +58,7 @@ impl Header {
     /// Takes the field out of a view.
     #[inline]
     pub fn parse<T: AsRef<[u8]>>(view: &Invalidate<T>) -> Header {
-        Header {
-            remote_key: view.remote_key(),
-        }
+        Header { remote_key: view.remote_key() }
     }
 
     /// Puts the field into a view.
@@ -75,9 +73,7 @@ mod tests {
     use super::*;
 
     const BYTES: [u8; 4] = [0xca, 0xfe, 0xba, 0xbe];
-    const HEADER: Header = Header {
-        remote_key: 0xcafe_babe,
-    };
+    const HEADER: Header = Header { remote_key: 0xcafe_babe };
 
     #[test]
     fn parse() {

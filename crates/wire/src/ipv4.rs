@@ -333,10 +333,7 @@ mod tests {
     #[test]
     fn checksum() {
         assert!(HEADER.checksum_is_right());
-        let wrong = Header {
-            time_to_live: 63,
-            ..HEADER
-        };
+        let wrong = Header { time_to_live: 63, ..HEADER };
         assert!(!wrong.checksum_is_right());
         assert_eq!(wrong.computed_checksum(), 0xb961);
     }
@@ -344,20 +341,8 @@ mod tests {
     #[test]
     fn flags() {
         assert!(HEADER.dont_fragment() && !HEADER.is_fragment());
-        assert!(
-            Header {
-                flags_fragment: 0x2000,
-                ..HEADER
-            }
-            .is_fragment()
-        );
-        assert!(
-            Header {
-                flags_fragment: 0x0001,
-                ..HEADER
-            }
-            .is_fragment()
-        );
+        assert!(Header { flags_fragment: 0x2000, ..HEADER }.is_fragment());
+        assert!(Header { flags_fragment: 0x0001, ..HEADER }.is_fragment());
     }
 
     #[test]

@@ -239,10 +239,7 @@ mod tests {
     #[test]
     fn a_wide_flow_label_does_not_spill() {
         let mut buffer = [0xa5; 40];
-        let wide = Header {
-            flow_label: 0xfff2_3456,
-            ..HEADER
-        };
+        let wide = Header { flow_label: 0xfff2_3456, ..HEADER };
         wide.emit(&mut Ipv6::new_checked(&mut buffer).unwrap());
         assert_eq!(buffer, BYTES);
     }

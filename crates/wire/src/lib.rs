@@ -87,15 +87,8 @@ pub struct Truncated {
 
 impl core::fmt::Display for Truncated {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Truncated {
-            header,
-            expected_bytes,
-            found_bytes,
-        } = self;
-        write!(
-            formatter,
-            "{header} needs {expected_bytes} bytes, and there are {found_bytes}"
-        )
+        let Truncated { header, expected_bytes, found_bytes } = self;
+        write!(formatter, "{header} needs {expected_bytes} bytes, and there are {found_bytes}")
     }
 }
 

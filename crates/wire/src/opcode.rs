@@ -280,10 +280,7 @@ impl Opcode {
     /// Whether this is the responder's packet: it counts in the requester's PSNs and asks for nothing.
     #[inline]
     pub const fn is_response(self) -> bool {
-        matches!(
-            self.operation(),
-            Operation::ReadResponse | Operation::Acknowledge | Operation::AtomicAcknowledge
-        )
+        matches!(self.operation(), Operation::ReadResponse | Operation::Acknowledge | Operation::AtomicAcknowledge)
     }
 
     /// Bytes of the BTH and all extended headers.
@@ -409,9 +406,7 @@ mod tests {
 
     #[test]
     fn bytes_round_trip_and_unknown_bytes_are_none() {
-        let known = (0..=u8::MAX)
-            .filter_map(Opcode::from_byte)
-            .collect::<std::vec::Vec<_>>();
+        let known = (0..=u8::MAX).filter_map(Opcode::from_byte).collect::<std::vec::Vec<_>>();
         assert_eq!(known, Opcode::ALL);
         for &opcode in Opcode::ALL {
             assert_eq!(Opcode::from_byte(opcode.byte()), Some(opcode));

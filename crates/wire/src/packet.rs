@@ -79,10 +79,7 @@ impl fmt::Display for ParseError {
         match self {
             ParseError::Truncated(error) => error.fmt(formatter),
             ParseError::UnknownOpcode { byte } => {
-                write!(
-                    formatter,
-                    "expected an opcode of RC, UC or UD, or 0x81, and found {byte:#04x}"
-                )
+                write!(formatter, "expected an opcode of RC, UC or UD, or 0x81, and found {byte:#04x}")
             }
             ParseError::UnsupportedVersion { version } => {
                 write!(formatter, "expected transport header version 0, and found {version}")
@@ -118,27 +115,13 @@ pub enum EmitError {
 impl fmt::Display for EmitError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            EmitError::BufferTooSmall {
-                needed_bytes,
-                available_bytes,
-            } => {
-                write!(
-                    formatter,
-                    "{needed_bytes} bytes are to be written, and the buffer has {available_bytes}"
-                )
+            EmitError::BufferTooSmall { needed_bytes, available_bytes } => {
+                write!(formatter, "{needed_bytes} bytes are to be written, and the buffer has {available_bytes}")
             }
-            EmitError::HeaderMismatch {
-                opcode,
-                header,
-                expected: true,
-            } => {
+            EmitError::HeaderMismatch { opcode, header, expected: true } => {
                 write!(formatter, "{opcode:?} needs {header}, which is not given")
             }
-            EmitError::HeaderMismatch {
-                opcode,
-                header,
-                expected: false,
-            } => {
+            EmitError::HeaderMismatch { opcode, header, expected: false } => {
                 write!(formatter, "{opcode:?} has no {header}, which is given")
             }
         }
@@ -232,10 +215,7 @@ impl Headers {
         self.check_against_opcode()?;
         let header_bytes = opcode.header_bytes();
         let available_bytes = buffer.len();
-        let too_small = EmitError::BufferTooSmall {
-            needed_bytes: header_bytes,
-            available_bytes,
-        };
+        let too_small = EmitError::BufferTooSmall { needed_bytes: header_bytes, available_bytes };
         let Some(mut rest) = buffer.get_mut(..header_bytes) else {
             return Err(too_small);
         };
@@ -282,15 +262,7 @@ impl Headers {
     fn check_against_opcode(&self) -> Result<(), EmitError> {
         let opcode = self.bth.opcode;
         let check = |given: bool, expected: bool, header| {
-            if given == expected {
-                Ok(())
-            } else {
-                Err(EmitError::HeaderMismatch {
-                    opcode,
-                    header,
-                    expected,
-                })
-            }
+            if given == expected { Ok(()) } else { Err(EmitError::HeaderMismatch { opcode, header, expected }) }
         };
         check(self.deth.is_some(), opcode.has_deth(), "DETH")?;
         check(self.reth.is_some(), opcode.has_reth(), "RETH")?;
@@ -342,17 +314,9 @@ impl<'a> Packet<'a> {
         let Some((payload, icrc)) =
             tail.and_then(|(padded, icrc)| Some((padded.get(..padded.len().checked_sub(pad_bytes)?)?, icrc)))
         else {
-            return Err(truncated(
-                "headers, pad and ICRC",
-                header_bytes + pad_bytes + ICRC_BYTES,
-                datagram,
-            ));
+            return Err(truncated("headers, pad and ICRC", header_bytes + pad_bytes + ICRC_BYTES, datagram));
         };
-        Ok(Packet {
-            headers,
-            payload,
-            icrc: u32::from_le_bytes(*icrc),
-        })
+        Ok(Packet { headers, payload, icrc: u32::from_le_bytes(*icrc) })
     }
 
     /// Bytes of the datagram.
@@ -374,10 +338,7 @@ impl<'a> Packet<'a> {
     fn emit_body(&self, buffer: &mut [u8]) -> Result<(usize, usize), EmitError> {
         let needed_bytes = self.byte_count();
         if buffer.len() < needed_bytes {
-            return Err(EmitError::BufferTooSmall {
-                needed_bytes,
-                available_bytes: buffer.len(),
-            });
+            return Err(EmitError::BufferTooSmall { needed_bytes, available_bytes: buffer.len() });
         }
         let header_bytes = self.headers.emit(buffer)?;
         let (payload, rest) = buffer[header_bytes..].split_at_mut(self.payload.len());
@@ -395,11 +356,7 @@ pub fn write_datagram(
     scope: &IcrcScope,
     buffer: &mut [u8],
 ) -> Result<usize, EmitError> {
-    let mut packet = Packet {
-        headers: *headers,
-        payload,
-        icrc: 0,
-    };
+    let mut packet = Packet { headers: *headers, payload, icrc: 0 };
     packet.headers.bth.pad_count = pad_count(payload.len());
     let (_, datagram_bytes) = packet.emit_body(buffer)?;
     icrc::write(scope, &mut buffer[..datagram_bytes]);
@@ -420,11 +377,7 @@ pub const fn datagram_bytes(header_bytes: usize, payload_bytes: usize) -> usize 
 
 #[cold]
 fn truncated(header: &'static str, expected_bytes: usize, datagram: &[u8]) -> ParseError {
-    ParseError::Truncated(Truncated {
-        header,
-        expected_bytes,
-        found_bytes: datagram.len(),
-    })
+    ParseError::Truncated(Truncated { header, expected_bytes, found_bytes: datagram.len() })
 }
 
 #[cfg(test)]
@@ -445,17 +398,9 @@ mod tests {
         let mut headers = Headers::new(Opcode::RcWriteOnlyWithImmediate, 0x12, Psn::new(42));
         headers.bth.pad_count = 3;
         headers.bth.ack_request = true;
-        headers.reth = Some(reth::Header {
-            virtual_address: 0x7f00_0000_1000,
-            remote_key: 0x102,
-            dma_length: 5,
-        });
+        headers.reth = Some(reth::Header { virtual_address: 0x7f00_0000_1000, remote_key: 0x102, dma_length: 5 });
         headers.immediate = Some(0xdead_beef);
-        Packet {
-            headers,
-            payload: b"hello",
-            icrc: 0x1234_5678,
-        }
+        Packet { headers, payload: b"hello", icrc: 0x1234_5678 }
     }
 
     #[test]
@@ -500,10 +445,7 @@ mod tests {
     fn other_versions_are_refused() {
         let mut datagram = DATAGRAM;
         datagram[1] |= 0x2;
-        assert_eq!(
-            Packet::parse(&datagram),
-            Err(ParseError::UnsupportedVersion { version: 2 })
-        );
+        assert_eq!(Packet::parse(&datagram), Err(ParseError::UnsupportedVersion { version: 2 }));
     }
 
     #[test]
@@ -512,37 +454,17 @@ mod tests {
         headers.immediate = None;
         let opcode = Opcode::RcWriteOnlyWithImmediate;
         let error = headers.emit(&mut [0; 64]).unwrap_err();
-        assert_eq!(
-            error,
-            EmitError::HeaderMismatch {
-                opcode,
-                header: "ImmDt",
-                expected: true
-            }
-        );
+        assert_eq!(error, EmitError::HeaderMismatch { opcode, header: "ImmDt", expected: true });
         headers.bth.opcode = Opcode::RcWriteLast;
         let error = headers.emit(&mut [0; 64]).unwrap_err();
-        assert_eq!(
-            error,
-            EmitError::HeaderMismatch {
-                opcode: Opcode::RcWriteLast,
-                header: "RETH",
-                expected: false
-            }
-        );
+        assert_eq!(error, EmitError::HeaderMismatch { opcode: Opcode::RcWriteLast, header: "RETH", expected: false });
     }
 
     #[test]
     fn a_short_buffer_is_left_alone() {
         let mut buffer = [0xa5; 43];
         let error = packet().emit(&mut buffer).unwrap_err();
-        assert_eq!(
-            error,
-            EmitError::BufferTooSmall {
-                needed_bytes: 44,
-                available_bytes: 43
-            }
-        );
+        assert_eq!(error, EmitError::BufferTooSmall { needed_bytes: 44, available_bytes: 43 });
         assert_eq!(buffer, [0xa5; 43]);
     }
 

@@ -94,11 +94,7 @@ impl Header {
     /// Takes all fields out of a view.
     #[inline]
     pub fn parse<T: AsRef<[u8]>>(view: &Reth<T>) -> Header {
-        Header {
-            virtual_address: view.virtual_address(),
-            remote_key: view.remote_key(),
-            dma_length: view.dma_length(),
-        }
+        Header { virtual_address: view.virtual_address(), remote_key: view.remote_key(), dma_length: view.dma_length() }
     }
 
     /// Puts all fields into a view.
@@ -115,11 +111,8 @@ mod tests {
     use super::*;
 
     const BYTES: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 0xca, 0xfe, 0xba, 0xbe, 0, 1, 0, 0];
-    const HEADER: Header = Header {
-        virtual_address: 0x0102_0304_0506_0708,
-        remote_key: 0xcafe_babe,
-        dma_length: 65_536,
-    };
+    const HEADER: Header =
+        Header { virtual_address: 0x0102_0304_0506_0708, remote_key: 0xcafe_babe, dma_length: 65_536 };
 
     #[test]
     fn parse() {

@@ -133,12 +133,8 @@ mod tests {
     use super::*;
 
     const BYTES: [u8; 8] = [0xc0, 0x01, 0x12, 0xb7, 0x01, 0x00, 0xab, 0xcd];
-    const HEADER: Header = Header {
-        source_port: 0xc001,
-        destination_port: UDP_PORT_ROCE,
-        length: 256,
-        checksum: 0xabcd,
-    };
+    const HEADER: Header =
+        Header { source_port: 0xc001, destination_port: UDP_PORT_ROCE, length: 256, checksum: 0xabcd };
 
     #[test]
     fn parse() {

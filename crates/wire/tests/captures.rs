@@ -20,20 +20,11 @@ fn captures() -> Vec<Capture> {
     let mut paths: Vec<PathBuf> = std::fs::read_dir(&folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
         .map(|entry| entry.unwrap().path())
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "pcap" || extension == "pcapng")
-        })
+        .filter(|path| path.extension().is_some_and(|extension| extension == "pcap" || extension == "pcapng"))
         .collect();
     paths.sort();
     assert!(!paths.is_empty(), "there are no captures in {}", folder.display());
-    paths
-        .into_iter()
-        .map(|path| Capture {
-            frames: read_frames(&path),
-            path,
-        })
-        .collect()
+    paths.into_iter().map(|path| Capture { frames: read_frames(&path), path }).collect()
 }
 
 fn read_frames(path: &Path) -> Vec<Vec<u8>> {
@@ -41,12 +32,7 @@ fn read_frames(path: &Path) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     if path.extension().is_some_and(|extension| extension == "pcap") {
         let mut reader = pcap_file::pcap::PcapReader::new(file).unwrap();
-        assert_eq!(
-            reader.header().datalink,
-            pcap_file::DataLink::ETHERNET,
-            "{}",
-            path.display()
-        );
+        assert_eq!(reader.header().datalink, pcap_file::DataLink::ETHERNET, "{}", path.display());
         while let Some(packet) = reader.next_packet() {
             frames.push(packet.unwrap().data.into_owned());
         }
@@ -98,9 +84,7 @@ fn every_packet_decodes_and_encodes_to_the_same_bytes() {
             assert_eq!(header, bytes[..14], "{place}");
 
             let version_4 = matches!(frame.ip, IpHeader::V4(_));
-            *opcodes
-                .entry((version_4, packet.headers.bth.opcode.byte()))
-                .or_default() += 1;
+            *opcodes.entry((version_4, packet.headers.bth.opcode.byte())).or_default() += 1;
             syndromes.extend(packet.headers.aeth.map(|aeth| aeth.syndrome.byte() & 0x7f));
             packet_count += 1;
         }
@@ -139,11 +123,7 @@ fn identifications_are_solved_and_predicted() {
             // What a socket knows.
             let scope = frame.icrc_scope().with_identification(0);
             let identification = frame.icrc_scope().identification();
-            assert_eq!(
-                icrc::solve_identification(&scope, frame.datagram),
-                identification,
-                "{place}"
-            );
+            assert_eq!(icrc::solve_identification(&scope, frame.datagram), identification, "{place}");
 
             let (tracker, packet_count) = trackers.entry((frame.ip.source(), frame.ip.destination())).or_default();
             *packet_count += 1;

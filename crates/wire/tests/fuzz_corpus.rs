@@ -60,33 +60,18 @@ fn write_seeds() {
         ("reserved-syndrome", with(&[(54, 0xff)])),
     ];
     let tags = [0x88, 0xa8, 0x00, 0x01, 0x81, 0x00, 0x00, 0x02];
-    wrong.push((
-        "tagged",
-        [&acknowledgement[..12], &tags, &acknowledgement[12..]].concat(),
-    ));
-    wrong.push((
-        "bad-three-tags",
-        [&acknowledgement[..12], &tags, &tags[4..], &acknowledgement[12..]].concat(),
-    ));
+    wrong.push(("tagged", [&acknowledgement[..12], &tags, &acknowledgement[12..]].concat()));
+    wrong.push(("bad-three-tags", [&acknowledgement[..12], &tags, &tags[4..], &acknowledgement[12..]].concat()));
     wrong.push(("bad-tag-cut-off", [&acknowledgement[..12], &tags[..6]].concat()));
     wrong.push(("padded-by-ethernet", [&acknowledgement[..], &[0; 10]].concat()));
     wrong.push(("datagram-only", acknowledgement[42..].to_vec()));
     wrong.push(("bad-bth-only", acknowledgement[42..54].to_vec()));
     wrong.push(("bad-icrc-only", acknowledgement[58..].to_vec()));
-    wrong.push((
-        "cnp",
-        [&[0x81, 0, 0xff, 0xff, 0x40, 0, 0, 0x11, 0, 0, 0, 0][..], &[0; 20]].concat(),
-    ));
-    wrong.push((
-        "bad-ipv6-without-payload",
-        [&[0x60, 0, 0, 0, 0, 0, 17, 64][..], &[0; 32]].concat(),
-    ));
+    wrong.push(("cnp", [&[0x81, 0, 0xff, 0xff, 0x40, 0, 0, 0x11, 0, 0, 0, 0][..], &[0; 20]].concat()));
+    wrong.push(("bad-ipv6-without-payload", [&[0x60, 0, 0, 0, 0, 0, 17, 64][..], &[0; 32]].concat()));
 
     std::fs::create_dir_all(corpus()).unwrap();
-    for (name, bytes) in seeds
-        .into_iter()
-        .chain(wrong.into_iter().map(|(name, bytes)| (name.into(), bytes)))
-    {
+    for (name, bytes) in seeds.into_iter().chain(wrong.into_iter().map(|(name, bytes)| (name.into(), bytes))) {
         std::fs::write(corpus().join(name), bytes).unwrap();
     }
 }
@@ -95,10 +80,7 @@ fn smallest_of_every_opcode() -> BTreeMap<String, Vec<u8>> {
     let mut seeds: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     for version in ["v4", "v6"] {
         for transport in ["rc", "uc", "ud"] {
-            let path = format!(
-                "{}/tests/captures/{transport}-all-{version}.pcap",
-                env!("CARGO_MANIFEST_DIR")
-            );
+            let path = format!("{}/tests/captures/{transport}-all-{version}.pcap", env!("CARGO_MANIFEST_DIR"));
             let mut reader = pcap_file::pcap::PcapReader::new(std::fs::File::open(path).unwrap()).unwrap();
             while let Some(captured) = reader.next_packet() {
                 let bytes = captured.unwrap().data.into_owned();

@@ -49,11 +49,7 @@ fn all_bursts_of_up_to_three_bits_are_found_and_nearly_all_of_four() {
     let mut missed_of_four_bits = 0;
     for first in 0..bit_count {
         for burst in (0b0001..=0b1111).step_by(2) {
-            let bits = || {
-                (0..4)
-                    .filter(move |bit| burst >> bit & 1 == 1)
-                    .map(move |bit| first + bit)
-            };
+            let bits = || (0..4).filter(move |bit| burst >> bit & 1 == 1).map(move |bit| first + bit);
             if bits().any(|bit| bit >= bit_count || !is_covered(bit)) {
                 continue;
             }
@@ -99,9 +95,7 @@ fn bursts_are_found_when_the_identification_is_known_and_nearly_always_when_not(
         let mut corrupted = datagram.clone();
         let burst = (random.next() as u16) | 1;
         let first = 5 * 8 + random.next() as usize % (datagram.len() * 8 - 5 * 8 - 16);
-        (0..16)
-            .filter(|bit| burst >> bit & 1 == 1)
-            .for_each(|bit| flip(&mut corrupted, first + bit));
+        (0..16).filter(|bit| burst >> bit & 1 == 1).for_each(|bit| flip(&mut corrupted, first + bit));
         assert!(!icrc::verify(&scope(), &corrupted));
         solved_count += usize::from(icrc::solve_identification(&scope(), &corrupted).is_some());
     }

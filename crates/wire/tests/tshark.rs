@@ -39,13 +39,10 @@ fn samples() -> Vec<Sample> {
             swap_or_add: 0x1111_2222_3333_4444,
             compare: 0x5555_6666_7777_8888,
         });
-        headers.aeth = opcode.has_aeth().then_some(aeth::Header {
-            syndrome: Syndrome::ACK_WITHOUT_CREDITS,
-            message_sequence_number: index,
-        });
-        headers.atomic_ack = opcode.has_atomic_ack().then_some(atomic_ack::Header {
-            original: 0x0123_4567_89ab_cdef,
-        });
+        headers.aeth = opcode
+            .has_aeth()
+            .then_some(aeth::Header { syndrome: Syndrome::ACK_WITHOUT_CREDITS, message_sequence_number: index });
+        headers.atomic_ack = opcode.has_atomic_ack().then_some(atomic_ack::Header { original: 0x0123_4567_89ab_cdef });
         headers.immediate = opcode.has_immediate().then_some(0xdead_beef);
         headers.invalidate = opcode.has_invalidate().then_some(0x0a0b_0c0d);
         if opcode == Opcode::Cnp {
@@ -68,14 +65,8 @@ fn samples() -> Vec<Sample> {
     ];
     for syndrome in syndromes {
         let mut headers = Headers::new(Opcode::RcAcknowledge, 0x11, Psn::new(0));
-        headers.aeth = Some(aeth::Header {
-            syndrome,
-            message_sequence_number: 0xff_ffff,
-        });
-        samples.push(Sample {
-            headers,
-            payload: Vec::new(),
-        });
+        headers.aeth = Some(aeth::Header { syndrome, message_sequence_number: 0xff_ffff });
+        samples.push(Sample { headers, payload: Vec::new() });
     }
     samples
 }
@@ -94,9 +85,7 @@ fn payloads(opcode: Opcode) -> Vec<Vec<u8>> {
 fn write_capture(path: &Path, samples: &[Sample]) -> Vec<u32> {
     let mut icrcs = Vec::new();
     let mut writer = PcapNgWriter::new(std::fs::File::create(path).unwrap()).unwrap();
-    writer
-        .write_block(&InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0xffff).into_block())
-        .unwrap();
+    writer.write_block(&InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0xffff).into_block()).unwrap();
     let ends = [("192.0.2.1", "192.0.2.2"), ("2001:db8::1", "2001:db8::2")];
     for (source, destination) in ends {
         let end = |address: &str, port| SocketAddr::new(address.parse().unwrap(), port);
@@ -106,18 +95,10 @@ fn write_capture(path: &Path, samples: &[Sample]) -> Vec<u32> {
             let mut datagram = [0xa5; 1000];
             let length = packet::write_datagram(&sample.headers, &sample.payload, &scope, &mut datagram).unwrap();
             let frame = Frame::new(source, destination, &datagram[..length]).unwrap();
-            let ether_type = if source.is_ipv4() {
-                ethernet::ETHER_TYPE_IPV4
-            } else {
-                ethernet::ETHER_TYPE_IPV6
-            };
+            let ether_type = if source.is_ipv4() { ethernet::ETHER_TYPE_IPV4 } else { ethernet::ETHER_TYPE_IPV6 };
             let mut bytes = [0xa5; 1100];
-            ethernet::Header {
-                destination: [2; 6],
-                source: [4; 6],
-                ether_type,
-            }
-            .emit(&mut ethernet::Ethernet::new_checked(&mut bytes[..]).unwrap());
+            ethernet::Header { destination: [2; 6], source: [4; 6], ether_type }
+                .emit(&mut ethernet::Ethernet::new_checked(&mut bytes[..]).unwrap());
             let length = ethernet::HEADER_BYTES + frame.emit(&mut bytes[ethernet::HEADER_BYTES..]).unwrap();
             let block = EnhancedPacketBlock {
                 interface_id: 0,
@@ -214,10 +195,7 @@ fn temporary_folder() -> PathBuf {
 /// tshark's answer, or `None` when it is not installed. Dissectors of other protocols, which look at payloads and guess, are off.
 fn tshark(capture: &Path, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new("tshark");
-    command
-        .arg("-r")
-        .arg(capture)
-        .args(["--disable-protocol", "rpcordma", "--disable-protocol", "lnet"]);
+    command.arg("-r").arg(capture).args(["--disable-protocol", "rpcordma", "--disable-protocol", "lnet"]);
     match command.args(arguments).output() {
         Ok(output) => {
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -270,24 +248,10 @@ fn wireshark_reads_what_we_write() {
 
 fn check(line: &str, headers: &Headers, pad_count: u8, icrc: u32) {
     let fields: Vec<&str> = line.split('|').collect();
-    let [numbers @ .., immediate, invalidate, shown_icrc, malformed, info] = &fields[..] else {
-        panic!("{line}")
-    };
-    let Headers {
-        bth,
-        deth,
-        reth,
-        atomic,
-        aeth,
-        atomic_ack,
-        ..
-    } = *headers;
-    let address = reth
-        .map(|reth| reth.virtual_address)
-        .or(atomic.map(|atomic| atomic.virtual_address));
-    let remote_key = reth
-        .map(|reth| reth.remote_key)
-        .or(atomic.map(|atomic| atomic.remote_key));
+    let [numbers @ .., immediate, invalidate, shown_icrc, malformed, info] = &fields[..] else { panic!("{line}") };
+    let Headers { bth, deth, reth, atomic, aeth, atomic_ack, .. } = *headers;
+    let address = reth.map(|reth| reth.virtual_address).or(atomic.map(|atomic| atomic.virtual_address));
+    let remote_key = reth.map(|reth| reth.remote_key).or(atomic.map(|atomic| atomic.remote_key));
     let expected = [
         Some(u64::from(bth.opcode.byte())),
         Some(u64::from(bth.solicited_event)),
@@ -322,11 +286,7 @@ fn check(line: &str, headers: &Headers, pad_count: u8, icrc: u32) {
     assert_eq!(number(shown_icrc), Some(u64::from(icrc.swap_bytes())), "{line}");
     let rest = info.strip_prefix(name(bth.opcode));
     let rest = rest.unwrap_or_else(|| panic!("expected {}, and found {info}", name(bth.opcode)));
-    assert!(
-        rest.trim_start().starts_with("QP="),
-        "expected {}, and found {info}",
-        name(bth.opcode)
-    );
+    assert!(rest.trim_start().starts_with("QP="), "expected {}, and found {info}", name(bth.opcode));
     if let Some(aeth) = aeth {
         let complaint = match aeth.syndrome {
             Syndrome::Nak(NakCode::PsnSequenceError) => "[PSN Sequence Error]",
@@ -336,9 +296,6 @@ fn check(line: &str, headers: &Headers, pad_count: u8, icrc: u32) {
             Syndrome::Nak(NakCode::InvalidRdRequest) => "[Invalid RD Request]",
             _ => "",
         };
-        assert!(
-            info.trim_end().ends_with(complaint),
-            "expected {complaint}, and found {info}"
-        );
+        assert!(info.trim_end().ends_with(complaint), "expected {complaint}, and found {info}");
     }
 }

@@ -95,10 +95,7 @@ impl IdentificationTracker {
 
     /// A tracker that has seen nothing.
     pub const fn new() -> IdentificationTracker {
-        IdentificationTracker {
-            last: None,
-            jumped_to: None,
-        }
+        IdentificationTracker { last: None, jumped_to: None }
     }
 
     /// Checks a datagram and learns from it. The identification in `scope` is not used.
@@ -128,10 +125,7 @@ impl IdentificationTracker {
     /// Classifies an identification that makes the ICRC right.
     fn place(&mut self, identification: u16) -> Verdict {
         if is_near(self.last, identification) || is_near(self.jumped_to, identification) {
-            *self = IdentificationTracker {
-                last: Some(identification),
-                jumped_to: None,
-            };
+            *self = IdentificationTracker { last: Some(identification), jumped_to: None };
             Verdict::Predicted
         } else {
             match self.last {
@@ -145,12 +139,7 @@ impl IdentificationTracker {
 
 fn is_near(last: Option<u16>, identification: u16) -> bool {
     const WINDOW: u16 = IdentificationTracker::BEHIND_MAX + IdentificationTracker::AHEAD_MAX;
-    last.is_some_and(|last| {
-        identification
-            .wrapping_sub(last)
-            .wrapping_add(IdentificationTracker::BEHIND_MAX)
-            <= WINDOW
-    })
+    last.is_some_and(|last| identification.wrapping_sub(last).wrapping_add(IdentificationTracker::BEHIND_MAX) <= WINDOW)
 }
 
 #[cfg(test)]
@@ -173,17 +162,10 @@ mod tests {
     #[test]
     fn every_identification_is_solved() {
         for identification in 0..=u16::MAX {
-            assert_eq!(
-                solve_identification(&scope(), &datagram(identification)),
-                Some(identification)
-            );
+            assert_eq!(solve_identification(&scope(), &datagram(identification)), Some(identification));
         }
         let assumed = scope().with_identification(0x1234);
-        assert_eq!(
-            solve_identification(&assumed, &datagram(7)),
-            Some(7),
-            "what is assumed does not matter"
-        );
+        assert_eq!(solve_identification(&assumed, &datagram(7)), Some(7), "what is assumed does not matter");
     }
 
     #[test]
@@ -191,11 +173,7 @@ mod tests {
         let mut buffer = [0x5a; 65_507];
         for length in [4, 5, 6, 7, 16, 20, 255, 256, 257, 4140, 65_507] {
             icrc::write(&scope().with_identification(0xabcd), &mut buffer[..length]);
-            assert_eq!(
-                solve_identification(&scope(), &buffer[..length]),
-                Some(0xabcd),
-                "{length}"
-            );
+            assert_eq!(solve_identification(&scope(), &buffer[..length]), Some(0xabcd), "{length}");
         }
         assert_eq!(solve_identification(&scope(), &buffer[..3]), None);
     }
@@ -206,16 +184,8 @@ mod tests {
         assert_eq!(tracker.check(&scope(), &datagram(0xfffe)), Verdict::Solved);
         assert_eq!(tracker.check(&scope(), &datagram(0xffff)), Verdict::Exact);
         assert_eq!(tracker.check(&scope(), &datagram(0x0000)), Verdict::Exact);
-        assert_eq!(
-            tracker.check(&scope(), &datagram(0x0003)),
-            Verdict::Predicted,
-            "after a loss"
-        );
-        assert_eq!(
-            tracker.check(&scope(), &datagram(0x0002)),
-            Verdict::Predicted,
-            "overtaken"
-        );
+        assert_eq!(tracker.check(&scope(), &datagram(0x0003)), Verdict::Predicted, "after a loss");
+        assert_eq!(tracker.check(&scope(), &datagram(0x0002)), Verdict::Predicted, "overtaken");
         assert_eq!(tracker.check(&scope(), &datagram(0x0003)), Verdict::Exact);
     }
 
@@ -231,11 +201,7 @@ mod tests {
         ] {
             let mut tracker = IdentificationTracker::new();
             tracker.check(&scope(), &datagram(1000));
-            assert_eq!(
-                tracker.check(&scope(), &datagram(identification)),
-                verdict,
-                "{identification}"
-            );
+            assert_eq!(tracker.check(&scope(), &datagram(identification)), verdict, "{identification}");
         }
     }
 
@@ -244,17 +210,9 @@ mod tests {
         let mut tracker = IdentificationTracker::new();
         tracker.check(&scope(), &datagram(100));
         assert_eq!(tracker.check(&scope(), &datagram(30_000)), Verdict::Solved);
-        assert_eq!(
-            tracker.check(&scope(), &datagram(101)),
-            Verdict::Exact,
-            "that was an accident"
-        );
+        assert_eq!(tracker.check(&scope(), &datagram(101)), Verdict::Exact, "that was an accident");
         assert_eq!(tracker.check(&scope(), &datagram(40_000)), Verdict::Solved);
-        assert_eq!(
-            tracker.check(&scope(), &datagram(40_001)),
-            Verdict::Predicted,
-            "that was a jump"
-        );
+        assert_eq!(tracker.check(&scope(), &datagram(40_001)), Verdict::Predicted, "that was a jump");
         assert_eq!(tracker.check(&scope(), &datagram(40_002)), Verdict::Exact);
     }
 

@@ -26,11 +26,7 @@ const fn multiply(left: u32, right: u32) -> u32 {
 
 /// The remainder divided by x.
 const fn divide_by_x(remainder: u32) -> u32 {
-    if remainder & ONE != 0 {
-        ((remainder ^ POLYNOMIAL) << 1) | 1
-    } else {
-        remainder << 1
-    }
+    if remainder & ONE != 0 { ((remainder ^ POLYNOMIAL) << 1) | 1 } else { remainder << 1 }
 }
 
 const fn powers(base: u32) -> [u32; 256] {
