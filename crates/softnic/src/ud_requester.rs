@@ -11,6 +11,8 @@ use crate::queue_pair::{QueuePair, Turn};
 use crate::requester::{Envelope, send_packet};
 use crate::resources::Resources;
 
+const CONTROLLED_QUEUE_KEY: u32 = 1 << 31;
+
 /// Send up to `budget` packets.
 pub(crate) fn transmit<S: TransmitSink>(
     queue_pair: &mut QueuePair,
@@ -24,7 +26,7 @@ pub(crate) fn transmit<S: TransmitSink>(
         if !sink.has_room() {
             return Turn::More;
         }
-        let QueuePair { requester, send_queue, pacer, identity, .. } = queue_pair;
+        let QueuePair { requester, send_queue, pacer, identity, settings, .. } = queue_pair;
         if pacer.blocked_until(now).is_some() || queue_pair.state != QueuePairState::ReadyToSend {
             return Turn::Idle;
         }
@@ -34,6 +36,11 @@ pub(crate) fn transmit<S: TransmitSink>(
         // Posting lets no datagram through without one.
         let Some(destination) = work.destination.as_deref() else {
             return Turn::Idle;
+        };
+        // A queue key with its highest bit set stands for the sender's own (IBTA 10.2.5, controlled queue keys).
+        let queue_key = match destination.queue_key {
+            asked if asked & CONTROLLED_QUEUE_KEY != 0 => settings.queue_key,
+            asked => asked,
         };
         let envelope = Envelope {
             route: &Route {
@@ -48,7 +55,7 @@ pub(crate) fn transmit<S: TransmitSink>(
             // Posting has checked that the message fits into one packet of the port's MTU.
             mtu_bytes: shared.config.mtu.byte_count(),
             domain: identity.domain,
-            datagram: Some(deth::Header { queue_key: destination.queue_key, source_qp: number, ..Default::default() }),
+            datagram: Some(deth::Header::new(queue_key, number)),
         };
         match send_packet(&envelope, work, 0, requester.next_psn, false, shared, sink) {
             Ok(wire_bytes) => pacer.on_sent(now, wire_bytes),

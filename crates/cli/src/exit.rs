@@ -1,0 +1,8 @@
+//! What the command's exit status says, besides 0 for good.
+
+/// A check failed.
+pub(crate) const FAILED: u8 = 1;
+/// The arguments fit nothing.
+pub(crate) const USAGE: u8 = 2;
+/// Something is missing on this host.
+pub(crate) const MISSING: u8 = 3;

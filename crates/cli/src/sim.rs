@@ -1,0 +1,24 @@
+//! `longhaul sim`: scenarios on virtual time, from a seed. One file a scenario.
+
+mod soak;
+
+use std::process::ExitCode;
+
+/// Run a scenario on virtual time, from a seed
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    scenario: Scenario,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Scenario {
+    Soak(soak::Arguments),
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    match &arguments.scenario {
+        Scenario::Soak(arguments) => soak::run(arguments),
+    }
+}

@@ -1,0 +1,201 @@
+//! Two software RNICs and a wire of which the test decides everything: what arrives, in which order, and when.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::net::IpAddr;
+
+use longhaul_softnic::{Config, Counters, Device, Received, Route, TransmitSink};
+use longhaul_time::{Duration, Instant};
+use longhaul_verbs::{
+    Access, CompletionQueue, MemoryRegion, Mtu, PathAttributes, ProtectionDomain, QueuePair, QueuePairAttributes,
+    QueuePairOptions, ReceiveRequest, SendOperation, SendRequest, Transport, WorkCompletion,
+};
+use longhaul_wire::{Opcode, Packet};
+
+/// A datagram on the test's wire.
+#[derive(Clone, Debug)]
+pub struct Datagram {
+    pub route: Route,
+    pub bytes: Vec<u8>,
+}
+
+impl Datagram {
+    pub fn packet(&self) -> Packet<'_> {
+        Packet::parse(&self.bytes).expect("a device sends well-formed packets")
+    }
+
+    pub fn opcode(&self) -> Opcode {
+        self.packet().headers.bth.opcode
+    }
+
+    pub fn psn(&self) -> u32 {
+        self.packet().headers.bth.psn.value()
+    }
+}
+
+/// Keeps what a device sends.
+#[derive(Default)]
+pub struct Outbox(pub Vec<Datagram>);
+
+impl TransmitSink for Outbox {
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    fn transmit<E>(
+        &mut self,
+        route: &Route,
+        bytes: usize,
+        _elided_bytes: u32,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut buffer = vec![0xee; bytes];
+        fill(&mut buffer)?;
+        self.0.push(Datagram { route: *route, bytes: buffer });
+        Ok(())
+    }
+}
+
+/// One end.
+pub struct End {
+    pub device: Device,
+    pub domain: ProtectionDomain,
+    pub completions: CompletionQueue,
+    pub queue_pair: QueuePair,
+    pub region: MemoryRegion,
+}
+
+pub const MTU: Mtu = Mtu::Bytes256;
+pub const REGION_BYTES: usize = 64 << 10;
+
+impl End {
+    fn new(address: &str, transport: Transport, change: impl FnOnce(&mut Config)) -> End {
+        let mut config = Config::new(address, vec![address.parse().unwrap()], [address.len() as u8; 32]);
+        change(&mut config);
+        let device = Device::new(config, || ());
+        let verbs = device.verbs();
+        let domain = verbs.allocate_protection_domain().unwrap();
+        let completions = verbs.create_completion_queue(1024).unwrap();
+        let queue_pair =
+            domain.create_queue_pair(transport, &completions, &completions, &QueuePairOptions::default()).unwrap();
+        let region = domain.register_zeroed(REGION_BYTES, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        End { device, domain, completions, queue_pair, region }
+    }
+
+    pub fn address(&self) -> IpAddr {
+        self.device.nic().config().addresses[0]
+    }
+
+    /// Have the device send what it has to send now.
+    pub fn poll(&self, now: Instant) -> Vec<Datagram> {
+        let mut outbox = Outbox::default();
+        self.device.nic().poll(now, &mut outbox);
+        outbox.0
+    }
+
+    pub fn receive(&self, datagram: &Datagram, now: Instant) {
+        self.receive_marked(datagram, now, datagram.route.traffic_class);
+    }
+
+    pub fn receive_marked(&self, datagram: &Datagram, now: Instant, traffic_class: u8) {
+        let received = Received {
+            source: datagram.route.source,
+            destination: datagram.route.destination,
+            traffic_class,
+            hop_limit: 63,
+            datagram: &datagram.bytes,
+            elided_bytes: 0,
+        };
+        self.device.nic().handle(&received, now);
+    }
+
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.device.nic().next_deadline()
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.device.nic().counters()
+    }
+
+    pub fn completions(&self) -> Vec<WorkCompletion> {
+        std::iter::from_fn(|| self.completions.poll_one().unwrap()).collect()
+    }
+
+    /// Post a signalled WRITE of `length` bytes at the start of the peer's region.
+    pub fn post_write(&self, id: u64, length: usize, peer: &End) {
+        let entry = [self.region.entry(0..length)];
+        let request = SendRequest::new(id, SendOperation::Write(peer.region.remote(0)), &entry);
+        self.queue_pair.post_send(&[request]).unwrap();
+    }
+
+    pub fn post_send(&self, id: u64, length: usize) {
+        let entry = [self.region.entry(0..length)];
+        self.queue_pair.post_send(&[SendRequest::new(id, SendOperation::Send, &entry)]).unwrap();
+    }
+
+    pub fn post_receive(&self, id: u64, length: usize) {
+        let entry = [self.region.entry(0..length)];
+        self.queue_pair.post_receive(&[ReceiveRequest { id, local: &entry }]).unwrap();
+    }
+}
+
+/// Attributes of a connection that tests change.
+#[derive(Clone)]
+pub struct Reliability {
+    pub timeout: u8,
+    pub retry_count: u8,
+    pub receiver_not_ready_retry: u8,
+    pub min_receiver_not_ready_timer: u8,
+}
+
+impl Default for Reliability {
+    fn default() -> Self {
+        Reliability { timeout: 8, retry_count: 3, receiver_not_ready_retry: 2, min_receiver_not_ready_timer: 12 }
+    }
+}
+
+/// What time-out 8 means: 4.096 µs · 2^8.
+pub const TIMEOUT_8: Duration = Duration::from_nanos(4096 << 8);
+/// What receiver-not-ready timer 12 means (IBTA table 46).
+pub const NOT_READY_12: Duration = Duration::from_micros(640);
+
+pub const FIRST_PSN: u32 = 0xff_fffd;
+
+/// Two connected ends.
+pub fn pair(transport: Transport) -> (End, End) {
+    pair_with(transport, Reliability::default(), |_| ())
+}
+
+pub fn pair_with(transport: Transport, reliability: Reliability, change: impl Fn(&mut Config)) -> (End, End) {
+    let one = End::new("10.0.0.1", transport, &change);
+    let two = End::new("10.0.0.22", transport, &change);
+    for (end, peer) in [(&one, &two), (&two, &one)] {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let path = PathAttributes::to(peer.address().into_gid());
+        let mut receive = QueuePairAttributes::ready_to_receive(path, MTU, peer.queue_pair.number(), FIRST_PSN);
+        let mut send = QueuePairAttributes::ready_to_send(FIRST_PSN);
+        if transport == Transport::ReliableConnection {
+            let Reliability { timeout, retry_count, receiver_not_ready_retry, min_receiver_not_ready_timer } =
+                reliability;
+            receive = receive.reliable_receive(0, min_receiver_not_ready_timer);
+            send = send.reliable_send(timeout, retry_count, receiver_not_ready_retry, 0);
+        }
+        end.queue_pair.modify(&QueuePairAttributes::init_connected(access)).unwrap();
+        end.queue_pair.modify(&receive).unwrap();
+        end.queue_pair.modify(&send).unwrap();
+    }
+    (one, two)
+}
+
+trait IntoGid {
+    fn into_gid(self) -> longhaul_verbs::Gid;
+}
+
+impl IntoGid for IpAddr {
+    fn into_gid(self) -> longhaul_verbs::Gid {
+        longhaul_verbs::Gid::from_ip(self)
+    }
+}
+
+pub fn at(micros: u64) -> Instant {
+    Instant::from_nanos(micros * 1000)
+}

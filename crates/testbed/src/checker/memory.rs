@@ -1,0 +1,303 @@
+//! Shadow memory: what every registered byte must hold.
+//!
+//! For each region there is a copy of what is known to be in it: what the program wrote, and what messages wrote
+//! that are known to be placed. A write that is under way is *open*: packet by packet its range holds either the old
+//! bytes or the message's. A range that a posted receive covers is *lent*: what may be there depends on the messages
+//! sent to its queue pair, and is judged with the receive. Everywhere else memory equals the copy.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::contents::{self, MessageNumber};
+
+/// One registration of some memory. Registering the same bytes again makes a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RegionNumber(pub usize);
+
+/// A place in a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The region.
+    pub region: RegionNumber,
+    /// Bytes from its start.
+    pub offset: usize,
+}
+
+/// The memory under test, as its program can read it.
+pub trait ReadMemory {
+    /// Copies bytes out.
+    fn read(&self, place: Place, bytes: &mut [u8]);
+}
+
+/// Where memory is not as it must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Difference {
+    /// The first wrong byte.
+    pub(super) place: Place,
+    /// What should be there.
+    pub(super) expected: String,
+    /// What is.
+    pub(super) came: String,
+    /// The message that it belongs to, if any.
+    pub(super) message: Option<MessageNumber>,
+}
+
+/// The copy of all regions.
+#[derive(Default)]
+pub(super) struct ShadowMemory {
+    regions: Vec<Region>,
+}
+
+struct Region {
+    /// What is known to be there.
+    known: Vec<u8>,
+    /// Writes under way, by offset; they never overlap.
+    open: BTreeMap<usize, OpenWrite>,
+    /// Ranges of posted receives: start to end; they never overlap.
+    lent: BTreeMap<usize, usize>,
+    is_registered: bool,
+}
+
+#[derive(Clone, Copy)]
+struct OpenWrite {
+    message: MessageNumber,
+    length: usize,
+    packet_bytes: usize,
+}
+
+impl ShadowMemory {
+    /// A region was registered, holding these bytes.
+    pub(super) fn register(&mut self, contents: Vec<u8>) -> RegionNumber {
+        self.regions.push(Region {
+            known: contents,
+            open: BTreeMap::new(),
+            lent: BTreeMap::new(),
+            is_registered: true,
+        });
+        RegionNumber(self.regions.len() - 1)
+    }
+
+    /// All regions whose keys are valid.
+    pub(super) fn registered(&self) -> impl Iterator<Item = RegionNumber> + '_ {
+        let live = self.regions.iter().enumerate().filter(|(_, region)| region.is_registered);
+        live.map(|(index, _)| RegionNumber(index))
+    }
+
+    /// The region's size in bytes.
+    pub(super) fn region_bytes(&self, region: RegionNumber) -> usize {
+        self.regions[region.0].known.len()
+    }
+
+    /// What is known to be in a range.
+    pub(super) fn known(&self, place: Place, length: usize) -> &[u8] {
+        &self.regions[place.region.0].known[place.offset..place.offset + length]
+    }
+
+    /// The program itself, or a message that is known to be complete, put these bytes there.
+    pub(super) fn set_known(&mut self, place: Place, bytes: &[u8]) {
+        self.regions[place.region.0].known[place.offset..place.offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// From now on this message may arrive there, in packets of so many bytes.
+    pub(super) fn open(&mut self, place: Place, message: MessageNumber, length: usize, packet_bytes: usize) {
+        let open = OpenWrite { message, length, packet_bytes };
+        let region = &mut self.regions[place.region.0];
+        assert!(place.offset + length <= region.known.len(), "a legal write lies inside its region");
+        if length > 0 {
+            let before = region.open.range(..place.offset + length).next_back();
+            let overlaps = before.is_some_and(|(start, write)| start + write.length > place.offset);
+            assert!(!overlaps, "the program keeps open writes apart");
+            region.open.insert(place.offset, open);
+        }
+    }
+
+    /// The open write at a place must be complete now. From now on its bytes are what is known to be there.
+    pub(super) fn settle(&mut self, place: Place, memory: &impl ReadMemory) -> Result<(), Difference> {
+        let Some(write) = self.regions[place.region.0].open.remove(&place.offset) else {
+            return Ok(());
+        };
+        let mut bytes = vec![0; write.length];
+        memory.read(place, &mut bytes);
+        let whole = match contents::first_difference(write.message, 0, &bytes) {
+            None => Ok(()),
+            Some(first) => Err(Difference {
+                place: Place { offset: place.offset + first, ..place },
+                expected: format!("all {} bytes of message {}", write.length, write.message),
+                came: contents::describe(&bytes[first..]),
+                message: contents::find(&bytes[first..]),
+            }),
+        };
+        // Also when it is wrong: one mistake is then reported once.
+        self.set_known(place, &contents::message_bytes(write.message, write.length));
+        whole
+    }
+
+    /// A receive was posted over this range.
+    pub(super) fn lend(&mut self, place: Place, length: usize) {
+        if length > 0 {
+            self.regions[place.region.0].lent.insert(place.offset, place.offset + length);
+        }
+    }
+
+    /// The receive over this range is over.
+    pub(super) fn give_back(&mut self, place: Place) {
+        self.regions[place.region.0].lent.remove(&place.offset);
+    }
+
+    /// Judges a whole region, given its bytes as they are now.
+    pub(super) fn check(&self, number: RegionNumber, bytes: &[u8]) -> Result<(), Difference> {
+        let region = &self.regions[number.0];
+        assert_eq!(bytes.len(), region.known.len());
+        // Ranges with their own rules, in order; between them memory equals the copy.
+        let open = region.open.iter().map(|(start, write)| (*start, start + write.length, Some(write)));
+        let lent = region.lent.iter().map(|(start, end)| (*start, *end, None));
+        let mut special: Vec<_> = open.chain(lent).collect();
+        special.sort_by_key(|(start, _, _)| *start);
+        let mut position = 0;
+        for (start, end, write) in special {
+            region.check_known(number, bytes, position..start)?;
+            if let Some(write) = write {
+                region.check_open(number, bytes, start, write)?;
+            }
+            position = end;
+        }
+        region.check_known(number, bytes, position..bytes.len())
+    }
+
+    /// The region's keys were revoked; these were its last bytes. Says of each open write whether it was complete.
+    pub(super) fn revoke(&mut self, number: RegionNumber, bytes: &[u8]) -> Vec<(MessageNumber, bool)> {
+        let region = &mut self.regions[number.0];
+        region.is_registered = false;
+        region.lent.clear();
+        let open = std::mem::take(&mut region.open).into_iter();
+        open.map(|(start, write)| {
+            let came = &bytes[start..start + write.length];
+            (write.message, contents::matches(write.message, 0, came))
+        })
+        .collect()
+    }
+}
+
+impl Region {
+    fn check_known(&self, number: RegionNumber, bytes: &[u8], range: Range<usize>) -> Result<(), Difference> {
+        let known = &self.known[range.clone()];
+        let came = &bytes[range.clone()];
+        if known == came {
+            return Ok(());
+        }
+        let first = known.iter().zip(came).position(|(known, came)| known != came);
+        let first = first.expect("the slices differ");
+        Err(Difference {
+            place: Place { region: number, offset: range.start + first },
+            expected: format!("no change: {}", contents::describe(&known[first..])),
+            came: contents::describe(&came[first..]),
+            message: contents::find(&came[first..]),
+        })
+    }
+
+    /// Each packet of the message is there whole or not at all.
+    fn check_open(
+        &self,
+        number: RegionNumber,
+        bytes: &[u8],
+        start: usize,
+        write: &OpenWrite,
+    ) -> Result<(), Difference> {
+        let mut offset = 0;
+        while offset < write.length {
+            let count = write.packet_bytes.min(write.length - offset);
+            let range = start + offset..start + offset + count;
+            let came = &bytes[range.clone()];
+            if came != &self.known[range.clone()]
+                && let Some(first) = contents::first_difference(write.message, offset, came)
+            {
+                let untouched = self.check_known(number, bytes, range.clone());
+                let mut difference = untouched.expect_err("they were just found to differ");
+                difference.place.offset = difference.place.offset.max(range.start + first);
+                difference.came = contents::describe(&bytes[difference.place.offset..range.end]);
+                difference.message = contents::find(&bytes[difference.place.offset..range.end]);
+                difference.expected =
+                    format!("the packet at offset {offset} of message {} whole, or not at all", write.message);
+                return Err(difference);
+            }
+            offset += count;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory under test, by hand.
+    struct Hand(Vec<u8>);
+
+    impl ReadMemory for Hand {
+        fn read(&self, place: Place, bytes: &mut [u8]) {
+            bytes.copy_from_slice(&self.0[place.offset..place.offset + bytes.len()]);
+        }
+    }
+
+    fn shadow() -> (ShadowMemory, RegionNumber, Hand) {
+        let mut bytes = vec![0; 4096];
+        contents::fill_untouched(1, &mut bytes);
+        let mut shadow = ShadowMemory::default();
+        let region = shadow.register(bytes.clone());
+        (shadow, region, Hand(bytes))
+    }
+
+    #[test]
+    fn a_stray_byte_is_found() {
+        let (shadow, region, mut memory) = shadow();
+        assert_eq!(shadow.check(region, &memory.0), Ok(()));
+        contents::fill(9, 0, &mut memory.0[100..164]);
+        let difference = shadow.check(region, &memory.0).unwrap_err();
+        assert_eq!(difference.place.offset, 100);
+        assert!(difference.came.contains("message 9"), "{}", difference.came);
+    }
+
+    #[test]
+    fn an_open_write_arrives_packet_by_packet_in_any_order() {
+        let (mut shadow, region, mut memory) = shadow();
+        let place = Place { region, offset: 512 };
+        shadow.open(place, 9, 700, 256);
+        assert_eq!(shadow.check(region, &memory.0), Ok(()));
+        contents::fill(9, 512, &mut memory.0[512 + 512..512 + 700]);
+        assert_eq!(shadow.check(region, &memory.0), Ok(()));
+        assert!(shadow.settle(place, &memory).is_err(), "two packets are missing");
+        shadow.open(place, 9, 700, 256);
+        contents::fill(9, 0, &mut memory.0[512..512 + 512]);
+        assert_eq!(shadow.settle(place, &memory), Ok(()));
+        assert_eq!(shadow.check(region, &memory.0), Ok(()));
+        // Once it is settled, an older state must not come back.
+        memory.0[600] = 1;
+        assert!(shadow.check(region, &memory.0).is_err());
+    }
+
+    #[test]
+    fn half_a_packet_and_foreign_bytes_are_found() {
+        let (mut shadow, region, mut memory) = shadow();
+        shadow.open(Place { region, offset: 512 }, 9, 700, 256);
+        contents::fill(9, 0, &mut memory.0[512..512 + 100]);
+        let difference = shadow.check(region, &memory.0).unwrap_err();
+        assert!(difference.expected.contains("whole"), "{}", difference.expected);
+        contents::fill(8, 0, &mut memory.0[512..512 + 256]);
+        let difference = shadow.check(region, &memory.0).unwrap_err();
+        assert!(difference.came.contains("message 8"), "{}", difference.came);
+        // One byte past the end of the message.
+        contents::fill(9, 0, &mut memory.0[512..512 + 701]);
+        assert_eq!(shadow.check(region, &memory.0).unwrap_err().place.offset, 512 + 700);
+    }
+
+    #[test]
+    fn revocation_says_what_was_complete() {
+        let (mut shadow, region, mut memory) = shadow();
+        shadow.open(Place { region, offset: 0 }, 1, 300, 256);
+        shadow.open(Place { region, offset: 512 }, 2, 300, 256);
+        contents::fill(1, 0, &mut memory.0[..300]);
+        contents::fill(2, 0, &mut memory.0[512..512 + 256]);
+        assert_eq!(shadow.revoke(region, &memory.0), [(1, true), (2, false)]);
+        assert_eq!(shadow.registered().count(), 0);
+    }
+}

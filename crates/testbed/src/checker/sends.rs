@@ -1,0 +1,261 @@
+//! Judging completions of sends.
+
+use longhaul_verbs::{CompletionOperation, CompletionStatus, QueuePairState, Transport};
+
+use super::contents::MessageNumber;
+use super::judge::{EndNumber, Ended, Judge, Kind, Mistake, Observation, Target};
+use super::memory::ReadMemory;
+use super::send_queue::{Ending, SendFault};
+use super::violation::Rule;
+
+impl Judge {
+    pub(super) fn send_completion(&mut self, observation: &Observation, memory: &impl ReadMemory, ended: &mut Ended) {
+        let number = observation.end;
+        let completion = &observation.completion;
+        let end = &mut self.ends[number.0];
+        let expected_queue = end.facts.send_completion_queue;
+        let endings = match end.send_queue.complete(completion.id, completion.status) {
+            Ok(endings) => endings,
+            Err(fault) => return self.accuse_send(number, completion.id, completion.status, &fault),
+        };
+        if observation.completion_queue != expected_queue {
+            self.accuse(
+                Rule::Order,
+                format!("send {:#x} of queue pair {}", completion.id, number.0),
+                format!("its completion in completion queue {expected_queue}"),
+                format!("it in {}", observation.completion_queue),
+            );
+        }
+        for &(message, ending) in &endings {
+            self.messages[message as usize].ending = Some(ending);
+            match ending {
+                Ending::Succeeded => self.send_success(message, memory),
+                Ending::Failed(status) => self.send_failure(message, status, observation.state),
+                Ending::Unknown => self.burst_failure(number, completion.status),
+            }
+        }
+        if completion.is_success() {
+            let (message, _) = *endings.last().expect("a completion ends its own request");
+            let operation = match self.messages[message as usize].facts.kind {
+                Kind::Send => CompletionOperation::Send,
+                Kind::Write => CompletionOperation::Write,
+            };
+            if completion.operation != operation {
+                self.accuse(
+                    Rule::Status,
+                    self.describe(message),
+                    format!("operation {operation:?} in its completion"),
+                    format!("{:?}", completion.operation),
+                );
+            }
+        }
+        ended.sends.extend(endings);
+    }
+
+    fn accuse_send(&mut self, end: EndNumber, id: u64, status: CompletionStatus, fault: &SendFault) {
+        let subject = format!("send queue of queue pair {}", end.0);
+        let came = format!("{status:?} for request {id:#x}");
+        let (rule, expected) = match fault {
+            SendFault::NotPosted => (Rule::ExactlyOnce, "completions of outstanding requests only".into()),
+            SendFault::NotSignaled => (Rule::ExactlyOnce, "no completion for an unsignalled success".into()),
+            SendFault::Skipped { id } => (Rule::Order, format!("the completion of request {id:#x} first")),
+            SendFault::AfterFailure => (Rule::Flush, "only flushes after a failure".into()),
+        };
+        self.accuse(rule, subject, expected, came);
+    }
+
+    /// A request was reported done, aloud or by the completion of a later one.
+    fn send_success(&mut self, number: MessageNumber, memory: &impl ReadMemory) {
+        let message = &self.messages[number as usize];
+        let transport = self.ends[message.from.0].facts.transport;
+        let is_reliable = transport == Transport::ReliableConnection;
+        let must_fail = match message.facts.mistake {
+            Some(Mistake::LocalKey) => true,
+            // Unreliable transports do not hear of it.
+            Some(Mistake::RemoteAccess) => is_reliable,
+            Some(Mistake::QueueKey) | None => false,
+        };
+        if must_fail {
+            let mistake = message.facts.mistake;
+            return self.accuse(
+                Rule::Status,
+                self.describe(number),
+                format!("a failure, because of the mistake {mistake:?}"),
+                "success",
+            );
+        }
+        if is_reliable {
+            let through = self.messages[number as usize].position;
+            let from = self.messages[number as usize].from;
+            self.settle_through(from, through, "its sender was told success", memory);
+            let message = &self.messages[number as usize];
+            if message.receive_index.is_some() && message.delivered_count == 0 {
+                self.accuse(
+                    Rule::Placement,
+                    self.describe(number),
+                    "the peer's receive complete when the sender is told success",
+                    "no receive completion yet",
+                );
+            }
+        }
+    }
+
+    /// Everything that a reliable queue pair sent, up to this position, must be in its place.
+    pub(super) fn settle_through(&mut self, from: EndNumber, position: usize, because: &str, memory: &impl ReadMemory) {
+        while self.ends[from.0].settled_count <= position {
+            let number = self.ends[from.0].sent[self.ends[from.0].settled_count];
+            self.ends[from.0].settled_count += 1;
+            self.settle(number, because, memory);
+        }
+    }
+
+    /// This write must be in its place.
+    pub(super) fn settle(&mut self, number: MessageNumber, because: &str, memory: &impl ReadMemory) {
+        match self.messages[number as usize].target {
+            Target::None | Target::Settled => {}
+            Target::Open(place) => {
+                self.messages[number as usize].target = Target::Settled;
+                if let Err(difference) = self.memory.settle(place, memory) {
+                    self.accuse(
+                        Rule::Placement,
+                        format!(
+                            "{} at region {} offset {} when {because}",
+                            self.describe(number),
+                            place.region.0,
+                            difference.place.offset
+                        ),
+                        difference.expected,
+                        difference.came,
+                    );
+                }
+            }
+            Target::Revoked { was_whole } => {
+                if !was_whole {
+                    self.accuse(
+                        Rule::RevokedKey,
+                        format!("{} when {because}", self.describe(number)),
+                        "no success: its key was revoked before all of it was placed",
+                        "success",
+                    );
+                }
+                self.messages[number as usize].target = Target::Settled;
+            }
+        }
+    }
+
+    fn send_failure(&mut self, number: MessageNumber, status: CompletionStatus, state: QueuePairState) {
+        let message = &self.messages[number as usize];
+        let from = message.from;
+        let is_reliable = self.ends[from.0].facts.transport == Transport::ReliableConnection;
+        if status == CompletionStatus::FlushedError {
+            let end = &self.ends[from.0];
+            let has_cause = end.send_queue.has_failed() && (end.has_error_cause || end.has_send_error_cause)
+                || self.may_be_in_error(from);
+            self.check_flush(from, "send", has_cause, state, !is_reliable);
+            return;
+        }
+        if !self.failure_is_legal(number, status) {
+            self.accuse(
+                Rule::Status,
+                self.describe(number),
+                "success, a flush, or a failure that something explains",
+                format!("{status:?}"),
+            );
+        }
+        let refused = matches!(
+            status,
+            CompletionStatus::RemoteAccessError
+                | CompletionStatus::RemoteInvalidRequestError
+                | CompletionStatus::RemoteOperationError
+                | CompletionStatus::LocalProtectionError
+        );
+        // "Not ready" of an earlier try may come late and use up the retries of a message that was taken meanwhile.
+        let network = self.messages[number as usize].network;
+        let is_late = network.reorders || network.duplicates;
+        let refused = refused || status == CompletionStatus::ReceiverNotReadyRetryExceededError && !is_late;
+        if refused && self.messages[number as usize].delivered_count > 0 && is_reliable {
+            self.accuse(
+                Rule::Receive,
+                self.describe(number),
+                "a refused message not delivered",
+                format!("a receive completion for it, and {status:?} at its sender"),
+            );
+        }
+        self.note_send_failure(from);
+    }
+
+    fn note_send_failure(&mut self, from: EndNumber) {
+        // RC goes to ERR; UC and UD stop the send queue only (10.3.1.7, SQE).
+        let end = &mut self.ends[from.0];
+        match end.facts.transport {
+            Transport::ReliableConnection => end.has_error_cause = true,
+            _ => end.has_send_error_cause = true,
+        }
+    }
+
+    /// One of a burst failed, which one is not known. The rules for a single request are checked by single requests.
+    fn burst_failure(&mut self, from: EndNumber, status: CompletionStatus) {
+        if !matches!(status, CompletionStatus::FlushedError | CompletionStatus::Success) {
+            self.note_send_failure(from);
+        }
+    }
+
+    fn failure_is_legal(&self, number: MessageNumber, status: CompletionStatus) -> bool {
+        let message = &self.messages[number as usize];
+        let mistake = message.facts.mistake;
+        if status == CompletionStatus::LocalProtectionError {
+            return mistake == Some(Mistake::LocalKey);
+        }
+        let end = &self.ends[message.from.0];
+        if end.facts.transport != Transport::ReliableConnection {
+            return false;
+        }
+        let peer = &self.ends[message.facts.to.0];
+        let receive = message.receive_index.and_then(|index| peer.receive_queue.for_message(index));
+        match status {
+            CompletionStatus::RetryExceededError => message.network.loses || self.may_be_in_error(message.facts.to),
+            CompletionStatus::RemoteAccessError => {
+                mistake == Some(Mistake::RemoteAccess) || matches!(message.target, Target::Revoked { .. })
+            }
+            CompletionStatus::RemoteInvalidRequestError => {
+                message.facts.kind == Kind::Send
+                    && receive.is_some_and(|receive| receive.capacity < message.facts.length)
+            }
+            CompletionStatus::RemoteOperationError => receive.is_some_and(|receive| receive.is_broken),
+            CompletionStatus::ReceiverNotReadyRetryExceededError => {
+                end.facts.receiver_not_ready_retry < 7
+                    && message.receive_index.is_some()
+                    && receive.is_none_or(|receive| receive.posting > message.posting)
+            }
+            _ => false,
+        }
+    }
+
+    /// A flush needs a reason, and a queue pair in the state for it.
+    pub(super) fn check_flush(
+        &mut self,
+        end: EndNumber,
+        what: &str,
+        has_cause: bool,
+        state: QueuePairState,
+        may_be_send_error: bool,
+    ) {
+        if !has_cause {
+            self.accuse(
+                Rule::Flush,
+                format!("a {what} of queue pair {}", end.0),
+                "no flush: nothing has failed and nobody moved the queue pair to ERR",
+                "a flush",
+            );
+        }
+        let is_error = state == QueuePairState::Error || may_be_send_error && state == QueuePairState::SendQueueError;
+        if !is_error {
+            self.accuse(
+                Rule::Flush,
+                format!("a {what} of queue pair {}", end.0),
+                "a queue pair that flushes to be in ERR (or SQE for sends of UC and UD)",
+                format!("state {state:?}"),
+            );
+        }
+    }
+}

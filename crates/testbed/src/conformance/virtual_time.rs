@@ -1,0 +1,81 @@
+//! The suite on virtual time: two software RNICs on a simulated link. Seconds of retries take milliseconds, and a
+//! seed repeats a run to the byte.
+
+use longhaul_time::Duration;
+use longhaul_verbs::{Device, Mtu};
+
+use super::Environment;
+use crate::world::{World, WorldConfig};
+
+/// Time between two looks.
+const STEP: Duration = Duration::from_micros(100);
+/// Steps until something counts as never happening: 2 s.
+const PATIENCE: u32 = 20_000;
+/// Steps until it is believed that nothing happens any more: 20 ms.
+const QUIET: u32 = 200;
+
+/// Two software RNICs on a simulated link.
+pub struct VirtualTime {
+    world: World,
+    devices: [Device; 2],
+    gid_index: u8,
+    mtu: Mtu,
+}
+
+impl VirtualTime {
+    /// With IPv4 addresses and an MTU of 1024.
+    pub fn new(seed: u64) -> Self {
+        let world = World::new(WorldConfig { seed, ..WorldConfig::default() });
+        VirtualTime { devices: [world.device(0), world.device(1)], world, gid_index: 0, mtu: Mtu::default() }
+    }
+
+    /// The same with IPv6 addresses.
+    #[must_use]
+    pub fn with_ipv6(self) -> Self {
+        VirtualTime { gid_index: 1, ..self }
+    }
+
+    /// The same with both ends on one device, which then talks to itself.
+    #[must_use]
+    pub fn with_one_device(self) -> Self {
+        let device = self.world.device(0);
+        VirtualTime { devices: [device.clone(), device], ..self }
+    }
+
+    /// The same with another MTU.
+    #[must_use]
+    pub fn with_mtu(self, mtu: Mtu) -> Self {
+        VirtualTime { mtu, ..self }
+    }
+
+    /// The simulated network, for captures.
+    pub fn world(&mut self) -> &mut World {
+        &mut self.world
+    }
+}
+
+impl Environment for VirtualTime {
+    fn devices(&self) -> [&Device; 2] {
+        self.devices.each_ref()
+    }
+
+    fn gid_index(&self, _end: usize) -> u8 {
+        self.gid_index
+    }
+
+    fn mtu(&self) -> Mtu {
+        self.mtu
+    }
+
+    fn progress(&mut self) {
+        self.world.run_for(STEP);
+    }
+
+    fn patience(&self) -> u32 {
+        PATIENCE
+    }
+
+    fn quiet(&self) -> u32 {
+        QUIET
+    }
+}

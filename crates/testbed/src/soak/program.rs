@@ -1,0 +1,404 @@
+//! The program under test: queue pairs on all nodes, what they use, and the loop that lets time pass and polls.
+
+use std::collections::BTreeMap;
+
+use longhaul_time::{Duration, Instant};
+use longhaul_verbs::{
+    Access, AddressHandle, CompletionQueue, PathAttributes, ProtectionDomain, QueuePair, QueuePairAttributes,
+    QueuePairNumber, QueuePairOptions, QueuePairState, RemoteMemory, Transport, WorkCompletion,
+};
+
+use super::dice::Dice;
+use super::memory::{Arena, ProgramMemory};
+use super::plan::{CompletionQueueSharing, PairPlan, Plan};
+use crate::checker::{EndFacts, EndNumber, Ending, Judge, MessageNumber, Observation, Piece, Rule};
+use crate::world::World;
+
+/// The key that all datagram queue pairs demand.
+pub(super) const QUEUE_KEY: u32 = 0x1111_2222;
+
+/// One queue pair and what belongs to it.
+pub(super) struct End {
+    pub(super) queue_pair: QueuePair,
+    pub(super) pair: usize,
+    /// Which of the pair's two it is.
+    pub(super) side: usize,
+    pub(super) completion_queues: [usize; 2],
+    pub(super) send_psn: u32,
+    pub(super) reconnect_count: u32,
+    /// UD: the way to the other.
+    pub(super) address_handle: Option<AddressHandle>,
+    /// What it sends from. (Memory that peers may hear of counts its addresses from zero: where this process keeps it
+    /// must not show in the packets, or a run would not repeat.)
+    pub(super) sources: Arena,
+    /// What it receives into.
+    pub(super) receives: Arena,
+    /// What its peer writes to.
+    pub(super) targets: Arena,
+    /// Places that its peer could write to until their key was revoked, and the bytes from there to the region's end.
+    pub(super) revoked: Vec<(RemoteMemory, usize)>,
+}
+
+/// The memory of a message.
+#[derive(Default)]
+pub(super) struct MessageMemory {
+    pub(super) sources: Vec<Piece>,
+    pub(super) target: Option<Piece>,
+    pub(super) is_reliable: bool,
+}
+
+/// How requests ended, over a whole run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Sends that succeeded.
+    pub succeeded: u64,
+    /// Sends that failed because no answer came, which a bad network explains.
+    pub retries_exceeded: u64,
+    /// Sends that failed otherwise, because of mistakes made on purpose.
+    pub refused: u64,
+    /// Sends flushed, or forgotten in a reset.
+    pub flushed: u64,
+    /// Receives that took a message.
+    pub received: u64,
+    /// Keys revoked.
+    pub revocations: u64,
+    /// Connections made anew.
+    pub reconnections: u64,
+}
+
+impl Tally {
+    /// Adds another run's.
+    pub(super) fn add(&mut self, other: &Tally) {
+        self.succeeded += other.succeeded;
+        self.retries_exceeded += other.retries_exceeded;
+        self.refused += other.refused;
+        self.flushed += other.flushed;
+        self.received += other.received;
+        self.revocations += other.revocations;
+        self.reconnections += other.reconnections;
+    }
+}
+
+/// The program.
+pub(super) struct Program {
+    pub(super) plan: Plan,
+    pub(super) dice: Dice,
+    pub(super) judge: Judge,
+    pub(super) memory: ProgramMemory,
+    pub(super) ends: Vec<End>,
+    pub(super) messages: Vec<MessageMemory>,
+    pub(super) tally: Tally,
+    pub(super) next_id: u64,
+    /// Different for every range that is filled anew.
+    pub(super) epoch: u32,
+    domains: Vec<ProtectionDomain>,
+    completion_queues: Vec<(usize, CompletionQueue)>,
+    numbers: BTreeMap<(usize, QueuePairNumber), EndNumber>,
+    polled: Vec<Observation>,
+}
+
+impl Program {
+    pub(super) fn new(plan: Plan, seed: u64, world: &World) -> Program {
+        let domains = (0..plan.node_count)
+            .map(|node| world.device(node).allocate_protection_domain().expect("each node has a domain"))
+            .collect();
+        let mut program = Program {
+            dice: Dice::new(seed ^ 0x7072_6f67),
+            judge: Judge::new(plan.network),
+            memory: ProgramMemory::default(),
+            ends: Vec::new(),
+            messages: Vec::new(),
+            tally: Tally::default(),
+            next_id: 1,
+            epoch: 1000,
+            domains,
+            completion_queues: Vec::new(),
+            numbers: BTreeMap::new(),
+            polled: Vec::new(),
+            plan,
+        };
+        program.create_completion_queues(world);
+        for pair in 0..program.plan.pairs.len() {
+            for side in 0..2 {
+                program.create_end(pair, side);
+            }
+            let [one, other] = [EndNumber(2 * pair), EndNumber(2 * pair + 1)];
+            program.judge.connect(one, other);
+            program.connect_pair(pair, world);
+        }
+        program
+    }
+
+    pub(super) fn pair(&self, end: EndNumber) -> &PairPlan {
+        &self.plan.pairs[self.ends[end.0].pair]
+    }
+
+    pub(super) fn peer(&self, end: EndNumber) -> EndNumber {
+        EndNumber(end.0 ^ 1)
+    }
+
+    pub(super) fn transport(&self, end: EndNumber) -> Transport {
+        self.pair(end).transport
+    }
+
+    pub(super) fn all_ends(&self) -> impl Iterator<Item = EndNumber> + use<> {
+        (0..self.ends.len()).map(EndNumber)
+    }
+
+    fn create_completion_queues(&mut self, world: &World) {
+        let room: u32 = 4096;
+        let count_of = |sharing| match sharing {
+            CompletionQueueSharing::PerNode => 1,
+            CompletionQueueSharing::PerNodeAndDirection => 2,
+            CompletionQueueSharing::PerQueuePair => 0,
+        };
+        for node in 0..self.plan.node_count {
+            for _ in 0..count_of(self.plan.sharing) {
+                self.add_completion_queue(world.device(node).create_completion_queue(room), node);
+            }
+        }
+        if self.plan.sharing == CompletionQueueSharing::PerQueuePair {
+            let nodes: Vec<usize> = self.plan.pairs.iter().flat_map(|pair| pair.nodes).collect();
+            for node in nodes {
+                for _ in 0..2 {
+                    self.add_completion_queue(world.device(node).create_completion_queue(room), node);
+                }
+            }
+        }
+    }
+
+    fn add_completion_queue(&mut self, queue: Result<CompletionQueue, longhaul_verbs::CreateError>, node: usize) {
+        self.completion_queues.push((node, queue.expect("a few completion queues can be made")));
+    }
+
+    fn create_end(&mut self, pair: usize, side: usize) {
+        let plan = self.plan.pairs[pair].clone();
+        let node = plan.nodes[side];
+        let completion_queues = match self.plan.sharing {
+            CompletionQueueSharing::PerNode => [node, node],
+            CompletionQueueSharing::PerNodeAndDirection => [2 * node, 2 * node + 1],
+            CompletionQueueSharing::PerQueuePair => [2 * self.ends.len(), 2 * self.ends.len() + 1],
+        };
+        let queue_pair = self.create_queue_pair(&plan, side, completion_queues);
+        let number = self.judge.add_end(EndFacts {
+            transport: plan.transport,
+            queue_pair: queue_pair.number(),
+            packet_bytes: plan.mtu.byte_count() as usize,
+            receiver_not_ready_retry: plan.receiver_not_ready_retry,
+            signals_all: plan.signals_all,
+            send_completion_queue: completion_queues[0],
+            receive_completion_queue: completion_queues[1],
+        });
+        self.numbers.insert((node, queue_pair.number()), number);
+        let domain = &self.domains[node];
+        let arena = |access, region_bytes| Arena { domain: domain.clone(), access, region_bytes, regions: Vec::new() };
+        let bytes_max = self.plan.message_bytes_max;
+        self.ends.push(End {
+            queue_pair,
+            pair,
+            side,
+            completion_queues,
+            send_psn: plan.first_psn[side],
+            reconnect_count: 0,
+            address_handle: None,
+            sources: arena(Access::empty(), 2 * bytes_max),
+            receives: arena(Access::LOCAL_WRITE | Access::ZERO_BASED, 2 * bytes_max + 80),
+            targets: arena(Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::ZERO_BASED, 4 * bytes_max),
+            revoked: Vec::new(),
+        });
+    }
+
+    fn create_queue_pair(&self, plan: &PairPlan, side: usize, completion_queues: [usize; 2]) -> QueuePair {
+        let options =
+            QueuePairOptions { limits: plan.limits, signal_all: plan.signals_all, shared_receive_queue: None };
+        let [send, receive] = completion_queues.map(|queue| &self.completion_queues[queue].1);
+        let domain = &self.domains[plan.nodes[side]];
+        let made = domain.create_queue_pair(plan.transport, send, receive, &options);
+        made.expect("a few queue pairs can be made")
+    }
+
+    /// Destroys the queue pair and makes another one in its place.
+    pub(super) fn replace_queue_pair(&mut self, end: EndNumber) {
+        let plan = self.pair(end).clone();
+        let (side, completion_queues) = (self.ends[end.0].side, self.ends[end.0].completion_queues);
+        let node = plan.nodes[side];
+        let old = &self.ends[end.0].queue_pair;
+        self.numbers.remove(&(node, old.number()));
+        if let Err(error) = old.destroy() {
+            let subject = format!("destroying queue pair {}", end.0);
+            self.judge.accuse(Rule::Refusal, subject, "it to be possible", error.to_string());
+        }
+        let new = self.create_queue_pair(&plan, side, completion_queues);
+        self.judge.set_queue_pair(end, new.number());
+        self.numbers.insert((node, new.number()), end);
+        self.ends[end.0].queue_pair = new;
+    }
+
+    /// From RESET to RTS, both.
+    pub(super) fn connect_pair(&mut self, pair: usize, world: &World) {
+        for side in 0..2 {
+            let [end, peer] = [EndNumber(2 * pair + side), EndNumber(2 * pair + 1 - side)];
+            let plan = self.pair(end).clone();
+            let peer_gid = world.device(plan.nodes[1 - side]).gid(1, plan.gid_index.into());
+            let path = PathAttributes {
+                source_gid_index: plan.gid_index,
+                ..PathAttributes::to(peer_gid.expect("each node has an IPv4 and an IPv6 address").gid)
+            };
+            let (send_psn, receive_psn) = (self.ends[end.0].send_psn, self.ends[peer.0].send_psn);
+            let peer_number = self.ends[peer.0].queue_pair.number();
+            let ready = QueuePairAttributes::ready_to_receive(path, plan.mtu, peer_number, receive_psn);
+            let send = QueuePairAttributes::ready_to_send(send_psn);
+            let steps = match plan.transport {
+                Transport::UnreliableDatagram => [
+                    QueuePairAttributes::init_datagram(QUEUE_KEY),
+                    QueuePairAttributes::to_state(QueuePairState::ReadyToReceive),
+                    send,
+                ],
+                Transport::UnreliableConnection => {
+                    [QueuePairAttributes::init_connected(Access::REMOTE_WRITE), ready, send]
+                }
+                _ => [
+                    QueuePairAttributes::init_connected(Access::REMOTE_WRITE),
+                    ready.reliable_receive(1, plan.receiver_not_ready_timer),
+                    send.reliable_send(plan.timeout, plan.retry_count, plan.receiver_not_ready_retry, 1),
+                ],
+            };
+            for step in steps {
+                self.modify(end, &step);
+            }
+            if plan.transport == Transport::UnreliableDatagram && self.ends[end.0].address_handle.is_none() {
+                let handle = self.domains[plan.nodes[side]].create_address_handle(&path);
+                self.ends[end.0].address_handle = Some(handle.expect("a few address handles can be made"));
+            }
+        }
+    }
+
+    /// Changes a queue pair in a way that is always allowed.
+    pub(super) fn modify(&mut self, end: EndNumber, attributes: &QueuePairAttributes) {
+        if let Err(error) = self.ends[end.0].queue_pair.modify(attributes) {
+            self.judge.accuse(
+                Rule::Refusal,
+                format!("queue pair {} to {:?}", end.0, attributes.state),
+                "a step that the state diagram allows",
+                error.to_string(),
+            );
+        }
+    }
+
+    /// Lets time pass; polls after every event, judges at once what came.
+    pub(super) fn advance(&mut self, world: &mut World, duration: Duration) {
+        let deadline = world.now() + duration;
+        self.advance_until(world, deadline, |_| false);
+    }
+
+    /// The same until something is true of the program; whether it came to be.
+    pub(super) fn advance_until(
+        &mut self,
+        world: &mut World,
+        deadline: Instant,
+        mut is_done: impl FnMut(&Program) -> bool,
+    ) -> bool {
+        loop {
+            self.poll();
+            self.judge_polled(world.now());
+            if is_done(self) {
+                return true;
+            }
+            let has_polled = world.run_until(deadline, || self.poll());
+            self.judge_polled(world.now());
+            if !has_polled {
+                return is_done(self);
+            }
+        }
+    }
+
+    /// Takes all completions; whether there were any.
+    fn poll(&mut self) -> bool {
+        let mut completions = [WorkCompletion::default(); 16];
+        for (index, (node, queue)) in self.completion_queues.iter().enumerate() {
+            loop {
+                let count = match queue.poll(&mut completions) {
+                    Ok(count) => count,
+                    Err(error) => {
+                        let subject = format!("completion queue {index}");
+                        self.judge.accuse(Rule::ExactlyOnce, subject, "completions", error.to_string());
+                        break;
+                    }
+                };
+                for completion in &completions[..count] {
+                    let Some(end) = self.numbers.get(&(*node, completion.queue_pair)) else {
+                        let subject = format!("completion queue {index}");
+                        let came = format!("{completion:?}");
+                        self.judge.accuse(Rule::ExactlyOnce, subject, "completions of known queue pairs", came);
+                        continue;
+                    };
+                    self.polled.push(Observation {
+                        end: *end,
+                        completion_queue: index,
+                        completion: *completion,
+                        state: self.ends[end.0].queue_pair.state(),
+                    });
+                }
+                if count < completions.len() {
+                    break;
+                }
+            }
+        }
+        !self.polled.is_empty()
+    }
+
+    fn judge_polled(&mut self, now: Instant) {
+        self.judge.set_now(now);
+        if self.polled.is_empty() {
+            return;
+        }
+        let polled = std::mem::take(&mut self.polled);
+        let ended = self.judge.observe(&polled, &self.memory);
+        self.tally.received += polled
+            .iter()
+            .filter(|observation| {
+                observation.completion.is_success() && Judge::is_receive_id(observation.completion.id)
+            })
+            .count() as u64;
+        for (message, ending) in ended.sends {
+            self.end_message(message, ending);
+        }
+        for (_, receive) in ended.receives {
+            self.end_receive(receive.pieces);
+        }
+        self.polled = polled;
+        self.polled.clear();
+    }
+
+    /// The memory of a send is the program's again. It is used for something else at once: a device that still reads
+    /// it would send the wrong bytes.
+    pub(super) fn end_message(&mut self, message: MessageNumber, ending: Ending) {
+        use longhaul_verbs::CompletionStatus::{FlushedError, RetryExceededError};
+        let memory = std::mem::take(&mut self.messages[message as usize]);
+        for piece in memory.sources {
+            self.epoch += 1;
+            self.memory.refill_and_release(&mut self.judge, piece, self.epoch);
+        }
+        match ending {
+            Ending::Succeeded => self.tally.succeeded += 1,
+            Ending::Failed(RetryExceededError) => self.tally.retries_exceeded += 1,
+            Ending::Failed(FlushedError) | Ending::Unknown => self.tally.flushed += 1,
+            Ending::Failed(_) => self.tally.refused += 1,
+        }
+        // A repeated reliable write is not executed again, so its place can be written by others. With UC it could be.
+        if let Some(target) = memory.target
+            && memory.is_reliable
+            && ending == Ending::Succeeded
+        {
+            self.memory.release(target);
+        }
+    }
+
+    /// The memory of a receive is the program's again.
+    pub(super) fn end_receive(&mut self, pieces: Vec<Piece>) {
+        for piece in pieces {
+            self.epoch += 1;
+            self.memory.refill_and_release(&mut self.judge, piece, self.epoch);
+        }
+    }
+}

@@ -1,0 +1,523 @@
+//! Rules about the source text that neither the compiler nor clippy checks: where `unsafe` may stand, how long a file
+//! may be, which crate may use which, and that protocol code reads no clock, starts no thread and opens no socket.
+//!
+//! Each rule is a function from text to the violations in it, tested below on planted violations; one test at the
+//! end of each group runs it over the repository. To permit something, change a list here: a reviewer sees it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The only files with `unsafe` in them. A file that no longer needs it must leave the list.
+const UNSAFE_ALLOWED: &[&str] = &[
+    "crates/softnic/src/device.rs",
+    "crates/softnic/src/memory.rs",
+    "crates/verbs/src/raw.rs",
+    "crates/verbs/src/safe.rs",
+];
+
+/// A file that is longer is two files.
+const LINES_MOST: usize = 600;
+/// Longer ones, each with the reason.
+const LONG_FILES: &[(&str, &str)] = &[];
+
+/// Names that say nothing; what would go there belongs to the crate that it is about.
+const DRAWER_NAMES: &[&str] = &["utils", "util", "common", "helpers", "misc"];
+
+/// Which crate may use which other crates of ours. Everything runs downwards.
+const DEPENDENCIES: &[(&str, &[&str])] = &[
+    ("time", &[]),
+    ("wire", &[]),
+    ("verbs", &[]),
+    ("impair", &["time"]),
+    ("netsim", &["time", "impair"]),
+    ("softnic", &["time", "wire", "verbs", "impair"]),
+    ("testbed", &["time", "wire", "verbs", "impair", "netsim", "softnic"]),
+    ("cli", &["time", "wire", "verbs", "impair", "netsim", "softnic", "testbed"]),
+];
+
+/// Crates that are driven: time and packets come in as arguments.
+const DRIVEN_CRATES: &[&str] = &["wire", "verbs", "impair", "netsim", "softnic"];
+/// What a driven crate may not name, nor anything below it. Importing all of a parent counts as naming it.
+const DRIVERS_ONLY: &[&str] = &[
+    "std::time::Instant",
+    "std::time::SystemTime",
+    "std::thread",
+    "std::net::UdpSocket",
+    "std::net::TcpStream",
+    "std::net::TcpListener",
+];
+/// Files of driven crates that may all the same, each with the reason.
+const DRIVERS: &[(&str, &str)] = &[];
+
+/// Where one machine keeps things; such a path in the repository works nowhere else.
+const MACHINE_PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/")];
+
+// --- Rust text, taken apart -----------------------------------------------------------------------------------------
+
+/// A source file in two layers of the same shape: line `n` of each is line `n` of the file, with everything that does
+/// not belong to the layer blanked out. Contents of strings and characters are in neither.
+struct Layers {
+    code: Vec<String>,
+    comments: Vec<String>,
+}
+
+impl Layers {
+    fn of(source: &str) -> Layers {
+        let characters: Vec<char> = source.chars().collect();
+        let mut code = String::new();
+        let mut comments = String::new();
+        let mut at = 0;
+        while at < characters.len() {
+            let (length, layer) = next_piece(&characters[at..], code.chars().next_back());
+            for &character in &characters[at..at + length] {
+                let blank = if character == '\n' { '\n' } else { ' ' };
+                code.push(if layer == Layer::Code { character } else { blank });
+                comments.push(if layer == Layer::Comment { character } else { blank });
+            }
+            at += length;
+        }
+        let lines = |text: String| text.lines().map(str::to_owned).collect();
+        Layers { code: lines(code), comments: lines(comments) }
+    }
+
+    /// The part before the tests, which come last in a file.
+    fn code_before_tests(&self) -> String {
+        let is_test = |line: &String| line.trim() == "#[cfg(test)]";
+        let end = self.code.iter().position(is_test).unwrap_or(self.code.len());
+        self.code[..end].join("\n")
+    }
+}
+
+#[derive(PartialEq)]
+enum Layer {
+    Code,
+    Comment,
+    Literal,
+}
+
+/// Length and layer of what stands first in `text`, which is not empty; `before` is the character before it.
+fn next_piece(text: &[char], before: Option<char>) -> (usize, Layer) {
+    let starts = |prefix: &str| text.iter().copied().take(prefix.len()).eq(prefix.chars());
+    if starts("//") {
+        let length = text.iter().position(|&c| c == '\n').unwrap_or(text.len());
+        return (length, Layer::Comment);
+    }
+    if starts("/*") {
+        return (block_comment_length(text), Layer::Comment);
+    }
+    let inside_word = before.is_some_and(is_word);
+    for prefix in ["", "b", "c"] {
+        if !inside_word && starts(&format!("{prefix}\"")) || prefix.is_empty() && starts("\"") {
+            return (quoted_length(text, prefix.len(), '"'), Layer::Literal);
+        }
+    }
+    for prefix in ["r", "br", "cr"] {
+        if !inside_word && starts(prefix) {
+            let hashes = text[prefix.len()..].iter().take_while(|&&c| c == '#').count();
+            if text.get(prefix.len() + hashes) == Some(&'"') {
+                return (raw_string_length(text, prefix.len() + hashes, hashes), Layer::Literal);
+            }
+        }
+    }
+    // A character, unless it is a lifetime: 'a' ends where a lifetime goes on.
+    if starts("'") && (text.get(1) == Some(&'\\') || text.get(2) == Some(&'\'')) {
+        return (quoted_length(text, 0, '\''), Layer::Literal);
+    }
+    (1, Layer::Code)
+}
+
+fn block_comment_length(text: &[char]) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    while at < text.len() {
+        match text.get(at..at + 2) {
+            Some(['/', '*']) => (depth, at) = (depth + 1, at + 2),
+            Some(['*', '/']) => (depth, at) = (depth - 1, at + 2),
+            _ => at += 1,
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    at.min(text.len())
+}
+
+fn quoted_length(text: &[char], open: usize, quote: char) -> usize {
+    let mut at = open + 1;
+    while at < text.len() && text[at] != quote {
+        at += if text[at] == '\\' { 2 } else { 1 };
+    }
+    (at + 1).min(text.len())
+}
+
+fn raw_string_length(text: &[char], open: usize, hashes: usize) -> usize {
+    let mut at = open + 1;
+    while at < text.len() {
+        let closing = text[at] == '"' && text[at + 1..].iter().take_while(|&&c| c == '#').count() >= hashes;
+        if closing {
+            return at + 1 + hashes;
+        }
+        at += 1;
+    }
+    text.len()
+}
+
+fn is_word(character: char) -> bool {
+    character.is_alphanumeric() || character == '_'
+}
+
+/// Words and single other characters, without white space.
+fn tokens(code: &str) -> Vec<&str> {
+    let mut tokens = Vec::new();
+    let mut rest = code.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let length = if is_word(first) { rest.find(|c| !is_word(c)).unwrap_or(rest.len()) } else { first.len_utf8() };
+        tokens.push(&rest[..length]);
+        rest = rest[length..].trim_start();
+    }
+    tokens
+}
+
+/// All paths with `::` in the code; the trees of `use` are unfolded.
+fn paths(code: &str) -> Vec<String> {
+    let tokens = tokens(code);
+    let mut paths = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        at = path_from(&tokens, at, "", &mut paths).max(at + 1);
+    }
+    paths
+}
+
+/// Reads the path at `at`, all its branches below `prefix`; where it ends.
+fn path_from(tokens: &[&str], mut at: usize, prefix: &str, paths: &mut Vec<String>) -> usize {
+    let mut path = prefix.to_owned();
+    while let Some(token) = tokens.get(at) {
+        if *token == "{" && path.ends_with("::") {
+            at += 1;
+            while at < tokens.len() && tokens[at] != "}" {
+                at = path_from(tokens, at, &path, paths).max(at + 1);
+            }
+            return at + 1;
+        }
+        if !(token.starts_with(is_word) || *token == "*" && path.ends_with("::")) {
+            break;
+        }
+        path.push_str(token);
+        at += 1;
+        if tokens.get(at..at + 2) != Some(&[":", ":"]) {
+            break;
+        }
+        path.push_str("::");
+        at += 2;
+    }
+    if path != prefix {
+        // `{self, …}` names its parent.
+        paths.push(path.trim_end_matches("::self").to_owned());
+    }
+    at
+}
+
+// --- the rules ------------------------------------------------------------------------------------------------------
+
+/// `unsafe` only where the list allows it, and each block and impl with its reason.
+fn unsafe_violations(file: &str, layers: &Layers, allowed: &[&str]) -> Vec<String> {
+    let mut violations = Vec::new();
+    let mut uses = 0;
+    for (index, line) in layers.code.iter().enumerate() {
+        let words = tokens(line);
+        for (at, _) in words.iter().enumerate().filter(|(_, word)| **word == "unsafe") {
+            uses += 1;
+            let line_after = layers.code[index + 1..].iter().find(|line| !line.trim().is_empty());
+            let next = words.get(at + 1).copied();
+            let next = next.or_else(|| tokens(line_after?).first().copied());
+            if matches!(next, Some("{" | "impl")) && !has_safety_comment(layers, index) {
+                violations.push(format!("{file}:{}: unsafe without a SAFETY comment above it", index + 1));
+            }
+        }
+    }
+    match (uses, allowed.contains(&file)) {
+        (1.., false) => violations.push(format!("{file}: unsafe in a file that is not on the list")),
+        (0, true) => violations.push(format!("{file}: on the list of files with unsafe, but has none")),
+        _ => {}
+    }
+    violations
+}
+
+/// Whether the statement that line `index` belongs to has a comment with `SAFETY:` on it or just above it.
+fn has_safety_comment(layers: &Layers, index: usize) -> bool {
+    let has_reason = |line: usize| layers.comments[line].contains("SAFETY:");
+    if has_reason(index) {
+        return true;
+    }
+    let mut above = (0..index).rev().peekable();
+    // Up to where the statement begins …
+    while let Some(&line) = above.peek() {
+        let code = layers.code[line].trim();
+        if code.is_empty() || code.ends_with([';', '{', '}']) {
+            break;
+        }
+        above.next();
+    }
+    // … and through the comment there.
+    above
+        .take_while(|&line| layers.code[line].trim().is_empty() && !layers.comments[line].trim().is_empty())
+        .any(has_reason)
+}
+
+fn length_violations(file: &str, source: &str, exceptions: &[(&str, &str)]) -> Vec<String> {
+    let lines = source.lines().count();
+    let excepted = exceptions.iter().any(|(name, _)| *name == file);
+    match (lines > LINES_MOST, excepted) {
+        (true, false) => vec![format!("{file}: {lines} lines, at most {LINES_MOST}")],
+        (false, true) => vec![format!("{file}: on the list of long files, but has only {lines} lines")],
+        _ => Vec::new(),
+    }
+}
+
+/// What a crate's manifest says against the table of directions. Tests may use what they like.
+fn dependency_violations(name: &str, manifest: &str, table: &[(&str, &[&str])]) -> Vec<String> {
+    if DRAWER_NAMES.contains(&name) {
+        return vec![format!("crates/{name}: a name that says nothing")];
+    }
+    let Some((_, allowed)) = table.iter().find(|(known, _)| *known == name) else {
+        return vec![format!("crates/{name}: not in the table of dependencies; add it there")];
+    };
+    let mut violations = Vec::new();
+    let mut section = "";
+    for line in manifest.lines().map(str::trim) {
+        if let Some(header) = line.strip_prefix('[') {
+            section = header.trim_end_matches(']');
+        }
+        let in_dependencies = section.ends_with("dependencies") && !section.ends_with("dev-dependencies");
+        let own_table = section.rsplit_once("dependencies.").filter(|(kind, _)| *kind != "dev-");
+        let entry = match own_table {
+            Some((_, entry)) if line.starts_with('[') => entry,
+            None if in_dependencies => line,
+            _ => continue,
+        };
+        let Some(rest) = entry.trim_matches('"').strip_prefix("longhaul-") else {
+            continue;
+        };
+        let other = rest.split(|c: char| !is_word(c) && c != '-').next().unwrap_or(rest);
+        if !allowed.contains(&other) {
+            violations.push(format!("crates/{name} may not depend on {other}: dependencies run downwards"));
+        }
+    }
+    violations
+}
+
+/// Clocks, threads and sockets in code that must be driven.
+fn driving_violations(file: &str, layers: &Layers, exceptions: &[(&str, &str)]) -> Vec<String> {
+    if exceptions.iter().any(|(name, _)| *name == file) {
+        return Vec::new();
+    }
+    let is_banned = |path: &String| {
+        let whole = path.trim_end_matches("::*");
+        let is_or_is_below = |banned: &&str| *whole == **banned || whole.starts_with(&format!("{banned}::"));
+        let is_parent = |banned: &&str| banned.rsplit_once("::").is_some_and(|(parent, _)| parent == whole);
+        // `std` alone stands in `use std::…` only with `*`; `std::time` alone would let `time::Instant` pass.
+        DRIVERS_ONLY.iter().any(is_or_is_below)
+            || whole != "std" && DRIVERS_ONLY.iter().any(is_parent)
+            || path == "std::*"
+    };
+    let found = paths(&layers.code_before_tests());
+    found
+        .into_iter()
+        .filter(is_banned)
+        .map(|path| format!("{file}: {path} in code that is driven; time and packets come in as arguments"))
+        .collect()
+}
+
+/// Paths that exist on one machine only.
+fn machine_path_violations(file: &str, text: &str, machine_paths: &[&str]) -> Vec<String> {
+    let mut violations = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        for path in machine_paths {
+            // `$folder/x/` and `a/x/` are something else: an absolute path has nothing before it.
+            let is_absolute =
+                |at: usize| !line[..at].ends_with(|c: char| is_word(c) || matches!(c, '-' | '.' | '}' | ')' | '*'));
+            if line.match_indices(path).any(|(at, _)| is_absolute(at)) {
+                violations.push(format!("{file}:{}: a path of one machine, {path}", index + 1));
+            }
+        }
+    }
+    violations
+}
+
+// --- the repository -------------------------------------------------------------------------------------------------
+
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).expect("this crate lies two folders below the root").to_owned()
+}
+
+/// All text files under the root with their names relative to it, sorted; build output and git's own are left out.
+fn files() -> Vec<(String, String)> {
+    fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).expect("a folder of the repository can be read") {
+            let entry = entry.expect("an entry of the repository can be read");
+            let name = entry.file_name();
+            let kind = entry.file_type().expect("an entry has a type");
+            if kind.is_dir() && name != "target" && name != ".git" {
+                walk(&entry.path(), found);
+            } else if kind.is_file() {
+                found.push(entry.path());
+            }
+        }
+    }
+    let root = root();
+    let mut found = Vec::new();
+    walk(&root, &mut found);
+    found.sort();
+    let texts = found.into_iter().filter_map(|path| {
+        let name = path.strip_prefix(&root).expect("it was found below the root");
+        let text = fs::read_to_string(&path).ok()?;
+        Some((name.to_string_lossy().into_owned(), text))
+    });
+    texts.collect()
+}
+
+fn rust_files() -> Vec<(String, String)> {
+    let files: Vec<_> = files().into_iter().filter(|(name, _)| name.ends_with(".rs")).collect();
+    assert!(files.len() > 20, "the walk has missed the sources: {} found", files.len());
+    files
+}
+
+#[track_caller]
+fn assert_none(violations: &[String]) {
+    assert!(violations.is_empty(), "\n{}\n", violations.join("\n"));
+}
+
+#[test]
+fn unsafe_stands_where_the_list_says_and_has_its_reason() {
+    let files = rust_files();
+    let mut violations = Vec::new();
+    for (file, source) in &files {
+        violations.extend(unsafe_violations(file, &Layers::of(source), UNSAFE_ALLOWED));
+    }
+    for listed in UNSAFE_ALLOWED {
+        if !files.iter().any(|(file, _)| file == listed) {
+            violations.push(format!("{listed}: on the list of files with unsafe, but does not exist"));
+        }
+    }
+    assert_none(&violations);
+}
+
+#[test]
+fn files_are_short() {
+    let files = rust_files();
+    let check = |(file, source): &(String, String)| length_violations(file, source, LONG_FILES);
+    assert_none(&files.iter().flat_map(check).collect::<Vec<_>>());
+}
+
+#[test]
+fn dependencies_run_downwards() {
+    let mut violations = Vec::new();
+    for (file, manifest) in files() {
+        let name = file.strip_prefix("crates/").and_then(|rest| rest.strip_suffix("/Cargo.toml"));
+        if let Some(name) = name {
+            violations.extend(dependency_violations(name, &manifest, DEPENDENCIES));
+        }
+    }
+    assert_none(&violations);
+}
+
+#[test]
+fn protocol_code_is_driven() {
+    let mut violations = Vec::new();
+    for (file, source) in rust_files() {
+        if DRIVEN_CRATES.iter().any(|name| file.starts_with(&format!("crates/{name}/src/"))) {
+            violations.extend(driving_violations(&file, &Layers::of(&source), DRIVERS));
+        }
+    }
+    assert_none(&violations);
+}
+
+#[test]
+fn no_path_of_one_machine_is_committed() {
+    let check = |(file, text): &(String, String)| machine_path_violations(file, text, MACHINE_PATHS);
+    assert_none(&files().iter().flat_map(check).collect::<Vec<_>>());
+}
+
+// --- the rules, on planted violations -------------------------------------------------------------------------------
+
+#[test]
+fn comments_and_literals_are_not_code() {
+    let source = "let a = \"unsafe\"; // unsafe\n/* unsafe /* unsafe */ unsafe */ let b = r#\"\"unsafe\"#;\n\
+                  let c = 'u'; let d: &'static str = b\"\\\"unsafe\"; let e = '\\''; let f = br\"unsafe\";";
+    let layers = Layers::of(source);
+    let code = layers.code.join("\n");
+    assert!(!code.contains("unsafe"), "{code}");
+    for word in ["a", "b", "c", "d", "e", "f", "static", "str"] {
+        assert!(tokens(&code).contains(&word), "{word} is missing in {code}");
+    }
+    assert_eq!(layers.comments.join("\n").matches("unsafe").count(), 4);
+    assert_eq!(layers.code.len(), 3);
+}
+
+#[test]
+fn planted_unsafe_is_found() {
+    let check = |source: &str, allowed: &[&str]| unsafe_violations("a.rs", &Layers::of(source), allowed).len();
+    let good = "// SAFETY: it is fine.\nlet x =\n    unsafe { f() };\n";
+    assert_eq!(check(good, &["a.rs"]), 0);
+    assert_eq!(check(good, &[]), 1);
+    assert_eq!(check("fn safe() {}", &["a.rs"]), 1);
+    assert_eq!(check("fn safe() {}", &[]), 0);
+    assert_eq!(check("#![deny(unsafe_code)]", &[]), 0);
+    // A declaration states its contract in its documentation; clippy checks that.
+    assert_eq!(check("unsafe fn f();", &["a.rs"]), 0);
+    assert_eq!(check("unsafe\n{ f() }", &["a.rs"]), 1);
+    assert_eq!(check("unsafe impl Send for T {}", &["a.rs"]), 1);
+    // Somebody else's reason does not count, nor one above a blank line.
+    assert_eq!(check("// SAFETY: fine.\nunsafe { f() };\nunsafe { g() };", &["a.rs"]), 1);
+    assert_eq!(check("// SAFETY: fine.\n\nunsafe { f() };", &["a.rs"]), 1);
+}
+
+#[test]
+fn planted_long_files_are_found() {
+    let long = "x\n".repeat(LINES_MOST + 1);
+    assert_eq!(length_violations("a.rs", &long, &[]).len(), 1);
+    assert_eq!(length_violations("a.rs", &long, &[("a.rs", "a table")]).len(), 0);
+    assert_eq!(length_violations("a.rs", "x\n", &[("a.rs", "a table")]).len(), 1);
+}
+
+#[test]
+fn planted_upward_dependencies_are_found() {
+    let table: &[(&str, &[&str])] = &[("wire", &[]), ("softnic", &["wire"])];
+    let check = |name: &str, manifest: &str| dependency_violations(name, manifest, table).len();
+    assert_eq!(check("softnic", "[dependencies]\nlonghaul-wire.workspace = true\nserde = \"1\""), 0);
+    assert_eq!(check("wire", "[dependencies]\nlonghaul-softnic.workspace = true"), 1);
+    assert_eq!(check("wire", "[dependencies]\nlonghaul-softnic = { path = \"../softnic\" }"), 1);
+    assert_eq!(check("wire", "[dependencies.longhaul-softnic]\nworkspace = true"), 1);
+    assert_eq!(check("wire", "[build-dependencies]\nlonghaul-softnic.workspace = true"), 1);
+    assert_eq!(check("wire", "[target.'cfg(unix)'.dependencies]\nlonghaul-softnic.workspace = true"), 1);
+    assert_eq!(check("wire", "[dev-dependencies]\nlonghaul-softnic.workspace = true"), 0);
+    assert_eq!(check("wire", "[dev-dependencies.longhaul-softnic]\nworkspace = true"), 0);
+    assert_eq!(check("utils", ""), 1);
+    assert_eq!(check("unknown", ""), 1);
+}
+
+#[test]
+fn planted_clocks_threads_and_sockets_are_found() {
+    let check = |source: &str| driving_violations("a.rs", &Layers::of(source), &[]).len();
+    assert_eq!(check("use std::time::Instant;"), 1);
+    assert_eq!(check("use std::{net::IpAddr, time::{Duration, SystemTime}};"), 1);
+    assert_eq!(check("use std::time::{self, Duration};"), 1);
+    assert_eq!(check("use std::time::*;"), 1);
+    assert_eq!(check("let now = std :: time :: Instant :: now();"), 1);
+    assert_eq!(check("std::thread::spawn(|| {});"), 1);
+    assert_eq!(check("use std::{fmt, thread};"), 1);
+    assert_eq!(check("use std::net::{IpAddr, UdpSocket as Socket};"), 1);
+    let fine = "use std::time::Duration; use longhaul_time::Instant; use std::net::{IpAddr, Ipv4Addr}; // std::thread";
+    assert_eq!(check(fine), 0);
+    assert_eq!(check("fn f() {}\n#[cfg(test)]\nmod tests { use std::thread; }"), 0);
+    let layers = Layers::of("use std::thread;");
+    assert_eq!(driving_violations("a.rs", &layers, &[("a.rs", "the driver")]).len(), 0);
+}
+
+#[test]
+fn planted_machine_paths_are_found() {
+    let check = |text: &str| machine_path_violations("a.md", text, &["/home/me/"]).len();
+    assert_eq!(check("see /home/me/notes\nand `/home/me/x`"), 2);
+    assert_eq!(check("$root/home/me/x, a/home/me/"), 0);
+}
