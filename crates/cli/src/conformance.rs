@@ -4,8 +4,11 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use indicatif::{ProgressBar, ProgressStyle};
 use longhaul_testbed::conformance::{self, Environment, Remark, Report, Test, Verdict, VirtualTime};
 use serde_json::{Value, json};
+
+use crate::exit;
 
 /// Run the verbs conformance suite on a device
 #[derive(Debug, clap::Args)]
@@ -31,22 +34,16 @@ pub(crate) struct Arguments {
     seed: u64,
 }
 
-/// A check failed.
-const EXIT_FAILED: u8 = 1;
-/// The arguments fit nothing.
-const EXIT_USAGE: u8 = 2;
-/// Something is missing on this host.
-const EXIT_MISSING: u8 = 3;
-
 /// A device that can be tested.
 struct Testable {
     /// What users call it.
     name: &'static str,
-    open: fn(&Arguments) -> Box<dyn Environment>,
+    /// Says what is missing when it cannot be opened.
+    open: fn(&Arguments) -> Result<Box<dyn Environment>, String>,
 }
 
 const DEVICES: &[Testable] =
-    &[Testable { name: "softnic", open: |arguments| Box::new(VirtualTime::new(arguments.seed)) }];
+    &[Testable { name: "softnic", open: |arguments| Ok(Box::new(VirtualTime::new(arguments.seed))) }];
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
@@ -55,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         tests.retain(|test| test.name().contains(text.as_str()));
         if tests.is_empty() {
             eprintln!("no test's name contains \"{text}\"; `longhaul conformance --list` prints the names");
-            return ExitCode::from(EXIT_USAGE);
+            return ExitCode::from(exit::USAGE);
         }
     }
     if arguments.list {
@@ -66,15 +63,27 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let Some(device) = DEVICES.iter().find(|device| device.name == name) else {
         let known: Vec<&str> = DEVICES.iter().map(|device| device.name).collect();
         eprintln!("there is no device \"{name}\" here; available: {}", known.join(", "));
-        return ExitCode::from(EXIT_MISSING);
+        return ExitCode::from(exit::MISSING);
     };
-    let mut environment = (device.open)(arguments);
+    let mut environment = match (device.open)(arguments) {
+        Ok(environment) => environment,
+        Err(missing) => {
+            eprintln!("{name} cannot be tested here: {missing}");
+            return ExitCode::from(exit::MISSING);
+        }
+    };
     let begin = Instant::now();
+    // On standard error, and only when that is a terminal.
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("a valid template");
+    let progress = ProgressBar::new(tests.len() as u64).with_style(style);
     let report = conformance::run(&mut *environment, &tests, |test, verdict| {
+        progress.inc(1);
+        progress.set_message(test.name().to_owned());
         if let Verdict::Failed(message) = verdict {
-            eprintln!("failed: {}: {message}", test.name());
+            progress.suspend(|| eprintln!("failed: {}: {message}", test.name()));
         }
     });
+    progress.finish_and_clear();
     let seconds = begin.elapsed().as_secs_f64();
     match arguments.json {
         true => println!("{}", to_json(name, &report, seconds)),
@@ -82,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
     match report.is_good() {
         true => ExitCode::SUCCESS,
-        false => ExitCode::from(EXIT_FAILED),
+        false => ExitCode::from(exit::FAILED),
     }
 }
 

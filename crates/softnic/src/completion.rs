@@ -21,6 +21,8 @@ pub(crate) struct CompletionQueue {
     armed: Armed,
     /// Queue pairs that complete into it.
     pub(crate) users: u32,
+    /// The program has dropped it; it goes with its last user.
+    pub(crate) is_abandoned: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +53,7 @@ impl CompletionQueue {
             channel,
             armed: Armed::No,
             users: 0,
+            is_abandoned: false,
         }
     }
 

@@ -56,6 +56,13 @@ impl Shared {
         self.nic.lock().expect("no other thread has panicked inside the device")
     }
 
+    /// For destructors: a device that has panicked needs no tidying, and a second panic would abort the process.
+    fn tidy(&self, work: impl FnOnce(&mut Nic)) {
+        if let Ok(mut nic) = self.nic.lock() {
+            work(&mut nic);
+        }
+    }
+
     /// Run a call and tell the driver if it made work.
     fn with<R>(&self, call: impl FnOnce(&mut Nic) -> R) -> R {
         let mut nic = self.lock();
@@ -250,7 +257,7 @@ impl raw::CompletionChannel for CompletionChannel {
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
-        self.shared.lock().shared.channels.remove(self.key);
+        self.shared.tidy(|nic| drop(nic.shared.channels.remove(self.key)));
     }
 }
 
@@ -304,9 +311,7 @@ impl raw::CompletionQueue for CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        let mut nic = self.shared.lock();
-        // Raw callers may drop a queue before its queue pairs; those then complete into nothing. The safe layer does not.
-        nic.shared.completion_queues.remove(self.key);
+        self.shared.tidy(|nic| nic.shared.abandon_completion_queue(self.key));
     }
 }
 
@@ -388,11 +393,8 @@ impl raw::ProtectionDomain for ProtectionDomain {
             }
         }
         check_count("queue pairs", nic.queue_pairs.len() as u64, nic.config().queue_pairs_max.into())?;
-        for queue in [send_completions, receive_completions] {
-            if let Some(queue) = nic.shared.completion_queues.get_mut(queue) {
-                queue.users += 1;
-            }
-        }
+        nic.shared.join_completion_queue(send_completions);
+        nic.shared.join_completion_queue(receive_completions);
         let (key, number) = nic.insert_queue_pair(|number| Identity {
             number,
             transport: init.transport,
@@ -441,8 +443,9 @@ impl raw::MemoryRegion for MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // `Gone` when the program has done it.
-        let _ = raw::MemoryRegion::deregister(self);
+        if !*self.is_deregistered.get_mut() {
+            self.shared.tidy(|nic| drop(nic.shared.memory.deregister(self.key)));
+        }
     }
 }
 
@@ -545,6 +548,6 @@ impl raw::QueuePair for QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        self.shared.lock().remove_queue_pair(self.key);
+        self.shared.tidy(|nic| drop(nic.remove_queue_pair(self.key)));
     }
 }

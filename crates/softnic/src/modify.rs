@@ -78,7 +78,8 @@ impl Nic {
             queue_pair.requester.next_psn = Psn::new(first);
             queue_pair.reliable.start(Psn::new(first));
         }
-        if attributes.rate_limit_kilobits_per_second.is_some() || to == QueuePairState::ReadyToSend {
+        let is_starting = from == QueuePairState::ReadyToReceive && to == QueuePairState::ReadyToSend;
+        if attributes.rate_limit_kilobits_per_second.is_some() || is_starting {
             let limit = match queue_pair.settings.rate_limit_kilobits_per_second {
                 0 => config.default_rate_bits_per_second,
                 kilobits => Some(u64::from(kilobits) * 1000),

@@ -276,12 +276,11 @@ impl Nic {
     }
 
     fn handle_deadlines(&mut self, now: Instant) {
-        while let Some((at, number)) = self.timers.pop_due(now) {
+        while let Some(number) = self.timers.next_due(now) {
             let key = QueuePairKey::from(slotmap::KeyData::from_ffi(number));
-            let Some(queue_pair) = self.queue_pairs.get_mut(key) else {
-                continue;
-            };
-            Timers::<u64>::came_up(at, &mut queue_pair.scheduled);
+            // Its entry goes with a queue pair (`remove_queue_pair`), so there is one.
+            let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return };
+            self.timers.cancel(number, &mut queue_pair.scheduled);
             rc_requester::handle_deadline(queue_pair, &mut self.shared, now);
             self.activate(key);
             self.schedule(key, now);
@@ -323,15 +322,14 @@ impl Nic {
 
     /// Forget a queue pair. `false` when it is gone already.
     pub(crate) fn remove_queue_pair(&mut self, key: QueuePairKey) -> bool {
-        let Some(queue_pair) = self.queue_pairs.remove(key) else {
+        let Some(mut queue_pair) = self.queue_pairs.remove(key) else {
             return false;
         };
+        self.timers.cancel(key.data().as_ffi(), &mut queue_pair.scheduled);
         self.numbers.remove(&queue_pair.identity.number);
         self.memberships.retain(|(_, member)| *member != key);
         for queue in [queue_pair.identity.send_completions, queue_pair.identity.receive_completions] {
-            if let Some(queue) = self.shared.completion_queues.get_mut(queue) {
-                queue.users -= 1;
-            }
+            self.shared.leave_completion_queue(queue);
         }
         true
     }

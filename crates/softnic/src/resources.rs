@@ -36,6 +36,31 @@ impl Resources {
         }
     }
 
+    /// A queue pair begins to use a completion queue.
+    pub(crate) fn join_completion_queue(&mut self, key: CompletionQueueKey) {
+        if let Some(queue) = self.completion_queues.get_mut(key) {
+            queue.users += 1;
+        }
+    }
+
+    /// A queue pair has stopped using a completion queue; the last one takes an abandoned queue with it.
+    pub(crate) fn leave_completion_queue(&mut self, key: CompletionQueueKey) {
+        if let Some(queue) = self.completion_queues.get_mut(key) {
+            queue.users -= 1;
+            if queue.users == 0 && queue.is_abandoned {
+                self.completion_queues.remove(key);
+            }
+        }
+    }
+
+    /// The program has dropped a completion queue. Queue pairs keep theirs alive.
+    pub(crate) fn abandon_completion_queue(&mut self, key: CompletionQueueKey) {
+        match self.completion_queues.get_mut(key) {
+            Some(queue) if queue.users > 0 => queue.is_abandoned = true,
+            _ => drop(self.completion_queues.remove(key)),
+        }
+    }
+
     /// Put a completion into its queue, and raise the events that follow.
     pub(crate) fn complete(&mut self, into: CompletionQueueKey, completion: WorkCompletion, solicited: bool) {
         match completion.status {

@@ -1,11 +1,11 @@
 //! Go-back-N, packet by packet: what is sent, when, and what completes.
 
-mod common;
+mod two_ends;
 
-use common::{FIRST_PSN, NOT_READY_12, Reliability, TIMEOUT_8, at, pair, pair_with};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{AsyncEventKind, CompletionStatus, QueuePairAttributes, QueuePairState, Transport};
 use longhaul_wire::{NakCode, Opcode, Syndrome};
+use two_ends::{FIRST_PSN, NOT_READY_12, Reliability, TIMEOUT_8, at, pair, pair_with};
 
 const RC: Transport = Transport::ReliableConnection;
 

@@ -55,33 +55,19 @@ struct End {
 fn open(world: &World, node: usize, transport: Transport) -> End {
     let device = world.device(node);
     let domain = device.allocate_protection_domain().expect("a new device has room");
-    let completions = device
-        .create_completion_queue(4 * DEPTH_PACKETS as u32)
-        .expect("a new device has room");
+    let completions = device.create_completion_queue(4 * DEPTH_PACKETS as u32).expect("a new device has room");
     let limits = QueuePairLimits {
         send_requests: DEPTH_PACKETS as u32,
         receive_requests: 2 * DEPTH_PACKETS as u32,
         ..Default::default()
     };
-    let options = QueuePairOptions {
-        limits,
-        ..Default::default()
-    };
-    let queue_pair = domain
-        .create_queue_pair(transport, &completions, &completions, &options)
-        .expect("a new device has room");
+    let options = QueuePairOptions { limits, ..Default::default() };
+    let queue_pair =
+        domain.create_queue_pair(transport, &completions, &completions, &options).expect("a new device has room");
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-    let region = domain
-        .register(vec![0x5a; BUFFER_BYTES], access)
-        .expect("a new device has room");
-    queue_pair
-        .modify(&QueuePairAttributes::init_connected(access))
-        .expect("INIT follows RESET");
-    End {
-        completions,
-        queue_pair,
-        region,
-    }
+    let region = domain.register(vec![0x5a; BUFFER_BYTES], access).expect("a new device has room");
+    queue_pair.modify(&QueuePairAttributes::init_connected(access)).expect("INIT follows RESET");
+    End { completions, queue_pair, region }
 }
 
 fn connect(world: &World, end: &End, peer_node: usize, peer: &End, transport: Transport) {
@@ -167,30 +153,18 @@ fn unreliable(world: &mut World, sender: &End, receiver: &End, packets: u64) -> 
     let mut arrived = 0;
     while arrived < packets {
         while bursts_in_flight < DEPTH_PACKETS / BURST_PACKETS {
-            sender
-                .queue_pair
-                .post_write_burst(&burst)
-                .expect("room for the bursts in flight");
+            sender.queue_pair.post_write_burst(&burst).expect("room for the bursts in flight");
             bursts_in_flight += 1;
         }
         world.run_for(TICK);
-        bursts_in_flight -= sender
-            .completions
-            .poll(&mut completions)
-            .expect("the queue is large enough");
+        bursts_in_flight -= sender.completions.poll(&mut completions).expect("the queue is large enough");
         loop {
-            let count = receiver
-                .completions
-                .poll(&mut completions)
-                .expect("the queue is large enough");
+            let count = receiver.completions.poll(&mut completions).expect("the queue is large enough");
             if count == 0 {
                 break;
             }
             arrived += count as u64;
-            receiver
-                .queue_pair
-                .post_receive(&receives[..count])
-                .expect("as many as were consumed");
+            receiver.queue_pair.post_receive(&receives[..count]).expect("as many as were consumed");
         }
     }
     arrived
@@ -204,21 +178,12 @@ fn reliable(world: &mut World, sender: &End, receiver: &End, packets: u64) -> u6
     let mut done = 0;
     while done * (MESSAGE_BYTES as u64 / u64::from(PACKET_BYTES)) < packets {
         while in_flight < RELIABLE_DEPTH {
-            sender
-                .queue_pair
-                .post_send(&[request])
-                .expect("room for the messages in flight");
+            sender.queue_pair.post_send(&[request]).expect("room for the messages in flight");
             in_flight += 1;
         }
         world.run_for(TICK);
-        let count = sender
-            .completions
-            .poll(&mut completions)
-            .expect("the queue is large enough");
-        assert!(
-            completions[..count].iter().all(WorkCompletion::is_success),
-            "nothing fails on a perfect link"
-        );
+        let count = sender.completions.poll(&mut completions).expect("the queue is large enough");
+        assert!(completions[..count].iter().all(WorkCompletion::is_success), "nothing fails on a perfect link");
         in_flight -= count;
         done += count as u64;
     }

@@ -33,11 +33,7 @@ pub struct VirtualNic {
 impl VirtualNic {
     /// The node for a device. Nobody else may drive the device.
     pub fn new(device: Device) -> Self {
-        VirtualNic {
-            device,
-            loopback: VecDeque::new(),
-            deadline: None,
-        }
+        VirtualNic { device, loopback: VecDeque::new(), deadline: None }
     }
 
     /// The device.
@@ -84,11 +80,7 @@ impl Node for VirtualNic {
                 io.recycle(frame);
             }
         }
-        let mut sink = VirtualSink {
-            backlog_bytes: io.egress_backlog_bytes(WIRE),
-            io,
-            loopback: &mut self.loopback,
-        };
+        let mut sink = VirtualSink { backlog_bytes: io.egress_backlog_bytes(WIRE), io, loopback: &mut self.loopback };
         nic.poll(now, &mut sink);
         self.deadline = Self::plan_next(&nic, !self.loopback.is_empty(), now, io);
     }
@@ -189,10 +181,12 @@ impl TransmitSink for VirtualSink<'_, '_> {
             icrc::write(&scope, datagram);
         }
         write_headers(headers, route, bytes as u16);
-        let frame = Frame {
-            bytes: packet,
-            elided_bytes,
-        };
+        let frame = Frame { bytes: packet, elided_bytes };
+        // A device hears its own datagrams to a group, as sockets do unless told otherwise.
+        if route.destination.is_multicast() && self.loopback.len() < LOOPBACK_FRAMES_MAX {
+            let copy = self.io.copy(&frame);
+            self.loopback.push_back(copy);
+        }
         if route.destination == route.source {
             if self.loopback.len() < LOOPBACK_FRAMES_MAX {
                 self.loopback.push_back(frame);
@@ -223,12 +217,7 @@ fn write_headers(buffer: &mut [u8], route: &Route, datagram_bytes: u16) {
                 destination,
             };
             header.checksum = header.computed_checksum();
-            (
-                ipv4::Ipv4::new_checked(ip)
-                    .map(|mut view| header.emit(&mut view))
-                    .is_ok(),
-                rest,
-            )
+            (ipv4::Ipv4::new_checked(ip).map(|mut view| header.emit(&mut view)).is_ok(), rest)
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             let (ip, rest) = buffer.split_at_mut(ipv6::HEADER_BYTES);
@@ -241,12 +230,7 @@ fn write_headers(buffer: &mut [u8], route: &Route, datagram_bytes: u16) {
                 source,
                 destination,
             };
-            (
-                ipv6::Ipv6::new_checked(ip)
-                    .map(|mut view| header.emit(&mut view))
-                    .is_ok(),
-                rest,
-            )
+            (ipv6::Ipv6::new_checked(ip).map(|mut view| header.emit(&mut view)).is_ok(), rest)
         }
         _ => (false, buffer),
     };

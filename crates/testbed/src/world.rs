@@ -137,17 +137,9 @@ impl World {
             let count = nics.len();
             let route: Route = Box::new(move |frame| node_of(frame).filter(|node| *node < count));
             let switch = simulation.add_node(WorldNode::Switch(Switch::new(route)));
-            nics.iter()
-                .enumerate()
-                .map(|(port, nic)| join(&mut simulation, *nic, switch, port))
-                .collect()
+            nics.iter().enumerate().map(|(port, nic)| join(&mut simulation, *nic, switch, port)).collect()
         };
-        World {
-            simulation,
-            nics,
-            devices,
-            links,
-        }
+        World { simulation, nics, devices, links }
     }
 
     /// The device of a node.
@@ -196,9 +188,7 @@ impl World {
     pub fn set_link_profile(&mut self, profile: Profile) {
         for &link in &self.links {
             for direction in [Direction::Forward, Direction::Backward] {
-                self.simulation
-                    .set_profile(link, direction, profile.clone())
-                    .expect("a valid profile");
+                self.simulation.set_profile(link, direction, profile.clone()).expect("a valid profile");
             }
         }
     }
@@ -206,12 +196,9 @@ impl World {
     /// Write everything that passes the devices' ports from now on to a pcapng file.
     pub fn capture_to(&mut self, path: &Path) -> io::Result<()> {
         let file = io::BufWriter::new(std::fs::File::create(path)?);
-        self.simulation
-            .start_capture(Capture::new(file).map_err(io::Error::other)?);
+        self.simulation.start_capture(Capture::new(file).map_err(io::Error::other)?);
         for (index, &nic) in self.nics.iter().enumerate() {
-            self.simulation
-                .capture_node(nic, &format!("softnic{index}"))
-                .map_err(io::Error::other)?;
+            self.simulation.capture_node(nic, &format!("softnic{index}")).map_err(io::Error::other)?;
         }
         Ok(())
     }
@@ -228,10 +215,7 @@ impl World {
 
     /// Packets that devices have sent so far.
     pub fn packet_count(&self) -> u64 {
-        self.devices
-            .iter()
-            .map(|device| device.nic().counters().sent_pkts)
-            .sum()
+        self.devices.iter().map(|device| device.nic().counters().sent_pkts).sum()
     }
 
     fn wake_nics(&mut self) {

@@ -358,5 +358,5 @@ pub(super) fn empty_receives(receiver: &End, count: u64) -> Outcome {
     Ok(())
 }
 
-/// What most tests of a transport with another one need.
+/// What a test needs that every device can run.
 pub(super) const NOTHING: Capabilities = Capabilities::empty();

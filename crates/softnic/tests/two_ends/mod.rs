@@ -13,28 +13,29 @@ use longhaul_wire::{Opcode, Packet};
 
 /// A datagram on the test's wire.
 #[derive(Clone, Debug)]
-pub struct Datagram {
-    pub route: Route,
-    pub bytes: Vec<u8>,
+pub(crate) struct Datagram {
+    pub(crate) route: Route,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) elided_bytes: u32,
 }
 
 impl Datagram {
-    pub fn packet(&self) -> Packet<'_> {
+    pub(crate) fn packet(&self) -> Packet<'_> {
         Packet::parse(&self.bytes).expect("a device sends well-formed packets")
     }
 
-    pub fn opcode(&self) -> Opcode {
+    pub(crate) fn opcode(&self) -> Opcode {
         self.packet().headers.bth.opcode
     }
 
-    pub fn psn(&self) -> u32 {
+    pub(crate) fn psn(&self) -> u32 {
         self.packet().headers.bth.psn.value()
     }
 }
 
 /// Keeps what a device sends.
 #[derive(Default)]
-pub struct Outbox(pub Vec<Datagram>);
+pub(crate) struct Outbox(pub(crate) Vec<Datagram>);
 
 impl TransmitSink for Outbox {
     fn has_room(&self) -> bool {
@@ -45,27 +46,27 @@ impl TransmitSink for Outbox {
         &mut self,
         route: &Route,
         bytes: usize,
-        _elided_bytes: u32,
+        elided_bytes: u32,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut buffer = vec![0xee; bytes];
         fill(&mut buffer)?;
-        self.0.push(Datagram { route: *route, bytes: buffer });
+        self.0.push(Datagram { route: *route, bytes: buffer, elided_bytes });
         Ok(())
     }
 }
 
 /// One end.
-pub struct End {
-    pub device: Device,
-    pub domain: ProtectionDomain,
-    pub completions: CompletionQueue,
-    pub queue_pair: QueuePair,
-    pub region: MemoryRegion,
+pub(crate) struct End {
+    pub(crate) device: Device,
+    pub(crate) domain: ProtectionDomain,
+    pub(crate) completions: CompletionQueue,
+    pub(crate) queue_pair: QueuePair,
+    pub(crate) region: MemoryRegion,
 }
 
-pub const MTU: Mtu = Mtu::Bytes256;
-pub const REGION_BYTES: usize = 64 << 10;
+pub(crate) const MTU: Mtu = Mtu::Bytes256;
+pub(crate) const REGION_BYTES: usize = 64 << 10;
 
 impl End {
     fn new(address: &str, transport: Transport, change: impl FnOnce(&mut Config)) -> End {
@@ -81,58 +82,58 @@ impl End {
         End { device, domain, completions, queue_pair, region }
     }
 
-    pub fn address(&self) -> IpAddr {
+    pub(crate) fn address(&self) -> IpAddr {
         self.device.nic().config().addresses[0]
     }
 
     /// Have the device send what it has to send now.
-    pub fn poll(&self, now: Instant) -> Vec<Datagram> {
+    pub(crate) fn poll(&self, now: Instant) -> Vec<Datagram> {
         let mut outbox = Outbox::default();
         self.device.nic().poll(now, &mut outbox);
         outbox.0
     }
 
-    pub fn receive(&self, datagram: &Datagram, now: Instant) {
+    pub(crate) fn receive(&self, datagram: &Datagram, now: Instant) {
         self.receive_marked(datagram, now, datagram.route.traffic_class);
     }
 
-    pub fn receive_marked(&self, datagram: &Datagram, now: Instant, traffic_class: u8) {
+    pub(crate) fn receive_marked(&self, datagram: &Datagram, now: Instant, traffic_class: u8) {
         let received = Received {
             source: datagram.route.source,
             destination: datagram.route.destination,
             traffic_class,
             hop_limit: 63,
             datagram: &datagram.bytes,
-            elided_bytes: 0,
+            elided_bytes: datagram.elided_bytes,
         };
         self.device.nic().handle(&received, now);
     }
 
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.device.nic().next_deadline()
     }
 
-    pub fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         self.device.nic().counters()
     }
 
-    pub fn completions(&self) -> Vec<WorkCompletion> {
+    pub(crate) fn completions(&self) -> Vec<WorkCompletion> {
         std::iter::from_fn(|| self.completions.poll_one().unwrap()).collect()
     }
 
     /// Post a signalled WRITE of `length` bytes at the start of the peer's region.
-    pub fn post_write(&self, id: u64, length: usize, peer: &End) {
+    pub(crate) fn post_write(&self, id: u64, length: usize, peer: &End) {
         let entry = [self.region.entry(0..length)];
         let request = SendRequest::new(id, SendOperation::Write(peer.region.remote(0)), &entry);
         self.queue_pair.post_send(&[request]).unwrap();
     }
 
-    pub fn post_send(&self, id: u64, length: usize) {
+    pub(crate) fn post_send(&self, id: u64, length: usize) {
         let entry = [self.region.entry(0..length)];
         self.queue_pair.post_send(&[SendRequest::new(id, SendOperation::Send, &entry)]).unwrap();
     }
 
-    pub fn post_receive(&self, id: u64, length: usize) {
+    pub(crate) fn post_receive(&self, id: u64, length: usize) {
         let entry = [self.region.entry(0..length)];
         self.queue_pair.post_receive(&[ReceiveRequest { id, local: &entry }]).unwrap();
     }
@@ -140,11 +141,11 @@ impl End {
 
 /// Attributes of a connection that tests change.
 #[derive(Clone)]
-pub struct Reliability {
-    pub timeout: u8,
-    pub retry_count: u8,
-    pub receiver_not_ready_retry: u8,
-    pub min_receiver_not_ready_timer: u8,
+pub(crate) struct Reliability {
+    pub(crate) timeout: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) receiver_not_ready_retry: u8,
+    pub(crate) min_receiver_not_ready_timer: u8,
 }
 
 impl Default for Reliability {
@@ -154,18 +155,18 @@ impl Default for Reliability {
 }
 
 /// What time-out 8 means: 4.096 µs · 2^8.
-pub const TIMEOUT_8: Duration = Duration::from_nanos(4096 << 8);
+pub(crate) const TIMEOUT_8: Duration = Duration::from_nanos(4096 << 8);
 /// What receiver-not-ready timer 12 means (IBTA table 46).
-pub const NOT_READY_12: Duration = Duration::from_micros(640);
+pub(crate) const NOT_READY_12: Duration = Duration::from_micros(640);
 
-pub const FIRST_PSN: u32 = 0xff_fffd;
+pub(crate) const FIRST_PSN: u32 = 0xff_fffd;
 
 /// Two connected ends.
-pub fn pair(transport: Transport) -> (End, End) {
+pub(crate) fn pair(transport: Transport) -> (End, End) {
     pair_with(transport, Reliability::default(), |_| ())
 }
 
-pub fn pair_with(transport: Transport, reliability: Reliability, change: impl Fn(&mut Config)) -> (End, End) {
+pub(crate) fn pair_with(transport: Transport, reliability: Reliability, change: impl Fn(&mut Config)) -> (End, End) {
     let one = End::new("10.0.0.1", transport, &change);
     let two = End::new("10.0.0.22", transport, &change);
     for (end, peer) in [(&one, &two), (&two, &one)] {
@@ -196,6 +197,6 @@ impl IntoGid for IpAddr {
     }
 }
 
-pub fn at(micros: u64) -> Instant {
+pub(crate) fn at(micros: u64) -> Instant {
     Instant::from_nanos(micros * 1000)
 }
