@@ -57,7 +57,7 @@ impl Shared {
     }
 
     /// For destructors: a device that has panicked needs no tidying, and a second panic would abort the process.
-    fn tidy(&self, work: impl FnOnce(&mut Nic)) {
+    fn tidy<R>(&self, work: impl FnOnce(&mut Nic) -> R) {
         if let Ok(mut nic) = self.nic.lock() {
             work(&mut nic);
         }
@@ -257,7 +257,7 @@ impl raw::CompletionChannel for CompletionChannel {
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
-        self.shared.tidy(|nic| drop(nic.shared.channels.remove(self.key)));
+        self.shared.tidy(|nic| nic.shared.channels.remove(self.key));
     }
 }
 
@@ -444,7 +444,7 @@ impl raw::MemoryRegion for MemoryRegion {
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
         if !*self.is_deregistered.get_mut() {
-            self.shared.tidy(|nic| drop(nic.shared.memory.deregister(self.key)));
+            self.shared.tidy(|nic| nic.shared.memory.deregister(self.key));
         }
     }
 }
@@ -548,6 +548,6 @@ impl raw::QueuePair for QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        self.shared.tidy(|nic| drop(nic.remove_queue_pair(self.key)));
+        self.shared.tidy(|nic| nic.remove_queue_pair(self.key));
     }
 }
