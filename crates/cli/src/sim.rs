@@ -1,6 +1,7 @@
 //! `longhaul sim`: scenarios on virtual time, from a seed. One file a scenario.
 
 mod soak;
+mod throughput;
 
 use std::process::ExitCode;
 
@@ -14,11 +15,13 @@ pub(crate) struct Arguments {
 #[derive(Debug, clap::Subcommand)]
 enum Scenario {
     Soak(soak::Arguments),
+    Throughput(throughput::Arguments),
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     match &arguments.scenario {
         Scenario::Soak(arguments) => soak::run(arguments),
+        Scenario::Throughput(arguments) => throughput::run(arguments),
     }
 }

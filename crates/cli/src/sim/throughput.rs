@@ -105,7 +105,8 @@ fn to_json(measurements: &[Measurement], limit: f64) -> Value {
 }
 
 fn to_table(measurements: &[Measurement], limit: f64) -> String {
-    let mut table = format!("{:<26} {:>8} {:>14} {:>10}\n", "traffic, 4 KiB packets", "payload", "packets/s", "of limit");
+    let mut table =
+        format!("{:<26} {:>8} {:>14} {:>10}\n", "traffic, 4 KiB packets", "payload", "packets/s", "of limit");
     table += &format!("{:<26} {:>8} {:>14.0} {:>10}\n", "limit: copies and ICRCs", "copied", limit, "1.00");
     for measurement in measurements {
         let payload = match measurement.payload {

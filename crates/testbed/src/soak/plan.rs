@@ -11,15 +11,15 @@ use longhaul_verbs::{Mtu, QueuePairLimits, Transport};
 use super::dice::Dice;
 use crate::checker::NetworkFacts;
 
-/// Who shares completion queues.
+/// Who has completion queues of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CompletionQueueSharing {
     /// One for everything on a node.
-    PerNode,
+    Node,
     /// One for sends and one for receives on each node.
-    PerNodeAndDirection,
+    NodeAndDirection,
     /// Two for each queue pair.
-    PerQueuePair,
+    QueuePair,
 }
 
 /// Two queue pairs that are connected, or two that send each other datagrams.
@@ -91,9 +91,9 @@ impl Plan {
             network,
             pairs,
             sharing: dice.pick(&[
-                CompletionQueueSharing::PerNode,
-                CompletionQueueSharing::PerNodeAndDirection,
-                CompletionQueueSharing::PerQueuePair,
+                CompletionQueueSharing::Node,
+                CompletionQueueSharing::NodeAndDirection,
+                CompletionQueueSharing::QueuePair,
             ]),
             message_bytes_max: dice.pick(&[512, 4096, 16 << 10, 32 << 10]),
             has_late_receives: dice.chance(40),

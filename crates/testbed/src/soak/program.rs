@@ -148,16 +148,16 @@ impl Program {
     fn create_completion_queues(&mut self, world: &World) {
         let room: u32 = 4096;
         let count_of = |sharing| match sharing {
-            CompletionQueueSharing::PerNode => 1,
-            CompletionQueueSharing::PerNodeAndDirection => 2,
-            CompletionQueueSharing::PerQueuePair => 0,
+            CompletionQueueSharing::Node => 1,
+            CompletionQueueSharing::NodeAndDirection => 2,
+            CompletionQueueSharing::QueuePair => 0,
         };
         for node in 0..self.plan.node_count {
             for _ in 0..count_of(self.plan.sharing) {
                 self.add_completion_queue(world.device(node).create_completion_queue(room), node);
             }
         }
-        if self.plan.sharing == CompletionQueueSharing::PerQueuePair {
+        if self.plan.sharing == CompletionQueueSharing::QueuePair {
             let nodes: Vec<usize> = self.plan.pairs.iter().flat_map(|pair| pair.nodes).collect();
             for node in nodes {
                 for _ in 0..2 {
@@ -175,9 +175,9 @@ impl Program {
         let plan = self.plan.pairs[pair].clone();
         let node = plan.nodes[side];
         let completion_queues = match self.plan.sharing {
-            CompletionQueueSharing::PerNode => [node, node],
-            CompletionQueueSharing::PerNodeAndDirection => [2 * node, 2 * node + 1],
-            CompletionQueueSharing::PerQueuePair => [2 * self.ends.len(), 2 * self.ends.len() + 1],
+            CompletionQueueSharing::Node => [node, node],
+            CompletionQueueSharing::NodeAndDirection => [2 * node, 2 * node + 1],
+            CompletionQueueSharing::QueuePair => [2 * self.ends.len(), 2 * self.ends.len() + 1],
         };
         let queue_pair = self.create_queue_pair(&plan, side, completion_queues);
         let number = self.judge.add_end(EndFacts {
