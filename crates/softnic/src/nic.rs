@@ -207,7 +207,9 @@ impl Nic {
                 return;
             }
         }
-        self.activate(key);
+        if queue_pair.has_something_to_send() {
+            self.activate(key);
+        }
         self.schedule(key, now);
     }
 

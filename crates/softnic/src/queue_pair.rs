@@ -131,6 +131,14 @@ impl QueuePair {
         self.settings.mtu.byte_count()
     }
 
+    /// Whether a turn could be of use: an answer waits, or a request at the cursor. (Most packets that arrive on an unreliable
+    /// connection ask for nothing, and then the device need not be polled.)
+    pub(crate) fn has_something_to_send(&self) -> bool {
+        self.responder.answer.is_some()
+            || self.responder.notify_congestion
+            || self.send_queue.len() > self.requester.cursor_work
+    }
+
     /// When it wants to be looked at again, if nothing happens before.
     pub(crate) fn deadline(&self, now: Instant) -> Instant {
         let waiting = self.send_queue.len() > self.requester.cursor_work;
