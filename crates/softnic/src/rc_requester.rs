@@ -111,17 +111,7 @@ pub(crate) fn transmit<S: TransmitSink>(
     let mtu_bytes = queue_pair.mtu_bytes();
     let window = shared.config.window_packets_max;
     let interval = shared.config.acknowledge_packets.max(1);
-    let Some(route) = queue_pair.route else {
-        return Turn::Idle;
-    };
-    let envelope = Envelope {
-        route: &route,
-        transport: Transport::ReliableConnection,
-        destination_queue_pair: queue_pair.settings.destination_queue_pair,
-        mtu_bytes,
-        domain: queue_pair.identity.domain,
-        datagram: None,
-    };
+    let Some(envelope) = Envelope::connected(queue_pair, Transport::ReliableConnection) else { return Turn::Idle };
     for _ in 0..budget {
         if !sink.has_room() {
             return Turn::More;

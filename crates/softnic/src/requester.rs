@@ -6,6 +6,7 @@ use longhaul_wire::{Headers, Opcode, Psn, deth, reth};
 use crate::config::PayloadMode;
 use crate::memory::AccessDenied;
 use crate::port::{Route, TransmitSink};
+use crate::queue_pair::QueuePair;
 use crate::resources::Resources;
 use crate::work::{Entries, SendKind, SendWork};
 
@@ -39,8 +40,8 @@ impl Requester {
 }
 
 /// What a packet needs to know besides its request.
-pub(crate) struct Envelope<'a> {
-    pub(crate) route: &'a Route,
+pub(crate) struct Envelope {
+    pub(crate) route: Route,
     pub(crate) transport: longhaul_wire::Transport,
     pub(crate) destination_queue_pair: u32,
     pub(crate) mtu_bytes: u32,
@@ -49,9 +50,23 @@ pub(crate) struct Envelope<'a> {
     pub(crate) datagram: Option<deth::Header>,
 }
 
+impl Envelope {
+    /// For packets to the peer of a connected queue pair, once that is known.
+    pub(crate) fn connected(queue_pair: &QueuePair, transport: longhaul_wire::Transport) -> Option<Envelope> {
+        Some(Envelope {
+            route: queue_pair.route?,
+            transport,
+            destination_queue_pair: queue_pair.settings.destination_queue_pair,
+            mtu_bytes: queue_pair.mtu_bytes(),
+            domain: queue_pair.identity.domain,
+            datagram: None,
+        })
+    }
+}
+
 /// Send the `index`-th packet of a request. Returns the bytes that it takes on the wire, IP header included.
 pub(crate) fn send_packet<S: TransmitSink>(
-    envelope: &Envelope<'_>,
+    envelope: &Envelope,
     work: &SendWork,
     index: u32,
     psn: Psn,
@@ -87,7 +102,7 @@ pub(crate) fn send_packet<S: TransmitSink>(
     let range = u64::from(segment.offset);
     let emit = |buffer: &mut [u8]| headers.emit(buffer).expect("the buffer has the size that the headers asked for");
     match shared.config.payload {
-        PayloadMode::Carried => sink.transmit(envelope.route, whole_bytes, 0, |buffer| {
+        PayloadMode::Carried => sink.transmit(&envelope.route, whole_bytes, 0, |buffer| {
             emit(buffer);
             let payload = &mut buffer[header_bytes..header_bytes + payload_bytes];
             match &work.entries {
@@ -104,7 +119,7 @@ pub(crate) fn send_packet<S: TransmitSink>(
                 memory.check_gather(envelope.domain, work.entries.list(), range, payload_bytes as u64)?;
             }
             let elided_bytes = (whole_bytes - datagram_bytes(header_bytes, 0)) as u32;
-            sink.transmit(envelope.route, datagram_bytes(header_bytes, 0), elided_bytes, |buffer| {
+            sink.transmit(&envelope.route, datagram_bytes(header_bytes, 0), elided_bytes, |buffer| {
                 emit(buffer);
                 Ok(())
             })?;
@@ -112,7 +127,7 @@ pub(crate) fn send_packet<S: TransmitSink>(
     }
     shared.counters.sent_pkts += 1;
     shared.counters.sent_bytes += payload_bytes as u64;
-    Ok(wire_bytes(envelope.route, whole_bytes))
+    Ok(wire_bytes(&envelope.route, whole_bytes))
 }
 
 /// Bytes of a datagram with its UDP and IP headers.

@@ -19,17 +19,7 @@ pub(crate) fn transmit<S: TransmitSink>(
     budget: u32,
 ) -> Turn {
     let mtu_bytes = queue_pair.mtu_bytes();
-    let Some(route) = queue_pair.route else {
-        return Turn::Idle;
-    };
-    let envelope = Envelope {
-        route: &route,
-        transport: Transport::UnreliableConnection,
-        destination_queue_pair: queue_pair.settings.destination_queue_pair,
-        mtu_bytes,
-        domain: queue_pair.identity.domain,
-        datagram: None,
-    };
+    let Some(envelope) = Envelope::connected(queue_pair, Transport::UnreliableConnection) else { return Turn::Idle };
     for _ in 0..budget {
         if !sink.has_room() {
             return Turn::More;

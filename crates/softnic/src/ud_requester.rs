@@ -43,7 +43,7 @@ pub(crate) fn transmit<S: TransmitSink>(
             asked => asked,
         };
         let envelope = Envelope {
-            route: &Route {
+            route: Route {
                 source: destination.source,
                 destination: destination.address,
                 source_port: source_port(number),
