@@ -223,6 +223,14 @@ unsafe fn into_box(memory: *mut u8, length: usize) -> Box<[u8]> {
     unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(memory, length)) }
 }
 
+/// Have the device let go of a region. That somebody has done so through the raw object is as good.
+fn revoke(region: &dyn raw::MemoryRegion) -> Result<(), DestroyError> {
+    match region.deregister() {
+        Err(DestroyError::Gone) => Ok(()),
+        result => result,
+    }
+}
+
 impl MemoryRegion {
     fn owned(&self) -> &OwnedRegion {
         // Only `into_buffer` and `drop` take it, and both consume the region.
@@ -306,7 +314,7 @@ impl MemoryRegion {
     /// may still write there.
     pub fn into_buffer(mut self) -> Result<Vec<u8>, DestroyError> {
         let OwnedRegion { raw, memory, length } = self.inner.take().expect("taken only here and in drop");
-        raw.deregister()?;
+        revoke(&*raw)?;
         // SAFETY: pointer and length are the box's (`register`), and the device has confirmed that it is done.
         Ok(unsafe { into_box(memory, length) }.into_vec())
     }
@@ -322,7 +330,7 @@ impl Drop for MemoryRegion {
         let Some(OwnedRegion { raw, memory, length }) = self.inner.take() else {
             return;
         };
-        if raw.deregister().is_ok() {
+        if revoke(&*raw).is_ok() {
             // SAFETY: as in `into_buffer`. If the device could not revoke the key, the bytes are leaked on purpose.
             drop(unsafe { into_box(memory, length) });
         }
