@@ -325,6 +325,7 @@ impl raw::ProtectionDomain for ProtectionDomain {
         &self,
         address: *mut u8,
         length: usize,
+        first_address: u64,
         access: Access,
     ) -> Result<Arc<dyn raw::MemoryRegion>, RegisterError> {
         let length = length as u64;
@@ -332,10 +333,11 @@ impl raw::ProtectionDomain for ProtectionDomain {
         if access.intersects(remote_writes) && !access.contains(Access::LOCAL_WRITE) {
             return Err(RegisterError::RemoteWriteWithoutLocalWrite);
         }
-        if (address as u64).checked_add(length).is_none() {
-            return Err(RegisterError::Wraps { address: address as u64, length });
+        for first in [address as u64, first_address] {
+            if first.checked_add(length).is_none() {
+                return Err(RegisterError::Wraps { address: first, length });
+            }
         }
-        let first_address = if access.contains(Access::ZERO_BASED) { 0 } else { address as u64 };
         let mut nic = self.shared.lock();
         let most = u64::from(nic.config().memory_regions_max);
         if nic.shared.memory.len() as u64 >= most {

@@ -130,6 +130,9 @@ fn prepare(
         SendOperation::SendWithInvalidate(_) | SendOperation::LocalInvalidate(_) => {
             return Err(NotSupported { capability: Capabilities::INVALIDATE }.into());
         }
+        SendOperation::BindWindow(_) => {
+            return Err(NotSupported { capability: Capabilities::WINDOW_TYPE_2A | Capabilities::WINDOW_TYPE_2B }.into());
+        }
         _ if transport != Transport::ReliableConnection => return Err(PostErrorKind::WrongTransport { transport }),
         SendOperation::Read(_) => {
             return Err(NotSupported { capability: Capabilities::READ }.into());

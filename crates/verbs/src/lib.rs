@@ -50,7 +50,7 @@ pub use error::{
 pub use event::{AsyncEvent, AsyncEventKind, EventSource};
 pub use request::{
     DatagramDestination, ReceiveRequest, RemoteMemory, ScatterGatherEntry, SendFlags, SendOperation, SendRequest,
-    WindowBinding, WindowType, WriteBurst,
+    WindowBinding, WindowRequest, WindowType, WriteBurst,
 };
 pub use safe::{
     AddressHandle, CompletionChannel, CompletionQueue, Device, MemoryRegion, MemoryWindow, ProtectionDomain, QueuePair,

@@ -18,7 +18,8 @@ use crate::{
     Access, AsyncEvent, Capabilities, Counter, CreateError, DestroyError, DeviceAttributes, EventError, Gid, GidEntry,
     ModifyError, MulticastError, NotSupported, PathAttributes, PollError, PortAttributes, PostError, PostErrorKind,
     QueryError, QueuePairAttributes, QueuePairLimits, QueuePairNumber, QueuePairState, ReceiveRequest, RegisterError,
-    SendRequest, SharedReceiveQueueAttributes, Transport, WindowBinding, WindowType, WorkCompletion, WriteBurst,
+    SendFlags, SendRequest, SharedReceiveQueueAttributes, Transport, WindowBinding, WindowType, WorkCompletion,
+    WriteBurst,
 };
 
 const fn unsupported(capability: Capabilities) -> NotSupported {
@@ -80,7 +81,8 @@ pub trait Device: Any + Send + Sync {
 /// What belongs together: libibverbs' `ibv_pd`.
 pub trait ProtectionDomain: Any + Send + Sync {
     /// Let the device use `length` bytes at `address` of this process (`ibv_reg_mr_iova`). Work requests and peers
-    /// name them by addresses that count from `address`, or from 0 with [`Access::ZERO_BASED`].
+    /// name them by addresses that count from `first_address`: usually `address` itself; 0 needs [`Access::ZERO_BASED`].
+    /// (The kernel wants the two to agree within a page; the software RNIC does not care.)
     ///
     /// # Safety
     ///
@@ -91,6 +93,7 @@ pub trait ProtectionDomain: Any + Send + Sync {
         &self,
         address: *mut u8,
         length: usize,
+        first_address: u64,
         access: Access,
     ) -> Result<Arc<dyn MemoryRegion>, RegisterError>;
 
@@ -166,6 +169,20 @@ pub trait MemoryRegion: Any + Send + Sync {
     fn address(&self) -> u64;
     /// Bytes.
     fn length(&self) -> u64;
+    /// Give the region other memory, another protection domain or other rights, whatever is `Some` (`ibv_rereg_mr`). Its keys
+    /// may change. On error it may be left deregistered.
+    ///
+    /// # Safety
+    ///
+    /// As for [`ProtectionDomain::register_memory`], for the new memory.
+    unsafe fn reregister(
+        &self,
+        _memory: Option<(*mut u8, usize)>,
+        _domain: Option<&dyn ProtectionDomain>,
+        _access: Option<Access>,
+    ) -> Result<(), RegisterError> {
+        Err(unsupported(Capabilities::REREGISTER).into())
+    }
     /// Revoke the keys (`ibv_dereg_mr`). When this returns `Ok`, the device does not touch the memory any more and
     /// no access to it is in flight.
     fn deregister(&self) -> Result<(), DestroyError>;
@@ -175,8 +192,15 @@ pub trait MemoryRegion: Any + Send + Sync {
 pub trait MemoryWindow: Any + Send + Sync {
     /// The key for peers.
     fn remote_key(&self) -> u32;
-    /// Bind a type 1 window through a queue pair's send queue (`ibv_bind_mw`).
-    fn bind(&self, _through: &dyn QueuePair, _id: u64, _binding: &WindowBinding<'_>) -> Result<(), PostError> {
+    /// Bind a type 1 window through a queue pair's send queue (`ibv_bind_mw`). Type 2 windows are bound by
+    /// [`SendOperation::BindWindow`](crate::SendOperation::BindWindow).
+    fn bind(
+        &self,
+        _through: &dyn QueuePair,
+        _id: u64,
+        _flags: SendFlags,
+        _binding: &WindowBinding<'_>,
+    ) -> Result<(), PostError> {
         Err(PostErrorKind::from(unsupported(Capabilities::WINDOW_TYPE_1)).at(0))
     }
     /// Free the window (`ibv_dealloc_mw`).

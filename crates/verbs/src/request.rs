@@ -75,6 +75,8 @@ pub enum SendOperation {
     },
     /// Make this local key invalid.
     LocalInvalidate(u32),
+    /// Bind a type 2 window, as [`SendRequest::window`] says, under this key (its lower byte is the program's to choose).
+    BindWindow(u32),
 }
 
 /// Where a datagram goes.
@@ -101,12 +103,14 @@ pub struct SendRequest<'a> {
     pub flags: SendFlags,
     /// For unreliable datagrams only.
     pub destination: Option<DatagramDestination<'a>>,
+    /// For [`SendOperation::BindWindow`] only.
+    pub window: Option<WindowRequest<'a>>,
 }
 
 impl<'a> SendRequest<'a> {
     /// A signalled request without further options.
     pub fn new(id: u64, operation: SendOperation, local: &'a [ScatterGatherEntry]) -> Self {
-        SendRequest { id, operation, local, flags: SendFlags::SIGNALED, destination: None }
+        SendRequest { id, operation, local, flags: SendFlags::SIGNALED, destination: None, window: None }
     }
 
     /// The same with these flags instead.
@@ -192,6 +196,15 @@ pub enum WindowType {
     Type1,
     /// Bound by a work request; key chosen by the program. Whether 2A or 2B is the device's capability.
     Type2,
+}
+
+/// A type 2 window that a send request binds.
+#[derive(Clone, Copy)]
+pub struct WindowRequest<'a> {
+    /// The window.
+    pub window: &'a dyn raw::MemoryWindow,
+    /// What it is bound to.
+    pub binding: WindowBinding<'a>,
 }
 
 /// What a memory window is bound to.

@@ -123,9 +123,10 @@ impl ProtectionDomain {
         let length = buffer.len();
         // From here on the bytes are reached through this pointer only; no `&` or `&mut` to them exists.
         let memory = Box::into_raw(buffer).cast::<u8>();
+        let first_address = if access.contains(Access::ZERO_BASED) { 0 } else { memory as u64 };
         // SAFETY: `memory` was just taken from a box and is freed only after deregistration (`MemoryRegion::drop`,
         // `into_buffer`); accesses from this side are copies through the pointer.
-        match unsafe { self.raw.register_memory(memory, length, access) } {
+        match unsafe { self.raw.register_memory(memory, length, first_address, access) } {
             Ok(raw) => Ok(MemoryRegion { inner: Some(OwnedRegion { raw, memory, length }), domain: self.clone() }),
             Err(error) => {
                 // SAFETY: the pointer and length are those of the box above, and nothing was registered.
