@@ -12,7 +12,7 @@ macro_rules! counters {
         impl Counters {
             /// All of them with their names.
             pub fn to_list(self) -> Vec<Counter> {
-                vec![$(Counter { name: stringify!($name), value: self.$name }),*]
+                vec![$(Counter { name: stringify!($name).into(), value: self.$name }),*]
             }
         }
     };

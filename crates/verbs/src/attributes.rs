@@ -1,5 +1,7 @@
 //! What can be asked of and told to devices, ports and queues.
 
+use std::borrow::Cow;
+
 use bitflags::bitflags;
 
 use crate::{Capabilities, Mtu, PathAttributes, QueuePairNumber, QueuePairState};
@@ -57,6 +59,10 @@ bitflags! {
         const WINDOW_BIND = 1 << 4;
         /// Addresses count from zero.
         const ZERO_BASED = 1 << 5;
+        /// Pages may be brought in when they are used, instead of being pinned.
+        const ON_DEMAND = 1 << 6;
+        /// The memory is in huge pages.
+        const HUGE_PAGES = 1 << 7;
         /// The device may reorder its writes.
         const RELAXED_ORDERING = 1 << 20;
     }
@@ -91,7 +97,7 @@ pub struct DeviceAttributes {
     pub max_memory_regions: u32,
     /// Protection domains.
     pub max_protection_domains: u32,
-    /// Bytes that can be sent inline.
+    /// Bytes that can be sent inline. 0 when the device tells only once a queue pair has been made.
     pub max_inline_bytes: u32,
     /// Largest message in bytes.
     pub max_message_bytes: u64,
@@ -141,10 +147,10 @@ pub struct PortAttributes {
 }
 
 /// A number that a device counts, by the name that rxe or mlx5 give it in sysfs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
     /// The name.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// The count since the device was made.
     pub value: u64,
 }
@@ -396,7 +402,7 @@ impl QueuePairAttributes {
     }
 }
 
-/// What can be told to a shared receive queue: libibverbs' `ibv_srq_attr`.
+/// What a shared receive queue is made with, and answers when asked: libibverbs' `ibv_srq_attr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SharedReceiveQueueAttributes {
     /// Requests in the queue.
@@ -405,4 +411,13 @@ pub struct SharedReceiveQueueAttributes {
     pub entries: u32,
     /// Raise an event when fewer requests than this are left; 0 is never.
     pub limit: u32,
+}
+
+/// What can be changed of a shared receive queue: libibverbs' `ibv_srq_attr` and its mask in one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct SharedReceiveQueueChange {
+    /// Requests in the queue.
+    pub requests: Option<u32>,
+    /// Raise an event when fewer requests than this are left; 0 is never.
+    pub limit: Option<u32>,
 }

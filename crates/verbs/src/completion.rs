@@ -106,6 +106,12 @@ pub struct WorkCompletion {
     pub queue_pair: QueuePairNumber,
     /// Who sent a datagram.
     pub source_queue_pair: QueuePairNumber,
+    /// InfiniBand: the local identifier of who sent a datagram; 0 with RoCE.
+    pub source_lid: u16,
+    /// InfiniBand: its service level.
+    pub service_level: u8,
+    /// InfiniBand: which of our own identifiers it was sent to.
+    pub destination_path_bits: u8,
 }
 
 impl WorkCompletion {

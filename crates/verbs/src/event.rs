@@ -34,6 +34,14 @@ pub enum AsyncEventKind {
     PortError,
     /// GID table changed.
     GidTableChanged,
+    /// InfiniBand: a local identifier changed.
+    LidChanged,
+    /// The partition key table changed.
+    PartitionKeyTableChanged,
+    /// InfiniBand: another subnet manager.
+    SubnetManagerChanged,
+    /// InfiniBand: the subnet manager wants its clients to register again.
+    ClientReregister,
     /// The device is lost.
     DeviceFatal,
 }

@@ -39,7 +39,7 @@ mod state;
 pub use address::{Gid, GidEntry, GidType, Mtu, PathAttributes, QueuePairNumber};
 pub use attributes::{
     Access, AttributeMask, Counter, DeviceAttributes, LinkState, PathMigrationState, PortAttributes,
-    QueuePairAttributes, QueuePairLimits, SharedReceiveQueueAttributes, Transport,
+    QueuePairAttributes, QueuePairLimits, SharedReceiveQueueAttributes, SharedReceiveQueueChange, Transport,
 };
 pub use capability::Capabilities;
 pub use completion::{CompletionFlags, CompletionOperation, CompletionStatus, WorkCompletion};

@@ -18,8 +18,8 @@ use crate::{
     Access, AsyncEvent, Capabilities, Counter, CreateError, DestroyError, DeviceAttributes, EventError, Gid, GidEntry,
     ModifyError, MulticastError, NotSupported, PathAttributes, PollError, PortAttributes, PostError, PostErrorKind,
     QueryError, QueuePairAttributes, QueuePairLimits, QueuePairNumber, QueuePairState, ReceiveRequest, RegisterError,
-    SendFlags, SendRequest, SharedReceiveQueueAttributes, Transport, WindowBinding, WindowType, WorkCompletion,
-    WriteBurst,
+    SendFlags, SendRequest, SharedReceiveQueueAttributes, SharedReceiveQueueChange, Transport, WindowBinding,
+    WindowType, WorkCompletion, WriteBurst,
 };
 
 const fn unsupported(capability: Capabilities) -> NotSupported {
@@ -113,7 +113,8 @@ pub trait ProtectionDomain: Any + Send + Sync {
         Err(unsupported(Capabilities::DMA_BUF).into())
     }
 
-    /// A region that takes writes and keeps nothing, and reads as zeros (`ibv_alloc_null_mr`).
+    /// A region that takes writes and keeps nothing, and reads as zeros (`ibv_alloc_null_mr`). With libibverbs only its local
+    /// key means anything.
     fn allocate_null_region(&self) -> Result<Arc<dyn MemoryRegion>, RegisterError> {
         Err(unsupported(Capabilities::NULL_REGION).into())
     }
@@ -245,7 +246,7 @@ pub trait SharedReceiveQueue: Any + Send + Sync {
     /// Names it in [`AsyncEvent`]s.
     fn handle(&self) -> u32;
     /// Change its limit or size (`ibv_modify_srq`).
-    fn modify(&self, attributes: SharedReceiveQueueAttributes) -> Result<(), ModifyError>;
+    fn modify(&self, change: SharedReceiveQueueChange) -> Result<(), ModifyError>;
     /// Its sizes (`ibv_query_srq`).
     fn query(&self) -> Result<SharedReceiveQueueAttributes, QueryError>;
     /// Post receives, in order (`ibv_post_srq_recv`).
@@ -268,7 +269,7 @@ pub trait QueuePair: Any + Send + Sync {
     fn number(&self) -> QueuePairNumber;
     /// Its transport.
     fn transport(&self) -> Transport;
-    /// Its state now.
+    /// Its state now, as far as the device tells without an error; `query` asks and can fail.
     fn state(&self) -> QueuePairState;
     /// Change it (`ibv_modify_qp`). The state diagram is [`check_transition`](crate::check_transition)'s.
     fn modify(&self, attributes: &QueuePairAttributes) -> Result<(), ModifyError>;
@@ -291,7 +292,7 @@ pub trait QueuePair: Any + Send + Sync {
     unsafe fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError>;
 
     /// Post many single-packet WRITEs with immediate. Without the capability `WRITE_BURST`, as here, they are
-    /// posted as single requests; an error's index counts them.
+    /// posted as single requests, in batches; an error's index counts them.
     ///
     /// # Safety
     ///
@@ -300,12 +301,18 @@ pub trait QueuePair: Any + Send + Sync {
         if !burst.is_consistent() {
             return Err(PostErrorKind::InconsistentBurst.at(0));
         }
-        for index in 0..burst.immediates.len() {
-            let entry = [burst.entry(index)];
-            let request =
-                SendRequest::new(burst.id, burst.operation(index), &entry).with_flags(burst.request_flags(index));
-            // SAFETY: not inline (`is_consistent`), so the device checks the entry.
-            unsafe { self.post_send(&[request]) }.map_err(|error| PostError { index, ..error })?;
+        const BATCH: usize = 32;
+        let total = burst.immediates.len();
+        for first in (0..total).step_by(BATCH) {
+            let count = BATCH.min(total - first);
+            let entries: [_; BATCH] = std::array::from_fn(|index| [burst.entry(first + index.min(count - 1))]);
+            let requests: [_; BATCH] = std::array::from_fn(|index| {
+                let nth = first + index.min(count - 1);
+                SendRequest::new(burst.id, burst.operation(nth), &entries[index]).with_flags(burst.request_flags(nth))
+            });
+            // SAFETY: not inline (`is_consistent`), so the device checks the entries.
+            unsafe { self.post_send(&requests[..count]) }
+                .map_err(|error| PostError { index: first + error.index, ..error })?;
         }
         Ok(())
     }

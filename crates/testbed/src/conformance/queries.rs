@@ -111,7 +111,7 @@ fn partition_keys(context: &mut Context<'_>) -> Outcome {
 fn counters(context: &mut Context<'_>) -> Outcome {
     let mut names = BTreeSet::new();
     for counter in context.device(0).counters() {
-        ensure(names.insert(counter.name), || format!("the counter {} is there twice", counter.name))?;
+        ensure(names.insert(counter.name.clone()), || format!("the counter {} is there twice", counter.name))?;
     }
     Ok(())
 }
