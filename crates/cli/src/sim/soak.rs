@@ -154,7 +154,30 @@ fn to_table(summary: &Summary, elapsed: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use longhaul_testbed::checker::{Rule, Violation, Violations};
+    use longhaul_testbed::soak::Tally;
+
     use super::*;
+
+    #[test]
+    fn a_failing_seed_says_how_to_see_it_again() {
+        let mut violations = Violations::default();
+        violations.add(Violation {
+            rule: Rule::Memory,
+            at: Default::default(),
+            subject: "region 3".to_owned(),
+            expected: "no change".to_owned(),
+            came: "bytes of message 9".to_owned(),
+        });
+        let report =
+            SeedReport { seed: 42, messages: 1, packets: 1, trace_hash: 0, tally: Tally::default(), violations };
+        let text = describe_failure(&report, 50);
+        assert!(text.contains("expected no change, came bytes of message 9"), "{text}");
+        assert!(
+            text.contains("longhaul sim soak --seed 42 --seeds 1 --operations 50 --capture soak-42.pcapng"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn the_json_has_the_documented_form() {

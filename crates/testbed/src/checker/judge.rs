@@ -95,6 +95,8 @@ pub struct Observation {
     pub completion: WorkCompletion,
     /// The queue pair's state when the completion was polled.
     pub state: QueuePairState,
+    /// The state of its peer (RC) at that moment.
+    pub peer_state: QueuePairState,
 }
 
 pub(super) struct Message {

@@ -24,7 +24,7 @@ pub struct PostedReceive {
     pub is_broken: bool,
     /// When it was posted, on a count of all postings.
     pub posting: u64,
-    /// How many receives were posted before it since the last reset. Set by [`ReceiveQueue::post`].
+    /// How many receives were posted before it since the last reset. Set by `ReceiveQueue::post`.
     pub index: usize,
 }
 

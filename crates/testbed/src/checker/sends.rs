@@ -30,7 +30,7 @@ impl Judge {
             self.messages[message as usize].ending = Some(ending);
             match ending {
                 Ending::Succeeded => self.send_success(message, memory),
-                Ending::Failed(status) => self.send_failure(message, status, observation.state),
+                Ending::Failed(status) => self.send_failure(message, status, observation),
                 Ending::Unknown => self.burst_failure(number, completion.status),
             }
         }
@@ -143,7 +143,7 @@ impl Judge {
         }
     }
 
-    fn send_failure(&mut self, number: MessageNumber, status: CompletionStatus, state: QueuePairState) {
+    fn send_failure(&mut self, number: MessageNumber, status: CompletionStatus, observation: &Observation) {
         let message = &self.messages[number as usize];
         let from = message.from;
         let is_reliable = self.ends[from.0].facts.transport == Transport::ReliableConnection;
@@ -151,7 +151,7 @@ impl Judge {
             let end = &self.ends[from.0];
             let has_cause = end.send_queue.has_failed() && (end.has_error_cause || end.has_send_error_cause)
                 || self.may_be_in_error(from);
-            self.check_flush(from, "send", has_cause, state, !is_reliable);
+            self.check_flush(from, "send", has_cause, observation.state, !is_reliable);
             return;
         }
         if !self.failure_is_legal(number, status) {
@@ -162,13 +162,22 @@ impl Judge {
                 format!("{status:?}"),
             );
         }
-        let refused = matches!(
+        let has_peer_failed = matches!(
             status,
             CompletionStatus::RemoteAccessError
                 | CompletionStatus::RemoteInvalidRequestError
                 | CompletionStatus::RemoteOperationError
-                | CompletionStatus::LocalProtectionError
         );
+        // A responder that refuses a request has failed itself (9.9.3, responder classes A and C).
+        if has_peer_failed && observation.peer_state != QueuePairState::Error {
+            self.accuse(
+                Rule::Status,
+                format!("the peer of {}", self.describe(number)),
+                format!("state ERR, as it refused the message with {status:?}"),
+                format!("state {:?}", observation.peer_state),
+            );
+        }
+        let refused = has_peer_failed || status == CompletionStatus::LocalProtectionError;
         // "Not ready" of an earlier try may come late and use up the retries of a message that was taken meanwhile.
         let network = self.messages[number as usize].network;
         let is_late = network.reorders || network.duplicates;

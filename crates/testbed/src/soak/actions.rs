@@ -15,8 +15,9 @@ use crate::world::World;
 
 /// Most packets in a burst.
 const BURST_PACKETS_MAX: usize = 12;
-/// Most times that a connection is made anew while the network is bad: sequence numbers move on by a quarter of their
-/// space each time, so that packets of an earlier connection, still under way, are never taken for new ones.
+/// Most times that the same two queue pairs are connected again: sequence numbers move on by a quarter of their space
+/// each time, so that packets of an earlier connection, still under way, are never taken for new ones. After that other
+/// queue pairs take their place.
 const RECONNECT_COUNT_MAX: u32 = 3;
 const PSN_STEP: u32 = 1 << 22;
 
@@ -57,7 +58,7 @@ impl Program {
     fn mend(&mut self, end: EndNumber, world: &mut World) {
         let state = self.ends[end.0].queue_pair.state();
         let has_failed = matches!(state, QueuePairState::Error | QueuePairState::SendQueueError);
-        if !has_failed || !self.dice.chance(30) {
+        if !has_failed || !self.dice.chance(50) {
             return;
         }
         match state {
@@ -87,9 +88,6 @@ impl Program {
     /// Takes a connection (or two datagram queue pairs) down and up again.
     pub(super) fn reconnect(&mut self, end: EndNumber, world: &mut World) {
         let ends = [end, self.peer(end)];
-        if ends.iter().any(|end| self.ends[end.0].reconnect_count >= RECONNECT_COUNT_MAX) {
-            return;
-        }
         self.tally.reconnections += 1;
         // Either everything is flushed first, or it is forgotten.
         let is_orderly = self.dice.chance(60);
@@ -110,7 +108,8 @@ impl Program {
             // What has completed already is taken now; later there must be nothing.
             self.advance(world, Duration::ZERO);
         }
-        let is_replaced = self.dice.chance(30);
+        let is_worn = ends.iter().any(|end| self.ends[end.0].reconnect_count >= RECONNECT_COUNT_MAX);
+        let is_replaced = self.dice.chance(30) || is_worn;
         for end in ends {
             if is_replaced {
                 self.replace_queue_pair(end);
@@ -126,7 +125,8 @@ impl Program {
             self.end_message(message, Ending::Unknown);
         }
         for end in ends {
-            self.ends[end.0].reconnect_count += 1;
+            let count = &mut self.ends[end.0].reconnect_count;
+            *count = if is_replaced { 0 } else { *count + 1 };
             self.ends[end.0].send_psn = (self.ends[end.0].send_psn + PSN_STEP) & 0xff_ffff;
         }
         self.connect_pair(self.ends[end.0].pair, world);

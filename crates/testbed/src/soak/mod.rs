@@ -152,9 +152,6 @@ fn finish_outstanding(program: &mut Program, world: &mut World) {
         }
     }
     for end in program.all_ends() {
-        program.ends[end.0].reconnect_count = 0;
-    }
-    for end in program.all_ends() {
         let ends = [end, program.peer(end)];
         let is_in_error = |end: EndNumber| program.ends[end.0].queue_pair.state() == QueuePairState::Error;
         let has_unfit = |end: EndNumber| program.judge.unfit_receives(end, program.message_bytes_max(end)) > 0;

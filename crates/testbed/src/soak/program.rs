@@ -337,6 +337,7 @@ impl Program {
                         completion_queue: index,
                         completion: *completion,
                         state: self.ends[end.0].queue_pair.state(),
+                        peer_state: self.ends[end.0 ^ 1].queue_pair.state(),
                     });
                 }
                 if count < completions.len() {

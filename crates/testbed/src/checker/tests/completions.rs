@@ -33,6 +33,7 @@ fn a_completion_in_the_wrong_queue() {
         completion_queue: 1,
         completion: WorkCompletion { id: 1, ..Default::default() },
         state: QueuePairState::ReadyToSend,
+        peer_state: QueuePairState::ReadyToSend,
     });
     bench.assert_broken(Rule::Order);
 }
@@ -261,4 +262,19 @@ fn what_a_reset_forgets_is_not_heard_of_again() {
     bench.assert_clean();
     bench.sent(1, CompletionOperation::Send);
     bench.assert_broken(Rule::ExactlyOnce);
+}
+
+#[test]
+fn a_peer_that_refuses_and_goes_on() {
+    let mut bench = bench(RC);
+    let wrong = SendFacts { target: None, mistake: Some(Mistake::RemoteAccess), ..write(1, 700, 0) };
+    bench.judge.posted_send(A, wrong);
+    bench.observe(Observation {
+        end: A,
+        completion_queue: 0,
+        completion: WorkCompletion { id: 1, status: RemoteAccessError, ..Default::default() },
+        state: QueuePairState::Error,
+        peer_state: QueuePairState::ReadyToSend,
+    });
+    bench.assert_broken(Rule::Status);
 }

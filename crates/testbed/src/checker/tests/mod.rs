@@ -105,6 +105,7 @@ impl Bench {
             completion_queue: 0,
             completion: WorkCompletion { id, operation, ..Default::default() },
             state: QueuePairState::ReadyToSend,
+            peer_state: QueuePairState::ReadyToSend,
         });
     }
 
@@ -114,6 +115,7 @@ impl Bench {
             completion_queue: usize::from(Judge::is_receive_id(id)),
             completion: WorkCompletion { id, status, ..Default::default() },
             state,
+            peer_state: state,
         });
     }
 
@@ -139,7 +141,13 @@ impl Bench {
     }
 
     fn deliver(&mut self, completion: WorkCompletion) {
-        self.observe(Observation { end: B, completion_queue: 1, completion, state: QueuePairState::ReadyToSend });
+        self.observe(Observation {
+            end: B,
+            completion_queue: 1,
+            completion,
+            state: QueuePairState::ReadyToSend,
+            peer_state: QueuePairState::ReadyToSend,
+        });
     }
 
     /// The program uses the memory of a receive that is over for something else.
