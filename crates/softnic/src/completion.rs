@@ -88,8 +88,15 @@ impl CompletionQueue {
         count
     }
 
-    pub(crate) fn is_overrun(&self) -> bool {
-        self.overrun
+    /// Whether completions were lost since this was asked last. An overrun is reported and counted, and then over: the program
+    /// decides what it means.
+    pub(crate) fn take_overrun(&mut self) -> bool {
+        std::mem::take(&mut self.overrun)
+    }
+
+    /// Raise no more events.
+    pub(crate) fn detach_channel(&mut self) -> Option<(ChannelKey, u64)> {
+        self.channel.take()
     }
 
     pub(crate) fn arm(&mut self, solicited_only: bool) {
@@ -130,7 +137,8 @@ mod tests {
         let mut taken = [WorkCompletion::default(); 4];
         assert_eq!(queue.take(&mut taken), 2);
         assert_eq!((taken[0].id, taken[1].id), (1, 2));
-        assert!(queue.is_overrun());
+        assert!(queue.take_overrun());
+        assert!(!queue.take_overrun());
     }
 
     #[test]

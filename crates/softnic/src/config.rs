@@ -38,6 +38,8 @@ pub struct Config {
     pub queue_pairs_max: u32,
     /// Completion queues.
     pub completion_queues_max: u32,
+    /// Completion channels.
+    pub completion_channels_max: u32,
     /// Entries of one completion queue.
     pub completion_queue_entries_max: u32,
     /// Regions.
@@ -95,6 +97,7 @@ impl Config {
             turn_packets: 16,
             queue_pairs_max: 1 << 18,
             completion_queues_max: 1 << 16,
+            completion_channels_max: 1 << 16,
             completion_queue_entries_max: 1 << 22,
             memory_regions_max: 1 << 20,
             work_requests_max: 1 << 20,

@@ -6,7 +6,8 @@
 #![allow(unsafe_code, reason = "implements the unsafe calls of the raw verbs layer")]
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use longhaul_verbs::raw::{self, QueuePairInit};
@@ -19,6 +20,7 @@ use longhaul_verbs::{
 
 use crate::Config;
 use crate::completion::{ChannelKey, CompletionQueue as Queue, CompletionQueueKey};
+use crate::guard::NicGuard;
 use crate::memory::{DomainId, copy_inline};
 use crate::nic::{Nic, QueuePairKey};
 use crate::post::MESSAGE_BYTES_MAX;
@@ -79,13 +81,15 @@ impl Shared {
 impl Device {
     /// A device, and `wake` to tell its driver that a verbs call has made work.
     pub fn new(config: Config, wake: impl Fn() + Send + Sync + 'static) -> Self {
+        static SERIALS: AtomicU64 = AtomicU64::new(0);
+        let serial = SERIALS.fetch_add(1, Ordering::Relaxed);
         let name = config.name.clone();
-        Device { shared: Arc::new(Shared { nic: Mutex::new(Nic::new(config)), name, wake: Box::new(wake) }) }
+        Device { shared: Arc::new(Shared { nic: Mutex::new(Nic::new(config, serial)), name, wake: Box::new(wake) }) }
     }
 
     /// The device behind it, for whoever drives it. Verbs calls wait while it is held.
-    pub fn nic(&self) -> MutexGuard<'_, Nic> {
-        self.shared.lock()
+    pub fn nic(&self) -> NicGuard<'_> {
+        NicGuard::new(self.shared.lock())
     }
 
     /// The safe face of it.
@@ -176,7 +180,11 @@ impl raw::Device for Device {
     }
 
     fn create_completion_channel(&self) -> Result<Arc<dyn raw::CompletionChannel>, CreateError> {
-        let key = self.shared.lock().shared.channels.insert(Default::default());
+        let mut nic = self.shared.lock();
+        let most = nic.config().completion_channels_max.into();
+        check_count("completion channels", nic.shared.channels.len() as u64, most)?;
+        let key = nic.shared.channels.insert(Default::default());
+        drop(nic);
         Ok(Arc::new(CompletionChannel { shared: self.shared.clone(), key }))
     }
 
@@ -285,7 +293,7 @@ impl raw::CompletionQueue for CompletionQueue {
         let mut nic = self.shared.lock();
         let queue = nic.shared.completion_queues.get_mut(self.key).ok_or(PollError::Gone)?;
         match queue.take(completions) {
-            0 if queue.is_overrun() => Err(PollError::Overrun),
+            0 if queue.take_overrun() => Err(PollError::Overrun),
             count => Ok(count),
         }
     }
@@ -368,8 +376,7 @@ impl raw::ProtectionDomain for ProtectionDomain {
         if path.port != 1 {
             return Err(CreateError::InvalidArgument { what: "port", expected: "1, the only port" });
         }
-        drop(nic);
-        Ok(Arc::new(AddressHandle { path: *path }))
+        Ok(Arc::new(AddressHandle { path: *path, device_serial: nic.serial }))
     }
 
     fn create_queue_pair(&self, init: &QueuePairInit<'_>) -> Result<Arc<dyn raw::QueuePair>, CreateError> {
@@ -435,10 +442,15 @@ impl raw::MemoryRegion for MemoryRegion {
         self.length
     }
     fn deregister(&self) -> Result<(), DestroyError> {
+        // Nobody may hear "gone" before the key really is: the one who hears it frees the memory. So the lock comes first.
+        let Ok(mut nic) = self.shared.nic.lock() else {
+            // The device has panicked. It may still know the key, so the memory must stay where it is.
+            return Err(io::Error::other("the device has failed").into());
+        };
         if self.is_deregistered.swap(true, Ordering::Relaxed) {
             return Err(DestroyError::Gone);
         }
-        self.shared.lock().shared.memory.deregister(self.key);
+        nic.shared.memory.deregister(self.key);
         Ok(())
     }
 }
@@ -453,13 +465,9 @@ impl Drop for MemoryRegion {
 
 /// A way to a peer, for datagrams.
 pub(crate) struct AddressHandle {
-    path: PathAttributes,
-}
-
-impl AddressHandle {
-    pub(crate) fn path_attributes(&self) -> &PathAttributes {
-        &self.path
-    }
+    pub(crate) path: PathAttributes,
+    /// Of the device that it was made for, and checked with.
+    pub(crate) device_serial: u64,
 }
 
 impl raw::AddressHandle for AddressHandle {

@@ -3,7 +3,7 @@
 //! Two ways to see it:
 //!
 //! - from above it is a verbs device: [`Device`] implements [`longhaul_verbs::raw::Device`];
-//! - from below it is a driven object: [`Nic`] takes datagrams and the time, and hands out datagrams and its next
+//! - from below it is a driven object: [`Nic`], through a [`NicGuard`], takes datagrams and the time, and hands out datagrams and its next
 //!   deadline. It has no clock, no thread and no socket of its own.
 //!
 //! The modules are in the order of a message's way through the device:
@@ -16,6 +16,7 @@
 mod config;
 mod counters;
 mod device;
+mod guard;
 mod modify;
 mod nic;
 mod post;
@@ -45,6 +46,7 @@ pub use config::Mutation;
 pub use config::{Config, PayloadMode};
 pub use counters::{Counters, QueuePairCounters};
 pub use device::Device;
+pub use guard::NicGuard;
 pub use nic::Nic;
 pub use pacing::{FixedRate, LossSignal, RateController};
 pub use port::{Received, Route, TransmitSink};

@@ -58,6 +58,9 @@ impl Nic {
             send_queue_drained_event,
             rate_limit_kilobits_per_second
         );
+        if to == QueuePairState::SendQueueDrained && from != to {
+            settings.send_queue_drained_event = attributes.send_queue_drained_event.unwrap_or(false);
+        }
         if let Some(mtu) = attributes.path_mtu {
             settings.mtu = mtu;
         }
@@ -84,7 +87,10 @@ impl Nic {
                 0 => config.default_rate_bits_per_second,
                 kilobits => Some(u64::from(kilobits) * 1000),
             };
-            if let Some(rate) = limit {
+            let is_controlled = is_starting && queue_pair.pacer.has_controller();
+            if let Some(rate) = limit
+                && !is_controlled
+            {
                 queue_pair.pacer = Pacer::new(Some(Box::new(FixedRate(rate))));
             } else if attributes.rate_limit_kilobits_per_second == Some(0) {
                 queue_pair.pacer = Pacer::default();
@@ -156,6 +162,9 @@ fn check_values(
         return refuse(M::ALTERNATE_PATH | M::PATH_MIGRATION_STATE, "no alternate path: not supported by this device");
     }
     if let Some(path) = attributes.path {
+        if path.port != 1 {
+            return refuse(M::PATH, "port 1, the only port");
+        }
         let source = config.addresses.get(usize::from(path.source_gid_index));
         let destination = path.destination.to_ip();
         if source.is_none_or(|source| source.is_ipv4() != destination.is_ipv4()) {

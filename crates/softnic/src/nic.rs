@@ -3,8 +3,8 @@
 //! A [`Nic`] has no thread, no clock and no socket. Whoever drives it calls, in this order and as often as there is
 //! reason to:
 //!
-//! - [`Nic::handle`] for each datagram that arrived,
-//! - [`Nic::poll`] after arrivals, after verbs calls, when [`Nic::next_deadline`] has come, and when the port has room
+//! - [`NicGuard::handle`](crate::NicGuard::handle) for each datagram that arrived,
+//! - [`NicGuard::poll`](crate::NicGuard::poll) after arrivals, after verbs calls, when [`Nic::next_deadline`] has come, and when the port has room
 //!   again after it had none; it hands the port what is to be sent,
 //! - [`Nic::next_deadline`] to know when to come back.
 //!
@@ -49,6 +49,9 @@ pub struct Nic {
     pub(crate) memberships: Vec<(Gid, QueuePairKey)>,
     pub(crate) random: ChaCha12Rng,
     pub(crate) next_domain: u32,
+    pub(crate) serial: u64,
+    /// Queue pairs that owe their peer an answer. They come before all that is in `active`: the peer's timer runs.
+    answering: VecDeque<QueuePairKey>,
     /// Queue pairs that have something to send, in turn.
     active: VecDeque<QueuePairKey>,
     /// Deadlines of queue pairs, by slotmap's number for their key.
@@ -58,10 +61,13 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// A device without any objects. Panics when the configuration has no address.
-    pub fn new(config: Config) -> Self {
+    /// A device without any objects. `serial` tells it from every other device of the process. Panics when the configuration
+    /// makes no sense.
+    pub(crate) fn new(config: Config, serial: u64) -> Self {
         assert!(!config.addresses.is_empty(), "a device needs an address");
-        assert!(config.window_packets_max < 1 << 23, "a window is less than half the sequence numbers");
+        let window = config.window_packets_max;
+        assert!((1..1 << 23).contains(&window), "a window of {window} packets: expected 1 to 2^23 - 1");
+        assert!(config.turn_packets > 0, "a turn of no packets would never send anything");
         Nic {
             random: ChaCha12Rng::from_seed(config.random_seed),
             shared: Resources::new(config),
@@ -69,6 +75,8 @@ impl Nic {
             numbers: RandomNumberMap::default(),
             memberships: Vec::new(),
             next_domain: 1,
+            serial,
+            answering: VecDeque::new(),
             active: VecDeque::new(),
             timers: Timers::new(),
             has_news: false,
@@ -85,16 +93,6 @@ impl Nic {
         self.shared.counters
     }
 
-    /// The port has dropped a packet because its ICRC was wrong.
-    pub fn count_icrc_error(&mut self) {
-        self.shared.counters.rx_icrc_encapsulated += 1;
-    }
-
-    /// The port has dropped a packet because it was malformed.
-    pub fn count_malformed(&mut self) {
-        self.shared.counters.rx_malformed += 1;
-    }
-
     /// What a queue pair has counted.
     pub fn queue_pair_counters(&self, number: QueuePairNumber) -> Option<QueuePairCounters> {
         let key = self.numbers.get(&number.value())?;
@@ -102,7 +100,7 @@ impl Nic {
     }
 
     /// Put a queue pair's rate under the control of `controller`. Takes the place of its rate limit.
-    pub fn set_rate_controller(&mut self, number: QueuePairNumber, controller: Box<dyn RateController>) -> bool {
+    pub(crate) fn set_rate_controller(&mut self, number: QueuePairNumber, controller: Box<dyn RateController>) -> bool {
         let found = self.numbers.get(&number.value()).and_then(|key| self.queue_pairs.get_mut(*key));
         match found {
             Some(queue_pair) => {
@@ -114,7 +112,7 @@ impl Nic {
     }
 
     /// A datagram has arrived, its ICRC checked by the port.
-    pub fn handle(&mut self, received: &Received<'_>, now: Instant) {
+    pub(crate) fn handle(&mut self, received: &Received<'_>, now: Instant) {
         let parsed = match self.shared.config.payload {
             PayloadMode::Carried => {
                 Packet::parse(received.datagram).map(|packet| (packet.headers, Payload::Carried(packet.payload)))
@@ -194,7 +192,7 @@ impl Nic {
                     rc_requester::handle_acknowledge(queue_pair, shared, headers.bth.psn, aeth.syndrome, now);
                 }
             }
-            (VerbsTransport::ReliableConnection, Transport::ReliableConnection, _) => {
+            (VerbsTransport::ReliableConnection, Transport::ReliableConnection, _) if !opcode.is_response() => {
                 note_established(queue_pair, shared);
                 rc_responder::handle_request(queue_pair, shared, headers, payload);
             }
@@ -207,7 +205,11 @@ impl Nic {
                 return;
             }
         }
-        if queue_pair.has_something_to_send() {
+        if queue_pair.owes_answer() && !queue_pair.is_answering {
+            queue_pair.is_answering = true;
+            self.answering.push_back(key);
+        }
+        if queue_pair.has_request_to_send() {
             self.activate(key);
         }
         self.schedule(key, now);
@@ -232,18 +234,16 @@ impl Nic {
     }
 
     /// Hand the port what is to be sent now. Stops when the port has no room; then [`Nic::has_output`] says `true`.
-    pub fn poll<S: TransmitSink>(&mut self, now: Instant, sink: &mut S) {
+    pub(crate) fn poll<S: TransmitSink>(&mut self, now: Instant, sink: &mut S) {
         self.has_news = false;
         self.handle_deadlines(now);
+        self.send_answers(sink);
         while sink.has_room() {
             let Some(key) = self.active.pop_front() else { break };
             let budget = self.shared.config.turn_packets;
             let (shared, queue_pair) = (&mut self.shared, self.queue_pairs.get_mut(key));
             // Destroyed while it waited for its turn.
             let Some(queue_pair) = queue_pair else { continue };
-            // Answers first: the peer waits for them.
-            rc_responder::send_answer(queue_pair, shared, sink);
-            send_congestion_notification(queue_pair, shared, sink);
             let turn = match queue_pair.state {
                 QueuePairState::ReadyToSend | QueuePairState::SendQueueDrained => match queue_pair.identity.transport {
                     VerbsTransport::ReliableConnection => rc_requester::transmit(queue_pair, shared, sink, now, budget),
@@ -262,9 +262,29 @@ impl Nic {
         }
     }
 
+    /// Send what queue pairs owe their peers, as far as the port has room.
+    fn send_answers<S: TransmitSink>(&mut self, sink: &mut S) {
+        while sink.has_room() {
+            let Some(&key) = self.answering.front() else { break };
+            if let Some(queue_pair) = self.queue_pairs.get_mut(key) {
+                if queue_pair.responder.answer.is_some() {
+                    rc_responder::send_answer(queue_pair, &mut self.shared, sink);
+                    if queue_pair.responder.notify_congestion {
+                        // One packet for each look at the port's room.
+                        continue;
+                    }
+                } else {
+                    send_congestion_notification(queue_pair, &mut self.shared, sink);
+                }
+                queue_pair.is_answering = false;
+            }
+            self.answering.pop_front();
+        }
+    }
+
     /// Whether something waits that could be sent if the port had room.
     pub fn has_output(&self) -> bool {
-        !self.active.is_empty()
+        !self.active.is_empty() || !self.answering.is_empty()
     }
 
     /// Whether a verbs call has made work since the last poll.
@@ -329,7 +349,16 @@ impl Nic {
         };
         self.timers.cancel(key.data().as_ffi(), &mut queue_pair.scheduled);
         self.numbers.remove(&queue_pair.identity.number);
-        self.memberships.retain(|(_, member)| *member != key);
+        if queue_pair.identity.transport == VerbsTransport::UnreliableDatagram {
+            self.memberships.retain(|(_, member)| *member != key);
+        }
+        // Its places in the lists are passed over when they come up. Should that take long, they are swept out, so rarely
+        // that it costs nothing.
+        for list in [&mut self.active, &mut self.answering] {
+            if list.len() > 2 * self.queue_pairs.len() + 64 {
+                list.retain(|waiting| self.queue_pairs.contains_key(*waiting));
+            }
+        }
         for queue in [queue_pair.identity.send_completions, queue_pair.identity.receive_completions] {
             self.shared.leave_completion_queue(queue);
         }

@@ -1,8 +1,8 @@
 //! Posting: from a program's request to one in the device's queues, after everything that can be checked at once.
 
 use longhaul_verbs::{
-    Capabilities, NotSupported, PostError, PostErrorKind, QueuePairState, ReceiveRequest, SendFlags, SendOperation,
-    SendRequest, Transport, WriteBurst, raw,
+    Capabilities, DatagramDestination, NotSupported, PostError, PostErrorKind, QueuePairState, ReceiveRequest,
+    SendFlags, SendOperation, SendRequest, Transport, WriteBurst,
 };
 use std::any::Any;
 
@@ -23,8 +23,9 @@ impl Nic {
         requests: &[SendRequest<'_>],
         copy_inline: impl Fn(&SendRequest<'_>) -> Box<[u8]>,
     ) -> Result<(), PostError> {
+        let serial = self.serial;
         let result = self.enqueue(key, requests.len(), |queue_pair, config, index| {
-            prepare(queue_pair, config, &requests[index], &copy_inline)
+            prepare(queue_pair, config, serial, &requests[index], &copy_inline)
         });
         self.finish_post(key);
         result
@@ -35,11 +36,12 @@ impl Nic {
         if !burst.is_consistent() {
             return Err(PostErrorKind::InconsistentBurst.at(0));
         }
+        let serial = self.serial;
         let result = self.enqueue(key, burst.immediates.len(), |queue_pair, config, index| {
             let entry = [burst.entry(index)];
             let request =
                 SendRequest::new(burst.id, burst.operation(index), &entry).with_flags(burst.request_flags(index));
-            prepare(queue_pair, config, &request, &|_| Box::default())
+            prepare(queue_pair, config, serial, &request, &|_| Box::default())
         });
         self.finish_post(key);
         result
@@ -116,6 +118,7 @@ impl Nic {
 fn prepare(
     queue_pair: &QueuePair,
     config: &Config,
+    serial: u64,
     request: &SendRequest<'_>,
     copy_inline: &impl Fn(&SendRequest<'_>) -> Box<[u8]>,
 ) -> Result<SendWork, PostErrorKind> {
@@ -165,9 +168,7 @@ fn prepare(
     };
     let destination = match &request.destination {
         None => None,
-        Some(to) => {
-            Some(Box::new(resolve_destination(to.address_handle, to.queue_pair.value(), to.queue_key, config)?))
-        }
+        Some(to) => Some(Box::new(resolve_destination(to, serial, config)?)),
     };
     Ok(SendWork {
         id: request.id,
@@ -183,19 +184,21 @@ fn prepare(
 }
 
 fn resolve_destination(
-    handle: &dyn raw::AddressHandle,
-    queue_pair: u32,
-    queue_key: u32,
+    to: &DatagramDestination<'_>,
+    serial: u64,
     config: &Config,
 ) -> Result<Destination, PostErrorKind> {
-    let ours = (handle as &dyn Any).downcast_ref::<AddressHandle>();
-    let path = ours.ok_or(PostErrorKind::ForeignObject { what: "address handle" })?.path_attributes();
+    let handle = (to.address_handle as &dyn Any).downcast_ref::<AddressHandle>();
+    let path = handle
+        .filter(|handle| handle.device_serial == serial)
+        .ok_or(PostErrorKind::ForeignObject { what: "address handle" })?
+        .path;
     Ok(Destination {
-        // Checked when the handle was made.
+        // Checked when the handle was made, with this very configuration.
         source: config.addresses[usize::from(path.source_gid_index)],
         address: path.destination.to_ip(),
-        queue_pair,
-        queue_key,
+        queue_pair: to.queue_pair.value(),
+        queue_key: to.queue_key,
         traffic_class: path.traffic_class,
         hop_limit: path.hop_limit,
     })

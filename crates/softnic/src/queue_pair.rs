@@ -95,6 +95,8 @@ pub(crate) struct QueuePair {
     pub(crate) pacer: Pacer,
     /// In the device's list of queue pairs that have something to send.
     pub(crate) is_active: bool,
+    /// In the device's list of queue pairs that owe their peer an answer.
+    pub(crate) is_answering: bool,
     pub(crate) scheduled: Scheduled,
     pub(crate) counters: QueuePairCounters,
 }
@@ -122,6 +124,7 @@ impl QueuePair {
             responder: Responder::default(),
             pacer: Pacer::default(),
             is_active: false,
+            is_answering: false,
             scheduled: Scheduled::default(),
             counters: QueuePairCounters::default(),
         }
@@ -131,19 +134,21 @@ impl QueuePair {
         self.settings.mtu.byte_count()
     }
 
-    /// Whether a turn could be of use: an answer waits, or a request at the cursor. (Most packets that arrive on an unreliable
-    /// connection ask for nothing, and then the device need not be polled.)
-    pub(crate) fn has_something_to_send(&self) -> bool {
-        self.responder.answer.is_some()
-            || self.responder.notify_congestion
-            || self.send_queue.len() > self.requester.cursor_work
+    /// Whether the peer waits for something: an acknowledgement, or a notification that its packets met congestion.
+    pub(crate) fn owes_answer(&self) -> bool {
+        self.responder.answer.is_some() || self.responder.notify_congestion
+    }
+
+    /// Whether there is a request at the cursor. (Most packets that arrive on an unreliable connection ask for nothing, and
+    /// then the device need not be polled.)
+    pub(crate) fn has_request_to_send(&self) -> bool {
+        self.send_queue.len() > self.requester.cursor_work
     }
 
     /// When it wants to be looked at again, if nothing happens before.
     pub(crate) fn deadline(&self, now: Instant) -> Instant {
-        let waiting = self.send_queue.len() > self.requester.cursor_work;
         let pacing = match self.pacer.blocked_until(now) {
-            Some(later) if waiting => later,
+            Some(later) if self.has_request_to_send() => later,
             _ => Instant::FAR_FUTURE,
         };
         self.reliable.deadline().min(pacing)

@@ -32,6 +32,10 @@ pub(crate) struct ReliableRequester {
     oldest_unacknowledged: Psn,
     /// One beyond the highest sequence number that was ever sent.
     sent_end: Psn,
+    /// One beyond the highest that asked for an acknowledgement. Only those can be waited for.
+    asked_end: Psn,
+    /// A sequence error for this packet has been acted on. Copies of it say nothing new: a peer names a gap once.
+    went_back_to: Option<Psn>,
     /// Time-outs and sequence errors since the last progress.
     retries: u8,
     /// Times that the receiver was not ready since the last progress.
@@ -51,6 +55,8 @@ impl Default for ReliableRequester {
         ReliableRequester {
             oldest_unacknowledged: Psn::default(),
             sent_end: Psn::default(),
+            asked_end: Psn::default(),
+            went_back_to: None,
             retries: 0,
             not_ready_retries: 0,
             is_stalled: false,
@@ -64,11 +70,13 @@ impl Default for ReliableRequester {
 impl ReliableRequester {
     /// Begin at this sequence number.
     pub(crate) fn start(&mut self, first: Psn) {
-        *self = ReliableRequester { oldest_unacknowledged: first, sent_end: first, ..Default::default() };
+        *self =
+            ReliableRequester { oldest_unacknowledged: first, sent_end: first, asked_end: first, ..Default::default() };
     }
 
     /// Nothing is in flight any more.
     pub(crate) fn stop(&mut self) {
+        self.went_back_to = None;
         self.acknowledge_deadline = Instant::FAR_FUTURE;
         self.not_ready_until = Instant::FAR_FUTURE;
         self.round_trip_probe = None;
@@ -79,8 +87,8 @@ impl ReliableRequester {
         self.acknowledge_deadline.min(self.not_ready_until)
     }
 
-    fn has_unacknowledged(&self) -> bool {
-        self.oldest_unacknowledged != self.sent_end
+    fn has_asked(&self) -> bool {
+        self.asked_end.distance_from(self.oldest_unacknowledged) > 0
     }
 
     fn restart_timer(&mut self, now: Instant, encoded_timeout: u8) {
@@ -161,8 +169,13 @@ pub(crate) fn transmit<S: TransmitSink>(
             shared.counters.retransmitted_pkts += 1;
         }
         requester.advance(packet_count);
-        if reliable.acknowledge_deadline == Instant::FAR_FUTURE {
-            reliable.restart_timer(now, queue_pair.settings.timeout);
+        if acknowledge {
+            if psn.distance_from(reliable.asked_end) >= 0 {
+                reliable.asked_end = psn.next();
+            }
+            if reliable.acknowledge_deadline == Instant::FAR_FUTURE {
+                reliable.restart_timer(now, queue_pair.settings.timeout);
+            }
         }
     }
     Turn::More
@@ -192,10 +205,13 @@ pub(crate) fn handle_acknowledge(
     }
     match syndrome {
         Syndrome::Ack { .. } => {}
+        // While the receiver is given its time nothing is sent, so whatever it says about gaps is old.
+        Syndrome::RnrNak { .. } | Syndrome::Nak(NakCode::PsnSequenceError)
+            if queue_pair.reliable.is_waiting_for_receiver() => {}
         Syndrome::RnrNak { timer } => {
             shared.counters.rcvd_rnr_err += 1;
             let allowed = queue_pair.settings.receiver_not_ready_retry;
-            if allowed != RETRY_FOR_EVER && queue_pair.reliable.not_ready_retries == allowed {
+            if allowed != RETRY_FOR_EVER && queue_pair.reliable.not_ready_retries >= allowed {
                 shared.counters.retry_rnr_exceeded_err += 1;
                 queue_pair.fail_send(shared, CompletionStatus::ReceiverNotReadyRetryExceededError);
                 return;
@@ -207,8 +223,12 @@ pub(crate) fn handle_acknowledge(
         }
         Syndrome::Nak(NakCode::PsnSequenceError) => {
             shared.counters.rcvd_seq_err += 1;
+            if queue_pair.reliable.went_back_to == Some(psn) {
+                return;
+            }
             queue_pair.pacer.report(|controller| controller.on_loss(now, LossSignal::SequenceError));
-            retry(queue_pair, shared, now);
+            retry(queue_pair, shared);
+            queue_pair.reliable.went_back_to = Some(psn);
         }
         Syndrome::Nak(NakCode::InvalidRequest) => {
             queue_pair.fail_send(shared, CompletionStatus::RemoteInvalidRequestError);
@@ -234,6 +254,7 @@ fn advance_acknowledged(queue_pair: &mut QueuePair, shared: &mut Resources, end:
     reliable.oldest_unacknowledged = end;
     reliable.retries = 0;
     reliable.not_ready_retries = 0;
+    reliable.went_back_to = None;
     let round_trip = match reliable.round_trip_probe {
         Some((probe, sent)) if probe.distance_from(end) < 0 => {
             reliable.round_trip_probe = None;
@@ -262,14 +283,10 @@ fn advance_acknowledged(queue_pair: &mut QueuePair, shared: &mut Resources, end:
     {
         let arrived = end.distance_from(work.first_psn).max(0) as u32;
         queue_pair.requester.cursor_packet = queue_pair.requester.cursor_packet.max(arrived);
-        if queue_pair.requester.cursor_packet == work.packet_count(mtu_bytes) {
-            queue_pair.requester.cursor_packet = 0;
-            queue_pair.requester.cursor_work = 1;
-        }
     }
     let timeout = queue_pair.settings.timeout;
     queue_pair.reliable.not_ready_until = Instant::FAR_FUTURE;
-    if queue_pair.reliable.has_unacknowledged() {
+    if queue_pair.reliable.has_asked() {
         queue_pair.reliable.restart_timer(now, timeout);
     } else {
         queue_pair.reliable.acknowledge_deadline = Instant::FAR_FUTURE;
@@ -302,20 +319,22 @@ pub(crate) fn handle_deadline(queue_pair: &mut QueuePair, shared: &mut Resources
         queue_pair.reliable.acknowledge_deadline = Instant::FAR_FUTURE;
         shared.counters.local_ack_timeout_err += 1;
         queue_pair.pacer.report(|controller| controller.on_loss(now, LossSignal::Timeout));
-        retry(queue_pair, shared, now);
+        queue_pair.reliable.went_back_to = None;
+        retry(queue_pair, shared);
     }
 }
 
-/// Send again from the oldest packet that was not acknowledged, unless that was tried often enough.
-fn retry(queue_pair: &mut QueuePair, shared: &mut Resources, now: Instant) {
-    if queue_pair.reliable.retries == queue_pair.settings.retry_count {
+/// Send again from the oldest packet that was not acknowledged, unless that was tried often enough. The time-out begins when
+/// something has really been sent: until then silence says nothing about the peer.
+fn retry(queue_pair: &mut QueuePair, shared: &mut Resources) {
+    if queue_pair.reliable.retries >= queue_pair.settings.retry_count {
         shared.counters.retry_exceeded_err += 1;
         queue_pair.fail_send(shared, CompletionStatus::RetryExceededError);
         return;
     }
     queue_pair.reliable.retries += 1;
     go_back(queue_pair);
-    queue_pair.reliable.restart_timer(now, queue_pair.settings.timeout);
+    queue_pair.reliable.acknowledge_deadline = Instant::FAR_FUTURE;
 }
 
 /// Move the cursor to the oldest packet that was not acknowledged, which is in the request at the front.

@@ -6,7 +6,7 @@
 
 use longhaul_verbs::{AsyncEventKind, CompletionStatus};
 use longhaul_wire::packet::datagram_bytes;
-use longhaul_wire::{Headers, NakCode, Opcode, Syndrome, aeth};
+use longhaul_wire::{Headers, NakCode, Opcode, Psn, Syndrome, aeth};
 
 use crate::memory::Payload;
 use crate::port::TransmitSink;
@@ -38,6 +38,10 @@ pub(crate) fn handle_request(
     }
     if ahead > 0 {
         shared.counters.out_of_seq_request += 1;
+        let is_highest = |highest| headers.bth.psn.distance_from(highest) > 0;
+        if responder.dropped_early.is_none_or(is_highest) {
+            responder.dropped_early = Some(headers.bth.psn);
+        }
         if !responder.is_negative_sent {
             responder.is_negative_sent = true;
             responder.answer = Some(Syndrome::Nak(NakCode::PsnSequenceError));
@@ -46,6 +50,7 @@ pub(crate) fn handle_request(
         return;
     }
     responder.is_negative_sent = false;
+    let has_unsent_gap = matches!(responder.answer, Some(Syndrome::Nak(NakCode::PsnSequenceError)));
     match execute(queue_pair, shared, headers, payload) {
         Ok(executed) => {
             let responder = &mut queue_pair.responder;
@@ -53,8 +58,13 @@ pub(crate) fn handle_request(
             if executed == Executed::MessageEnded {
                 responder.message_sequence_number = (responder.message_sequence_number + 1) & 0xff_ffff;
             }
-            // A negative answer that still waits is about this very packet, which has now been carried out.
-            if headers.bth.ack_request || responder.answer.is_some() {
+            let still_missing = |highest: &Psn| highest.distance_from(responder.expected_psn) >= 0;
+            responder.dropped_early = responder.dropped_early.filter(still_missing);
+            if has_unsent_gap && responder.dropped_early.is_some() {
+                // The packet that was missing came with the next batch, but what was dropped behind it is still missing. The
+                // sequence error that waits will name the packet that is expected now, and acknowledge this one.
+                responder.is_negative_sent = true;
+            } else if headers.bth.ack_request || responder.answer.is_some() {
                 responder.answer = Some(ACKNOWLEDGE);
             }
         }

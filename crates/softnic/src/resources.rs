@@ -53,11 +53,19 @@ impl Resources {
         }
     }
 
-    /// The program has dropped a completion queue. Queue pairs keep theirs alive.
+    /// The program has dropped a completion queue. Queue pairs keep theirs alive; its events go at once, because nobody could
+    /// look at what they tell of.
     pub(crate) fn abandon_completion_queue(&mut self, key: CompletionQueueKey) {
-        match self.completion_queues.get_mut(key) {
-            Some(queue) if queue.users > 0 => queue.is_abandoned = true,
-            _ => drop(self.completion_queues.remove(key)),
+        let Some(queue) = self.completion_queues.get_mut(key) else { return };
+        if let Some((channel, token)) = queue.detach_channel()
+            && let Some(tokens) = self.channels.get_mut(channel)
+        {
+            tokens.retain(|waiting| *waiting != token);
+        }
+        if queue.users > 0 {
+            queue.is_abandoned = true;
+        } else {
+            self.completion_queues.remove(key);
         }
     }
 
@@ -115,7 +123,7 @@ impl Resources {
     }
 
     fn raise(&mut self, event: AsyncEvent) {
-        if self.events.len() == self.config.events_max {
+        if self.events.len() >= self.config.events_max {
             self.events.pop_front();
             self.counters.events_lost += 1;
         }

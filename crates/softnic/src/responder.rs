@@ -5,6 +5,7 @@ use longhaul_verbs::{Access, CompletionFlags, CompletionOperation, CompletionSta
 use longhaul_wire::{Headers, Operation, Position, Psn, Syndrome};
 
 use crate::memory::{AccessDenied, Payload};
+use crate::post::MESSAGE_BYTES_MAX;
 use crate::queue_pair::QueuePair;
 use crate::resources::Resources;
 
@@ -16,6 +17,8 @@ pub(crate) struct Responder {
     pub(crate) message_sequence_number: u32,
     /// RC: a negative acknowledgement was sent; what follows is dropped until the expected packet comes.
     pub(crate) is_negative_sent: bool,
+    /// RC: the highest packet that was dropped because it came too early, until it has come again.
+    pub(crate) dropped_early: Option<Psn>,
     /// RC: an answer that is to be sent. Later ones take its place: acknowledgements are cumulative.
     pub(crate) answer: Option<Syndrome>,
     /// A congestion notification is to be sent.
@@ -67,6 +70,11 @@ impl Responder {
         *self = Responder { expected_psn: first, ..Default::default() };
     }
 
+    pub(crate) fn is_in_message(&self) -> bool {
+        self.message != Message::None
+    }
+
+    /// Forget the message that is arriving; `false` when there was none.
     pub(crate) fn abandon_message(&mut self) -> bool {
         std::mem::take(&mut self.message) != Message::None
     }
@@ -89,7 +97,8 @@ pub(crate) fn execute(
         Position::Last => (1..=mtu_bytes).contains(&length),
         Position::Only => length <= mtu_bytes,
     };
-    if !fits {
+    // A SEND with invalidate carried out as a plain one would leave the peer believing that a key is gone.
+    if !fits || headers.invalidate.is_some() {
         return Err(Refusal::InvalidRequest);
     }
     let message = match (position.is_start(), queue_pair.responder.message) {
@@ -105,7 +114,11 @@ pub(crate) fn execute(
             let Some(receive) = queue_pair.receive_queue.front() else {
                 return Err(Refusal::NotReady);
             };
-            if u64::from(received) + u64::from(length) > receive.entries.length() {
+            let total = u64::from(received) + u64::from(length);
+            if total > MESSAGE_BYTES_MAX {
+                return Err(Refusal::InvalidRequest);
+            }
+            if total > receive.entries.length() {
                 return Err(Refusal::LocalLength);
             }
             let entries = receive.entries.list();
@@ -161,6 +174,9 @@ fn begin(queue_pair: &QueuePair, shared: &Resources, headers: &Headers) -> Resul
             let reth = headers.reth.ok_or(Refusal::InvalidRequest)?;
             if !queue_pair.settings.access.contains(Access::REMOTE_WRITE) {
                 return Err(Refusal::RemoteAccess);
+            }
+            if u64::from(reth.dma_length) > MESSAGE_BYTES_MAX {
+                return Err(Refusal::InvalidRequest);
             }
             // A WRITE of nothing needs no key (IBTA 9.7.4.1.1).
             if reth.dma_length > 0 {

@@ -30,6 +30,7 @@ pub(crate) fn handle_request(
         }
     }
     queue_pair.responder.expected_psn = headers.bth.psn.next();
+    let is_in_message = is_start || queue_pair.responder.is_in_message();
     match execute(queue_pair, shared, headers, payload) {
         Ok(_) => return,
         Err(Refusal::NotReady) => shared.counters.out_of_buffer += 1,
@@ -39,9 +40,11 @@ pub(crate) fn handle_request(
             queue_pair.fail_receive(shared, CompletionStatus::LocalProtectionError);
             return;
         }
-        // Not counted apart: the tail of a message whose head was dropped ends here.
         Err(Refusal::InvalidRequest | Refusal::LocalLength) => {}
     }
     queue_pair.responder.abandon_message();
-    shared.counters.dropped_messages += 1;
+    // The tail of a message whose head was dropped has been counted with its head.
+    if is_in_message {
+        shared.counters.dropped_messages += 1;
+    }
 }

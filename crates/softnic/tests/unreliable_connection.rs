@@ -73,3 +73,14 @@ fn without_payload_everything_completes_and_nothing_is_copied() {
     assert_eq!((done[0].id, done[0].byte_count), (1, 777));
     assert_eq!(two.region.to_vec(0..1000), vec![0; 1000]);
 }
+
+#[test]
+fn a_message_without_a_receive_is_one_message_dropped() {
+    let (one, two) = pair(UC);
+    one.post_send(1, 2560);
+    for packet in one.poll(at(0)) {
+        two.receive(&packet, at(1));
+    }
+    assert_eq!(two.counters().dropped_messages, 1);
+    assert_eq!(two.counters().out_of_buffer, 1);
+}

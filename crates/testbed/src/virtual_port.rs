@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use longhaul_netsim::{Frame, Node, NodeIo};
-use longhaul_softnic::{Device, Nic, Received, Route, TransmitSink};
+use longhaul_softnic::{Device, Nic, NicGuard, Received, Route, TransmitSink};
 use longhaul_time::Instant;
 use longhaul_wire::ip::PROTOCOL_UDP;
 use longhaul_wire::{Ecn, IcrcScope, IpHeader, UDP_PORT_ROCE, icrc, ipv4, ipv6, udp};
@@ -19,7 +19,7 @@ const WIRE: usize = 0;
 /// that the device decides late what to send.
 const EGRESS_LIMIT_BYTES: u64 = 64 << 10;
 
-/// Datagrams to one of the device's own addresses that may wait; more are dropped, as by a full queue.
+/// Datagrams to one of the device's own addresses that may wait before the device is told to stop.
 const LOOPBACK_FRAMES_MAX: usize = 4096;
 
 /// A device with a virtual port.
@@ -91,7 +91,7 @@ impl Node for VirtualNic {
 }
 
 /// Take the IP packet apart, check it, and hand the datagram to the device.
-fn receive(nic: &mut Nic, bytes: &Frame, now: Instant) {
+fn receive(nic: &mut NicGuard<'_>, bytes: &Frame, now: Instant) {
     let Ok(packet) = longhaul_wire::Frame::parse(&bytes.bytes) else {
         nic.count_malformed();
         return;
@@ -152,7 +152,7 @@ struct VirtualSink<'a, 'b> {
 
 impl TransmitSink for VirtualSink<'_, '_> {
     fn has_room(&self) -> bool {
-        self.backlog_bytes < EGRESS_LIMIT_BYTES
+        self.backlog_bytes < EGRESS_LIMIT_BYTES && self.loopback.len() < LOOPBACK_FRAMES_MAX
     }
 
     fn transmit<E>(
@@ -183,14 +183,12 @@ impl TransmitSink for VirtualSink<'_, '_> {
         write_headers(headers, route, bytes as u16);
         let frame = Frame { bytes: packet, elided_bytes };
         // A device hears its own datagrams to a group, as sockets do unless told otherwise.
-        if route.destination.is_multicast() && self.loopback.len() < LOOPBACK_FRAMES_MAX {
+        if route.destination.is_multicast() {
             let copy = self.io.copy(&frame);
             self.loopback.push_back(copy);
         }
         if route.destination == route.source {
-            if self.loopback.len() < LOOPBACK_FRAMES_MAX {
-                self.loopback.push_back(frame);
-            }
+            self.loopback.push_back(frame);
         } else {
             self.backlog_bytes += u64::from(frame.wire_bytes());
             self.io.send(WIRE, frame);

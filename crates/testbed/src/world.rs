@@ -6,6 +6,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use longhaul_impair::Profile;
 use longhaul_netsim::capture::Capture;
@@ -48,6 +49,8 @@ pub struct World {
     nics: Vec<NodeId>,
     devices: Vec<softnic::Device>,
     links: Vec<LinkId>,
+    /// Nodes that a verbs call has given work since they were woken last.
+    news: Arc<Mutex<Vec<usize>>>,
 }
 
 type Route = Box<dyn FnMut(&Frame) -> Option<usize>>;
@@ -110,6 +113,7 @@ impl World {
     pub fn new(config: WorldConfig) -> World {
         let mut simulation = Simulation::new(config.seed);
         simulation.set_ecn_marker(mark_congestion);
+        let news = Arc::new(Mutex::new(Vec::new()));
         let mut nics = Vec::new();
         let mut devices = Vec::new();
         for node in 0..config.nodes {
@@ -121,8 +125,8 @@ impl World {
             nic.addresses = addresses(node).to_vec();
             nic.random_seed = random_seed;
             nic.rate_bits_per_second = config.link.rate_bits_per_second;
-            // Time stands still between runs; each run asks the devices whether there is news.
-            let device = softnic::Device::new(nic, || ());
+            let news = news.clone();
+            let device = softnic::Device::new(nic, move || news.lock().expect("nothing panics with it").push(node));
             nics.push(simulation.add_node(WorldNode::Nic(Box::new(VirtualNic::new(device.clone())))));
             devices.push(device);
         }
@@ -139,7 +143,7 @@ impl World {
             let switch = simulation.add_node(WorldNode::Switch(Switch::new(route)));
             nics.iter().enumerate().map(|(port, nic)| join(&mut simulation, *nic, switch, port)).collect()
         };
-        World { simulation, nics, devices, links }
+        World { simulation, nics, devices, links, news }
     }
 
     /// The device of a node.
@@ -219,10 +223,12 @@ impl World {
     }
 
     fn wake_nics(&mut self) {
-        for (&nic, device) in self.nics.iter().zip(&self.devices) {
-            if device.nic().has_news() {
-                self.simulation.wake(nic);
-            }
+        let mut news = std::mem::take(&mut *self.news.lock().expect("nothing panics with it"));
+        // In an order that does not depend on which call came first.
+        news.sort_unstable();
+        news.dedup();
+        for node in news {
+            self.simulation.wake(self.nics[node]);
         }
     }
 }

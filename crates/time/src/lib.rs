@@ -4,7 +4,7 @@
 //! input and names the instant of its next deadline. An [`Instant`] is a count of nanoseconds since an
 //! origin that whoever drives it chose: the start of a simulation, or the moment a driver was started.
 //! It is eight bytes, so that deadlines of a hundred thousand queue pairs stay small and compare in one
-//! instruction; [`std::time::Instant`] is twice that, and cannot be made up by a simulator.
+//! instruction; `std::time::Instant` is twice that, and cannot be made up by a simulator.
 #![no_std]
 
 use core::fmt;

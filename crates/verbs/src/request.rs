@@ -164,7 +164,7 @@ impl WriteBurst<'_> {
         let offset = index as u64 * u64::from(self.stride);
         let left = u64::from(self.local.length).saturating_sub(offset);
         ScatterGatherEntry {
-            address: self.local.address + offset,
+            address: self.local.address.wrapping_add(offset),
             length: left.min(u64::from(self.stride)) as u32,
             local_key: self.local.local_key,
         }
@@ -172,8 +172,10 @@ impl WriteBurst<'_> {
 
     /// The operation of the `index`-th request.
     pub fn operation(&self, index: usize) -> SendOperation {
-        let remote =
-            RemoteMemory { address: self.remote.address + index as u64 * u64::from(self.stride), key: self.remote.key };
+        let remote = RemoteMemory {
+            address: self.remote.address.wrapping_add(index as u64 * u64::from(self.stride)),
+            key: self.remote.key,
+        };
         SendOperation::WriteWithImmediate(remote, self.immediates[index])
     }
 

@@ -151,17 +151,44 @@ fn finish_outstanding(program: &mut Program, world: &mut World) {
             program.judge.accuse(Rule::Progress, subject, "all sends to complete on a healed network", came);
         }
     }
+    let unsure = settle_unsignaled(program, world, deadline);
     for end in program.all_ends() {
         let ends = [end, program.peer(end)];
         let is_in_error = |end: EndNumber| program.ends[end.0].queue_pair.state() == QueuePairState::Error;
         let has_unfit = |end: EndNumber| program.judge.unfit_receives(end, program.message_bytes_max(end)) > 0;
-        if ends.into_iter().any(|end| is_in_error(end) || has_unfit(end)) {
+        let is_unsure = |end: EndNumber| unsure.contains(&end);
+        if ends.into_iter().any(|end| is_in_error(end) || has_unfit(end) || is_unsure(end)) {
             program.reconnect(end, world);
         }
         if program.ends[end.0].queue_pair.state() == QueuePairState::SendQueueError {
             program.resume(end, world);
         }
     }
+}
+
+/// A request that is not signalled tells nothing until it fails, and some are made to fail. A signalled one behind them on each
+/// reliable connection ends after them, one way or the other. Returns the queue pairs that have no room for it.
+fn settle_unsignaled(program: &mut Program, world: &mut World, deadline: Instant) -> Vec<EndNumber> {
+    let (mut markers, mut unsure) = (Vec::new(), Vec::new());
+    let reliable = |end: &EndNumber| program.transport(*end) == Transport::ReliableConnection;
+    for end in program.all_ends().filter(reliable).collect::<Vec<_>>() {
+        let draft = Draft {
+            kind: Kind::Write,
+            length: 0,
+            has_immediate: false,
+            mistake: None,
+            is_inline: false,
+            is_signaled: true,
+        };
+        match program.free_sends(end) {
+            0 => unsure.push(end),
+            _ => markers.extend(program.post_message(end, draft)),
+        }
+    }
+    advance_with_receives(program, world, deadline, |program| {
+        markers.iter().all(|marker| program.judge.ending(*marker).is_some())
+    });
+    unsure
 }
 
 /// Receives that messages wait for and that there is room for (RC; with UC a message does not wait).

@@ -1,0 +1,112 @@
+//! The device as an object: what it does with memory that goes away, with objects of other devices, and after a panic.
+
+mod two_ends;
+
+use std::sync::mpsc;
+
+use longhaul_softnic::{Config, Device, Received};
+use longhaul_time::Duration;
+use longhaul_verbs::{
+    Access, PathAttributes, PostErrorKind, QueuePairAttributes, QueuePairNumber, QueuePairOptions, QueuePairState,
+    ReceiveRequest, RemoteMemory, SendFlags, SendOperation, SendRequest, Transport, WriteBurst,
+};
+use two_ends::{End, at, pair};
+
+const UC: Transport = Transport::UnreliableConnection;
+
+/// Two threads take the same region back. Neither may get its bytes while the device still knows the key.
+#[test]
+fn nobody_gets_memory_back_before_its_key_is_gone() {
+    let (one, two) = pair(UC);
+    one.region.copy_in(0, &[0x55; 100]);
+    one.post_write(1, 100, &two);
+    let packets = one.poll(at(0));
+    let End { device, region, .. } = two;
+    let raw = region.raw().clone();
+    let mut driver = device.nic();
+    let (sender, receiver) = mpsc::channel();
+    let first = std::thread::spawn(move || raw.deregister().is_ok());
+    // Let the first thread arrive at the lock that the driver holds.
+    std::thread::sleep(Duration::from_millis(100));
+    let second = std::thread::spawn(move || sender.send(region.into_buffer().unwrap()).unwrap());
+    assert!(receiver.recv_timeout(Duration::from_millis(100)).is_err(), "the device still knows the key");
+    let received = Received {
+        source: packets[0].route.source,
+        destination: packets[0].route.destination,
+        traffic_class: 0,
+        hop_limit: 1,
+        datagram: &packets[0].bytes,
+        elided_bytes: 0,
+    };
+    driver.handle(&received, at(1));
+    drop(driver);
+    let bytes = receiver.recv().unwrap();
+    assert_eq!(bytes[..101], [vec![0x55; 100], vec![0]].concat());
+    first.join().unwrap();
+    second.join().unwrap();
+}
+
+#[test]
+fn a_region_of_a_device_that_has_panicked_is_dropped_in_peace() {
+    let (one, _two) = pair(UC);
+    let device = one.device.clone();
+    let panicked = std::thread::spawn(move || {
+        let _driver = device.nic();
+        panic!("on purpose");
+    });
+    assert!(panicked.join().is_err());
+    let region = one.region;
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || drop(region))).is_ok());
+}
+
+#[test]
+fn an_address_handle_of_another_device_is_refused() {
+    let addresses = vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
+    let other = Device::new(Config::new("other", addresses, [1; 32]), || ()).verbs();
+    let path =
+        PathAttributes { source_gid_index: 1, ..PathAttributes::to(std::net::Ipv4Addr::new(10, 0, 0, 9).into()) };
+    let handle = other.allocate_protection_domain().unwrap().create_address_handle(&path).unwrap();
+    let device = Device::new(Config::new("ours", vec!["10.0.0.3".parse().unwrap()], [2; 32]), || ()).verbs();
+    let domain = device.allocate_protection_domain().unwrap();
+    let completions = device.create_completion_queue(8).unwrap();
+    let options = QueuePairOptions::default();
+    let queue_pair =
+        domain.create_queue_pair(Transport::UnreliableDatagram, &completions, &completions, &options).unwrap();
+    queue_pair.modify(&QueuePairAttributes::init_datagram(7)).unwrap();
+    queue_pair.modify(&QueuePairAttributes::to_state(QueuePairState::ReadyToReceive)).unwrap();
+    queue_pair.modify(&QueuePairAttributes::ready_to_send(0)).unwrap();
+    let request = SendRequest::new(1, SendOperation::Send, &[]).to(handle.destination(QueuePairNumber::new(5), 7));
+    let error = queue_pair.post_send(&[request]).unwrap_err();
+    assert!(matches!(error.kind, PostErrorKind::ForeignObject { .. }), "{error}");
+}
+
+#[test]
+fn a_burst_to_the_end_of_the_address_space_is_the_peers_to_refuse() {
+    let (one, _two) = pair(UC);
+    let burst = WriteBurst {
+        id: 1,
+        local: one.region.entry(0..512),
+        remote: RemoteMemory { address: u64::MAX - 10, key: 5 },
+        stride: 256,
+        immediates: &[1, 2],
+        flags: SendFlags::SIGNALED,
+    };
+    one.queue_pair.post_write_burst(&burst).unwrap();
+    assert_eq!(one.poll(at(0)).len(), 2);
+}
+
+#[test]
+fn a_completion_queue_takes_its_events_with_it() {
+    let (_one, two) = pair(UC);
+    let verbs = two.device.verbs();
+    let channel = verbs.create_completion_channel().unwrap();
+    let completions = verbs.create_completion_queue_on(4, &channel, 42).unwrap();
+    let queue_pair =
+        two.domain.create_queue_pair(UC, &completions, &completions, &QueuePairOptions::default()).unwrap();
+    completions.request_notification(false).unwrap();
+    queue_pair.modify(&QueuePairAttributes::init_connected(Access::empty())).unwrap();
+    queue_pair.modify(&QueuePairAttributes::to_state(QueuePairState::Error)).unwrap();
+    queue_pair.post_receive(&[ReceiveRequest { id: 1, local: &[] }]).unwrap();
+    drop((queue_pair, completions));
+    assert_eq!(channel.next_event().unwrap(), None);
+}
