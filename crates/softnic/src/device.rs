@@ -6,9 +6,8 @@
 #![allow(unsafe_code, reason = "implements the unsafe calls of the raw verbs layer")]
 
 use std::any::Any;
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use longhaul_verbs::raw::{self, QueuePairInit};
 use longhaul_verbs::{
@@ -443,10 +442,9 @@ impl raw::MemoryRegion for MemoryRegion {
     }
     fn deregister(&self) -> Result<(), DestroyError> {
         // Nobody may hear "gone" before the key really is: the one who hears it frees the memory. So the lock comes first.
-        let Ok(mut nic) = self.shared.nic.lock() else {
-            // The device has panicked. It may still know the key, so the memory must stay where it is.
-            return Err(io::Error::other("the device has failed").into());
-        };
+        // (A device that has panicked touches nothing any more, because whoever drives it fails at the lock; a key can be taken
+        // from it all the same, and a destructor must not panic.)
+        let mut nic = self.shared.nic.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_deregistered.swap(true, Ordering::Relaxed) {
             return Err(DestroyError::Gone);
         }

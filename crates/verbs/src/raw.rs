@@ -5,7 +5,11 @@
 //! null. Every trait is `Any`: a device finds its own type behind an object that it is handed.
 //!
 //! Objects are reference counted. Dropping the last reference destroys the object; where the caller must know that
-//! (a key revoked, a queue pair gone) there is an explicit call as well. A child keeps its parents alive.
+//! (a key revoked, a queue pair gone) there is an explicit call as well. A child keeps its parents alive; only a completion
+//! queue does without its channel, and then raises no events.
+//!
+//! Memory safety rests on the device's own unsafe code: it touches memory only between registration and the moment at which
+//! `deregister` answers `Ok` or `Gone`.
 //!
 //! All calls may come from any thread, and none blocks on the network.
 #![allow(unsafe_code, reason = "posting and registering are unsafe to call, as the base of the boundary must be")]

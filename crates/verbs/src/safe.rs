@@ -198,7 +198,9 @@ pub struct QueuePairOptions {
 /// Registered memory that owns its bytes.
 ///
 /// While it is registered a device (or a peer, through it) may change the bytes at any moment, so there is no slice
-/// of them: they are copied in and out. A copy that overlaps a change may see part of it, never anything else.
+/// of them: they are copied in and out. A copy that overlaps a change may see part of it. (In Rust's memory model two threads
+/// that copy the same bytes at the same time race, and the language has no copy yet that may; on the machines that devices
+/// run on the bytes are old or new. A program that waits for the completion, as it must to know what it has, never races.)
 pub struct MemoryRegion {
     /// `None` only while being taken apart.
     inner: Option<OwnedRegion>,
