@@ -1,5 +1,6 @@
 //! What a test works with: the two devices, waiting, and the books on where a device departs from the specification.
 
+use longhaul_time::Duration;
 use longhaul_verbs::{
     AsyncEvent, Capabilities, CompletionQueue, Device, DeviceAttributes, Gid, Transport, WorkCompletion,
 };
@@ -51,6 +52,10 @@ impl<'a> Context<'a> {
     /// Payload bytes of a full packet.
     pub(super) fn mtu(&self) -> usize {
         self.environment.mtu().byte_count() as usize
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.environment.now()
     }
 
     pub(super) fn progress(&mut self) {

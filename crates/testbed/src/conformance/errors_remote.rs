@@ -1,6 +1,7 @@
 //! Errors of a reliable connection that the peer finds, or that the peer's silence means: access, length, receiver
 //! not ready, retries exceeded (IBTA 9.7.5.2, 9.9.2, 9.9.3, 11.6.2).
 
+use longhaul_time::Duration;
 use longhaul_verbs::{
     Access, CompletionStatus, QueuePairAttributes, QueuePairNumber, QueuePairState, RemoteMemory, SendOperation,
     Transport,
@@ -8,10 +9,10 @@ use longhaul_verbs::{
 
 use super::Test;
 use super::context::Context;
-use super::failure::{Outcome, equal, status, status_among};
+use super::failure::{Outcome, ensure, equal, status, status_among};
 use super::flush::all_flushed;
 use super::memory::{Memory, pattern};
-use super::pair::{Form, Pair, Setup};
+use super::pair::{Form, HASTY_RETRIES, HASTY_TIMEOUT, NOT_READY_PAUSE, Pair, Setup, acknowledge_timeout};
 use super::transfer::{empty_receives, move_message, test};
 
 const RC: Transport = Transport::ReliableConnection;
@@ -208,9 +209,12 @@ fn receiver_not_ready(context: &mut Context<'_>, retries: u8) -> Outcome {
         let pair = Pair::new(context, &setup)?;
         let [sender, receiver] = &pair.ends;
         let target = Memory::target(&receiver.domain, 10)?;
+        let begin = context.now();
         sender.send(1, form.operation(target.remote(0), 0), &[])?;
         sender.send(2, SendOperation::Send, &[])?;
         let sent = context.completions("sender", &sender.send_queue, 2)?;
+        // The receiver asked for a pause before each new try.
+        tried_for(context.now() - begin, u32::from(retries) * NOT_READY_PAUSE)?;
         let expected = CompletionStatus::ReceiverNotReadyRetryExceededError;
         status("sender", &sent[0], 1, expected)?;
         status("request behind the failed one", &sent[1], 2, CompletionStatus::FlushedError)?;
@@ -270,15 +274,24 @@ fn connected_to_nobody(context: &mut Context<'_>) -> Outcome<Pair> {
     Ok(pair)
 }
 
+/// A request that was given up must not have been given up early.
+fn tried_for(elapsed: Duration, least: Duration) -> Outcome {
+    ensure(elapsed >= least, || format!("retries: expected {least:?} or more before giving up, came {elapsed:?}"))
+}
+
 fn peer_never_existed(context: &mut Context<'_>) -> Outcome {
     for form in [Form::Send, Form::Write] {
         let pair = connected_to_nobody(context)?;
         let sender = &pair.ends[0];
         let source = Memory::source(&sender.domain, &pattern(7, 3000))?;
         let nowhere = RemoteMemory { address: 0x1000, key: 5 };
+        let begin = context.now();
         sender.send(1, form.operation(nowhere, 0), &[source.whole()])?;
         let sent = context.completion("sender to nobody", &sender.send_queue)?;
         status("sender to nobody", &sent, 1, CompletionStatus::RetryExceededError)?;
+        // Each try is given its time-out, the first and the repeated ones (IBTA 9.7.6.1.3).
+        let tries = 1 + u32::from(HASTY_RETRIES);
+        tried_for(context.now() - begin, tries * acknowledge_timeout(HASTY_TIMEOUT))?;
         sender.is_in(QueuePairState::Error)?;
     }
     Ok(())

@@ -35,6 +35,7 @@ mod virtual_time;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use longhaul_time::Duration;
 use longhaul_verbs::{Capabilities, Device, Mtu};
 
 pub use context::Context;
@@ -54,6 +55,8 @@ pub trait Environment {
     fn mtu(&self) -> Mtu;
     /// Let a little time pass: some 100 µs.
     fn progress(&mut self);
+    /// The time, from any beginning.
+    fn now(&self) -> Duration;
     /// How many calls of `progress` to wait for something before it counts as never happening. In time at least a
     /// second: error tests wait for retries to run out.
     fn patience(&self) -> u32;
@@ -262,6 +265,9 @@ mod tests {
         }
         fn progress(&mut self) {
             self.0.progress();
+        }
+        fn now(&self) -> Duration {
+            self.0.now()
         }
         fn patience(&self) -> u32 {
             self.0.patience()

@@ -1,5 +1,6 @@
 //! Two queue pairs, one at each end, connected to each other (or, for datagrams, each knowing the way to the other).
 
+use longhaul_time::Duration;
 use longhaul_verbs::{
     Access, AddressHandle, CompletionOperation, CompletionQueue, CompletionStatus, Gid, Mtu, PathAttributes,
     ProtectionDomain, QueuePair, QueuePairAttributes, QueuePairLimits, QueuePairNumber, QueuePairOptions,
@@ -16,9 +17,17 @@ pub(super) const GRH_BYTES: usize = 40;
 /// Acknowledgement time-out of connections that must not fail: 4.096 µs · 2^14 = 67 ms.
 const PATIENT_TIMEOUT: u8 = 14;
 /// Acknowledgement time-out of connections that are to fail soon: 4.096 µs · 2^10 = 4.2 ms.
-const HASTY_TIMEOUT: u8 = 10;
+pub(super) const HASTY_TIMEOUT: u8 = 10;
+/// How often they try again.
+pub(super) const HASTY_RETRIES: u8 = 1;
 /// Receiver-not-ready timer of 0.64 ms, as the specification encodes it.
 const NOT_READY_TIMER: u8 = 12;
+pub(super) const NOT_READY_PAUSE: Duration = Duration::from_micros(640);
+
+/// What an acknowledgement time-out means: 4.096 µs · 2^n.
+pub(super) fn acknowledge_timeout(encoded: u8) -> Duration {
+    Duration::from_nanos(4096 << encoded)
+}
 
 /// How a pair is made.
 #[derive(Clone)]
@@ -56,7 +65,12 @@ impl Setup {
 
     /// A connection that gives up soon.
     pub(super) fn hasty(transport: Transport) -> Self {
-        Setup { timeout: HASTY_TIMEOUT, retry_count: 1, receiver_not_ready_retry: 1, ..Setup::new(transport) }
+        Setup {
+            timeout: HASTY_TIMEOUT,
+            retry_count: HASTY_RETRIES,
+            receiver_not_ready_retry: 1,
+            ..Setup::new(transport)
+        }
     }
 }
 

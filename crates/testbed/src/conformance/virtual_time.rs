@@ -1,7 +1,7 @@
 //! The suite on virtual time: two software RNICs on a simulated link. Seconds of retries take milliseconds, and a
 //! seed repeats a run to the byte.
 
-use longhaul_time::Duration;
+use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{Device, Mtu};
 
 use super::Environment;
@@ -69,6 +69,10 @@ impl Environment for VirtualTime {
 
     fn progress(&mut self) {
         self.world.run_for(STEP);
+    }
+
+    fn now(&self) -> Duration {
+        self.world.now() - Instant::ZERO
     }
 
     fn patience(&self) -> u32 {
