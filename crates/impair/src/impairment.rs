@@ -22,7 +22,8 @@ pub struct Impairment {
     /// Whether any stage after the queue does more than delay; if not, `handle` is done early.
     is_plain: bool,
     counters: Counters,
-    /// The latest delivery so far, held-back packets left out: what order-keeping jitter may not undercut.
+    /// The latest delivery so far, of packets held back as if they had not been: what order-keeping jitter may not
+    /// undercut.
     latest_at: Instant,
     /// Apart, so that ten thousand plain links stay small in the cache.
     stages: Box<Stages>,
@@ -160,7 +161,7 @@ impl Impairment {
         self.counters.ecn_marked += u64::from(ecn_mark);
         let at = sent_at.saturating_add_nanos(self.propagation_delay_nanos);
         if self.is_plain {
-            self.latest_at = at;
+            self.latest_at = self.latest_at.max(at);
             return Verdict::Once(Delivery { at, ecn_mark, corruption: None });
         }
         self.handle_on_wire(at, ecn_mark)
@@ -180,11 +181,10 @@ impl Impairment {
             }
         }
         let in_order_at = at;
+        self.latest_at = self.latest_at.max(in_order_at);
         if stages.reordering.draw(&mut stages.random) {
             self.counters.reordered += 1;
             at = at.saturating_add_nanos(stages.reordering_delay_nanos);
-        } else {
-            self.latest_at = self.latest_at.max(at);
         }
         let corruption = stages.corrupt(&mut self.counters);
         let first = Delivery { at, ecn_mark, corruption };
@@ -197,7 +197,8 @@ impl Impairment {
     }
 
     /// When the wire has sent everything that has entered; in the past if it is idle, the origin if nothing ever
-    /// queued. A sender that waits for this instant never finds the queue occupied.
+    /// queued. A sender that waits for this instant never finds the queue occupied, and loses nothing by its being
+    /// rounded up: what enters at this instant follows on what was sent before it without a gap.
     #[inline]
     pub fn idle_at(&self) -> Instant {
         self.queue.as_ref().map_or(Instant::ZERO, Queue::idle_at)
@@ -208,12 +209,13 @@ impl Impairment {
         self.queue.as_ref().map_or(0, |queue| queue.backlog_bytes(now))
     }
 
-    /// Changes the link under way. Deliveries already announced stay as they were, so a shorter delay lets new packets
-    /// overtake old ones. Counters and the random stream go on; a loss model starts anew if it is a different one.
-    pub fn set_profile(&mut self, profile: Profile) -> Result<(), ProfileError> {
+    /// Changes the link under way. Deliveries already announced stay as they were, so a shorter delay or a higher rate
+    /// lets new packets overtake old ones. The backlog stays as many bytes, which from now on take the new rate.
+    /// Counters and the random stream go on; a loss model starts anew if it is a different one.
+    pub fn set_profile(&mut self, profile: Profile, now: Instant) -> Result<(), ProfileError> {
         let mut changed = Self::build(profile, self.stages.random.clone())?;
         if let (Some(queue), Some(before)) = (&mut changed.queue, &self.queue) {
-            queue.continue_from(before);
+            queue.continue_from(before, now);
         }
         if changed.stages.profile.loss == self.stages.profile.loss {
             changed.stages.loss = self.stages.loss.clone();

@@ -38,8 +38,9 @@ pub enum Loss {
 impl Loss {
     /// The Gilbert model with a given share of packets lost, in bursts of a given mean length; clean between bursts.
     ///
-    /// `mean_burst_packets` below 1 / (1 − `mean_loss`) has no such model (losses would have to avoid each other),
-    /// and is refused when the profile is checked.
+    /// `mean_burst_packets` below 1, or below `mean_loss` / (1 − `mean_loss`), has no such model (between two bursts at
+    /// least one packet arrives), and is refused when the profile is checked. At 1 / (1 − `mean_loss`) each packet is
+    /// lost on its own; below that losses avoid each other.
     pub fn bursts(mean_loss: f64, mean_burst_packets: f64) -> Self {
         let p_bad_to_good = 1.0 / mean_burst_packets;
         Loss::GilbertElliott {

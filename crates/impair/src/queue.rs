@@ -3,7 +3,9 @@
 //! No packet is stored. All that matters about the queue is when it will be empty, so it is held as that instant:
 //! what is left until then, times the rate, is the backlog. Limits in bytes become limits in time when the profile
 //! is set, and each packet costs one division. Instants are exact: whole nanoseconds, and a remainder counted in
-//! 1/rate nanoseconds, so that a million packets of 81.92 ns take 81.92 ms.
+//! 1/rate nanoseconds, so that a million packets of 81.92 ns take 81.92 ms. A sender knows whole nanoseconds only: if
+//! it waits for the wire to fall idle, it comes a fraction late. The packet is then sent as if it had come in time, or
+//! a million packets of 2.04 ns would take 3 ms.
 
 use longhaul_time::Instant;
 use rand_chacha::ChaCha8Rng;
@@ -72,18 +74,23 @@ impl Queue {
     pub(crate) fn admit(&mut self, packet_bytes: u32, now: Instant, random: &mut ChaCha8Rng) -> Option<Departure> {
         let now_nanos = now.as_nanos();
         let found = self.backlog_at(now_nanos);
+        let (start_nanos, ahead) = if self.fell_idle_within_nanosecond_before(now_nanos) {
+            (self.idle_at_nanos, Span { nanos: 0, remainder: self.idle_at_remainder })
+        } else {
+            (now_nanos, found)
+        };
         let bytes = (u64::from(packet_bytes) + self.overhead_bytes).min(PACKET_BYTES_MAX);
         // At most 2^33 × 10^9 + 10^15: below 2^63.
-        let work = bytes * 8 * 1_000_000_000 + found.remainder;
+        let work = bytes * 8 * 1_000_000_000 + ahead.remainder;
         let left = Span {
-            nanos: found.nanos.saturating_add(work / self.rate_bits_per_second),
+            nanos: ahead.nanos.saturating_add(work / self.rate_bits_per_second),
             remainder: work % self.rate_bits_per_second,
         };
         if found != EMPTY && left > self.limit {
             return None;
         }
         let ecn_mark = self.marks(found, random);
-        self.idle_at_nanos = now_nanos.saturating_add(left.nanos);
+        self.idle_at_nanos = start_nanos.saturating_add(left.nanos);
         self.idle_at_remainder = left.remainder;
         Some(Departure { at: self.idle_at(), ecn_mark })
     }
@@ -100,7 +107,8 @@ impl Queue {
                 if found > maximum {
                     return true;
                 }
-                let share = (found.nanos - minimum.nanos) as f64 / (maximum.nanos - minimum.nanos).max(1) as f64;
+                let rate = self.rate_bits_per_second;
+                let share = found.nanos_above(minimum, rate) / maximum.nanos_above(minimum, rate);
                 Chance::new(share.min(1.0) * probability_max).draw(random)
             }
         }
@@ -114,16 +122,28 @@ impl Queue {
 
     /// Bytes not yet sent, rounded up.
     pub(crate) fn backlog_bytes(&self, now: Instant) -> u64 {
-        let backlog = self.backlog_at(now.as_nanos());
-        let bits_times_billion =
-            u128::from(backlog.nanos) * u128::from(self.rate_bits_per_second) + u128::from(backlog.remainder);
-        u64::try_from(bits_times_billion.div_ceil(8_000_000_000)).unwrap_or(u64::MAX)
+        let work = self.backlog_at(now.as_nanos()).work(self.rate_bits_per_second);
+        u64::try_from(work.div_ceil(8_000_000_000)).unwrap_or(u64::MAX)
     }
 
-    /// Takes over what another queue has before it, when a link's profile changes: what is scheduled stays so.
-    pub(crate) fn continue_from(&mut self, before: &Queue) {
-        self.idle_at_nanos = before.idle_at().as_nanos();
-        self.idle_at_remainder = 0;
+    /// Takes over what another queue has before it, when a link's profile changes: as many bytes, from now on sent at
+    /// the new rate. Kept as time, what a slow link had queued would overfill the queue of a fast one.
+    pub(crate) fn continue_from(&mut self, before: &Queue, now: Instant) {
+        let backlog = before.backlog_at(now.as_nanos());
+        if backlog == EMPTY {
+            self.idle_at_nanos = before.idle_at().as_nanos();
+            self.idle_at_remainder = 0;
+            return;
+        }
+        let left = Span::of_work(backlog.work(before.rate_bits_per_second), self.rate_bits_per_second);
+        self.idle_at_nanos = now.as_nanos().saturating_add(left.nanos);
+        self.idle_at_remainder = left.remainder;
+    }
+
+    /// Whether the wire was busy until after the last whole nanosecond, but is no more.
+    #[inline]
+    fn fell_idle_within_nanosecond_before(&self, now_nanos: u64) -> bool {
+        self.idle_at_remainder != 0 && now_nanos.checked_sub(1) == Some(self.idle_at_nanos)
     }
 
     #[inline]
@@ -137,11 +157,26 @@ impl Queue {
 
 impl Span {
     fn of_bytes(bytes: u64, rate_bits_per_second: u64) -> Self {
+        Self::of_work(u128::from(bytes) * 8_000_000_000, rate_bits_per_second)
+    }
+
+    /// What so many 10^-9 bits take.
+    fn of_work(work: u128, rate_bits_per_second: u64) -> Self {
         let rate = u128::from(rate_bits_per_second);
-        let work = u128::from(bytes) * 8_000_000_000;
         match u64::try_from(work / rate) {
             Ok(nanos) => Span { nanos, remainder: (work % rate) as u64 },
             Err(_) => Span { nanos: u64::MAX, remainder: 0 },
         }
+    }
+
+    /// What is sent meanwhile, in 10^-9 bits: a nanosecond sends `rate` of them.
+    fn work(self, rate_bits_per_second: u64) -> u128 {
+        u128::from(self.nanos) * u128::from(rate_bits_per_second) + u128::from(self.remainder)
+    }
+
+    /// How much longer it is than a span that is no longer, in nanoseconds.
+    fn nanos_above(self, shorter: Span, rate_bits_per_second: u64) -> f64 {
+        let remainder = self.remainder as f64 - shorter.remainder as f64;
+        (self.nanos - shorter.nanos) as f64 + remainder / rate_bits_per_second as f64
     }
 }

@@ -119,6 +119,43 @@ proptest! {
         }
     }
 
+    /// Also behind packets that arrive twice, the first time held back.
+    #[test]
+    fn second_copies_keep_the_order_that_the_first_gave_up(
+        mut profile in any_profile(), seed: u64, packets in packets(),
+    ) {
+        profile.jitter.keeps_order = true;
+        profile.duplication_probability = 1.0;
+        let mut latest = Instant::ZERO;
+        for (_, verdict) in run(&profile, seed, &packets) {
+            if let Verdict::Twice(_, second) = verdict {
+                prop_assert!(second.at >= latest);
+                latest = second.at;
+            }
+        }
+    }
+
+    /// The backlog is as many bytes after a change of rate as before it.
+    #[test]
+    fn a_changed_rate_keeps_the_bytes_queued(
+        rate in 1_000_000u64..1_000_000_000_000,
+        changed_rate in 1_000_000u64..1_000_000_000_000,
+        packets in packets(),
+        then_nanos in 0u64..100_000,
+    ) {
+        let profile = Profile::default().with_rate_bits_per_second(rate);
+        let mut impairment = Impairment::new(profile.clone(), 0).expect("a good profile");
+        let mut now = Instant::ZERO;
+        for &(bytes, gap_nanos) in &packets {
+            now = now.saturating_add_nanos(gap_nanos);
+            impairment.handle(bytes, now);
+        }
+        now = now.saturating_add_nanos(then_nanos);
+        let backlog_bytes = impairment.backlog_bytes(now);
+        impairment.set_profile(profile.with_rate_bits_per_second(changed_rate), now).expect("a good profile");
+        prop_assert_eq!(impairment.backlog_bytes(now), backlog_bytes);
+    }
+
     /// Against a queue that is computed in exact fractions, packet by packet.
     #[test]
     fn rate_queue_limit_and_marks_are_exact(
@@ -133,22 +170,28 @@ proptest! {
             .with_ecn(EcnMarking::Step { threshold_bytes });
         let mut impairment = Impairment::new(profile, 0).expect("a good profile");
         let mut now = Instant::ZERO;
-        // Work not done yet, in 10^-9 bits: a nanosecond does `rate` of it.
-        let mut backlog = 0u128;
+        let work_per_byte = 8_000_000_000;
+        let (limit, threshold) = (i128::from(limit) * work_per_byte, i128::from(threshold_bytes) * work_per_byte);
+        // Work not done yet, in 10^-9 bits: a nanosecond does `rate` of it. Negative if the wire fell idle less than a
+        // nanosecond ago.
+        let mut backlog = 0i128;
         for &(bytes, gap_nanos) in &packets {
             now = now.saturating_add_nanos(gap_nanos);
-            backlog = backlog.saturating_sub(u128::from(gap_nanos) * u128::from(rate));
-            prop_assert_eq!(u128::from(impairment.backlog_bytes(now)), backlog.div_ceil(8_000_000_000));
-            let found = backlog;
-            let left = found + u128::from(bytes) * 8_000_000_000;
+            backlog -= i128::from(gap_nanos) * i128::from(rate);
+            if backlog <= -i128::from(rate) {
+                backlog = 0;
+            }
+            let found = backlog.max(0);
+            prop_assert_eq!(u128::from(impairment.backlog_bytes(now)), (found as u128).div_ceil(work_per_byte as u128));
+            let left = backlog + i128::from(bytes) * work_per_byte;
             let verdict = impairment.handle(bytes, now);
-            if found > 0 && left > u128::from(limit) * 8_000_000_000 {
+            if found > 0 && left > limit {
                 prop_assert_eq!(verdict, Verdict::Dropped(DropReason::QueueFull));
                 continue;
             }
             backlog = left;
-            let at = now.saturating_add_nanos(left.div_ceil(u128::from(rate)) as u64);
-            let ecn_mark = found > u128::from(threshold_bytes) * 8_000_000_000;
+            let at = now.saturating_add_nanos((left.max(0) as u128).div_ceil(u128::from(rate)) as u64);
+            let ecn_mark = found > threshold;
             prop_assert_eq!(verdict, Verdict::Once(Delivery { at, ecn_mark, corruption: None }));
             prop_assert_eq!(impairment.idle_at(), at);
         }
@@ -230,18 +273,83 @@ fn a_million_packets_take_exactly_as_long_as_the_rate_says() {
 }
 
 #[test]
+fn a_ramp_shorter_than_a_nanosecond_marks_in_proportion() {
+    // A byte takes 0.02 ns: the ramp lies between 10 and 10.8 ns, and what is found is 10.4.
+    let ramp = EcnMarking::Ramp { minimum_bytes: 500, maximum_bytes: 540, probability_max: 0.4 };
+    let profile = Profile::default().with_rate_bits_per_second(400_000_000_000).with_ecn(ramp);
+    let marked = (0..20_000)
+        .filter(|&seed| {
+            let mut impairment = Impairment::new(profile.clone(), seed).expect("a good profile");
+            impairment.handle(520, Instant::ZERO);
+            matches!(impairment.handle(1, Instant::ZERO), Verdict::Once(delivery) if delivery.ecn_mark)
+        })
+        .count();
+    assert!((f64::from(marked as u32) / 20_000.0 - 0.2).abs() < 0.02, "{marked}");
+}
+
+#[test]
+fn a_million_packets_paced_by_the_wire_take_no_longer() {
+    let ecn = EcnMarking::Step { threshold_bytes: 0 };
+    let profile = Profile::default().with_rate_bits_per_second(400_000_000_000).with_queue_limit_bytes(0).with_ecn(ecn);
+    let mut impairment = Impairment::new(profile, 0).expect("a good profile");
+    for _ in 0..1_000_000 {
+        let now = impairment.idle_at();
+        assert_eq!(impairment.backlog_bytes(now), 0);
+        let verdict = impairment.handle(102, now);
+        assert!(matches!(verdict, Verdict::Once(delivery) if !delivery.ecn_mark && delivery.at >= now), "{verdict:?}");
+    }
+    // 2.04 ns each.
+    assert_eq!(impairment.idle_at(), Instant::from_nanos(2_040_000));
+}
+
+#[test]
+fn a_packet_a_whole_nanosecond_late_finds_an_idle_wire() {
+    let profile = Profile::default().with_rate_bits_per_second(400_000_000_000);
+    let mut impairment = Impairment::new(profile, 0).expect("a good profile");
+    impairment.handle(102, Instant::ZERO);
+    impairment.handle(100, Instant::from_nanos(4));
+    assert_eq!(impairment.idle_at(), Instant::from_nanos(6), "4 and 2 ns, not 2.04 and 2 ns");
+}
+
+#[test]
+fn a_faster_wire_takes_packets_at_once() {
+    let limit_bytes = 16 << 20;
+    let slow = Profile::default().with_rate_bits_per_second(1_000_000).with_queue_limit_bytes(limit_bytes);
+    let mut impairment = Impairment::new(slow.clone(), 0).expect("a good profile");
+    while matches!(impairment.handle(4096, Instant::ZERO), Verdict::Once(_)) {}
+    assert_eq!(impairment.backlog_bytes(Instant::ZERO), limit_bytes);
+    let fast = slow.clone().with_rate_bits_per_second(100_000_000_000);
+    impairment.set_profile(fast, Instant::ZERO).expect("a good profile");
+    assert_eq!(impairment.backlog_bytes(Instant::ZERO), limit_bytes);
+    assert_eq!(impairment.handle(4096, Instant::ZERO), Verdict::Dropped(DropReason::QueueFull));
+    // 16 MiB at 100 Gbit/s: 1.342 ms, and 327.68 ns for the packet.
+    let now = Instant::from_nanos(328);
+    let taken = impairment.handle(4096, now);
+    assert!(matches!(taken, Verdict::Once(delivery) if delivery.at == Instant::from_nanos(1_342_505)), "{taken:?}");
+    // And back: what is left takes the slow wire as long as ever.
+    let now = Instant::from_nanos(1_342_505 - 80);
+    let backlog_bytes = impairment.backlog_bytes(now);
+    impairment.set_profile(slow, now).expect("a good profile");
+    assert_eq!(impairment.backlog_bytes(now), backlog_bytes);
+    assert!(impairment.idle_at() > now.saturating_add_nanos((backlog_bytes - 1) * 8_000));
+}
+
+#[test]
 fn a_changed_profile_keeps_backlog_counters_and_randomness() {
     let slow = Profile::default().with_rate_bits_per_second(8_000_000_000);
     let mut impairment = Impairment::new(slow.clone(), 3).expect("a good profile");
     impairment.handle(1_000, Instant::ZERO);
-    impairment.set_profile(slow.clone().with_rate_bits_per_second(80_000_000_000)).expect("a good profile");
-    assert_eq!(impairment.idle_at(), Instant::from_nanos(1_000));
+    let fast = slow.clone().with_rate_bits_per_second(80_000_000_000);
+    let now = Instant::from_nanos(200);
+    impairment.set_profile(fast, now).expect("a good profile");
+    assert_eq!(impairment.backlog_bytes(now), 800);
+    assert_eq!(impairment.idle_at(), Instant::from_nanos(280));
     assert_eq!(impairment.counters().packets, 1);
     assert_eq!(
-        impairment.handle(1_000, Instant::ZERO),
-        Verdict::Once(Delivery { at: Instant::from_nanos(1_100), ecn_mark: false, corruption: None })
+        impairment.handle(1_000, now),
+        Verdict::Once(Delivery { at: Instant::from_nanos(380), ecn_mark: false, corruption: None })
     );
-    let refused = impairment.set_profile(slow.with_duplication(1.5));
+    let refused = impairment.set_profile(slow.with_duplication(1.5), now);
     assert_eq!(refused, Err(ProfileError::Probability { name: "duplication probability", came: 1.5 }));
     assert_eq!(impairment.profile().duplication_probability, 0.0, "a refused profile changes nothing");
 }
@@ -280,4 +388,6 @@ fn senseless_profiles_are_refused_with_a_reason() {
     let backwards = EcnMarking::Ramp { minimum_bytes: 2, maximum_bytes: 2, probability_max: 0.1 };
     assert!(check(perfect().with_rate_bits_per_second(1).with_ecn(backwards)).contains("minimum < maximum"));
     assert!(check(perfect().with_loss(Loss::bursts(0.9, 2.0))).contains("p_good_to_bad"));
+    assert!(check(perfect().with_loss(Loss::bursts(0.2, 0.9))).contains("p_bad_to_good"));
+    assert_eq!(perfect().with_loss(Loss::bursts(0.2, 1.1)).check(), Ok(()), "losses that avoid each other");
 }

@@ -326,7 +326,8 @@ impl NodeIo<'_> {
     }
 
     /// When the wire of a port has taken everything sent so far; not after now if it is idle. A node that sends at
-    /// this instant, and names it as its deadline until then, keeps the wire busy and the queue empty.
+    /// this instant, and names it as its deadline until then, keeps the wire busy and the queue empty. A profile set
+    /// meanwhile may move it.
     #[inline]
     pub fn egress_idle_at(&self, port: usize) -> Instant {
         self.lane(port).map_or(Instant::ZERO, |lane| lane.impairment.idle_at())

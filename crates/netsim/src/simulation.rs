@@ -82,9 +82,11 @@ impl<N: Node> Simulation<N> {
         self.network.connect(one, other, forward, backward)
     }
 
-    /// Makes a direction of a link better or worse. Frames in flight arrive as announced.
+    /// Makes a direction of a link better or worse. Frames in flight arrive as announced; those sent from now on may
+    /// overtake them if the delay is now shorter or the rate higher.
     pub fn set_profile(&mut self, link: LinkId, direction: Direction, profile: Profile) -> Result<(), ProfileError> {
-        self.network.lanes[link.lane(direction)].impairment.set_profile(profile)
+        let now = self.network.now;
+        self.network.lanes[link.lane(direction)].impairment.set_profile(profile, now)
     }
 
     /// How a frame is told that it met congestion: for IP, by setting CE in its header if it is ECN-capable. Without
@@ -166,7 +168,8 @@ impl<N: Node> Simulation<N> {
         node_seed(self.network.seed, id)
     }
 
-    /// A hash of every delivery so far: instant, link, direction, length and first 64 bytes. Equal for equal runs.
+    /// A hash of every delivery so far: instant, link, direction, length, and the first 64 and last 16 bytes, of
+    /// which a RoCE packet's invariant CRC stands for those between. Equal for equal runs.
     pub fn trace_hash(&self) -> u64 {
         self.network.trace_hash.value()
     }

@@ -295,6 +295,22 @@ fn duplicates_are_whole_and_damaged_apart() {
 }
 
 #[test]
+fn a_link_made_faster_during_a_run_takes_frames_at_once() {
+    let slow = delay(0).with_rate_bits_per_second(1_000_000).with_queue_limit_bytes(200);
+    let (mut simulation, left, right, link) = pair(1, slow.clone());
+    send(&mut simulation, left, 0, &[0; 200]);
+    simulation.run_until(Instant::from_nanos(800_000));
+    let fast = slow.with_rate_bits_per_second(100_000_000_000);
+    simulation.set_profile(link, Direction::Forward, fast).expect("a good profile");
+    // Of the first, 100 bytes are left: 8 ns now.
+    send(&mut simulation, left, 0, &[1; 100]);
+    simulation.run_until(Instant::from_nanos(800_016));
+    assert_eq!(simulation.node(right).first_bytes(), [1]);
+    simulation.run_until(Instant::from_nanos(1_600_000));
+    assert_eq!(simulation.node(right).first_bytes(), [1, 0], "the first arrives as announced");
+}
+
+#[test]
 fn links_break_heal_and_shorten_during_a_run() {
     let (mut simulation, left, right, link) = pair(1, delay(1_000));
     send(&mut simulation, left, 0, &[0]);

@@ -195,6 +195,10 @@ impl World {
                 self.simulation.set_profile(link, direction, profile.clone()).expect("a valid profile");
             }
         }
+        // A port that waits for room on its wire has planned with the old rate.
+        for &nic in &self.nics {
+            self.simulation.wake(nic);
+        }
     }
 
     /// Write everything that passes the devices' ports from now on to a pcapng file.

@@ -120,7 +120,7 @@ impl<'a> Frame<'a> {
             }
             (SocketAddr::V6(source), SocketAddr::V6(destination)) => IpHeader::V6(ipv6::Header {
                 traffic_class: 0,
-                flow_label: destination.flowinfo(),
+                flow_label: destination.flowinfo() & 0xf_ffff,
                 payload_length: length,
                 next_header: PROTOCOL_UDP,
                 hop_limit: HOP_LIMIT,
