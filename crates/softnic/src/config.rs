@@ -77,6 +77,12 @@ pub enum Mutation {
     AcknowledgeBeforePlacement,
     /// A key still works for peers after its region has been deregistered.
     AcceptInvalidatedKey,
+    /// A write burst of two packets or more fails with a protection error.
+    FailsBursts,
+    /// UC and UD: a message without immediate is never sent, and completes.
+    DropsWithoutImmediate,
+    /// RC: a request fails where it should be tried again for the first time.
+    GivesUpAtOnce,
 }
 
 impl Config {

@@ -39,6 +39,13 @@ impl Nic {
         let serial = self.serial;
         let result = self.enqueue(key, burst.immediates.len(), |queue_pair, config, index| {
             let entry = [burst.entry(index)];
+            #[cfg(feature = "mutations")]
+            let entry = match config.mutation {
+                Some(crate::config::Mutation::FailsBursts) if burst.immediates.len() > 1 => {
+                    entry.map(|entry| longhaul_verbs::ScatterGatherEntry { local_key: !entry.local_key, ..entry })
+                }
+                _ => entry,
+            };
             let request =
                 SendRequest::new(burst.id, burst.operation(index), &entry).with_flags(burst.request_flags(index));
             prepare(queue_pair, config, serial, &request, &|_| Box::default())

@@ -211,6 +211,8 @@ pub(crate) fn handle_acknowledge(
         Syndrome::RnrNak { timer } => {
             shared.counters.rcvd_rnr_err += 1;
             let allowed = queue_pair.settings.receiver_not_ready_retry;
+            #[cfg(feature = "mutations")]
+            let allowed = if gives_up_at_once(shared) && allowed != RETRY_FOR_EVER { 0 } else { allowed };
             if allowed != RETRY_FOR_EVER && queue_pair.reliable.not_ready_retries >= allowed {
                 shared.counters.retry_rnr_exceeded_err += 1;
                 queue_pair.fail_send(shared, CompletionStatus::ReceiverNotReadyRetryExceededError);
@@ -327,7 +329,10 @@ pub(crate) fn handle_deadline(queue_pair: &mut QueuePair, shared: &mut Resources
 /// Send again from the oldest packet that was not acknowledged, unless that was tried often enough. The time-out begins when
 /// something has really been sent: until then silence says nothing about the peer.
 fn retry(queue_pair: &mut QueuePair, shared: &mut Resources) {
-    if queue_pair.reliable.retries >= queue_pair.settings.retry_count {
+    let allowed = queue_pair.settings.retry_count;
+    #[cfg(feature = "mutations")]
+    let allowed = if gives_up_at_once(shared) { 0 } else { allowed };
+    if queue_pair.reliable.retries >= allowed {
         shared.counters.retry_exceeded_err += 1;
         queue_pair.fail_send(shared, CompletionStatus::RetryExceededError);
         return;
@@ -335,6 +340,11 @@ fn retry(queue_pair: &mut QueuePair, shared: &mut Resources) {
     queue_pair.reliable.retries += 1;
     go_back(queue_pair);
     queue_pair.reliable.acknowledge_deadline = Instant::FAR_FUTURE;
+}
+
+#[cfg(feature = "mutations")]
+fn gives_up_at_once(shared: &Resources) -> bool {
+    shared.config.mutation == Some(crate::config::Mutation::GivesUpAtOnce)
 }
 
 /// Move the cursor to the oldest packet that was not acknowledged, which is in the request at the front.

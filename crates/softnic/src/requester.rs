@@ -101,6 +101,16 @@ pub(crate) fn send_packet<S: TransmitSink>(
     let memory = &shared.memory;
     let range = u64::from(segment.offset);
     let emit = |buffer: &mut [u8]| headers.emit(buffer).expect("the buffer has the size that the headers asked for");
+    #[cfg(feature = "mutations")]
+    if shared.config.mutation == Some(crate::config::Mutation::DropsWithoutImmediate)
+        && envelope.transport != longhaul_wire::Transport::ReliableConnection
+        && work.immediate.is_none()
+    {
+        if !matches!(work.entries, Entries::Inline(_)) {
+            memory.check_gather(envelope.domain, work.entries.list(), range, payload_bytes as u64)?;
+        }
+        return Ok(0);
+    }
     match shared.config.payload {
         PayloadMode::Carried => sink.transmit(&envelope.route, whole_bytes, 0, |buffer| {
             emit(buffer);

@@ -6,11 +6,21 @@ use longhaul_testbed::soak::{SoakOptions, run_seed};
 
 /// Seeds until the mistake is found, and what was found.
 fn hunt(configure: fn(&mut longhaul_softnic::Config), seeds_max: u64) -> (u64, Vec<Violation>) {
+    hunt_for(configure, seeds_max, |_| true)
+}
+
+/// The same until something particular is found.
+fn hunt_for(
+    configure: fn(&mut longhaul_softnic::Config),
+    seeds_max: u64,
+    is_wanted: impl Fn(&Violation) -> bool,
+) -> (u64, Vec<Violation>) {
     let options = SoakOptions { operations: 200, configure, ..SoakOptions::default() };
     for seed in 1..=seeds_max {
         let report = run_seed(seed, &options).expect("nothing is written");
-        if !report.violations.is_empty() {
-            return (seed, report.violations.kept().to_vec());
+        let found: Vec<_> = report.violations.kept().iter().filter(|violation| is_wanted(violation)).cloned().collect();
+        if !found.is_empty() {
+            return (seed, found);
         }
     }
     panic!("{seeds_max} seeds did not show the mistake");
@@ -39,4 +49,39 @@ fn accepting_an_invalidated_key_is_found() {
         "{}",
         violations[0]
     );
+}
+
+#[test]
+fn failing_bursts_are_found() {
+    let configure = |config: &mut longhaul_softnic::Config| {
+        config.mutation = Some(Mutation::FailsBursts);
+    };
+    let (seed, violations) = hunt(configure, 4);
+    println!("seed {seed}: {}", violations[0]);
+    assert_eq!(violations[0].rule, Rule::Status, "{}", violations[0]);
+}
+
+#[test]
+fn dropping_what_has_no_immediate_is_found() {
+    let configure = |config: &mut longhaul_softnic::Config| {
+        config.mutation = Some(Mutation::DropsWithoutImmediate);
+    };
+    // A datagram or a send is not delivered; a plain write is not placed.
+    for rule in [Rule::Progress, Rule::Placement] {
+        let (seed, violations) = hunt_for(configure, 16, |violation| violation.rule == rule);
+        println!("seed {seed}: {}", violations[0]);
+    }
+}
+
+#[test]
+fn giving_up_at_once_is_found() {
+    let configure = |config: &mut longhaul_softnic::Config| {
+        config.mutation = Some(Mutation::GivesUpAtOnce);
+    };
+    // Both of its counts: of silence, and of a receiver that is not ready.
+    for status in ["before RetryExceededError", "before ReceiverNotReadyRetryExceededError"] {
+        let (seed, violations) = hunt_for(configure, 32, |violation| violation.expected.contains(status));
+        println!("seed {seed}: {}", violations[0]);
+        assert_eq!(violations[0].rule, Rule::Status, "{}", violations[0]);
+    }
 }

@@ -1,6 +1,8 @@
 //! The judge's knowledge: ends, messages and memory; what the program tells it.
 
-use longhaul_time::Instant;
+use std::net::IpAddr;
+
+use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{QueuePairNumber, QueuePairState, Transport, WorkCompletion};
 
 use super::contents::{self, MessageNumber};
@@ -20,10 +22,18 @@ pub struct EndFacts {
     pub transport: Transport,
     /// Its number now.
     pub queue_pair: QueuePairNumber,
+    /// Its IP address.
+    pub address: IpAddr,
     /// Payload bytes of a full packet.
     pub packet_bytes: usize,
+    /// RC: silence for so long is a time-out; zero is never.
+    pub acknowledge_timeout: Duration,
+    /// RC: how often a request is repeated after a time-out or a sequence error.
+    pub retry_count: u8,
     /// How often a request is repeated when the peer has no receive; 7 is for ever.
     pub receiver_not_ready_retry: u8,
+    /// RC: how long its peer is to wait when it has no receive.
+    pub receiver_not_ready_delay: Duration,
     /// Every send makes a completion.
     pub signals_all: bool,
     /// The completion queue for its sends, by a number of the program's.
@@ -108,6 +118,7 @@ pub(super) struct Message {
     /// Its place among those of them that need a receive.
     pub(super) receive_index: Option<usize>,
     pub(super) posting: u64,
+    pub(super) posted_at: Instant,
     pub(super) target: Target,
     pub(super) delivered_count: u32,
     pub(super) ending: Option<Ending>,
@@ -165,7 +176,7 @@ pub struct Judge {
     pub(super) memory: ShadowMemory,
     network: NetworkFacts,
     posting_count: u64,
-    now: Instant,
+    pub(super) now: Instant,
     violations: Violations,
 }
 
@@ -299,6 +310,7 @@ impl Judge {
             position: end.sent.len(),
             receive_index: needs_receive.then_some(end.needing_receive.len()),
             posting: self.posting_count,
+            posted_at: self.now,
             target,
             delivered_count: 0,
             ending: None,
@@ -462,6 +474,16 @@ impl Judge {
     /// How often a message was delivered, by receive completions.
     pub fn delivered_count(&self, message: MessageNumber) -> u32 {
         self.messages[message as usize].delivered_count
+    }
+
+    /// Whether a message takes a receive of its peer's.
+    pub fn takes_receive(&self, message: MessageNumber) -> bool {
+        self.messages[message as usize].receive_index.is_some()
+    }
+
+    /// If this message is a write, it must be in its place by now; `because` says why.
+    pub fn must_be_placed(&mut self, message: MessageNumber, because: &str, memory: &impl ReadMemory) {
+        self.settle(message, because, memory);
     }
 
     /// How a message ended, if it has.

@@ -17,8 +17,9 @@
 //!   receive that the next message will take too; a completion means that the whole message is there.
 //! - **UD.** One packet, all or nothing. Duplicates and reordering of the network are visible.
 //! - **Failures.** A request may end with [`RetryExceededError`](longhaul_verbs::CompletionStatus::RetryExceededError)
-//!   only if the network loses packets or the peer may have stopped to answer; every other failure needs a mistake that
-//!   the program made on purpose. After a failure everything later is flushed.
+//!   only if the network loses packets or the peer may have stopped to answer, and only after as many time-outs as it
+//!   may be repeated; the same goes for a receiver that is not ready. Every other failure needs a mistake that the
+//!   program made on purpose. After a failure everything later is flushed.
 //! - **Revoked keys.** After deregistration has returned the memory belongs to the program, which uses it at once for
 //!   something else: nothing may change there. A write that was not whole by then must not succeed.
 

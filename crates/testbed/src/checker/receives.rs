@@ -1,5 +1,7 @@
 //! Judging completions of receives, and the memory of receives.
 
+use std::net::IpAddr;
+
 use longhaul_verbs::{CompletionFlags, CompletionOperation, CompletionStatus, Transport, WorkCompletion};
 
 use super::contents::{self, MessageNumber};
@@ -35,6 +37,9 @@ impl Judge {
         };
         if !self.check_delivery(number, message, completion, receive.capacity()) {
             return;
+        }
+        if transport == Transport::UnreliableDatagram {
+            self.check_route_header(number, message, &bytes[..header]);
         }
         let length = self.messages[message as usize].facts.length;
         let written = match self.messages[message as usize].facts.kind {
@@ -191,6 +196,29 @@ impl Judge {
             self.accuse(Rule::Receive, self.describe(number), expected, came);
         }
         is_right
+    }
+
+    /// A datagram's IP header: IPv6 fills the 40 bytes, IPv4 takes the last 20 of them (A17.4.5.2).
+    fn check_route_header(&mut self, end: EndNumber, number: MessageNumber, header: &[u8]) {
+        let source = self.ends[self.messages[number as usize].from.0].facts.address;
+        let destination = self.ends[end.0].facts.address;
+        let is_right = match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                header[20] >> 4 == 4 && header[32..36] == source.octets() && header[36..40] == destination.octets()
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                header[0] >> 4 == 6 && header[8..24] == source.octets() && header[24..40] == destination.octets()
+            }
+            _ => false,
+        };
+        if !is_right {
+            self.accuse(
+                Rule::Receive,
+                self.describe(number),
+                format!("a route header from {source} to {destination}"),
+                format!("{header:02x?}"),
+            );
+        }
     }
 
     /// UC and UD on a network that neither reorders nor duplicates: later messages come later.

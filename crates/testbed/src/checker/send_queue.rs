@@ -119,6 +119,11 @@ impl SendQueue {
         self.failed_id = None;
     }
 
+    /// The requests with this id that are still in the queue, oldest first.
+    pub(super) fn messages_of(&self, id: u64) -> impl Iterator<Item = MessageNumber> + '_ {
+        self.entries.iter().filter(move |entry| entry.id == id).map(|entry| entry.message)
+    }
+
     /// Whether only flushes may come.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed

@@ -1,5 +1,6 @@
 //! Judging completions of sends.
 
+use longhaul_time::Duration;
 use longhaul_verbs::{CompletionOperation, CompletionStatus, QueuePairState, Transport};
 
 use super::contents::MessageNumber;
@@ -28,14 +29,17 @@ impl Judge {
         }
         for &(message, ending) in &endings {
             self.messages[message as usize].ending = Some(ending);
-            match ending {
-                Ending::Succeeded => self.send_success(message, memory),
-                Ending::Failed(status) => self.send_failure(message, status, observation),
-                Ending::Unknown => self.burst_failure(number, completion.status),
+            if ending == Ending::Succeeded {
+                self.send_success(message, memory);
             }
         }
-        if completion.is_success() {
-            let (message, _) = *endings.last().expect("a completion ends its own request");
+        let (message, _) = *endings.last().expect("a completion ends its own request");
+        if !completion.is_success() {
+            // All requests of a burst carry one id, and any of those left may be the one that failed.
+            let rest = self.ends[number.0].send_queue.messages_of(completion.id);
+            let suspects: Vec<_> = std::iter::once(message).chain(rest).collect();
+            self.send_failure(&suspects, completion.status, observation);
+        } else {
             let operation = match self.messages[message as usize].facts.kind {
                 Kind::Send => CompletionOperation::Send,
                 Kind::Write => CompletionOperation::Write,
@@ -143,9 +147,9 @@ impl Judge {
         }
     }
 
-    fn send_failure(&mut self, number: MessageNumber, status: CompletionStatus, observation: &Observation) {
-        let message = &self.messages[number as usize];
-        let from = message.from;
+    /// One of these failed: a request, or one of a burst.
+    fn send_failure(&mut self, suspects: &[MessageNumber], status: CompletionStatus, observation: &Observation) {
+        let from = observation.end;
         let is_reliable = self.ends[from.0].facts.transport == Transport::ReliableConnection;
         if status == CompletionStatus::FlushedError {
             let end = &self.ends[from.0];
@@ -154,12 +158,28 @@ impl Judge {
             self.check_flush(from, "send", has_cause, observation.state, !is_reliable);
             return;
         }
-        if !self.failure_is_legal(number, status) {
+        let explained: Vec<_> =
+            suspects.iter().copied().filter(|suspect| self.failure_is_legal(*suspect, status)).collect();
+        if explained.is_empty() {
             self.accuse(
                 Rule::Status,
-                self.describe(number),
+                self.describe_suspects(suspects),
                 "success, a flush, or a failure that something explains",
                 format!("{status:?}"),
+            );
+        }
+        // A request is tried for some time before it is given up; that it was posted is when this began at the earliest.
+        let has_tried = |suspect: &MessageNumber| {
+            self.now - self.messages[*suspect as usize].posted_at >= self.shortest_trial(*suspect, status)
+        };
+        if let Some(first) = explained.first()
+            && !explained.iter().any(has_tried)
+        {
+            self.accuse(
+                Rule::Status,
+                self.describe_suspects(suspects),
+                format!("{:?} of trying before {status:?}", self.shortest_trial(*first, status)),
+                format!("the end {:?} after it was posted", self.now - self.messages[*first as usize].posted_at),
             );
         }
         let has_peer_failed = matches!(
@@ -172,25 +192,38 @@ impl Judge {
         if has_peer_failed && observation.peer_state != QueuePairState::Error {
             self.accuse(
                 Rule::Status,
-                format!("the peer of {}", self.describe(number)),
+                format!("the peer of {}", self.describe_suspects(suspects)),
                 format!("state ERR, as it refused the message with {status:?}"),
                 format!("state {:?}", observation.peer_state),
             );
         }
         let refused = has_peer_failed || status == CompletionStatus::LocalProtectionError;
-        // "Not ready" of an earlier try may come late and use up the retries of a message that was taken meanwhile.
-        let network = self.messages[number as usize].network;
-        let is_late = network.reorders || network.duplicates;
-        let refused = refused || status == CompletionStatus::ReceiverNotReadyRetryExceededError && !is_late;
-        if refused && self.messages[number as usize].delivered_count > 0 && is_reliable {
+        let is_taken = |suspect: &MessageNumber| {
+            let message = &self.messages[*suspect as usize];
+            // "Not ready" of an earlier try may come late and use up the retries of a message that was taken meanwhile.
+            let is_late = message.network.reorders || message.network.duplicates;
+            let is_not_ready = status == CompletionStatus::ReceiverNotReadyRetryExceededError && !is_late;
+            (refused || is_not_ready) && message.delivered_count > 0
+        };
+        // Of a burst, one that was not delivered must be there to be blamed.
+        let blamed = if explained.is_empty() { suspects } else { &explained };
+        if is_reliable && blamed.iter().all(is_taken) {
             self.accuse(
                 Rule::Receive,
-                self.describe(number),
+                self.describe_suspects(suspects),
                 "a refused message not delivered",
                 format!("a receive completion for it, and {status:?} at its sender"),
             );
         }
         self.note_send_failure(from);
+    }
+
+    fn describe_suspects(&self, suspects: &[MessageNumber]) -> String {
+        match suspects {
+            [] => "no message".into(),
+            [only] => self.describe(*only),
+            [first, rest @ ..] => format!("{} or one of {} after it in its burst", self.describe(*first), rest.len()),
+        }
     }
 
     fn note_send_failure(&mut self, from: EndNumber) {
@@ -202,10 +235,22 @@ impl Judge {
         }
     }
 
-    /// One of a burst failed, which one is not known. The rules for a single request are checked by single requests.
-    fn burst_failure(&mut self, from: EndNumber, status: CompletionStatus) {
-        if !matches!(status, CompletionStatus::FlushedError | CompletionStatus::Success) {
-            self.note_send_failure(from);
+    /// How long a request is tried at least before it ends like this.
+    fn shortest_trial(&self, number: MessageNumber, status: CompletionStatus) -> Duration {
+        let message = &self.messages[number as usize];
+        let facts = &self.ends[message.from.0].facts;
+        match status {
+            // Where packets overtake each other or come twice, one gap may be named many times, and each counts.
+            CompletionStatus::RetryExceededError if message.network.reorders || message.network.duplicates => {
+                Duration::ZERO
+            }
+            // Else it is named once: all tries but one end in a time-out.
+            CompletionStatus::RetryExceededError => facts.acknowledge_timeout * u32::from(facts.retry_count),
+            CompletionStatus::ReceiverNotReadyRetryExceededError => {
+                let peer = &self.ends[message.facts.to.0].facts;
+                peer.receiver_not_ready_delay * u32::from(facts.receiver_not_ready_retry)
+            }
+            _ => Duration::ZERO,
         }
     }
 

@@ -124,8 +124,14 @@ impl Plan {
 
     /// The longest acknowledgement time-out.
     pub(super) fn timeout_max(&self) -> Duration {
-        let longest = self.pairs.iter().map(|pair| pair.timeout).max().unwrap_or(0);
-        Duration::from_nanos(4096 << longest)
+        self.pairs.iter().map(PairPlan::acknowledge_timeout).max().unwrap_or(Duration::ZERO)
+    }
+}
+
+impl PairPlan {
+    /// RC: silence for so long is a time-out.
+    pub(super) fn acknowledge_timeout(&self) -> Duration {
+        Duration::from_nanos(4096 << self.timeout)
     }
 }
 

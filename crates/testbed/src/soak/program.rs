@@ -7,6 +7,7 @@ use longhaul_verbs::{
     Access, AddressHandle, CompletionQueue, PathAttributes, ProtectionDomain, QueuePair, QueuePairAttributes,
     QueuePairNumber, QueuePairOptions, QueuePairState, RemoteMemory, Transport, WorkCompletion,
 };
+use longhaul_wire::aeth::rnr_timer_duration;
 
 use super::dice::Dice;
 use super::memory::{Arena, ProgramMemory};
@@ -16,6 +17,8 @@ use crate::world::World;
 
 /// The key that all datagram queue pairs demand.
 pub(super) const QUEUE_KEY: u32 = 0x1111_2222;
+
+const HAS_ADDRESSES: &str = "each node has an IPv4 and an IPv6 address";
 
 /// One queue pair and what belongs to it.
 pub(super) struct End {
@@ -120,7 +123,7 @@ impl Program {
         program.create_completion_queues(world);
         for pair in 0..program.plan.pairs.len() {
             for side in 0..2 {
-                program.create_end(pair, side);
+                program.create_end(pair, side, world);
             }
             let [one, other] = [EndNumber(2 * pair), EndNumber(2 * pair + 1)];
             program.judge.connect(one, other);
@@ -171,7 +174,7 @@ impl Program {
         self.completion_queues.push((node, queue.expect("a few completion queues can be made")));
     }
 
-    fn create_end(&mut self, pair: usize, side: usize) {
+    fn create_end(&mut self, pair: usize, side: usize, world: &World) {
         let plan = self.plan.pairs[pair].clone();
         let node = plan.nodes[side];
         let completion_queues = match self.plan.sharing {
@@ -183,8 +186,12 @@ impl Program {
         let number = self.judge.add_end(EndFacts {
             transport: plan.transport,
             queue_pair: queue_pair.number(),
+            address: world.device(node).gid(1, plan.gid_index.into()).expect(HAS_ADDRESSES).gid.to_ip(),
             packet_bytes: plan.mtu.byte_count() as usize,
+            acknowledge_timeout: plan.acknowledge_timeout(),
+            retry_count: plan.retry_count,
             receiver_not_ready_retry: plan.receiver_not_ready_retry,
+            receiver_not_ready_delay: rnr_timer_duration(plan.receiver_not_ready_timer),
             signals_all: plan.signals_all,
             send_completion_queue: completion_queues[0],
             receive_completion_queue: completion_queues[1],
@@ -242,7 +249,7 @@ impl Program {
             let peer_gid = world.device(plan.nodes[1 - side]).gid(1, plan.gid_index.into());
             let path = PathAttributes {
                 source_gid_index: plan.gid_index,
-                ..PathAttributes::to(peer_gid.expect("each node has an IPv4 and an IPv6 address").gid)
+                ..PathAttributes::to(peer_gid.expect(HAS_ADDRESSES).gid)
             };
             let (send_psn, receive_psn) = (self.ends[end.0].send_psn, self.ends[peer.0].send_psn);
             let peer_number = self.ends[peer.0].queue_pair.number();

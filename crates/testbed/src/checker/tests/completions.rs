@@ -62,12 +62,14 @@ fn failures_with_a_reason() {
     let lossy = NetworkFacts { loses: true, ..Default::default() };
     let mut lost = bench_on(RC, lossy);
     lost.judge.posted_send(A, send(1, 300));
+    lost.wait(7 * TIMEOUT);
     lost.failed(A, 1, RetryExceededError, QueuePairState::Error);
     lost.assert_clean();
 
     let mut not_ready = bench(RC);
     not_ready.judge.posted_send(A, send(1, 300));
     not_ready.receive(0, 512);
+    not_ready.wait(6 * NOT_READY_DELAY);
     not_ready.failed(A, 1, ReceiverNotReadyRetryExceededError, QueuePairState::Error);
     not_ready.assert_clean();
 
@@ -277,4 +279,101 @@ fn a_peer_that_refuses_and_goes_on() {
         peer_state: QueuePairState::ReadyToSend,
     });
     bench.assert_broken(Rule::Status);
+}
+
+/// A burst of three writes with immediate; only its last is signalled.
+fn burst_of_three(bench: &mut Bench) {
+    for index in 0..3 {
+        let facts = SendFacts { has_immediate: true, is_signaled: index == 2, ..write(1, 200, 256 * index) };
+        bench.judge.posted_send(A, facts);
+    }
+}
+
+#[test]
+fn a_burst_that_fails_without_a_reason() {
+    for transport in [RC, UC] {
+        for status in [LocalProtectionError, RetryExceededError, RemoteAccessError, GeneralError] {
+            let mut bench = bench(transport);
+            (0..3).for_each(|slot| bench.receive(slot, 512));
+            burst_of_three(&mut bench);
+            bench.failed(A, 1, status, QueuePairState::Error);
+            bench.assert_broken(Rule::Status);
+        }
+    }
+}
+
+#[test]
+fn a_burst_that_is_flushed_without_a_reason_or_in_the_wrong_state() {
+    let mut no_reason = bench(RC);
+    burst_of_three(&mut no_reason);
+    no_reason.failed(A, 1, FlushedError, QueuePairState::Error);
+    no_reason.assert_broken(Rule::Flush);
+
+    let mut wrong_state = bench(RC);
+    burst_of_three(&mut wrong_state);
+    wrong_state.judge.moved_to_error(A);
+    wrong_state.failed(A, 1, FlushedError, QueuePairState::ReadyToSend);
+    wrong_state.assert_broken(Rule::Flush);
+}
+
+#[test]
+fn a_burst_that_fails_with_a_reason() {
+    // The last two of three have no receive in time.
+    let mut bench = bench(RC);
+    bench.receive(0, 512);
+    burst_of_three(&mut bench);
+    bench.wait(6 * NOT_READY_DELAY);
+    bench.failed(A, 1, ReceiverNotReadyRetryExceededError, QueuePairState::Error);
+    bench.failed(A, 1, FlushedError, QueuePairState::Error);
+    bench.assert_clean();
+}
+
+#[test]
+fn a_burst_that_is_refused_by_a_peer_that_goes_on() {
+    let mut bench = bench(RC);
+    burst_of_three(&mut bench);
+    let bytes = bench.memory.0[TARGETS.0].clone();
+    bench.judge.revoked(TARGETS, &bytes);
+    bench.observe(Observation {
+        end: A,
+        completion_queue: 0,
+        completion: WorkCompletion { id: 1, status: RemoteAccessError, ..Default::default() },
+        state: QueuePairState::Error,
+        peer_state: QueuePairState::ReadyToSend,
+    });
+    bench.assert_broken(Rule::Status);
+}
+
+#[test]
+fn giving_up_too_soon() {
+    let lossy = NetworkFacts { loses: true, ..Default::default() };
+    let cases = [
+        (lossy, RetryExceededError, 7 * TIMEOUT),
+        (NetworkFacts::default(), ReceiverNotReadyRetryExceededError, 6 * NOT_READY_DELAY),
+    ];
+    for (network, status, patience) in cases {
+        for (is_patient, posted) in [(true, Duration::ZERO), (false, Duration::from_nanos(1))] {
+            let mut bench = bench_on(RC, network);
+            bench.wait(posted);
+            bench.judge.posted_send(A, send(1, 300));
+            bench.wait(patience);
+            bench.failed(A, 1, status, QueuePairState::Error);
+            match is_patient {
+                true => bench.assert_clean(),
+                false => bench.assert_broken(Rule::Status),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_datagram_without_its_route_header() {
+    let mut bench = bench(UD);
+    let facts = send(1, 200);
+    bench.judge.posted_send(A, facts);
+    bench.receive(0, 512);
+    bench.place(BUFFERS, 40, 0, 200);
+    let completion = bench.received(0, 0, facts);
+    bench.deliver_as_is(completion);
+    bench.assert_broken(Rule::Receive);
 }

@@ -204,3 +204,18 @@ fn a_failure_of_a_revoked_write_is_explained() {
     bench.failed(A, 1, RemoteAccessError, QueuePairState::Error);
     bench.assert_clean();
 }
+
+#[test]
+fn an_unreliable_write_that_must_be_there_by_now() {
+    let mut bench = bench(UC);
+    bench.judge.posted_send(A, write(1, 700, 0));
+    bench.place(TARGETS, 0, 0, 700);
+    bench.judge.must_be_placed(0, "nothing loses it", &bench.memory);
+    bench.assert_clean();
+    bench.judge.posted_send(A, write(2, 700, 1024));
+    bench.place(TARGETS, 1024, 1, PACKET);
+    bench.check();
+    bench.assert_clean();
+    bench.judge.must_be_placed(1, "nothing loses it", &bench.memory);
+    bench.assert_broken(Rule::Placement);
+}

@@ -1,5 +1,6 @@
 //! A judge that never caught anything is not yet a judge: each rule, broken by hand.
 
+use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
     CompletionFlags, CompletionOperation, CompletionStatus, QueuePairNumber, QueuePairState, Transport, WorkCompletion,
 };
@@ -13,6 +14,8 @@ const A: EndNumber = EndNumber(0);
 const B: EndNumber = EndNumber(1);
 const PACKET: usize = 256;
 const RECEIVE: u64 = Judge::RECEIVE_ID;
+const TIMEOUT: Duration = Duration::from_micros(500);
+const NOT_READY_DELAY: Duration = Duration::from_micros(80);
 
 /// A program of two connected queue pairs: A sends, B receives and is written to. Memory is plain vectors.
 struct Bench {
@@ -44,8 +47,12 @@ fn bench_on(transport: Transport, network: NetworkFacts) -> Bench {
         judge.add_end(EndFacts {
             transport,
             queue_pair: QueuePairNumber::new(100 + end),
+            address: [10, 0, 0, end as u8].into(),
             packet_bytes: PACKET,
+            acknowledge_timeout: TIMEOUT,
+            retry_count: 7,
             receiver_not_ready_retry: 6,
+            receiver_not_ready_delay: NOT_READY_DELAY,
             signals_all: false,
             send_completion_queue: 0,
             receive_completion_queue: 1,
@@ -95,6 +102,11 @@ impl Bench {
         self.judge.posted_receive(B, receive);
     }
 
+    /// So much time since the beginning has passed.
+    fn wait(&mut self, duration: Duration) {
+        self.judge.set_now(Instant::ZERO + duration);
+    }
+
     fn observe(&mut self, observation: Observation) -> Ended {
         self.judge.observe(&[observation], &self.memory)
     }
@@ -141,6 +153,17 @@ impl Bench {
     }
 
     fn deliver(&mut self, completion: WorkCompletion) {
+        let start = 1024 * (completion.id - RECEIVE) as usize;
+        if self.transport == Transport::UnreliableDatagram {
+            let header = &mut self.memory.0[BUFFERS.0][start..start + 40];
+            header[20] = 0x45;
+            header[32..].copy_from_slice(&[10, 0, 0, 0, 10, 0, 0, 1]);
+        }
+        self.deliver_as_is(completion);
+    }
+
+    /// Without a route header.
+    fn deliver_as_is(&mut self, completion: WorkCompletion) {
         self.observe(Observation {
             end: B,
             completion_queue: 1,
