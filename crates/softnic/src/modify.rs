@@ -8,7 +8,6 @@ use longhaul_wire::Psn;
 
 use crate::nic::{self, Nic, QueuePairKey};
 use crate::pacing::{FixedRate, Pacer};
-use crate::rc_requester::report_drained;
 
 /// Timers are five-bit codes, retry counts three-bit ones (IBTA 9.7.6.1.3, 9.9.2.4.1).
 const TIMER_MAX: u8 = 31;
@@ -69,10 +68,7 @@ impl Nic {
         }
         if let Some(path) = attributes.path {
             settings.path = Some(path);
-            let (number, destination) = (queue_pair.identity.number, path.destination.to_ip());
-            let route =
-                nic::route(config, number, path.source_gid_index, destination, path.traffic_class, path.hop_limit);
-            queue_pair.route = Some(route);
+            queue_pair.route = Some(nic::route(config, queue_pair.identity.number, &path));
         }
         if let Some(first) = attributes.receive_psn {
             queue_pair.responder.start(Psn::new(first));
@@ -100,7 +96,7 @@ impl Nic {
             QueuePairState::Error => queue_pair.enter_error(&mut self.shared),
             _ => queue_pair.state = to,
         }
-        report_drained(queue_pair, &mut self.shared);
+        queue_pair.report_drained(&mut self.shared);
         self.activate(key);
         self.has_news = true;
         Ok(())

@@ -12,11 +12,12 @@
 //! `post` and `modify`.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 
 use longhaul_time::Instant;
-use longhaul_verbs::{AsyncEventKind, Gid, QueuePairNumber, QueuePairState, Transport as VerbsTransport};
-use longhaul_wire::{Headers, Opcode, Operation, Packet, ParseError, Transport, cnp, packet};
+use longhaul_verbs::{
+    AsyncEventKind, Gid, PathAttributes, QueuePairNumber, QueuePairState, Transport as VerbsTransport,
+};
+use longhaul_wire::{Ecn, Headers, Opcode, Operation, Packet, ParseError, Transport, cnp, packet};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
 use slotmap::{Key, SlotMap, new_key_type};
@@ -366,33 +367,16 @@ impl Nic {
     }
 }
 
-/// The source port of a queue pair: from the dynamic range, different for different queue pairs, so that routers with
-/// equal-cost paths spread them.
-pub(crate) fn source_port(queue_pair: u32) -> u16 {
-    0xc000 | (queue_pair.wrapping_mul(0x9e37_79b9) >> 18) as u16
-}
-
-/// The traffic class of a packet: the path's DSCP, and whether routers may mark it.
-pub(crate) fn traffic_class(of_path: u8, config: &Config) -> u8 {
-    let ecn = if config.ecn_capable { longhaul_wire::Ecn::Capable0 } else { longhaul_wire::Ecn::NotCapable };
-    ecn.apply_to(of_path)
-}
-
-/// The route to the peer of a connected queue pair.
-pub(crate) fn route(
-    config: &Config,
-    queue_pair: u32,
-    source_gid_index: u8,
-    destination: IpAddr,
-    of_path: u8,
-    hop_limit: u8,
-) -> Route {
+/// The way along a path, for the packets of a queue pair. The path's source address must be one of the device's.
+pub(crate) fn route(config: &Config, queue_pair: u32, path: &PathAttributes) -> Route {
+    let ecn = if config.ecn_capable { Ecn::Capable0 } else { Ecn::NotCapable };
     Route {
-        source: config.addresses[usize::from(source_gid_index)],
-        destination,
-        source_port: source_port(queue_pair),
-        traffic_class: traffic_class(of_path, config),
-        hop_limit,
+        source: config.addresses[usize::from(path.source_gid_index)],
+        destination: path.destination.to_ip(),
+        // From the dynamic range, different for different queue pairs, so that routers with equal-cost paths spread them.
+        source_port: 0xc000 | (queue_pair.wrapping_mul(0x9e37_79b9) >> 18) as u16,
+        traffic_class: ecn.apply_to(path.traffic_class),
+        hop_limit: path.hop_limit,
     }
 }
 

@@ -8,7 +8,7 @@ use std::any::Any;
 
 use crate::config::Config;
 use crate::device::AddressHandle;
-use crate::nic::{Nic, QueuePairKey};
+use crate::nic::{self, Nic, QueuePairKey};
 use crate::queue_pair::QueuePair;
 use crate::work::{Destination, Entries, ReceiveWork, SendKind, SendWork};
 
@@ -175,7 +175,7 @@ fn prepare(
     };
     let destination = match &request.destination {
         None => None,
-        Some(to) => Some(Box::new(resolve_destination(to, serial, config)?)),
+        Some(to) => Some(Box::new(resolve_destination(queue_pair, config, serial, to)?)),
     };
     Ok(SendWork {
         id: request.id,
@@ -191,22 +191,17 @@ fn prepare(
 }
 
 fn resolve_destination(
-    to: &DatagramDestination<'_>,
-    serial: u64,
+    queue_pair: &QueuePair,
     config: &Config,
+    serial: u64,
+    to: &DatagramDestination<'_>,
 ) -> Result<Destination, PostErrorKind> {
     let handle = (to.address_handle as &dyn Any).downcast_ref::<AddressHandle>();
     let path = handle
         .filter(|handle| handle.device_serial == serial)
         .ok_or(PostErrorKind::ForeignObject { what: "address handle" })?
         .path;
-    Ok(Destination {
-        // Checked when the handle was made, with this very configuration.
-        source: config.addresses[usize::from(path.source_gid_index)],
-        address: path.destination.to_ip(),
-        queue_pair: to.queue_pair.value(),
-        queue_key: to.queue_key,
-        traffic_class: path.traffic_class,
-        hop_limit: path.hop_limit,
-    })
+    // The source address was checked when the handle was made, with this very configuration.
+    let route = nic::route(config, queue_pair.identity.number, &path);
+    Ok(Destination { route, queue_pair: to.queue_pair.value(), queue_key: to.queue_key })
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use longhaul_time::Instant;
 use longhaul_verbs::{
-    Access, AttributeMask, CompletionFlags, CompletionOperation, CompletionStatus, Mtu, PathAttributes,
+    Access, AsyncEventKind, AttributeMask, CompletionFlags, CompletionOperation, CompletionStatus, Mtu, PathAttributes,
     QueuePairLimits, QueuePairNumber, QueuePairState, SendFlags, Transport, WorkCompletion,
 };
 
@@ -234,6 +234,15 @@ impl QueuePair {
         for work in self.receive_queue.drain(..) {
             let operation = CompletionOperation::Receive;
             shared.complete_in_error(into, number, work.id, operation, CompletionStatus::FlushedError);
+        }
+    }
+
+    /// In SQD, an event when everything that was started is done.
+    pub(crate) fn report_drained(&mut self, shared: &mut Resources) {
+        let is_drained = self.send_queue.front().is_none_or(|work| !work.is_started);
+        if self.state == QueuePairState::SendQueueDrained && is_drained && self.settings.send_queue_drained_event {
+            self.settings.send_queue_drained_event = false;
+            shared.raise_for(AsyncEventKind::SendQueueDrained, self.identity.number);
         }
     }
 

@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use longhaul_time::Instant;
-use longhaul_verbs::{AsyncEventKind, CompletionStatus, QueuePairState};
+use longhaul_verbs::{CompletionStatus, QueuePairState};
 use longhaul_wire::aeth::rnr_timer_duration;
 use longhaul_wire::{NakCode, Psn, Syndrome, Transport};
 
@@ -296,19 +296,7 @@ fn advance_acknowledged(queue_pair: &mut QueuePair, shared: &mut Resources, end:
     if queue_pair.reliable.is_stalled && queue_pair.requester.cursor_work == 0 {
         queue_pair.fail_send(shared, CompletionStatus::LocalProtectionError);
     } else {
-        report_drained(queue_pair, shared);
-    }
-}
-
-/// In SQD, an event when everything that was started has been acknowledged.
-pub(crate) fn report_drained(queue_pair: &mut QueuePair, shared: &mut Resources) {
-    let is_drained = queue_pair.send_queue.front().is_none_or(|work| !work.is_started);
-    if queue_pair.state == QueuePairState::SendQueueDrained
-        && is_drained
-        && queue_pair.settings.send_queue_drained_event
-    {
-        queue_pair.settings.send_queue_drained_event = false;
-        shared.raise_for(AsyncEventKind::SendQueueDrained, queue_pair.identity.number);
+        queue_pair.report_drained(shared);
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn transmit<S: TransmitSink>(
         if requester.cursor_packet == work.packet_count(mtu_bytes) {
             requester.rewind();
             queue_pair.complete_send(shared);
-            crate::rc_requester::report_drained(queue_pair, shared);
+            queue_pair.report_drained(shared);
         }
     }
     Turn::More

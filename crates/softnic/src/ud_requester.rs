@@ -5,8 +5,7 @@ use longhaul_verbs::{CompletionStatus, QueuePairState};
 use longhaul_wire::{Transport, deth};
 
 use crate::memory::AccessDenied;
-use crate::nic::{source_port, traffic_class};
-use crate::port::{Route, TransmitSink};
+use crate::port::TransmitSink;
 use crate::queue_pair::{QueuePair, Turn};
 use crate::requester::{Envelope, send_packet};
 use crate::resources::Resources;
@@ -43,13 +42,7 @@ pub(crate) fn transmit<S: TransmitSink>(
             asked => asked,
         };
         let envelope = Envelope {
-            route: Route {
-                source: destination.source,
-                destination: destination.address,
-                source_port: source_port(number),
-                traffic_class: traffic_class(destination.traffic_class, &shared.config),
-                hop_limit: destination.hop_limit,
-            },
+            route: destination.route,
             transport: Transport::UnreliableDatagram,
             destination_queue_pair: destination.queue_pair,
             // Posting has checked that the message fits into one packet of the port's MTU.

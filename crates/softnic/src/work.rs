@@ -1,9 +1,9 @@
 //! Requests in the device's queues, and how a message is cut into packets.
 
-use std::net::IpAddr;
-
 use longhaul_verbs::{CompletionOperation, RemoteMemory, ScatterGatherEntry, SendFlags};
 use longhaul_wire::{Operation, Position, Psn, Trailer};
+
+use crate::port::Route;
 
 /// A scatter-gather list, or data that was copied while posting. One entry, by far the most common, takes no allocation.
 #[derive(Clone, Debug)]
@@ -53,12 +53,9 @@ pub(crate) struct ReceiveWork {
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination {
-    pub(crate) source: IpAddr,
-    pub(crate) address: IpAddr,
+    pub(crate) route: Route,
     pub(crate) queue_pair: u32,
     pub(crate) queue_key: u32,
-    pub(crate) traffic_class: u8,
-    pub(crate) hop_limit: u8,
 }
 
 /// What a send request does; the rest of [`SendWork`] is the same for all.
