@@ -1,19 +1,25 @@
 //! `longhaul conformance`: the verbs conformance suite on a device, and a report that can be sent to us.
 
+mod soak;
+
 use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use longhaul_testbed::conformance::{self, Environment, Remark, Report, Test, Verdict, VirtualTime};
+use longhaul_softnic::udp::UdpConfig;
+use longhaul_testbed::conformance::{self, Environment, RealTime, Remark, Report, Test, Verdict, VirtualTime};
 use serde_json::{Value, json};
 
-use crate::exit;
+use crate::{exit, message};
 
 /// Run the verbs conformance suite on a device
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The device to test; `softnic` is the software RNIC on virtual time
+    /// The device to test: `softnic` is the software RNIC on virtual time, `softnic:ADDRESS` two of them on UDP sockets of
+    /// an address of this host, `softnic:ADDRESS,ADDRESS` on those of two
     #[arg(short, long, value_name = "DEVICE", required_unless_present = "list")]
     device: Option<String>,
 
@@ -29,21 +35,73 @@ pub(crate) struct Arguments {
     #[arg(long)]
     list: bool,
 
-    /// Seed of the virtual time's random numbers
+    /// Seed of the virtual time's random numbers; with --soak the first of many
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
+
+    /// Instead of the suite: random programs over a network that loses, repeats, reorders and corrupts packets, in process,
+    /// with checkers of what the specification allows (as `longhaul sim soak`, but on this device)
+    #[arg(long, conflicts_with_all = ["list", "filter"])]
+    soak: bool,
+
+    /// With --soak: begin no other program after this time
+    #[arg(long, value_name = "NUMBER", default_value_t = 30, requires = "soak")]
+    seconds: u64,
+
+    /// With --soak: at most this many programs
+    #[arg(long, value_name = "NUMBER", requires = "soak")]
+    seeds: Option<u64>,
+
+    /// With --soak and --seeds 1: write the packets as pcapng, on real time a file for each device
+    #[arg(long, value_name = "FILE", requires = "soak")]
+    capture: Option<PathBuf>,
 }
 
-/// A device that can be tested.
-struct Testable {
-    /// What users call it.
-    name: &'static str,
+/// A device that can be tested, by what users call it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Testable {
+    /// The software RNIC on virtual time.
+    Virtual,
+    /// Two software RNICs on UDP sockets of these addresses.
+    Udp([IpAddr; 2]),
+}
+
+impl Testable {
+    fn parse(name: &str) -> Result<Testable, String> {
+        if name == "softnic" {
+            return Ok(Testable::Virtual);
+        }
+        let Some(addresses) = name.strip_prefix("softnic:") else {
+            return Err(format!(
+                "there is no device \"{name}\" here; available: softnic, softnic:ADDRESS, softnic:ADDRESS,ADDRESS"
+            ));
+        };
+        let parse = |text: &str| {
+            text.parse::<IpAddr>()
+                .map_err(|_| format!("expected an IP address of this host in \"{name}\", came \"{text}\""))
+        };
+        let (first, second) = addresses.split_once(',').unwrap_or((addresses, addresses));
+        Ok(Testable::Udp([parse(first)?, parse(second)?]))
+    }
+
     /// Says what is missing when it cannot be opened.
-    open: fn(&Arguments) -> Result<Box<dyn Environment>, String>,
+    fn open(&self, seed: u64) -> Result<Box<dyn Environment>, String> {
+        match self {
+            Testable::Virtual => Ok(Box::new(VirtualTime::new(seed))),
+            Testable::Udp([one, other]) if one.is_ipv4() != other.is_ipv4() => {
+                Err(format!("expected two addresses that reach each other, came {one} and {other}"))
+            }
+            Testable::Udp(addresses) => {
+                let environment =
+                    RealTime::open(*addresses, &UdpConfig::default()).map_err(|error| message::with_sources(&error))?;
+                for warning in environment.udp_devices()[0].warnings() {
+                    eprintln!("{warning}");
+                }
+                Ok(Box::new(environment))
+            }
+        }
+    }
 }
-
-const DEVICES: &[Testable] =
-    &[Testable { name: "softnic", open: |arguments| Ok(Box::new(VirtualTime::new(arguments.seed))) }];
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
@@ -60,12 +118,17 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let name = arguments.device.as_deref().unwrap_or_default();
-    let Some(device) = DEVICES.iter().find(|device| device.name == name) else {
-        let known: Vec<&str> = DEVICES.iter().map(|device| device.name).collect();
-        eprintln!("there is no device \"{name}\" here; available: {}", known.join(", "));
-        return ExitCode::from(exit::MISSING);
+    let device = match Testable::parse(name) {
+        Ok(device) => device,
+        Err(message) => {
+            eprintln!("{message}");
+            return ExitCode::from(exit::MISSING);
+        }
     };
-    let mut environment = match (device.open)(arguments) {
+    if arguments.soak {
+        return soak_on(&device, name, arguments);
+    }
+    let mut environment = match device.open(arguments.seed) {
         Ok(environment) => environment,
         Err(missing) => {
             eprintln!("{name} cannot be tested here: {missing}");
@@ -93,6 +156,26 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(exit::FAILED),
     }
+}
+
+fn soak_on(device: &Testable, name: &str, arguments: &Arguments) -> ExitCode {
+    if arguments.capture.is_some() && arguments.seeds != Some(1) {
+        eprintln!("expected --seeds 1 with --capture: a capture holds one run");
+        return ExitCode::from(exit::USAGE);
+    }
+    soak::run(&soak::Options {
+        device: name,
+        addresses: match device {
+            Testable::Virtual => None,
+            Testable::Udp([first, second]) if first == second => Some(vec![*first]),
+            Testable::Udp(addresses) => Some(addresses.to_vec()),
+        },
+        seconds: arguments.seconds,
+        first_seed: arguments.seed,
+        seeds: arguments.seeds,
+        capture: arguments.capture.clone(),
+        json: arguments.json,
+    })
 }
 
 fn list(tests: &[Test], as_json: bool) {
@@ -165,6 +248,18 @@ fn to_table(device: &str, report: &Report, seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_are_named_by_their_addresses() {
+        let [one, other]: [IpAddr; 2] = ["127.0.0.1", "::1"].map(|text| text.parse().expect("an address"));
+        assert_eq!(Testable::parse("softnic"), Ok(Testable::Virtual));
+        assert_eq!(Testable::parse("softnic:127.0.0.1"), Ok(Testable::Udp([one, one])));
+        assert_eq!(Testable::parse("softnic:127.0.0.1,::1"), Ok(Testable::Udp([one, other])));
+        let refused = Testable::parse("softnic:nowhere").expect_err("not an address");
+        assert!(refused.contains("\"nowhere\""), "{refused}");
+        let refused = Testable::parse("mlx5_0").expect_err("not there yet");
+        assert!(refused.contains("softnic:ADDRESS"), "{refused}");
+    }
 
     #[test]
     fn the_report_has_the_documented_form() {

@@ -1,8 +1,12 @@
 //! The `longhaul` command.
 
 mod conformance;
+mod devices;
 mod exit;
+mod message;
+mod perf;
 mod sim;
+mod soak_report;
 
 use std::process::ExitCode;
 
@@ -19,12 +23,16 @@ struct Arguments {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Conformance(conformance::Arguments),
+    Devices(devices::Arguments),
+    Perf(perf::Arguments),
     Sim(sim::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Conformance(arguments) => conformance::run(&arguments),
+        Command::Devices(arguments) => devices::run(&arguments),
+        Command::Perf(arguments) => perf::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
     }
 }

@@ -50,7 +50,6 @@
 //! The path of a frame: [`NodeIo::send`] → capture → impairment → in flight on a link → event queue → trace hash →
 //! capture → [`Node::handle`].
 
-pub mod capture;
 mod event_queue;
 mod frame;
 mod link;
@@ -62,6 +61,7 @@ mod trace_hash;
 
 pub use frame::{Frame, FramePool};
 pub use link::{Direction, LinkCounters, LinkId};
+pub use longhaul_capture as capture;
 pub use longhaul_impair::{Profile, ProfileError};
 pub use network::{ConnectError, NodeIo};
 pub use node::{Endpoint, Node, NodeId};

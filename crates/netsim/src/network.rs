@@ -1,9 +1,9 @@
 //! Everything of a simulation but its nodes, and the part of it that a node may touch.
 
+use longhaul_capture::{Capture, CaptureDirection};
 use longhaul_impair::{Impairment, Profile, ProfileError, Verdict};
 use longhaul_time::Instant;
 
-use crate::capture::{Capture, CaptureDirection};
 use crate::event_queue::{EventKey, EventQueue, Source, SourceId};
 use crate::frame::{Frame, FramePool};
 use crate::link::{Direction, Lane, LinkId};
@@ -274,7 +274,7 @@ impl Network {
         let interfaces = [self.nodes[from.node.index()].capture_interface, self.lanes[lane_index].capture_interface];
         if let Some(capture) = &mut self.capture {
             for interface in interfaces.into_iter().flatten() {
-                capture.record(interface, self.now, frame, CaptureDirection::Sent);
+                capture.record(interface, self.now, &frame.bytes, frame.wire_bytes(), CaptureDirection::Sent);
             }
         }
     }
@@ -282,7 +282,7 @@ impl Network {
     #[cold]
     fn capture_delivered(&mut self, to: Endpoint, frame: &Frame) {
         if let (Some(capture), Some(interface)) = (&mut self.capture, self.nodes[to.node.index()].capture_interface) {
-            capture.record(interface, self.now, frame, CaptureDirection::Received);
+            capture.record(interface, self.now, &frame.bytes, frame.wire_bytes(), CaptureDirection::Received);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The run loop.
 
+use longhaul_capture::{Capture, CaptureError, CaptureSummary};
 use longhaul_impair::{Profile, ProfileError};
 use longhaul_time::Instant;
 
-use crate::capture::{Capture, CaptureError, CaptureSummary};
 use crate::event_queue::Source;
 use crate::frame::{Frame, FramePool};
 use crate::link::{Direction, LinkCounters, LinkId};
@@ -205,7 +205,8 @@ impl<N: Node> Simulation<N> {
         &self.network.pool
     }
 
-    /// Starts writing a capture; then say of what. One capture can hold many nodes and links, each as an interface.
+    /// Starts writing a capture; then say of what. One capture can hold many nodes and links, each as an interface. A
+    /// damaged or marked frame is written as whoever is watched saw it: undamaged where it was sent, damaged where it arrived.
     pub fn start_capture(&mut self, capture: Capture) {
         self.network.clear_captures();
         self.network.capture = Some(Box::new(capture));

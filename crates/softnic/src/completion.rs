@@ -1,15 +1,62 @@
 //! Completion queues and channels.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use longhaul_verbs::{CompletionStatus, WorkCompletion};
 use slotmap::new_key_type;
+
+use crate::drive::Signal;
 
 new_key_type! {
     /// A completion queue of one device.
     pub(crate) struct CompletionQueueKey;
     /// A completion channel of one device.
     pub(crate) struct ChannelKey;
+}
+
+/// Things that wait for the program to take them, with a descriptor that is readable while there are any.
+pub(crate) struct Waiting<T> {
+    items: VecDeque<T>,
+    pub(crate) signal: Option<Arc<dyn Signal>>,
+}
+
+impl<T> Waiting<T> {
+    pub(crate) fn new(signal: Option<Arc<dyn Signal>>) -> Self {
+        Waiting { items: VecDeque::new(), signal }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    pub(crate) fn push(&mut self, item: T) {
+        self.items.push_back(item);
+        if self.items.len() == 1
+            && let Some(signal) = &self.signal
+        {
+            signal.set();
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        let item = self.items.pop_front();
+        self.clear_if_empty();
+        item
+    }
+
+    pub(crate) fn retain(&mut self, is_kept: impl FnMut(&T) -> bool) {
+        self.items.retain(is_kept);
+        self.clear_if_empty();
+    }
+
+    fn clear_if_empty(&self) {
+        if self.items.is_empty()
+            && let Some(signal) = &self.signal
+        {
+            signal.clear();
+        }
+    }
 }
 
 /// A completion queue.
@@ -77,6 +124,10 @@ impl CompletionQueue {
             }
             _ => Pushed::Quietly,
         }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.completions.is_empty()
     }
 
     /// Moves completions out; the number moved.

@@ -30,8 +30,18 @@ pub struct Config {
     pub acknowledge_packets: u32,
     /// At most one congestion notification per queue pair in this time.
     pub congestion_notification_interval: Duration,
-    /// Rate of a queue pair without a rate limit of its own; `None` sends as fast as the port takes packets.
+    /// RC: what may be in flight towards one peer, over all queue pairs: what its socket's receive buffer takes. Each packet
+    /// counts with its payload and 768 bytes for headers and bookkeeping. The window starts with what any socket takes,
+    /// grows up to this in a few round trips, and is halved when something is lost; it is never smaller than eight full
+    /// packets. `None` sets no limit.
+    pub peer_window_bytes: Option<u64>,
+    /// Rate of a queue pair without a rate limit of its own; `None` sends as fast as the port takes packets. With RC it is
+    /// halved when something is lost and grows back. Peers on this host ([`is_local`](Config::is_local)) are not paced.
     pub default_rate_bits_per_second: Option<u64>,
+    /// A paced sender that was woken late may catch up by so much of its time. At least as long as a wake-up may take.
+    pub pacing_burst: Duration,
+    /// Addresses of this host besides `addresses` and loopback.
+    pub local_addresses: Vec<IpAddr>,
     /// Packets of one queue pair before it is another's turn.
     pub turn_packets: u32,
     /// Queue pairs.
@@ -99,7 +109,10 @@ impl Config {
             window_packets_max: 1 << 16,
             acknowledge_packets: 64,
             congestion_notification_interval: Duration::from_micros(50),
+            peer_window_bytes: None,
             default_rate_bits_per_second: None,
+            pacing_burst: Duration::from_micros(10),
+            local_addresses: Vec::new(),
             turn_packets: 16,
             queue_pairs_max: 1 << 18,
             completion_queues_max: 1 << 16,
@@ -114,5 +127,10 @@ impl Config {
             #[cfg(feature = "mutations")]
             mutation: None,
         }
+    }
+
+    /// Whether packets to an address do not leave this host.
+    pub fn is_local(&self, address: IpAddr) -> bool {
+        address.is_loopback() || self.addresses.contains(&address) || self.local_addresses.contains(&address)
     }
 }

@@ -6,8 +6,9 @@
 #![allow(unsafe_code, reason = "implements the unsafe calls of the raw verbs layer")]
 
 use std::any::Any;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use longhaul_verbs::raw::{self, QueuePairInit};
 use longhaul_verbs::{
@@ -18,7 +19,8 @@ use longhaul_verbs::{
 };
 
 use crate::Config;
-use crate::completion::{ChannelKey, CompletionQueue as Queue, CompletionQueueKey};
+use crate::completion::{ChannelKey, CompletionQueue as Queue, CompletionQueueKey, Waiting};
+use crate::drive::{Drive, Signal};
 use crate::guard::NicGuard;
 use crate::memory::{DomainId, copy_inline};
 use crate::nic::{Nic, QueuePairKey};
@@ -26,11 +28,10 @@ use crate::post::MESSAGE_BYTES_MAX;
 use crate::queue_pair::Identity;
 use crate::resources::handle_of;
 
-/// What a software RNIC can do today.
+/// What a software RNIC can do today, whatever its port.
 const CAPABILITIES: Capabilities = Capabilities::RELIABLE_CONNECTION
     .union(Capabilities::UNRELIABLE_CONNECTION)
     .union(Capabilities::UNRELIABLE_DATAGRAM)
-    .union(Capabilities::MULTICAST)
     .union(Capabilities::WRITE_BURST)
     .union(Capabilities::COMPLETION_CHANNEL)
     .union(Capabilities::RESIZE_COMPLETION_QUEUE)
@@ -47,8 +48,9 @@ pub struct Device {
 struct Shared {
     nic: Mutex<Nic>,
     name: String,
-    /// Called after a verbs call that made work.
-    wake: Box<dyn Fn() + Send + Sync>,
+    drive: Box<dyn Drive>,
+    /// Readable while there are asynchronous events.
+    events: Option<Arc<dyn Signal>>,
 }
 
 impl Shared {
@@ -68,22 +70,32 @@ impl Shared {
     fn with<R>(&self, call: impl FnOnce(&mut Nic) -> R) -> R {
         let mut nic = self.lock();
         let result = call(&mut nic);
-        let has_news = nic.has_news();
-        drop(nic);
-        if has_news {
-            (self.wake)();
+        if nic.has_news() {
+            self.drive.on_work(NicGuard::new(nic));
         }
         result
     }
 }
 
 impl Device {
-    /// A device, and `wake` to tell its driver that a verbs call has made work.
+    /// A device, and `wake` to tell whoever keeps the time that a verbs call has made work.
     pub fn new(config: Config, wake: impl Fn() + Send + Sync + 'static) -> Self {
+        Self::driven(config, Box::new(wake), None)
+    }
+
+    /// A device, who drives it, and what to signal when there are asynchronous events.
+    pub(crate) fn driven(config: Config, drive: Box<dyn Drive>, events: Option<Arc<dyn Signal>>) -> Self {
         static SERIALS: AtomicU64 = AtomicU64::new(0);
         let serial = SERIALS.fetch_add(1, Ordering::Relaxed);
         let name = config.name.clone();
-        Device { shared: Arc::new(Shared { nic: Mutex::new(Nic::new(config, serial)), name, wake: Box::new(wake) }) }
+        let mut nic = Nic::new(config, serial);
+        nic.shared.events.signal = events.clone();
+        Device { shared: Arc::new(Shared { nic: Mutex::new(nic), name, drive, events }) }
+    }
+
+    /// The device, for as long as somebody else holds it.
+    pub(crate) fn downgrade(&self) -> WeakDevice {
+        WeakDevice(Arc::downgrade(&self.shared))
     }
 
     /// The device behind it, for whoever drives it. Verbs calls wait while it is held.
@@ -94,6 +106,15 @@ impl Device {
     /// The safe face of it.
     pub fn verbs(&self) -> longhaul_verbs::Device {
         longhaul_verbs::Device::new(Arc::new(self.clone()))
+    }
+}
+
+/// A device that goes when nobody else holds it.
+pub(crate) struct WeakDevice(Weak<Shared>);
+
+impl WeakDevice {
+    pub(crate) fn upgrade(&self) -> Option<Device> {
+        self.0.upgrade().map(|shared| Device { shared })
     }
 }
 
@@ -113,7 +134,7 @@ impl raw::Device for Device {
         let nic = self.shared.lock();
         let config = nic.config();
         Ok(DeviceAttributes {
-            capabilities: CAPABILITIES,
+            capabilities: CAPABILITIES | self.shared.drive.capabilities(),
             node_guid: 0,
             vendor_id: 0,
             firmware_version: env!("CARGO_PKG_VERSION").into(),
@@ -182,9 +203,10 @@ impl raw::Device for Device {
         let mut nic = self.shared.lock();
         let most = nic.config().completion_channels_max.into();
         check_count("completion channels", nic.shared.channels.len() as u64, most)?;
-        let key = nic.shared.channels.insert(Default::default());
+        let signal = self.shared.drive.create_signal().map_err(CreateError::System)?;
+        let key = nic.shared.channels.insert(Waiting::new(signal.clone()));
         drop(nic);
-        Ok(Arc::new(CompletionChannel { shared: self.shared.clone(), key }))
+        Ok(Arc::new(CompletionChannel { shared: self.shared.clone(), key, signal }))
     }
 
     fn create_completion_queue(
@@ -211,7 +233,11 @@ impl raw::Device for Device {
     }
 
     fn next_event(&self) -> Result<Option<AsyncEvent>, EventError> {
-        Ok(self.shared.lock().shared.events.pop_front())
+        Ok(self.shared.lock().shared.events.pop())
+    }
+
+    fn event_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.events.as_deref().map(Signal::descriptor)
     }
 }
 
@@ -248,6 +274,7 @@ fn own<'a, T: Owned>(object: &'a dyn Any, device: &Arc<Shared>, what: &'static s
 struct CompletionChannel {
     shared: Arc<Shared>,
     key: ChannelKey,
+    signal: Option<Arc<dyn Signal>>,
 }
 
 impl Owned for CompletionChannel {
@@ -258,7 +285,11 @@ impl Owned for CompletionChannel {
 
 impl raw::CompletionChannel for CompletionChannel {
     fn next_event(&self) -> Result<Option<u64>, EventError> {
-        Ok(self.shared.lock().shared.channels.get_mut(self.key).and_then(|tokens| tokens.pop_front()))
+        Ok(self.shared.lock().shared.channels.get_mut(self.key).and_then(Waiting::pop))
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.signal.as_deref().map(Signal::descriptor)
     }
 }
 
@@ -289,8 +320,11 @@ impl raw::CompletionQueue for CompletionQueue {
     }
 
     fn poll(&self, completions: &mut [WorkCompletion]) -> Result<usize, PollError> {
-        let mut nic = self.shared.lock();
-        let queue = nic.shared.completion_queues.get_mut(self.key).ok_or(PollError::Gone)?;
+        let mut nic = NicGuard::new(self.shared.lock());
+        if nic.completion_queue(self.key).ok_or(PollError::Gone)?.is_empty() {
+            self.shared.drive.on_empty_poll(&mut nic);
+        }
+        let queue = nic.completion_queue(self.key).ok_or(PollError::Gone)?;
         match queue.take(completions) {
             0 if queue.take_overrun() => Err(PollError::Overrun),
             count => Ok(count),
@@ -298,8 +332,9 @@ impl raw::CompletionQueue for CompletionQueue {
     }
 
     fn request_notification(&self, solicited_only: bool) -> Result<(), PollError> {
-        let mut nic = self.shared.lock();
-        nic.shared.completion_queues.get_mut(self.key).ok_or(PollError::Gone)?.arm(solicited_only);
+        let mut nic = NicGuard::new(self.shared.lock());
+        nic.completion_queue(self.key).ok_or(PollError::Gone)?.arm(solicited_only);
+        self.shared.drive.on_armed(&mut nic);
         Ok(())
     }
 

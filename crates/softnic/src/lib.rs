@@ -29,8 +29,13 @@ mod uc_requester;
 mod ud_requester;
 
 mod pacing;
+mod peer;
 mod port;
 mod timer;
+
+mod drive;
+mod driver;
+pub mod udp;
 
 mod rc_responder;
 mod responder;
@@ -38,6 +43,7 @@ mod uc_responder;
 mod ud_responder;
 
 mod completion;
+mod in_place;
 mod memory;
 mod resources;
 
@@ -46,7 +52,9 @@ pub use config::Mutation;
 pub use config::{Config, PayloadMode};
 pub use counters::{Counters, QueuePairCounters};
 pub use device::Device;
+pub use drive::{Drive, Signal};
 pub use guard::NicGuard;
 pub use nic::Nic;
-pub use pacing::{FixedRate, LossSignal, RateController};
-pub use port::{Received, Route, TransmitSink};
+pub use pacing::{FixedRate, HalvingRate, LossSignal, RateController};
+pub use peer::PeerWindow;
+pub use port::{Outgoing, Received, Route, TransmitSink};

@@ -22,6 +22,8 @@ pub(crate) struct AccessDenied;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Payload<'a> {
     Carried(&'a [u8]),
+    /// Where a port has put it, in registered memory: where it belongs if the port guessed right.
+    Registered(Piece),
     Elided(u32),
 }
 
@@ -29,6 +31,7 @@ impl<'a> Payload<'a> {
     pub(crate) fn len(self) -> u32 {
         match self {
             Payload::Carried(bytes) => bytes.len() as u32,
+            Payload::Registered(piece) => piece.bytes as u32,
             Payload::Elided(length) => length,
         }
     }
@@ -40,7 +43,53 @@ impl<'a> Payload<'a> {
                 let (head, tail) = bytes.split_at(length as usize);
                 (Payload::Carried(head), Payload::Carried(tail))
             }
+            Payload::Registered(Piece { memory, bytes }) => {
+                let head = length as usize;
+                let tail = Piece { memory: memory.wrapping_add(head), bytes: bytes - head };
+                (Payload::Registered(Piece { memory, bytes: head }), Payload::Registered(tail))
+            }
             Payload::Elided(total) => (Payload::Elided(length), Payload::Elided(total - length)),
+        }
+    }
+}
+
+/// Where the payload of a packet lies in registered memory. It is good for as long as the device stays locked.
+pub(crate) struct Gathered {
+    /// By far most payloads are one piece.
+    first: Piece,
+    more: Vec<Piece>,
+}
+
+/// Bytes in registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) memory: *mut u8,
+    pub(crate) bytes: usize,
+}
+
+impl Piece {
+    pub(crate) const EMPTY: Piece = Piece { memory: std::ptr::null_mut(), bytes: 0 };
+}
+
+impl Gathered {
+    pub(crate) fn len(&self) -> usize {
+        self.first.bytes + self.more.iter().map(|piece| piece.bytes).sum::<usize>()
+    }
+
+    /// The payload, if it is in one piece.
+    pub(crate) fn one_piece(&self) -> Option<Piece> {
+        self.more.is_empty().then_some(self.first)
+    }
+
+    /// Copy it to a buffer that is as long.
+    pub(crate) fn copy_to(&self, into: &mut [u8]) {
+        let mut rest = into;
+        for piece in std::iter::once(&self.first).chain(&self.more).filter(|piece| piece.bytes > 0) {
+            let (part, tail) = rest.split_at_mut(piece.bytes);
+            rest = tail;
+            // SAFETY: the piece lies inside a region that is registered (`MemoryTable::gather`) and cannot have been
+            // deregistered since: the device is still locked. `part` is a buffer of the port's, not memory of the program's.
+            unsafe { std::ptr::copy_nonoverlapping(piece.memory, part.as_mut_ptr(), part.len()) }
         }
     }
 }
@@ -135,32 +184,23 @@ impl MemoryTable {
         found
     }
 
-    /// Copy the bytes `offset..offset + into.len()` of a gather list.
+    /// Resolve `length` bytes of a gather list from `offset` on, without reading them.
     pub(crate) fn gather(
         &self,
         domain: DomainId,
         entries: &[ScatterGatherEntry],
         offset: u64,
-        into: &mut [u8],
-    ) -> Result<(), AccessDenied> {
-        let length = into.len() as u64;
-        self.walk(domain, entries, offset, length, Access::empty(), |memory, at, length| {
-            let part = &mut into[at as usize..(at + length) as usize];
-            // SAFETY: `walk` has resolved `length` bytes at `memory` inside a region that is registered now, and `part`
-            // is a buffer of the port's, not memory of the program's.
-            unsafe { std::ptr::copy_nonoverlapping(memory, part.as_mut_ptr(), part.len()) }
-        })
-    }
-
-    /// Check that a range of a gather list could be read, without reading it.
-    pub(crate) fn check_gather(
-        &self,
-        domain: DomainId,
-        entries: &[ScatterGatherEntry],
-        offset: u64,
         length: u64,
-    ) -> Result<(), AccessDenied> {
-        self.walk(domain, entries, offset, length, Access::empty(), |_, _, _| ())
+    ) -> Result<Gathered, AccessDenied> {
+        let mut gathered = Gathered { first: Piece::EMPTY, more: Vec::new() };
+        self.walk(domain, entries, offset, length, Access::empty(), |memory, _, bytes| {
+            let piece = Piece { memory, bytes: bytes as usize };
+            match gathered.first.bytes {
+                0 => gathered.first = piece,
+                _ => gathered.more.push(piece),
+            }
+        })?;
+        Ok(gathered)
     }
 
     /// Copy payload to the bytes from `offset` on of a scatter list. Nothing is written unless everything can be.
@@ -203,6 +243,17 @@ impl MemoryTable {
         let memory = self.resolve_remote(domain, key, address, payload.len().into())?;
         place(memory, payload);
         Ok(())
+    }
+
+    /// Where in memory a range is that a peer may write.
+    pub(crate) fn find_remote_write(
+        &self,
+        domain: DomainId,
+        key: u32,
+        address: u64,
+        length: u64,
+    ) -> Result<*mut u8, AccessDenied> {
+        self.resolve_remote(domain, key, address, length)
     }
 
     fn resolve_remote(&self, domain: DomainId, key: u32, address: u64, length: u64) -> Result<*mut u8, AccessDenied> {
@@ -264,10 +315,15 @@ fn resolve(
 
 /// Copy payload to memory that was just resolved.
 fn place(memory: *mut u8, payload: Payload<'_>) {
-    if let Payload::Carried(bytes) = payload {
+    match payload {
         // SAFETY: both callers have resolved `bytes.len()` bytes at `memory` inside a region registered for writing;
         // `bytes` is a received packet, not memory of the program's.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory, bytes.len()) }
+        Payload::Carried(bytes) => unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory, bytes.len()) },
+        Payload::Registered(piece) if piece.memory == memory => {}
+        // SAFETY: as above; and the piece was found in registered memory under the lock that is still held
+        // (`Nic::expected_packets`). The two may overlap.
+        Payload::Registered(piece) => unsafe { std::ptr::copy(piece.memory, memory, piece.bytes) },
+        Payload::Elided(_) => {}
     }
 }
 
@@ -331,7 +387,7 @@ mod tests {
         let (table, key, address) = table_with(&mut memory, Access::empty());
         let entry = ScatterGatherEntry { address, length: 16, local_key: key };
         assert_eq!(table.scatter(1, &[entry], 0, Payload::Carried(&[1; 4])), Err(AccessDenied));
-        assert_eq!(table.gather(1, &[entry], 0, &mut [0; 4]), Ok(()));
+        assert!(table.gather(1, &[entry], 0, 4).is_ok());
     }
 
     #[test]
@@ -341,7 +397,7 @@ mod tests {
         let entry = |offset: u64, length| ScatterGatherEntry { address: address + offset, length, local_key: key };
         let list = [entry(0, 3), entry(10, 0), entry(20, 5), entry(40, 4)];
         let mut out = [0; 7];
-        table.gather(1, &list, 2, &mut out).unwrap();
+        table.gather(1, &list, 2, 7).unwrap().copy_to(&mut out);
         assert_eq!(out, [2, 20, 21, 22, 23, 24, 40]);
         table.scatter(1, &list, 2, Payload::Carried(&[200; 7])).unwrap();
         // A list whose second entry is not allowed changes nothing at all.

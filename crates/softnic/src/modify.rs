@@ -6,8 +6,10 @@ use longhaul_verbs::{
 };
 use longhaul_wire::Psn;
 
+use crate::config::Config;
 use crate::nic::{self, Nic, QueuePairKey};
-use crate::pacing::{FixedRate, Pacer};
+use crate::pacing::{FixedRate, HalvingRate, Pacer, RateController};
+use crate::queue_pair::QueuePair;
 
 /// Timers are five-bit codes, retry counts three-bit ones (IBTA 9.7.6.1.3, 9.9.2.4.1).
 const TIMER_MAX: u8 = 31;
@@ -36,6 +38,7 @@ impl Nic {
 
         if to == QueuePairState::Reset {
             queue_pair.reset();
+            self.leave_peer(key);
             return Ok(());
         }
         let settings = &mut queue_pair.settings;
@@ -79,15 +82,11 @@ impl Nic {
         }
         let is_starting = from == QueuePairState::ReadyToReceive && to == QueuePairState::ReadyToSend;
         if attributes.rate_limit_kilobits_per_second.is_some() || is_starting {
-            let limit = match queue_pair.settings.rate_limit_kilobits_per_second {
-                0 => config.default_rate_bits_per_second,
-                kilobits => Some(u64::from(kilobits) * 1000),
-            };
             let is_controlled = is_starting && queue_pair.pacer.has_controller();
-            if let Some(rate) = limit
+            if let Some(pacer) = pacer(queue_pair, config)
                 && !is_controlled
             {
-                queue_pair.pacer = Pacer::new(Some(Box::new(FixedRate(rate))));
+                queue_pair.pacer = pacer;
             } else if attributes.rate_limit_kilobits_per_second == Some(0) {
                 queue_pair.pacer = Pacer::default();
             }
@@ -97,6 +96,10 @@ impl Nic {
             _ => queue_pair.state = to,
         }
         queue_pair.report_drained(&mut self.shared);
+        if attributes.path.is_some() && transport == Transport::ReliableConnection {
+            self.join_peer(key);
+        }
+        self.settle_with_peer(key);
         self.activate(key);
         self.has_news = true;
         Ok(())
@@ -138,11 +141,28 @@ impl Nic {
     }
 }
 
-fn check_values(
-    attributes: &QueuePairAttributes,
-    config: &crate::Config,
-    transport: Transport,
-) -> Result<(), ModifyError> {
+/// What a queue pair is paced with: its own rate limit, or the default, which spares peers on this host. Only RC hears of
+/// losses, and of what arrives again after them.
+fn pacer(queue_pair: &QueuePair, config: &Config) -> Option<Pacer> {
+    let own_limit = queue_pair.settings.rate_limit_kilobits_per_second;
+    if own_limit > 0 {
+        return Some(Pacer::new(Box::new(FixedRate(u64::from(own_limit) * 1000)), config.pacing_burst));
+    }
+    let rate = config.default_rate_bits_per_second?;
+    if queue_pair.route.is_some_and(|route| config.is_local(route.destination)) {
+        return None;
+    }
+    let controller: Box<dyn RateController> = match queue_pair.identity.transport {
+        Transport::ReliableConnection => Box::new(HalvingRate::new(rate)),
+        _ => Box::new(FixedRate(rate)),
+    };
+    let mut pacer = Pacer::new(controller, config.pacing_burst);
+    // A datagram queue pair has peers here and there.
+    pacer.spares_local = true;
+    Some(pacer)
+}
+
+fn check_values(attributes: &QueuePairAttributes, config: &Config, transport: Transport) -> Result<(), ModifyError> {
     use AttributeMask as M;
     let refuse = |attribute, expected| Err(ModifyError::InvalidValue { attribute, expected });
     if attributes.port.is_some_and(|port| port != 1) {

@@ -17,7 +17,7 @@ use longhaul_time::Instant;
 use longhaul_verbs::{
     AsyncEventKind, Gid, PathAttributes, QueuePairNumber, QueuePairState, Transport as VerbsTransport,
 };
-use longhaul_wire::{Ecn, Headers, Opcode, Operation, Packet, ParseError, Transport, cnp, packet};
+use longhaul_wire::{Ecn, Headers, Opcode, Operation, Packet, ParseError, Transport, cnp};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
 use slotmap::{Key, SlotMap, new_key_type};
@@ -26,6 +26,7 @@ use crate::config::{Config, PayloadMode};
 use crate::counters::{Counters, QueuePairCounters};
 use crate::memory::{Payload, RandomNumberMap};
 use crate::pacing::{Pacer, RateController};
+use crate::peer::Peers;
 use crate::port::{Received, Route, TransmitSink};
 use crate::queue_pair::{Identity, QueuePair, Turn};
 use crate::resources::Resources;
@@ -54,11 +55,17 @@ pub struct Nic {
     /// Queue pairs that owe their peer an answer. They come before all that is in `active`: the peer's timer runs.
     answering: VecDeque<QueuePairKey>,
     /// Queue pairs that have something to send, in turn.
-    active: VecDeque<QueuePairKey>,
+    pub(crate) active: VecDeque<QueuePairKey>,
+    /// Who it has reliable connections to, and how much is in flight towards them.
+    pub(crate) peers: Peers,
+    /// The queue pair whose packet arrived last, if it was of a WRITE that goes on.
+    pub(crate) last_writer: Option<QueuePairKey>,
     /// Deadlines of queue pairs, by slotmap's number for their key.
     timers: Timers<u64>,
     /// Whether a verbs call has made work since the last poll.
     pub(crate) has_news: bool,
+    /// Whether there ever was a datagram queue pair.
+    takes_datagrams: bool,
 }
 
 impl Nic {
@@ -71,6 +78,7 @@ impl Nic {
         assert!(config.turn_packets > 0, "a turn of no packets would never send anything");
         Nic {
             random: ChaCha12Rng::from_seed(config.random_seed),
+            peers: Peers::new(&config),
             shared: Resources::new(config),
             queue_pairs: SlotMap::with_key(),
             numbers: RandomNumberMap::default(),
@@ -79,8 +87,10 @@ impl Nic {
             serial,
             answering: VecDeque::new(),
             active: VecDeque::new(),
+            last_writer: None,
             timers: Timers::new(),
             has_news: false,
+            takes_datagrams: false,
         }
     }
 
@@ -105,7 +115,7 @@ impl Nic {
         let found = self.numbers.get(&number.value()).and_then(|key| self.queue_pairs.get_mut(*key));
         match found {
             Some(queue_pair) => {
-                queue_pair.pacer = Pacer::new(Some(controller));
+                queue_pair.pacer = Pacer::new(controller, self.shared.config.pacing_burst);
                 true
             }
             None => false,
@@ -124,6 +134,11 @@ impl Nic {
             self.shared.counters.rx_malformed += 1;
             return;
         };
+        self.accept(&headers, payload, received, now);
+    }
+
+    /// A packet with headers that could be read.
+    pub(crate) fn accept(&mut self, headers: &Headers, payload: Payload<'_>, received: &Received<'_>, now: Instant) {
         if headers.bth.version != 0 || headers.bth.partition_key & 0x7fff != DEFAULT_PARTITION_KEY & 0x7fff {
             self.shared.counters.rx_malformed += 1;
             return;
@@ -131,11 +146,11 @@ impl Nic {
         self.shared.counters.rcvd_pkts += 1;
         self.shared.counters.rcvd_bytes += u64::from(payload.len());
         if headers.bth.destination_qp == QueuePairNumber::MULTICAST.value() {
-            self.handle_multicast(&headers, payload, received);
+            self.handle_multicast(headers, payload, received);
             return;
         }
         match self.numbers.get(&headers.bth.destination_qp) {
-            Some(&key) => self.handle_for(key, &headers, payload, received, now),
+            Some(&key) => self.handle_for(key, headers, payload, received, now),
             None => self.shared.counters.rx_no_queue_pair += 1,
         }
     }
@@ -206,6 +221,7 @@ impl Nic {
                 return;
             }
         }
+        self.last_writer = queue_pair.responder.write_in_progress().map(|_| key);
         if queue_pair.owes_answer() && !queue_pair.is_answering {
             queue_pair.is_answering = true;
             self.answering.push_back(key);
@@ -213,6 +229,7 @@ impl Nic {
         if queue_pair.has_request_to_send() {
             self.activate(key);
         }
+        self.settle_with_peer(key);
         self.schedule(key, now);
     }
 
@@ -235,10 +252,35 @@ impl Nic {
     }
 
     /// Hand the port what is to be sent now. Stops when the port has no room; then [`Nic::has_output`] says `true`.
-    pub(crate) fn poll<S: TransmitSink>(&mut self, now: Instant, sink: &mut S) {
+    pub(crate) fn poll<S: TransmitSink + ?Sized>(&mut self, now: Instant, sink: &mut S) {
         self.has_news = false;
         self.handle_deadlines(now);
         self.send_answers(sink);
+        self.send_requests(now, sink);
+        sink.flush();
+    }
+
+    /// The same right after a post: the program may be answering what it has just received, and its peer waits for that
+    /// rather than for the acknowledgement, which can be left for later.
+    pub(crate) fn poll_after_post<S: TransmitSink + ?Sized>(&mut self, now: Instant, sink: &mut S, answers: bool) {
+        self.has_news = false;
+        self.handle_deadlines(now);
+        self.send_requests(now, sink);
+        // In a call of its own: one with two datagrams takes longer.
+        sink.flush();
+        if answers {
+            self.send_answers(sink);
+            sink.flush();
+        }
+    }
+
+    /// Whether anything has to be done now: something to send, or a deadline that has come.
+    pub(crate) fn has_due_work(&self, now: Instant) -> bool {
+        self.has_output() || self.has_news || self.timers.next().is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Give queue pairs with requests their turns, as far as the port has room.
+    fn send_requests<S: TransmitSink + ?Sized>(&mut self, now: Instant, sink: &mut S) {
         while sink.has_room() {
             let Some(key) = self.active.pop_front() else { break };
             let budget = self.shared.config.turn_packets;
@@ -247,7 +289,13 @@ impl Nic {
             let Some(queue_pair) = queue_pair else { continue };
             let turn = match queue_pair.state {
                 QueuePairState::ReadyToSend | QueuePairState::SendQueueDrained => match queue_pair.identity.transport {
-                    VerbsTransport::ReliableConnection => rc_requester::transmit(queue_pair, shared, sink, now, budget),
+                    VerbsTransport::ReliableConnection => match self.peers.admit(key, queue_pair, &shared.config) {
+                        Some(allowance) => rc_requester::transmit(queue_pair, shared, sink, now, budget, allowance),
+                        None => {
+                            self.schedule(key, now);
+                            continue;
+                        }
+                    },
                     VerbsTransport::UnreliableConnection => {
                         uc_requester::transmit(queue_pair, shared, sink, now, budget)
                     }
@@ -257,14 +305,21 @@ impl Nic {
             };
             match turn {
                 Turn::More => self.active.push_back(key),
-                Turn::Idle => queue_pair.is_active = false,
+                Turn::Idle => {
+                    queue_pair.is_active = false;
+                    queue_pair.share.step_out();
+                }
+                Turn::NoRoomAtPeer => self.peers.wait(key, &mut queue_pair.share),
             }
+            self.settle_with_peer(key);
             self.schedule(key, now);
         }
+        #[cfg(debug_assertions)]
+        self.check_peers();
     }
 
     /// Send what queue pairs owe their peers, as far as the port has room.
-    fn send_answers<S: TransmitSink>(&mut self, sink: &mut S) {
+    fn send_answers<S: TransmitSink + ?Sized>(&mut self, sink: &mut S) {
         while sink.has_room() {
             let Some(&key) = self.answering.front() else { break };
             if let Some(queue_pair) = self.queue_pairs.get_mut(key) {
@@ -288,6 +343,16 @@ impl Nic {
         !self.active.is_empty() || !self.answering.is_empty()
     }
 
+    /// Whether there ever was a queue pair that takes datagrams: only those want to know the hop limit.
+    pub(crate) fn takes_datagrams(&self) -> bool {
+        self.takes_datagrams
+    }
+
+    /// Completions so far, taken or not.
+    pub(crate) fn completion_count(&self) -> u64 {
+        self.shared.completion_count
+    }
+
     /// Whether a verbs call has made work since the last poll.
     pub fn has_news(&self) -> bool {
         self.has_news
@@ -305,6 +370,8 @@ impl Nic {
             let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return };
             self.timers.cancel(number, &mut queue_pair.scheduled);
             rc_requester::handle_deadline(queue_pair, &mut self.shared, now);
+            self.settle_with_peer(key);
+            self.probe_silent_peer(key, now);
             self.activate(key);
             self.schedule(key, now);
         }
@@ -322,6 +389,7 @@ impl Nic {
 
     fn schedule(&mut self, key: QueuePairKey, now: Instant) {
         if let Some(queue_pair) = self.queue_pairs.get_mut(key) {
+            Nic::limit_patience(queue_pair, now);
             let deadline = queue_pair.deadline(now);
             if deadline != Instant::FAR_FUTURE {
                 self.timers.schedule(key.data().as_ffi(), deadline, &mut queue_pair.scheduled);
@@ -338,13 +406,16 @@ impl Nic {
                 break number;
             }
         };
-        let key = self.queue_pairs.insert(QueuePair::new(identity(number)));
+        let identity = identity(number);
+        self.takes_datagrams |= identity.transport == VerbsTransport::UnreliableDatagram;
+        let key = self.queue_pairs.insert(QueuePair::new(identity));
         self.numbers.insert(number, key);
         (key, number)
     }
 
     /// Forget a queue pair. `false` when it is gone already.
     pub(crate) fn remove_queue_pair(&mut self, key: QueuePairKey) -> bool {
+        self.leave_peer(key);
         let Some(mut queue_pair) = self.queue_pairs.remove(key) else {
             return false;
         };
@@ -375,6 +446,7 @@ pub(crate) fn route(config: &Config, queue_pair: u32, path: &PathAttributes) -> 
         destination: path.destination.to_ip(),
         // From the dynamic range, different for different queue pairs, so that routers with equal-cost paths spread them.
         source_port: 0xc000 | (queue_pair.wrapping_mul(0x9e37_79b9) >> 18) as u16,
+        destination_port: path.udp_port,
         traffic_class: ecn.apply_to(path.traffic_class),
         hop_limit: path.hop_limit,
     }
@@ -397,19 +469,16 @@ fn note_established(queue_pair: &mut QueuePair, shared: &mut Resources) {
 }
 
 /// Tell the peer that its packets met congestion (A17.9.3).
-fn send_congestion_notification<S: TransmitSink>(queue_pair: &mut QueuePair, shared: &mut Resources, sink: &mut S) {
+fn send_congestion_notification<S: TransmitSink + ?Sized>(
+    queue_pair: &mut QueuePair,
+    shared: &mut Resources,
+    sink: &mut S,
+) {
     let Some(route) = queue_pair.route else { return };
     if !std::mem::take(&mut queue_pair.responder.notify_congestion) {
         return;
     }
     let headers = cnp::headers(queue_pair.settings.destination_queue_pair, DEFAULT_PARTITION_KEY);
-    let bytes = packet::datagram_bytes(headers.byte_count(), cnp::PAYLOAD_BYTES);
-    let sent = sink.transmit(&route, bytes, 0, |buffer| {
-        buffer.fill(0);
-        headers.emit(buffer).expect("the buffer has the size that the headers asked for");
-        Ok::<(), std::convert::Infallible>(())
-    });
-    let Ok(()) = sent;
-    shared.counters.sent_pkts += 1;
+    rc_responder::send_headers(&headers, &[0; cnp::PAYLOAD_BYTES], &route, shared, sink);
     shared.counters.np_cnp_sent += 1;
 }

@@ -7,12 +7,15 @@
 //!   Nic::poll ──▶ TransmitSink::transmit ──▶ port adds the ICRC ══ network ══ port checks the ICRC ──▶ Nic::handle
 //! ```
 //!
-//! Later wrappers (forward error correction, encryption per packet, captures, impairment) stand between the two by
-//! implementing [`TransmitSink`] over another one.
+//! Later wrappers (forward error correction, encryption per packet) stand between the two by implementing [`TransmitSink`]
+//! over another one. Captures and impairment concern packets complete with ICRC, so they stand on the port's other side.
 
 use std::net::IpAddr;
 
 use longhaul_wire::Ecn;
+use longhaul_wire::icrc::ICRC_BYTES;
+
+use crate::memory::Gathered;
 
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +24,10 @@ pub struct Route {
     pub source: IpAddr,
     /// To this one, which may be a multicast group.
     pub destination: IpAddr,
-    /// Chosen per queue pair, so that equal-cost paths are used.
+    /// Chosen per queue pair, so that equal-cost paths are used. A port may have fewer at hand and use another.
     pub source_port: u16,
+    /// 4791, unless the peer is a softnic that listens elsewhere.
+    pub destination_port: u16,
     /// DSCP and ECN bits.
     pub traffic_class: u8,
     /// IP time to live.
@@ -35,15 +40,67 @@ pub trait TransmitSink {
     /// to be polled again once there is.
     fn has_room(&self) -> bool;
 
-    /// Send a datagram of `bytes` bytes, ICRC included, plus `elided_bytes` that exist only as a length. `fill` writes
-    /// all but the last four bytes, which are the port's for the ICRC; when it fails, nothing is sent.
-    fn transmit<E>(
-        &mut self,
-        route: &Route,
-        bytes: usize,
-        elided_bytes: u32,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E>;
+    /// Send a datagram. The port adds the ICRC. Until [`flush`](TransmitSink::flush) it may leave the payload where it
+    /// lies.
+    fn transmit(&mut self, route: &Route, datagram: &Outgoing<'_>);
+
+    /// The device is done for now: what was handed over is sent, or copied. Afterwards the port looks at no memory of
+    /// programs any more, because they may be told that their requests are complete.
+    fn flush(&mut self) {}
+}
+
+/// A datagram to be sent: headers, payload and pad; the ICRC, its last four bytes, is the port's.
+pub struct Outgoing<'a> {
+    pub(crate) headers: &'a [u8],
+    pub(crate) payload: OutgoingPayload<'a>,
+    pub(crate) pad_bytes: usize,
+    /// Bytes that exist only as a length.
+    pub(crate) elided_bytes: u32,
+}
+
+/// Where the payload of a datagram lies.
+pub(crate) enum OutgoingPayload<'a> {
+    /// With the device: data that was copied when it was posted, or nothing.
+    Device(&'a [u8]),
+    /// In registered memory of a program.
+    Registered(&'a Gathered),
+}
+
+impl<'a> Outgoing<'a> {
+    /// A datagram that is made of headers and a few bytes of the device's.
+    pub(crate) fn of_device(headers: &'a [u8], payload: &'a [u8]) -> Self {
+        Outgoing { headers, payload: OutgoingPayload::Device(payload), pad_bytes: 0, elided_bytes: 0 }
+    }
+
+    /// Bytes that travel, ICRC included.
+    #[expect(clippy::len_without_is_empty, reason = "there is no datagram without headers")]
+    pub fn len(&self) -> usize {
+        self.headers.len() + self.payload_bytes() + self.pad_bytes + ICRC_BYTES
+    }
+
+    /// Bytes that exist only as a length.
+    pub fn elided_bytes(&self) -> u32 {
+        self.elided_bytes
+    }
+
+    pub(crate) fn payload_bytes(&self) -> usize {
+        match self.payload {
+            OutgoingPayload::Device(bytes) => bytes.len(),
+            OutgoingPayload::Registered(gathered) => gathered.len(),
+        }
+    }
+
+    /// Copy everything but the ICRC to the front of `buffer`, which must be [`len`](Outgoing::len) bytes long.
+    pub fn write_to(&self, buffer: &mut [u8]) {
+        let (headers, rest) = buffer.split_at_mut(self.headers.len());
+        headers.copy_from_slice(self.headers);
+        let (payload, rest) = rest.split_at_mut(self.payload_bytes());
+        match self.payload {
+            OutgoingPayload::Device(bytes) => payload.copy_from_slice(bytes),
+            OutgoingPayload::Registered(gathered) => gathered.copy_to(payload),
+        }
+        rest[..self.pad_bytes].fill(0);
+    }
 }
 
 /// A datagram that has arrived, its ICRC checked by the port.

@@ -186,6 +186,7 @@ fn prepare(
         entries,
         destination,
         first_psn: Default::default(),
+        first_charge_bytes: 0,
         is_started: false,
     })
 }

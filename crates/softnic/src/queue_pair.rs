@@ -16,6 +16,7 @@ use crate::completion::CompletionQueueKey;
 use crate::counters::QueuePairCounters;
 use crate::memory::DomainId;
 use crate::pacing::Pacer;
+use crate::peer::{PeerShare, charge_bytes};
 use crate::port::Route;
 use crate::rc_requester::ReliableRequester;
 use crate::requester::Requester;
@@ -93,7 +94,9 @@ pub(crate) struct QueuePair {
     pub(crate) reliable: ReliableRequester,
     pub(crate) responder: Responder,
     pub(crate) pacer: Pacer,
-    /// In the device's list of queue pairs that have something to send.
+    /// RC: its part in the window towards the peer.
+    pub(crate) share: PeerShare,
+    /// In the device's list of queue pairs that have something to send, or in its peer's queue.
     pub(crate) is_active: bool,
     /// In the device's list of queue pairs that owe their peer an answer.
     pub(crate) is_answering: bool,
@@ -108,6 +111,8 @@ pub(crate) enum Turn {
     More,
     /// Nothing until something happens: a post, an acknowledgement, a deadline.
     Idle,
+    /// Another turn when there is room in the window towards the peer.
+    NoRoomAtPeer,
 }
 
 impl QueuePair {
@@ -123,6 +128,7 @@ impl QueuePair {
             reliable: ReliableRequester::default(),
             responder: Responder::default(),
             pacer: Pacer::default(),
+            share: PeerShare::default(),
             is_active: false,
             is_answering: false,
             scheduled: Scheduled::default(),
@@ -151,7 +157,26 @@ impl QueuePair {
             Some(later) if self.has_request_to_send() => later,
             _ => Instant::FAR_FUTURE,
         };
-        self.reliable.deadline().min(pacing)
+        self.reliable.deadline().min(pacing).min(self.share.deadline())
+    }
+
+    /// RC: what is in flight, as the window towards the peer counts it: from the oldest packet that was not acknowledged to the
+    /// cursor.
+    pub(crate) fn in_flight_bytes(&self) -> u64 {
+        let Some(oldest) = self.send_queue.front().filter(|work| work.is_started) else {
+            return 0;
+        };
+        let packet_bytes = charge_bytes(self.mtu_bytes());
+        let acknowledged_packets = self.reliable.acknowledged_packets(oldest.first_psn);
+        let from = oldest.first_charge_bytes + u64::from(acknowledged_packets) * packet_bytes;
+        let to = match self.send_queue.get(self.requester.cursor_work) {
+            Some(work) if work.is_started => {
+                work.first_charge_bytes + u64::from(self.requester.cursor_packet) * packet_bytes
+            }
+            _ => self.reliable.next_charge_bytes,
+        };
+        debug_assert!(from <= to, "the cursor is never among what was acknowledged");
+        to.saturating_sub(from)
     }
 
     /// Take the send request at the front of the queue and complete it, if anybody wants to know.
@@ -246,7 +271,7 @@ impl QueuePair {
         }
     }
 
-    /// Back to how it was made. Nothing completes.
+    /// Back to how it was made, but for its part in the peer's window ([`Nic::leave_peer`](crate::Nic)). Nothing completes.
     pub(crate) fn reset(&mut self) {
         self.state = QueuePairState::Reset;
         self.settings = Settings::default();

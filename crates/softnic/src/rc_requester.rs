@@ -19,6 +19,7 @@ use longhaul_wire::{NakCode, Psn, Syndrome, Transport};
 
 use crate::memory::AccessDenied;
 use crate::pacing::LossSignal;
+use crate::peer::{Allowance, charge_bytes, message_charge_bytes};
 use crate::port::TransmitSink;
 use crate::queue_pair::{QueuePair, Turn};
 use crate::requester::{Envelope, send_packet};
@@ -30,10 +31,14 @@ const RETRY_FOR_EVER: u8 = 7;
 /// What go-back-N needs to know beyond the cursor.
 pub(crate) struct ReliableRequester {
     oldest_unacknowledged: Psn,
+    /// What all requests that were ever started took of the window towards the peer.
+    pub(crate) next_charge_bytes: u64,
     /// One beyond the highest sequence number that was ever sent.
     sent_end: Psn,
     /// One beyond the highest that asked for an acknowledgement. Only those can be waited for.
     asked_end: Psn,
+    /// The last packet that was sent asked for an acknowledgement.
+    pub(crate) has_asked_last: bool,
     /// A sequence error for this packet has been acted on. Copies of it say nothing new: a peer names a gap once.
     went_back_to: Option<Psn>,
     /// Time-outs and sequence errors since the last progress.
@@ -54,8 +59,10 @@ impl Default for ReliableRequester {
     fn default() -> Self {
         ReliableRequester {
             oldest_unacknowledged: Psn::default(),
+            next_charge_bytes: 0,
             sent_end: Psn::default(),
             asked_end: Psn::default(),
+            has_asked_last: false,
             went_back_to: None,
             retries: 0,
             not_ready_retries: 0,
@@ -87,6 +94,11 @@ impl ReliableRequester {
         self.acknowledge_deadline.min(self.not_ready_until)
     }
 
+    /// Packets that have arrived of the request that begins at `first` and is at the front of the send queue.
+    pub(crate) fn acknowledged_packets(&self, first: Psn) -> u32 {
+        self.oldest_unacknowledged.distance_from(first).max(0) as u32
+    }
+
     fn has_asked(&self) -> bool {
         self.asked_end.distance_from(self.oldest_unacknowledged) > 0
     }
@@ -104,23 +116,25 @@ impl ReliableRequester {
 }
 
 /// 4.096 µs · 2^n (IBTA 9.7.6.1.3); 0 is never.
-fn acknowledge_timeout(encoded: u8) -> Option<Duration> {
+pub(crate) fn acknowledge_timeout(encoded: u8) -> Option<Duration> {
     (encoded > 0).then(|| Duration::from_nanos(4096 << encoded.min(31)))
 }
 
-/// Send up to `budget` packets.
-pub(crate) fn transmit<S: TransmitSink>(
+/// Send up to `budget` packets, as far as the window towards the peer allows.
+pub(crate) fn transmit<S: TransmitSink + ?Sized>(
     queue_pair: &mut QueuePair,
     shared: &mut Resources,
     sink: &mut S,
     now: Instant,
     budget: u32,
+    allowance: Allowance,
 ) -> Turn {
     let mtu_bytes = queue_pair.mtu_bytes();
     let window = shared.config.window_packets_max;
-    let interval = shared.config.acknowledge_packets.max(1);
+    let interval = allowance.acknowledge_packets;
+    let mut room_bytes = allowance.bytes;
     let Some(envelope) = Envelope::connected(queue_pair, Transport::ReliableConnection) else { return Turn::Idle };
-    for _ in 0..budget {
+    for number in 1..=budget {
         if !sink.has_room() {
             return Turn::More;
         }
@@ -138,6 +152,8 @@ pub(crate) fn transmit<S: TransmitSink>(
             work.is_started = true;
             work.first_psn = requester.next_psn;
             requester.next_psn = requester.next_psn.add(work.packet_count(mtu_bytes));
+            work.first_charge_bytes = reliable.next_charge_bytes;
+            reliable.next_charge_bytes += message_charge_bytes(work.length, work.packet_count(mtu_bytes));
         }
         let packet_count = work.packet_count(mtu_bytes);
         let psn = work.first_psn.add(requester.cursor_packet);
@@ -146,7 +162,17 @@ pub(crate) fn transmit<S: TransmitSink>(
             return Turn::Idle;
         }
         let is_last = requester.cursor_packet + 1 == packet_count;
-        let acknowledge = is_last || (requester.cursor_packet + 1).is_multiple_of(interval) || in_flight + 1 == window;
+        let payload_bytes = if is_last { work.length - requester.cursor_packet * mtu_bytes } else { mtu_bytes };
+        let Some(room_left_bytes) = room_bytes.checked_sub(charge_bytes(payload_bytes)) else {
+            return Turn::NoRoomAtPeer;
+        };
+        room_bytes = room_left_bytes;
+        // Whoever stops sending has asked before: else nothing would come, and nothing would open the window again.
+        let is_closing = in_flight + 1 == window || room_bytes < charge_bytes(mtu_bytes);
+        let is_pausing =
+            allowance.asks_before_pause && (number == budget || pacer.blocks_after(now, charge_bytes(payload_bytes)));
+        let is_due = (requester.cursor_packet + 1).is_multiple_of(interval);
+        let acknowledge = is_last || is_due || is_closing || is_pausing;
         match send_packet(&envelope, work, requester.cursor_packet, psn, acknowledge, shared, sink) {
             Ok(wire_bytes) => pacer.on_sent(now, wire_bytes),
             Err(AccessDenied) if requester.cursor_work == 0 => {
@@ -159,6 +185,7 @@ pub(crate) fn transmit<S: TransmitSink>(
             }
         }
         queue_pair.counters.sent_packets += 1;
+        reliable.has_asked_last = acknowledge;
         if psn == reliable.sent_end {
             reliable.sent_end = psn.next();
             if acknowledge && reliable.round_trip_probe.is_none() && pacer.has_controller() {
@@ -190,6 +217,7 @@ pub(crate) fn handle_acknowledge(
     now: Instant,
 ) {
     // Only numbers that were sent and not acknowledged yet mean anything. (A repeated acknowledgement is the common case.)
+    queue_pair.share.note_heard(now);
     let reliable = &queue_pair.reliable;
     if psn.distance_from(reliable.oldest_unacknowledged) < 0 || psn.distance_from(reliable.sent_end) >= 0 {
         return;
@@ -229,6 +257,7 @@ pub(crate) fn handle_acknowledge(
                 return;
             }
             queue_pair.pacer.report(|controller| controller.on_loss(now, LossSignal::SequenceError));
+            queue_pair.share.note_loss();
             retry(queue_pair, shared);
             queue_pair.reliable.went_back_to = Some(psn);
         }
@@ -266,6 +295,7 @@ fn advance_acknowledged(queue_pair: &mut QueuePair, shared: &mut Resources, end:
     };
     let bytes = packets as u64 * u64::from(mtu_bytes);
     queue_pair.pacer.report(|controller| controller.on_acknowledged(now, bytes, round_trip));
+    queue_pair.share.note_acknowledged(packets as u64 * charge_bytes(mtu_bytes));
 
     while let Some(work) = queue_pair.send_queue.front() {
         if !work.is_started || work.last_psn(mtu_bytes).distance_from(end) >= 0 {
@@ -283,7 +313,7 @@ fn advance_acknowledged(queue_pair: &mut QueuePair, shared: &mut Resources, end:
         && let Some(work) = queue_pair.send_queue.front()
         && work.is_started
     {
-        let arrived = end.distance_from(work.first_psn).max(0) as u32;
+        let arrived = queue_pair.reliable.acknowledged_packets(work.first_psn);
         queue_pair.requester.cursor_packet = queue_pair.requester.cursor_packet.max(arrived);
     }
     let timeout = queue_pair.settings.timeout;
@@ -309,6 +339,7 @@ pub(crate) fn handle_deadline(queue_pair: &mut QueuePair, shared: &mut Resources
         queue_pair.reliable.acknowledge_deadline = Instant::FAR_FUTURE;
         shared.counters.local_ack_timeout_err += 1;
         queue_pair.pacer.report(|controller| controller.on_loss(now, LossSignal::Timeout));
+        queue_pair.share.note_loss();
         queue_pair.reliable.went_back_to = None;
         retry(queue_pair, shared);
     }
@@ -341,9 +372,7 @@ fn go_back(queue_pair: &mut QueuePair) {
     queue_pair.reliable.is_stalled = false;
     queue_pair.requester.cursor_work = 0;
     queue_pair.requester.cursor_packet = match queue_pair.send_queue.front() {
-        Some(work) if work.is_started => {
-            queue_pair.reliable.oldest_unacknowledged.distance_from(work.first_psn).max(0) as u32
-        }
+        Some(work) if work.is_started => queue_pair.reliable.acknowledged_packets(work.first_psn),
         _ => 0,
     };
 }

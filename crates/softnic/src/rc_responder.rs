@@ -5,11 +5,11 @@
 //! one acknowledgement serves all packets that arrived together.
 
 use longhaul_verbs::{AsyncEventKind, CompletionStatus};
-use longhaul_wire::packet::datagram_bytes;
+use longhaul_wire::packet::MAX_HEADER_BYTES;
 use longhaul_wire::{Headers, NakCode, Opcode, Psn, Syndrome, aeth};
 
 use crate::memory::Payload;
-use crate::port::TransmitSink;
+use crate::port::{Outgoing, TransmitSink};
 use crate::queue_pair::QueuePair;
 use crate::resources::Resources;
 use crate::responder::{Executed, Refusal, execute};
@@ -102,7 +102,7 @@ fn refuse(queue_pair: &mut QueuePair, shared: &mut Resources, code: NakCode, eve
 }
 
 /// Send the answer that waits, if there is one.
-pub(crate) fn send_answer<S: TransmitSink>(queue_pair: &mut QueuePair, shared: &mut Resources, sink: &mut S) {
+pub(crate) fn send_answer<S: TransmitSink + ?Sized>(queue_pair: &mut QueuePair, shared: &mut Resources, sink: &mut S) {
     let (Some(syndrome), Some(route)) = (queue_pair.responder.answer, queue_pair.route) else {
         return;
     };
@@ -114,7 +114,7 @@ pub(crate) fn send_answer<S: TransmitSink>(queue_pair: &mut QueuePair, shared: &
     };
     let mut headers = Headers::new(Opcode::RcAcknowledge, queue_pair.settings.destination_queue_pair, psn);
     headers.aeth = Some(aeth::Header { syndrome, message_sequence_number: responder.message_sequence_number });
-    send_headers(&headers, &route, shared, sink);
+    send_headers(&headers, &[], &route, shared, sink);
     queue_pair.counters.sent_packets += 1;
     if matches!(syndrome, Syndrome::Ack { .. }) {
         shared.counters.sent_acks += 1;
@@ -122,18 +122,16 @@ pub(crate) fn send_answer<S: TransmitSink>(queue_pair: &mut QueuePair, shared: &
     responder.answer = None;
 }
 
-/// Send a packet that has headers only.
-pub(crate) fn send_headers<S: TransmitSink>(
+/// Send a packet of the device's own making.
+pub(crate) fn send_headers<S: TransmitSink + ?Sized>(
     headers: &Headers,
+    payload: &[u8],
     route: &crate::port::Route,
     shared: &mut Resources,
     sink: &mut S,
 ) {
-    let bytes = datagram_bytes(headers.byte_count(), 0);
-    let sent = sink.transmit(route, bytes, 0, |buffer| {
-        headers.emit(buffer).expect("the buffer has the size that the headers asked for");
-        Ok::<(), std::convert::Infallible>(())
-    });
-    let Ok(()) = sent;
+    let mut buffer = [0; MAX_HEADER_BYTES];
+    headers.emit(&mut buffer).expect("the buffer takes the longest headers");
+    sink.transmit(route, &Outgoing::of_device(&buffer[..headers.byte_count()], payload));
     shared.counters.sent_pkts += 1;
 }

@@ -1,11 +1,12 @@
 //! What the sending halves share: where in the send queue they are, and a packet from a request.
 
-use longhaul_wire::packet::{datagram_bytes, pad_count};
+use longhaul_wire::icrc::ICRC_BYTES;
+use longhaul_wire::packet::{MAX_HEADER_BYTES, datagram_bytes, pad_count};
 use longhaul_wire::{Headers, Opcode, Psn, deth, reth};
 
 use crate::config::PayloadMode;
 use crate::memory::AccessDenied;
-use crate::port::{Route, TransmitSink};
+use crate::port::{Outgoing, OutgoingPayload, Route, TransmitSink};
 use crate::queue_pair::QueuePair;
 use crate::resources::Resources;
 use crate::work::{Entries, SendKind, SendWork};
@@ -65,7 +66,7 @@ impl Envelope {
 }
 
 /// Send the `index`-th packet of a request. Returns the bytes that it takes on the wire, IP header included.
-pub(crate) fn send_packet<S: TransmitSink>(
+pub(crate) fn send_packet<S: TransmitSink + ?Sized>(
     envelope: &Envelope,
     work: &SendWork,
     index: u32,
@@ -95,46 +96,39 @@ pub(crate) fn send_packet<S: TransmitSink>(
         headers.immediate = work.immediate;
     }
 
+    let mut header_buffer = [0; MAX_HEADER_BYTES];
     let header_bytes = headers.byte_count();
+    headers.emit(&mut header_buffer).expect("the buffer takes the longest headers");
     let payload_bytes = segment.length as usize;
     let whole_bytes = datagram_bytes(header_bytes, payload_bytes);
-    let memory = &shared.memory;
-    let range = u64::from(segment.offset);
-    let emit = |buffer: &mut [u8]| headers.emit(buffer).expect("the buffer has the size that the headers asked for");
+    let gathered;
+    let payload = match &work.entries {
+        Entries::Inline(data) => OutgoingPayload::Device(&data[segment.offset as usize..][..payload_bytes]),
+        entries => {
+            let offset = u64::from(segment.offset);
+            gathered = shared.memory.gather(envelope.domain, entries.list(), offset, payload_bytes as u64)?;
+            OutgoingPayload::Registered(&gathered)
+        }
+    };
     #[cfg(feature = "mutations")]
     if shared.config.mutation == Some(crate::config::Mutation::DropsWithoutImmediate)
         && envelope.transport != longhaul_wire::Transport::ReliableConnection
         && work.immediate.is_none()
     {
-        if !matches!(work.entries, Entries::Inline(_)) {
-            memory.check_gather(envelope.domain, work.entries.list(), range, payload_bytes as u64)?;
-        }
         return Ok(0);
     }
-    match shared.config.payload {
-        PayloadMode::Carried => sink.transmit(&envelope.route, whole_bytes, 0, |buffer| {
-            emit(buffer);
-            let payload = &mut buffer[header_bytes..header_bytes + payload_bytes];
-            match &work.entries {
-                Entries::Inline(data) => {
-                    payload.copy_from_slice(&data[segment.offset as usize..][..payload_bytes]);
-                }
-                entries => memory.gather(envelope.domain, entries.list(), range, payload)?,
-            }
-            buffer[header_bytes + payload_bytes..].fill(0);
-            Ok(())
-        })?,
-        PayloadMode::Elided => {
-            if !matches!(work.entries, Entries::Inline(_)) {
-                memory.check_gather(envelope.domain, work.entries.list(), range, payload_bytes as u64)?;
-            }
-            let elided_bytes = (whole_bytes - datagram_bytes(header_bytes, 0)) as u32;
-            sink.transmit(&envelope.route, datagram_bytes(header_bytes, 0), elided_bytes, |buffer| {
-                emit(buffer);
-                Ok(())
-            })?;
+    let headers = &header_buffer[..header_bytes];
+    let datagram = match shared.config.payload {
+        PayloadMode::Carried => {
+            let pad_bytes = whole_bytes - header_bytes - payload_bytes - ICRC_BYTES;
+            Outgoing { headers, payload, pad_bytes, elided_bytes: 0 }
         }
-    }
+        PayloadMode::Elided => {
+            let elided_bytes = (whole_bytes - datagram_bytes(header_bytes, 0)) as u32;
+            Outgoing { headers, payload: OutgoingPayload::Device(&[]), pad_bytes: 0, elided_bytes }
+        }
+    };
+    sink.transmit(&envelope.route, &datagram);
     shared.counters.sent_pkts += 1;
     shared.counters.sent_bytes += payload_bytes as u64;
     Ok(wire_bytes(&envelope.route, whole_bytes))

@@ -1,7 +1,5 @@
 //! What all queue pairs of a device share, apart from the wire.
 
-use std::collections::VecDeque;
-
 use longhaul_verbs::{
     AsyncEvent, AsyncEventKind, CompletionFlags, CompletionOperation, CompletionStatus, EventSource, QueuePairNumber,
     WorkCompletion,
@@ -9,7 +7,7 @@ use longhaul_verbs::{
 use slotmap::SlotMap;
 
 use crate::Config;
-use crate::completion::{ChannelKey, CompletionQueue, CompletionQueueKey, Pushed};
+use crate::completion::{ChannelKey, CompletionQueue, CompletionQueueKey, Pushed, Waiting};
 use crate::counters::Counters;
 use crate::memory::MemoryTable;
 
@@ -19,8 +17,10 @@ pub(crate) struct Resources {
     pub(crate) memory: MemoryTable,
     pub(crate) completion_queues: SlotMap<CompletionQueueKey, CompletionQueue>,
     /// Tokens of completion queues that have something, per channel. Bounded: a queue is in there once per arming.
-    pub(crate) channels: SlotMap<ChannelKey, VecDeque<u64>>,
-    pub(crate) events: VecDeque<AsyncEvent>,
+    pub(crate) channels: SlotMap<ChannelKey, Waiting<u64>>,
+    pub(crate) events: Waiting<AsyncEvent>,
+    /// Completions so far.
+    pub(crate) completion_count: u64,
     pub(crate) counters: Counters,
 }
 
@@ -31,7 +31,8 @@ impl Resources {
             config,
             completion_queues: SlotMap::with_key(),
             channels: SlotMap::with_key(),
-            events: VecDeque::new(),
+            events: Waiting::new(None),
+            completion_count: 0,
             counters: Counters::default(),
         }
     }
@@ -76,6 +77,7 @@ impl Resources {
             CompletionStatus::FlushedError => self.counters.cqe_flush_error += 1,
             _ => self.counters.cqe_error += 1,
         }
+        self.completion_count += 1;
         // Queue pairs keep their completion queues alive.
         let Some(queue) = self.completion_queues.get_mut(into) else {
             return;
@@ -84,7 +86,7 @@ impl Resources {
             Pushed::Quietly => {}
             Pushed::Event(channel, token) => {
                 if let Some(tokens) = self.channels.get_mut(channel) {
-                    tokens.push_back(token);
+                    tokens.push(token);
                 }
             }
             Pushed::Overrun { first } => {
@@ -124,10 +126,10 @@ impl Resources {
 
     fn raise(&mut self, event: AsyncEvent) {
         if self.events.len() >= self.config.events_max {
-            self.events.pop_front();
+            self.events.pop();
             self.counters.events_lost += 1;
         }
-        self.events.push_back(event);
+        self.events.push(event);
     }
 }
 

@@ -43,6 +43,14 @@ enum Message {
     Write { address: u64, key: u32, received: u32, left: u32 },
 }
 
+/// What is still to come of a WRITE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WriteInProgress {
+    pub(crate) address: u64,
+    pub(crate) key: u32,
+    pub(crate) left_bytes: u32,
+}
+
 /// Why a packet that was in sequence could not be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -68,6 +76,16 @@ pub(crate) enum Executed {
 impl Responder {
     pub(crate) fn start(&mut self, first: Psn) {
         *self = Responder { expected_psn: first, ..Default::default() };
+    }
+
+    /// What is still to come of a WRITE that has begun.
+    pub(crate) fn write_in_progress(&self) -> Option<WriteInProgress> {
+        match self.message {
+            Message::Write { address, key, left, .. } if left > 0 => {
+                Some(WriteInProgress { address, key, left_bytes: left })
+            }
+            _ => None,
+        }
     }
 
     pub(crate) fn is_in_message(&self) -> bool {

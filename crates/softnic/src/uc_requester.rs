@@ -11,7 +11,7 @@ use crate::requester::{Envelope, send_packet};
 use crate::resources::Resources;
 
 /// Send up to `budget` packets.
-pub(crate) fn transmit<S: TransmitSink>(
+pub(crate) fn transmit<S: TransmitSink + ?Sized>(
     queue_pair: &mut QueuePair,
     shared: &mut Resources,
     sink: &mut S,

@@ -13,7 +13,7 @@ use crate::resources::Resources;
 const CONTROLLED_QUEUE_KEY: u32 = 1 << 31;
 
 /// Send up to `budget` packets.
-pub(crate) fn transmit<S: TransmitSink>(
+pub(crate) fn transmit<S: TransmitSink + ?Sized>(
     queue_pair: &mut QueuePair,
     shared: &mut Resources,
     sink: &mut S,
@@ -51,6 +51,7 @@ pub(crate) fn transmit<S: TransmitSink>(
             datagram: Some(deth::Header::new(queue_key, number)),
         };
         match send_packet(&envelope, work, 0, requester.next_psn, false, shared, sink) {
+            Ok(_) if pacer.spares_local && shared.config.is_local(envelope.route.destination) => {}
             Ok(wire_bytes) => pacer.on_sent(now, wire_bytes),
             Err(AccessDenied) => {
                 queue_pair.fail_send(shared, CompletionStatus::LocalProtectionError);

@@ -77,6 +77,8 @@ pub(crate) struct SendWork {
     pub(crate) destination: Option<Box<Destination>>,
     /// The first packet's sequence number, given out when the request is started.
     pub(crate) first_psn: Psn,
+    /// RC: what all requests before it took of the peer's window, given out when the request is started.
+    pub(crate) first_charge_bytes: u64,
     pub(crate) is_started: bool,
 }
 
@@ -148,6 +150,7 @@ mod tests {
             entries: Entries::new(&[entry]),
             destination: None,
             first_psn: Psn::new(0xff_fffe),
+            first_charge_bytes: 0,
             is_started: true,
         }
     }

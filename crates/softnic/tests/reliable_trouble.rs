@@ -3,7 +3,7 @@
 
 mod two_ends;
 
-use longhaul_softnic::{Config, Device, PayloadMode, Received, Route, TransmitSink};
+use longhaul_softnic::{Config, Device, Outgoing, PayloadMode, Received, Route, TransmitSink};
 use longhaul_time::Instant;
 use longhaul_verbs::{
     Access, CompletionStatus, Gid, Mtu, PathAttributes, QueuePairAttributes, QueuePairLimits, QueuePairNumber,
@@ -15,8 +15,14 @@ use two_ends::{Datagram, End, FIRST_PSN, MTU, Reliability, at, pair, pair_with};
 const RC: Transport = Transport::ReliableConnection;
 
 fn datagram(from: &End, to: &End, headers: Headers) -> Datagram {
-    let route =
-        Route { source: from.address(), destination: to.address(), source_port: 1, traffic_class: 0, hop_limit: 1 };
+    let route = Route {
+        source: from.address(),
+        destination: to.address(),
+        source_port: 1,
+        destination_port: 4791,
+        traffic_class: 0,
+        hop_limit: 1,
+    };
     Datagram { route, bytes: bytes(headers), elided_bytes: 0 }
 }
 
@@ -41,15 +47,8 @@ impl TransmitSink for Room {
         self.0 > 0
     }
 
-    fn transmit<E>(
-        &mut self,
-        _route: &Route,
-        bytes: usize,
-        _elided_bytes: u32,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
+    fn transmit(&mut self, _route: &Route, _datagram: &Outgoing<'_>) {
         self.0 = self.0.checked_sub(1).expect("nothing is sent without room");
-        fill(&mut vec![0; bytes])
     }
 }
 

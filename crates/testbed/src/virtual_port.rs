@@ -7,10 +7,9 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use longhaul_netsim::{Frame, Node, NodeIo};
-use longhaul_softnic::{Device, Nic, NicGuard, Received, Route, TransmitSink};
+use longhaul_softnic::{Device, Nic, NicGuard, Outgoing, Received, Route, TransmitSink};
 use longhaul_time::Instant;
-use longhaul_wire::ip::PROTOCOL_UDP;
-use longhaul_wire::{Ecn, IcrcScope, IpHeader, UDP_PORT_ROCE, icrc, ipv4, ipv6, udp};
+use longhaul_wire::{Ecn, IcrcScope, IpHeader, OrdinaryHeaders, UDP_PORT_ROCE, icrc, ipv4, ipv6};
 
 /// The simulated wire is plugged in here.
 const WIRE: usize = 0;
@@ -155,33 +154,27 @@ impl TransmitSink for VirtualSink<'_, '_> {
         self.backlog_bytes < EGRESS_LIMIT_BYTES && self.loopback.len() < LOOPBACK_FRAMES_MAX
     }
 
-    fn transmit<E>(
-        &mut self,
-        route: &Route,
-        bytes: usize,
-        elided_bytes: u32,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let header_bytes = udp::HEADER_BYTES
-            + match route.destination {
-                IpAddr::V4(_) => ipv4::HEADER_BYTES,
-                IpAddr::V6(_) => ipv6::HEADER_BYTES,
-            };
+    fn transmit(&mut self, route: &Route, datagram: &Outgoing<'_>) {
+        let source = SocketAddr::new(route.source, route.source_port);
+        let destination = SocketAddr::new(route.destination, route.destination_port);
+        let headers = OrdinaryHeaders {
+            traffic_class: route.traffic_class,
+            hop_limit: route.hop_limit,
+            ..OrdinaryHeaders::between(source, destination)
+        };
+        let header_bytes = headers.byte_count();
+        let bytes = datagram.len();
         let mut packet = self.io.take_buffer();
         packet.resize(header_bytes + bytes, 0);
-        let (headers, datagram) = packet.split_at_mut(header_bytes);
-        if let Err(error) = fill(datagram) {
-            self.io.recycle(Frame::from(packet));
-            return Err(error);
-        }
-        let source = SocketAddr::new(route.source, route.source_port);
-        let destination = SocketAddr::new(route.destination, UDP_PORT_ROCE);
+        let payload = &mut packet[header_bytes..];
+        datagram.write_to(payload);
         // The device takes care that both are of one family.
         if let Some(scope) = IcrcScope::between(source, destination) {
-            icrc::write(&scope, datagram);
+            icrc::write(&scope, payload);
         }
-        write_headers(headers, route, bytes as u16);
-        let frame = Frame { bytes: packet, elided_bytes };
+        let is_written = headers.emit(bytes, &mut packet).is_ok();
+        debug_assert!(is_written, "both addresses are of one family, and the datagram fits an IP packet");
+        let frame = Frame { bytes: packet, elided_bytes: datagram.elided_bytes() };
         // A device hears its own datagrams to a group, as sockets do unless told otherwise.
         if route.destination.is_multicast() {
             let copy = self.io.copy(&frame);
@@ -193,54 +186,5 @@ impl TransmitSink for VirtualSink<'_, '_> {
             self.backlog_bytes += u64::from(frame.wire_bytes());
             self.io.send(WIRE, frame);
         }
-        Ok(())
-    }
-}
-
-/// IP and UDP headers, as a plain UDP socket with "don't fragment" would send them.
-fn write_headers(buffer: &mut [u8], route: &Route, datagram_bytes: u16) {
-    let udp_length = udp::HEADER_BYTES as u16 + datagram_bytes;
-    let (ip, rest) = match (route.source, route.destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let (ip, rest) = buffer.split_at_mut(ipv4::HEADER_BYTES);
-            let mut header = ipv4::Header {
-                type_of_service: route.traffic_class,
-                total_length: ipv4::HEADER_BYTES as u16 + udp_length,
-                identification: 0,
-                flags_fragment: ipv4::DONT_FRAGMENT,
-                time_to_live: route.hop_limit,
-                protocol: PROTOCOL_UDP,
-                checksum: 0,
-                source,
-                destination,
-            };
-            header.checksum = header.computed_checksum();
-            (ipv4::Ipv4::new_checked(ip).map(|mut view| header.emit(&mut view)).is_ok(), rest)
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let (ip, rest) = buffer.split_at_mut(ipv6::HEADER_BYTES);
-            let header = ipv6::Header {
-                traffic_class: route.traffic_class,
-                flow_label: 0,
-                payload_length: udp_length,
-                next_header: PROTOCOL_UDP,
-                hop_limit: route.hop_limit,
-                source,
-                destination,
-            };
-            (ipv6::Ipv6::new_checked(ip).map(|mut view| header.emit(&mut view)).is_ok(), rest)
-        }
-        _ => (false, buffer),
-    };
-    debug_assert!(ip, "both addresses are of one family");
-    let header = udp::Header {
-        source_port: route.source_port,
-        destination_port: UDP_PORT_ROCE,
-        length: udp_length,
-        // RoCEv2 leaves it out: the ICRC is stronger (A17.3.2).
-        checksum: 0,
-    };
-    if let Ok(mut view) = udp::Udp::new_checked(rest) {
-        header.emit(&mut view);
     }
 }

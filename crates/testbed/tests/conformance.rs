@@ -58,4 +58,5 @@ groups! {
     errors_unreliable,
     keys,
     events,
+    descriptors,
 }

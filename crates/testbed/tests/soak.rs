@@ -8,6 +8,7 @@ fn run(first_seed: u64, seed_count: u64, thread_count: usize) -> Summary {
         seed_count,
         options: SoakOptions { operations: 150, ..SoakOptions::default() },
         thread_count,
+        time_limit: None,
     };
     campaign.run(|_| {}).expect("nothing is written")
 }

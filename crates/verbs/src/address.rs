@@ -154,7 +154,13 @@ pub struct PathAttributes {
     pub destination_lid: u16,
     /// InfiniBand source path bits; 0 with RoCE.
     pub source_path_bits: u8,
+    /// The UDP port at which the peer listens: 4791, RoCEv2's, unless both ends are software that agreed on another.
+    /// Devices with the capability [`FREE_UDP_PORT`](crate::Capabilities::FREE_UDP_PORT) only.
+    pub udp_port: u16,
 }
+
+/// RoCEv2's UDP port.
+const UDP_PORT_ROCE: u16 = 4791;
 
 impl PathAttributes {
     /// A path through port 1 from its first GID, 64 hops, best effort.
@@ -170,6 +176,7 @@ impl PathAttributes {
             static_rate: 0,
             destination_lid: 0,
             source_path_bits: 0,
+            udp_port: UDP_PORT_ROCE,
         }
     }
 }

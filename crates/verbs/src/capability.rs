@@ -50,5 +50,7 @@ bitflags! {
         const RATE_LIMIT = 1 << 20;
         /// The send queue can be drained (state SQD) with an event at the end.
         const SEND_QUEUE_DRAIN = 1 << 21;
+        /// Peers may listen at a UDP port other than RoCEv2's 4791.
+        const FREE_UDP_PORT = 1 << 22;
     }
 }

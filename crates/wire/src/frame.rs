@@ -98,38 +98,10 @@ impl fmt::Display for FrameError {
 impl core::error::Error for FrameError {}
 
 impl<'a> Frame<'a> {
-    /// An ordinary packet around a datagram: right lengths and IPv4 checksum, identification 0, "don't fragment", no UDP
-    /// checksum. `None` when the ends are not of one family, or the datagram is longer than an IP packet can be.
+    /// An ordinary packet around a datagram: see [`OrdinaryHeaders`]. `None` when the ends are not of one family, or the
+    /// datagram is longer than an IP packet can be.
     pub fn new(source: SocketAddr, destination: SocketAddr, datagram: &'a [u8]) -> Option<Frame<'a>> {
-        let length = u16::try_from(udp::HEADER_BYTES.checked_add(datagram.len())?).ok()?;
-        let ip = match (source, destination) {
-            (SocketAddr::V4(source), SocketAddr::V4(destination)) => {
-                let mut header = ipv4::Header {
-                    type_of_service: 0,
-                    total_length: length.checked_add(ipv4::HEADER_BYTES as u16)?,
-                    identification: 0,
-                    flags_fragment: ipv4::DONT_FRAGMENT,
-                    time_to_live: HOP_LIMIT,
-                    protocol: PROTOCOL_UDP,
-                    checksum: 0,
-                    source: *source.ip(),
-                    destination: *destination.ip(),
-                };
-                header.checksum = header.computed_checksum();
-                IpHeader::V4(header)
-            }
-            (SocketAddr::V6(source), SocketAddr::V6(destination)) => IpHeader::V6(ipv6::Header {
-                traffic_class: 0,
-                flow_label: destination.flowinfo() & 0xf_ffff,
-                payload_length: length,
-                next_header: PROTOCOL_UDP,
-                hop_limit: HOP_LIMIT,
-                source: *source.ip(),
-                destination: *destination.ip(),
-            }),
-            _ => return None,
-        };
-        let udp = udp::Header { source_port: source.port(), destination_port: destination.port(), length, checksum: 0 };
+        let (ip, udp) = OrdinaryHeaders::between(source, destination).around(datagram.len())?;
         Some(Frame { ip, udp, datagram })
     }
 
@@ -186,13 +158,8 @@ impl<'a> Frame<'a> {
         let Some(buffer) = buffer.get_mut(..needed_bytes) else {
             return Err(too_small);
         };
-        let (ip, rest) = buffer.split_at_mut(self.ip.byte_count());
-        match &self.ip {
-            IpHeader::V4(header) => header.emit(&mut Ipv4::new_checked(ip).map_err(|_| too_small)?),
-            IpHeader::V6(header) => header.emit(&mut Ipv6::new_checked(ip).map_err(|_| too_small)?),
-        }
-        let (udp, datagram) = rest.split_at_mut(udp::HEADER_BYTES);
-        self.udp.emit(&mut Udp::new_checked(udp).map_err(|_| too_small)?);
+        let (headers, datagram) = buffer.split_at_mut(needed_bytes - self.datagram.len());
+        emit_headers(&self.ip, &self.udp, headers).map_err(|_| too_small)?;
         datagram.copy_from_slice(self.datagram);
         Ok(needed_bytes)
     }
@@ -234,6 +201,97 @@ impl<'a> Frame<'a> {
             }
         }
     }
+}
+
+/// The headers of an ordinary packet, such as a UDP socket sends that has "don't fragment" set: right lengths and IPv4
+/// checksum, and no UDP checksum, because RoCEv2's ICRC is stronger (A17.3.2).
+///
+/// For those who have the datagram in place already, and for those who do not have it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OrdinaryHeaders {
+    /// Where the packet comes from.
+    pub source: SocketAddr,
+    /// Where it goes.
+    pub destination: SocketAddr,
+    /// DSCP and ECN bits.
+    pub traffic_class: u8,
+    /// IPv4's time to live.
+    pub hop_limit: u8,
+    /// IPv4's; IPv6 has none.
+    pub identification: u16,
+}
+
+impl OrdinaryHeaders {
+    /// Without DSCP and ECN bits, with 64 hops and identification 0.
+    pub const fn between(source: SocketAddr, destination: SocketAddr) -> OrdinaryHeaders {
+        OrdinaryHeaders { source, destination, traffic_class: 0, hop_limit: HOP_LIMIT, identification: 0 }
+    }
+
+    /// Bytes of both headers.
+    pub const fn byte_count(&self) -> usize {
+        udp::HEADER_BYTES
+            + match self.destination {
+                SocketAddr::V4(_) => ipv4::HEADER_BYTES,
+                SocketAddr::V6(_) => ipv6::HEADER_BYTES,
+            }
+    }
+
+    /// Writes the headers that come before a datagram of so many bytes, and says how many they are. The buffer may be
+    /// longer, with the datagram behind them.
+    pub fn emit(&self, datagram_bytes: usize, buffer: &mut [u8]) -> Result<usize, EmitError> {
+        let needed_bytes = self.byte_count();
+        let too_small = EmitError::BufferTooSmall { needed_bytes, available_bytes: buffer.len() };
+        let buffer = buffer.get_mut(..needed_bytes).ok_or(too_small)?;
+        let (ip, udp) = self.around(datagram_bytes).ok_or(too_small)?;
+        emit_headers(&ip, &udp, buffer).map_err(|_| too_small)?;
+        Ok(needed_bytes)
+    }
+
+    /// The headers around a datagram of so many bytes. `None` when the ends are not of one family, or an IP packet cannot be
+    /// that long.
+    pub fn around(&self, datagram_bytes: usize) -> Option<(IpHeader, udp::Header)> {
+        let length = u16::try_from(udp::HEADER_BYTES.checked_add(datagram_bytes)?).ok()?;
+        let ip = match (self.source, self.destination) {
+            (SocketAddr::V4(source), SocketAddr::V4(destination)) => {
+                let mut header = ipv4::Header {
+                    type_of_service: self.traffic_class,
+                    total_length: length.checked_add(ipv4::HEADER_BYTES as u16)?,
+                    identification: self.identification,
+                    flags_fragment: ipv4::DONT_FRAGMENT,
+                    time_to_live: self.hop_limit,
+                    protocol: PROTOCOL_UDP,
+                    checksum: 0,
+                    source: *source.ip(),
+                    destination: *destination.ip(),
+                };
+                header.checksum = header.computed_checksum();
+                IpHeader::V4(header)
+            }
+            (SocketAddr::V6(source), SocketAddr::V6(destination)) => IpHeader::V6(ipv6::Header {
+                traffic_class: self.traffic_class,
+                flow_label: destination.flowinfo() & 0xf_ffff,
+                payload_length: length,
+                next_header: PROTOCOL_UDP,
+                hop_limit: self.hop_limit,
+                source: *source.ip(),
+                destination: *destination.ip(),
+            }),
+            _ => return None,
+        };
+        let (source_port, destination_port) = (self.source.port(), self.destination.port());
+        Some((ip, udp::Header { source_port, destination_port, length, checksum: 0 }))
+    }
+}
+
+/// Writes both headers into a buffer of their size.
+fn emit_headers(ip: &IpHeader, udp: &udp::Header, buffer: &mut [u8]) -> Result<(), Truncated> {
+    let (ip_buffer, udp_buffer) = buffer.split_at_mut(ip.byte_count());
+    match ip {
+        IpHeader::V4(header) => header.emit(&mut Ipv4::new_checked(ip_buffer)?),
+        IpHeader::V6(header) => header.emit(&mut Ipv6::new_checked(ip_buffer)?),
+    }
+    udp.emit(&mut Udp::new_checked(udp_buffer)?);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -293,6 +351,25 @@ mod tests {
         header.identification = 0x8d7b;
         header.checksum = header.computed_checksum();
         assert_eq!(Ok(frame), Frame::parse(&PACKET));
+    }
+
+    #[test]
+    fn ordinary_headers_before_a_datagram_that_is_in_place() {
+        let (source, destination) = ends();
+        let headers = OrdinaryHeaders { identification: 0x8d7b, ..OrdinaryHeaders::between(source, destination) };
+        let mut buffer = [0xa5; 48];
+        buffer[28..].copy_from_slice(&PACKET[28..]);
+        assert_eq!(headers.emit(20, &mut buffer), Ok(28));
+        assert_eq!(buffer, PACKET);
+        let marked = OrdinaryHeaders { traffic_class: 0x6b, hop_limit: 3, ..headers };
+        assert_eq!(marked.emit(20, &mut buffer), Ok(28));
+        let frame = Frame::parse(&buffer).unwrap();
+        let IpHeader::V4(header) = frame.ip else { unreachable!() };
+        assert_eq!((header.type_of_service, header.time_to_live, header.identification), (0x6b, 3, 0x8d7b));
+        assert!(header.checksum_is_right());
+        assert!(headers.emit(20, &mut buffer[..27]).is_err());
+        assert!(headers.emit(65_508, &mut buffer).is_err(), "longer than an IP packet");
+        assert!(headers.emit(65_507, &mut buffer).is_ok());
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub mod udp;
 pub mod fuzzing;
 
 pub use aeth::{NakCode, Syndrome};
-pub use frame::Frame;
+pub use frame::{Frame, OrdinaryHeaders};
 pub use icrc::IcrcScope;
 pub use ip::{Ecn, IpHeader};
 pub use opcode::{Opcode, Operation, Position, Trailer, Transport};

@@ -2,19 +2,19 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use longhaul_testbed::soak::{Campaign, OPERATIONS_DEFAULT, SeedReport, SoakOptions, Summary};
-use serde_json::{Value, json};
+use longhaul_testbed::soak::{Campaign, OPERATIONS_DEFAULT, SoakOptions};
 
-use crate::exit;
+use crate::{exit, message, soak_report};
 
 /// Random programs of verbs operations over links that lose, reorder, duplicate and corrupt, watched by checkers
 ///
 /// Every seed is a run of its own: a network, queue pairs and requests that follow from the seed alone. The checkers see
 /// what a verbs program sees (memory and completions) and hold it against the specification. First the network is bad
 /// and nothing wrong may happen; then it is healed and everything must get done. Exit status 1 when a rule was broken.
+/// (`longhaul conformance --soak` does the same over real sockets.)
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// How many seeds to run
@@ -42,9 +42,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Failing seeds whose violations are printed; of the others only the number.
-const PRINTED_SEEDS_MAX: usize = 10;
-
 /// Runs the scenario.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     if arguments.capture.is_some() && arguments.seeds != 1 {
@@ -61,6 +58,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             ..SoakOptions::default()
         },
         thread_count: arguments.threads.unwrap_or(cores).min(arguments.seeds.max(1) as usize),
+        time_limit: None,
     };
     let begin = Instant::now();
     let bar = progress_bar(arguments.seeds);
@@ -74,19 +72,17 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let summary = match outcome {
         Ok(summary) => summary,
         Err(error) => {
-            eprintln!("the capture could not be written: {error}; is the file's folder there and writable?");
+            eprintln!("{}", message::with_sources(&error));
             return ExitCode::from(exit::MISSING);
         }
     };
-    for report in summary.failing.iter().take(PRINTED_SEEDS_MAX) {
-        eprint!("{}", describe_failure(report, arguments.operations));
-    }
-    if summary.failing.len() > PRINTED_SEEDS_MAX {
-        eprintln!("… and {} more failing seeds", summary.failing.len() - PRINTED_SEEDS_MAX);
-    }
+    eprint!("{}", soak_report::describe_failures(&summary, |seed| again(seed, arguments.operations)));
     match arguments.json {
-        true => println!("{}", to_json(&summary, begin.elapsed())),
-        false => print!("{}", to_table(&summary, begin.elapsed())),
+        true => println!("{}", soak_report::to_json(&summary, begin.elapsed())),
+        false => {
+            let rows = soak_report::virtual_rows(&summary);
+            print!("{}", soak_report::to_table(&summary, begin.elapsed(), &rows));
+        }
     }
     match summary.violations {
         0 => ExitCode::SUCCESS,
@@ -101,102 +97,23 @@ fn progress_bar(seeds: u64) -> ProgressBar {
     bar
 }
 
-/// What was wrong with a seed, and how to see it again.
-fn describe_failure(report: &SeedReport, operations: u32) -> String {
-    let seed = report.seed;
-    let mut text = format!("seed {seed}: {} violations\n", report.violations.count());
-    for violation in report.violations.kept() {
-        text += &format!("  {violation}\n");
-    }
+/// The command that shows a seed again.
+fn again(seed: u64, operations: u32) -> String {
     let operations = match operations {
         OPERATIONS_DEFAULT => String::new(),
         other => format!(" --operations {other}"),
     };
-    text += &format!("  again: longhaul sim soak --seed {seed} --seeds 1{operations} --capture soak-{seed}.pcapng\n");
-    text
-}
-
-fn to_json(summary: &Summary, elapsed: Duration) -> Value {
-    let failing_seeds: Vec<u64> = summary.failing.iter().map(|report| report.seed).collect();
-    json!({
-        "schema": 1,
-        "seeds": summary.seeds,
-        "operations": summary.messages,
-        "packets": summary.packets,
-        "violations": summary.violations,
-        "trace_hash": format!("{:016x}", summary.trace_hash),
-        "failing_seeds": failing_seeds,
-        "seconds": elapsed.as_secs_f64(),
-    })
-}
-
-fn to_table(summary: &Summary, elapsed: Duration) -> String {
-    let tally = &summary.tally;
-    let seconds = elapsed.as_secs_f64();
-    let rows = [
-        ("seeds", summary.seeds.to_string()),
-        ("requests posted", summary.messages.to_string()),
-        ("  succeeded", tally.succeeded.to_string()),
-        ("  refused, as they should be", tally.refused.to_string()),
-        ("  retries exceeded", tally.retries_exceeded.to_string()),
-        ("  flushed or forgotten", tally.flushed.to_string()),
-        ("messages received", tally.received.to_string()),
-        ("keys revoked", tally.revocations.to_string()),
-        ("connections made anew", tally.reconnections.to_string()),
-        ("packets", summary.packets.to_string()),
-        ("trace hash", format!("{:016x}", summary.trace_hash)),
-        ("violations", summary.violations.to_string()),
-        ("failing seeds", summary.failing.len().to_string()),
-        ("seconds", format!("{seconds:.1}")),
-    ];
-    rows.iter().map(|(name, value)| format!("{name:<30} {value:>16}\n")).collect()
+    format!("longhaul sim soak --seed {seed} --seeds 1{operations} --capture soak-{seed}.pcapng")
 }
 
 #[cfg(test)]
 mod tests {
-    use longhaul_testbed::checker::{Rule, Violation, Violations};
-    use longhaul_testbed::soak::Tally;
-
     use super::*;
 
     #[test]
-    fn a_failing_seed_says_how_to_see_it_again() {
-        let mut violations = Violations::default();
-        violations.add(Violation {
-            rule: Rule::Memory,
-            at: Default::default(),
-            subject: "region 3".to_owned(),
-            expected: "no change".to_owned(),
-            came: "bytes of message 9".to_owned(),
-        });
-        let report =
-            SeedReport { seed: 42, messages: 1, packets: 1, trace_hash: 0, tally: Tally::default(), violations };
-        let text = describe_failure(&report, 50);
-        assert!(text.contains("expected no change, came bytes of message 9"), "{text}");
-        assert!(
-            text.contains("longhaul sim soak --seed 42 --seeds 1 --operations 50 --capture soak-42.pcapng"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn the_json_has_the_documented_form() {
-        let campaign = Campaign {
-            first_seed: 7,
-            seed_count: 1,
-            options: SoakOptions { operations: 5, ..SoakOptions::default() },
-            thread_count: 1,
-        };
-        let summary = campaign.run(|_| {}).expect("nothing is written");
-        let value = to_json(&summary, Duration::from_millis(1500));
-        let object = value.as_object().expect("an object");
-        let mut keys: Vec<&str> = object.keys().map(String::as_str).collect();
-        keys.sort_unstable();
-        let expected =
-            ["failing_seeds", "operations", "packets", "schema", "seconds", "seeds", "trace_hash", "violations"];
-        assert_eq!(keys, expected);
-        assert_eq!(value["schema"], 1);
-        assert_eq!(value["trace_hash"].as_str().map(str::len), Some(16));
-        assert!(to_table(&summary, Duration::from_secs(1)).contains("violations"));
+    fn a_seed_is_shown_again_with_the_same_options() {
+        let expected = "longhaul sim soak --seed 42 --seeds 1 --operations 50 --capture soak-42.pcapng";
+        assert_eq!(again(42, 50), expected);
+        assert!(!again(42, OPERATIONS_DEFAULT).contains("--operations"));
     }
 }

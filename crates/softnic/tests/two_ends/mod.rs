@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use longhaul_softnic::{Config, Counters, Device, Received, Route, TransmitSink};
+use longhaul_softnic::{Config, Counters, Device, Outgoing, Received, Route, TransmitSink};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
     Access, CompletionQueue, MemoryRegion, Mtu, PathAttributes, ProtectionDomain, QueuePair, QueuePairAttributes,
@@ -42,17 +42,10 @@ impl TransmitSink for Outbox {
         true
     }
 
-    fn transmit<E>(
-        &mut self,
-        route: &Route,
-        bytes: usize,
-        elided_bytes: u32,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let mut buffer = vec![0xee; bytes];
-        fill(&mut buffer)?;
-        self.0.push(Datagram { route: *route, bytes: buffer, elided_bytes });
-        Ok(())
+    fn transmit(&mut self, route: &Route, datagram: &Outgoing<'_>) {
+        let mut bytes = vec![0xee; datagram.len()];
+        datagram.write_to(&mut bytes);
+        self.0.push(Datagram { route: *route, bytes, elided_bytes: datagram.elided_bytes() });
     }
 }
 
@@ -98,15 +91,7 @@ impl End {
     }
 
     pub(crate) fn receive_marked(&self, datagram: &Datagram, now: Instant, traffic_class: u8) {
-        let received = Received {
-            source: datagram.route.source,
-            destination: datagram.route.destination,
-            traffic_class,
-            hop_limit: 63,
-            datagram: &datagram.bytes,
-            elided_bytes: datagram.elided_bytes,
-        };
-        self.device.nic().handle(&received, now);
+        receive_marked_on(&self.device, datagram, now, traffic_class);
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
@@ -137,6 +122,23 @@ impl End {
         let entry = [self.region.entry(0..length)];
         self.queue_pair.post_receive(&[ReceiveRequest { id, local: &entry }]).unwrap();
     }
+}
+
+/// A datagram arrives at a device.
+pub(crate) fn receive_on(device: &Device, datagram: &Datagram, now: Instant) {
+    receive_marked_on(device, datagram, now, datagram.route.traffic_class);
+}
+
+fn receive_marked_on(device: &Device, datagram: &Datagram, now: Instant, traffic_class: u8) {
+    let received = Received {
+        source: datagram.route.source,
+        destination: datagram.route.destination,
+        traffic_class,
+        hop_limit: 63,
+        datagram: &datagram.bytes,
+        elided_bytes: datagram.elided_bytes,
+    };
+    device.nic().handle(&received, now);
 }
 
 /// Attributes of a connection that tests change.

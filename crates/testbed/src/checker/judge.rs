@@ -51,6 +51,8 @@ pub struct NetworkFacts {
     pub reorders: bool,
     /// Packets come out twice.
     pub duplicates: bool,
+    /// Now and then an answer takes longer than the acknowledgement time-out: on real time nobody promises anything else.
+    pub is_slow: bool,
 }
 
 /// What a request does.
@@ -210,6 +212,12 @@ impl Judge {
         for message in &mut self.messages {
             message.network.reorders |= message.delivered_count == 0;
         }
+    }
+
+    /// The devices receive packets where they guess them to belong. A guess is made only for a write whose first packet was
+    /// carried out, and never for its last one; between those two anything may be in memory until the write is complete.
+    pub fn expect_guesses(&mut self) {
+        self.memory.expect_guesses();
     }
 
     /// What was found.

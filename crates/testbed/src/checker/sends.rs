@@ -201,7 +201,7 @@ impl Judge {
         let is_taken = |suspect: &MessageNumber| {
             let message = &self.messages[*suspect as usize];
             // "Not ready" of an earlier try may come late and use up the retries of a message that was taken meanwhile.
-            let is_late = message.network.reorders || message.network.duplicates;
+            let is_late = message.network.reorders || message.network.duplicates || message.network.is_slow;
             let is_not_ready = status == CompletionStatus::ReceiverNotReadyRetryExceededError && !is_late;
             (refused || is_not_ready) && message.delivered_count > 0
         };
@@ -243,6 +243,10 @@ impl Judge {
             // Where packets overtake each other or come twice, one gap may be named many times, and each counts.
             CompletionStatus::RetryExceededError if message.network.reorders || message.network.duplicates => {
                 Duration::ZERO
+            }
+            // A late answer to a try that has timed out already counts as well.
+            CompletionStatus::RetryExceededError if message.network.is_slow => {
+                facts.acknowledge_timeout * u32::from(facts.retry_count / 2)
             }
             // Else it is named once: all tries but one end in a time-out.
             CompletionStatus::RetryExceededError => facts.acknowledge_timeout * u32::from(facts.retry_count),

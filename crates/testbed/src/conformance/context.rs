@@ -45,6 +45,11 @@ impl<'a> Context<'a> {
         Ok(self.devices[end].gid(1, self.gid_index(end).into())?.gid)
     }
 
+    /// The UDP port at which an end listens.
+    pub(super) fn udp_port(&self, end: usize) -> u16 {
+        self.environment.udp_port(end)
+    }
+
     pub(super) fn path_mtu(&self) -> longhaul_verbs::Mtu {
         self.environment.mtu()
     }
@@ -156,7 +161,7 @@ impl<'a> Context<'a> {
     pub(super) fn event(&mut self, what: &str, end: usize, fits: impl Fn(&AsyncEvent) -> bool) -> Outcome<AsyncEvent> {
         let device = self.devices[end].clone();
         let mut others = Vec::new();
-        for _ in 0..=self.environment.quiet() {
+        for _ in 0..=self.environment.patience() {
             while let Some(event) = device.next_event()? {
                 if fits(&event) {
                     return Ok(event);
@@ -166,6 +171,17 @@ impl<'a> Context<'a> {
             self.environment.progress();
         }
         Err(Failure::new(format!("{what}: expected an asynchronous event, came {others:?}")))
+    }
+
+    /// Waits long enough to believe that no asynchronous event comes that fits; others are taken and forgotten.
+    pub(super) fn no_event(&mut self, what: &str, end: usize, fits: impl Fn(&AsyncEvent) -> bool) -> Outcome {
+        self.rest();
+        while let Some(event) = self.devices[end].next_event()? {
+            if fits(&event) {
+                return Err(Failure::new(format!("{what}: expected no such event, came {event:?}")));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use super::Test;
 use super::context::Context;
 use super::failure::{Outcome, equal, status, status_among};
 use super::memory::{Memory, pattern};
-use super::pair::{End, Form, Pair, Setup};
+use super::pair::{End, Form, Pair};
 use super::transfer::{CONNECTED, move_message, send_with_flags, test};
 
 /// A way of naming memory that must not be used, made for one end.
@@ -108,7 +108,7 @@ fn bad_gather(
     case: &str,
     fault: fn(&mut Context<'_>, &End, usize) -> Outcome<Held>,
 ) -> Outcome {
-    let pair = Pair::new(context, &Setup::hasty(transport))?;
+    let pair = Pair::of(context, transport)?;
     let [sender, receiver] = &pair.ends;
     let target = Memory::target(&receiver.domain, 1000)?;
     receiver.receive(1, &[target.whole()])?;
@@ -147,7 +147,7 @@ fn bad_scatter(
     case: &str,
     fault: fn(&mut Context<'_>, &End, usize) -> Outcome<Held>,
 ) -> Outcome {
-    let pair = Pair::new(context, &Setup::hasty(transport))?;
+    let pair = Pair::of(context, transport)?;
     let [sender, receiver] = &pair.ends;
     let good = Memory::target(&receiver.domain, 50)?;
     let bad = fault(context, receiver, 1)?;
@@ -214,7 +214,7 @@ fn zero_length_entry(context: &mut Context<'_>, transport: Transport) -> Outcome
 
 /// The fault shows only when the second packet is built; no completion at the receiver may come of the first.
 fn second_packet(context: &mut Context<'_>, transport: Transport) -> Outcome {
-    let pair = Pair::new(context, &Setup::hasty(transport))?;
+    let pair = Pair::of(context, transport)?;
     let [sender, receiver] = &pair.ends;
     let mtu = context.mtu();
     let target = Memory::target(&receiver.domain, 3 * mtu)?;

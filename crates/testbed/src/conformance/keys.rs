@@ -239,7 +239,7 @@ fn foreign_transport(context: &mut Context<'_>) -> Outcome {
 
 /// Two regions side by side: the key of one does not reach into the other.
 fn of_one_region_only(context: &mut Context<'_>, transport: Transport) -> Outcome {
-    let pair = Pair::new(context, &Setup::hasty(transport))?;
+    let pair = Pair::of(context, transport)?;
     let [sender, receiver] = &pair.ends;
     let source = Memory::source(&sender.domain, &pattern(6, 100))?;
     let (ours, theirs) = (Memory::target(&receiver.domain, 4096)?, Memory::target(&receiver.domain, 4096)?);

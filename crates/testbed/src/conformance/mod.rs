@@ -14,6 +14,7 @@
 mod capabilities;
 mod context;
 mod datagram;
+mod descriptors;
 mod errors_local;
 mod errors_remote;
 mod errors_unreliable;
@@ -26,6 +27,7 @@ mod multicast;
 mod pair;
 mod queries;
 mod queues;
+mod real_time;
 mod scatter_gather;
 mod state_table;
 mod states;
@@ -37,9 +39,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use longhaul_time::Duration;
 use longhaul_verbs::{Capabilities, Device, Mtu};
+use longhaul_wire::UDP_PORT_ROCE;
 
 pub use context::Context;
 pub use failure::{Failure, Outcome};
+pub use real_time::RealTime;
 pub use virtual_time::VirtualTime;
 
 use failure::FailureKind;
@@ -51,6 +55,10 @@ pub trait Environment {
     fn devices(&self) -> [&Device; 2];
     /// The row of the GID table that each end uses.
     fn gid_index(&self, end: usize) -> u8;
+    /// The UDP port at which each end listens.
+    fn udp_port(&self, _end: usize) -> u16 {
+        UDP_PORT_ROCE
+    }
     /// The MTU of the path between them.
     fn mtu(&self) -> Mtu;
     /// Let a little time pass: some 100 µs.
@@ -123,6 +131,7 @@ pub const GROUPS: &[Group] = &[
     Group { name: "errors_unreliable", tests: errors_unreliable::tests },
     Group { name: "keys", tests: keys::tests },
     Group { name: "events", tests: events::tests },
+    Group { name: "descriptors", tests: descriptors::tests },
 ];
 
 /// All tests, in the order in which they run.

@@ -140,6 +140,7 @@ pub(super) struct Pair {
     pub(super) setup: Setup,
     gids: [Gid; 2],
     gid_indexes: [u8; 2],
+    udp_ports: [u16; 2],
     mtu: Mtu,
     /// READs and atomics that each end may have outstanding: one, where the device can do any.
     read_atomic: [u8; 2],
@@ -172,6 +173,7 @@ impl Pair {
             setup: setup.clone(),
             gids: [context.gid(0)?, context.gid(1)?],
             gid_indexes: [context.gid_index(0), context.gid_index(1)],
+            udp_ports: [context.udp_port(0), context.udp_port(1)],
             mtu: context.path_mtu(),
             read_atomic: [depth(0)?, depth(1)?],
         };
@@ -216,7 +218,11 @@ impl Pair {
 
     /// The way from one end to the other.
     pub(super) fn path(&self, from: usize) -> PathAttributes {
-        PathAttributes { source_gid_index: self.gid_indexes[from], ..PathAttributes::to(self.gids[1 - from]) }
+        PathAttributes {
+            source_gid_index: self.gid_indexes[from],
+            udp_port: self.udp_ports[1 - from],
+            ..PathAttributes::to(self.gids[1 - from])
+        }
     }
 
     /// The attributes with which an end enters a state, all that are required and no others.

@@ -64,7 +64,7 @@ fn needs(transport: Transport, state: QueuePairState) -> Capabilities {
 
 /// A pair whose first end is in this state. The second end is ready for it.
 pub(super) fn pair_in(context: &mut Context<'_>, transport: Transport, state: QueuePairState) -> Outcome<Pair> {
-    let pair = Pair::unconnected(context, &Setup::hasty(transport))?;
+    let pair = Pair::unconnected(context, &Setup::new(transport))?;
     pair.advance(1, QueuePairState::ReadyToSend)?;
     let end = &pair.ends[0];
     match state {

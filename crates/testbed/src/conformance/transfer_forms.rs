@@ -342,7 +342,9 @@ fn loopback(context: &mut Context<'_>, transport: Transport) -> Outcome {
         let queue_pair = &ends[end].queue_pair;
         queue_pair.modify(&pair.attributes(0, QueuePairState::Initialized))?;
         let mut attributes = pair.attributes(0, QueuePairState::ReadyToReceive);
-        attributes.path = attributes.path.map(|path| longhaul_verbs::PathAttributes { destination: own, ..path });
+        let udp_port = context.udp_port(0);
+        attributes.path =
+            attributes.path.map(|path| longhaul_verbs::PathAttributes { destination: own, udp_port, ..path });
         queue_pair.modify(&QueuePairAttributes {
             destination_queue_pair: Some(ends[1 - end].number()),
             receive_psn: Some(setup.first_psn[0]),

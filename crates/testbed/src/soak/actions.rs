@@ -6,12 +6,12 @@ use longhaul_verbs::{
     SendRequest, Transport, WriteBurst,
 };
 
+use super::ground::Ground;
 use super::program::{MessageMemory, Program, QUEUE_KEY};
 use crate::checker::{
     EndNumber, Ending, Judge, Kind, MessageNumber, Mistake, Piece, Place, PostedReceive, Rule, SendFacts, immediate,
     message_bytes,
 };
-use crate::world::World;
 
 /// Most packets in a burst.
 const BURST_PACKETS_MAX: usize = 12;
@@ -34,15 +34,15 @@ pub(super) struct Draft {
 
 impl Program {
     /// One random step.
-    pub(super) fn step(&mut self, world: &mut World) {
+    pub(super) fn step(&mut self, ground: &mut dyn Ground) {
         let end = EndNumber(self.dice.index(self.ends.len()));
         if self.dice.chance(self.plan.revocation_percent) {
             self.revoke_some_key(end);
         }
         if self.dice.chance(self.plan.reconnect_percent) && self.transport(end) != Transport::UnreliableDatagram {
-            self.reconnect(end, world);
+            self.reconnect(end, ground);
         }
-        self.mend(end, world);
+        self.mend(end, ground);
         self.post_receives(end);
         let may_burst = self.transport(end) != Transport::UnreliableDatagram;
         match self.dice.within(0..=9) {
@@ -55,22 +55,22 @@ impl Program {
     }
 
     /// Brings a queue pair that has failed back to work, after a while.
-    fn mend(&mut self, end: EndNumber, world: &mut World) {
+    fn mend(&mut self, end: EndNumber, ground: &mut dyn Ground) {
         let state = self.ends[end.0].queue_pair.state();
         let has_failed = matches!(state, QueuePairState::Error | QueuePairState::SendQueueError);
         if !has_failed || !self.dice.chance(50) {
             return;
         }
         match state {
-            QueuePairState::SendQueueError => self.resume(end, world),
-            _ => self.reconnect(end, world),
+            QueuePairState::SendQueueError => self.resume(end, ground),
+            _ => self.reconnect(end, ground),
         }
     }
 
     /// From SQE back to RTS, when all that was flushed has been polled.
-    pub(super) fn resume(&mut self, end: EndNumber, world: &mut World) {
-        let deadline = world.now() + Duration::from_secs(1);
-        if !self.advance_until(world, deadline, |program| program.judge.owed_sends(end) == 0) {
+    pub(super) fn resume(&mut self, end: EndNumber, ground: &mut dyn Ground) {
+        let deadline = ground.now() + Duration::from_secs(1);
+        if !self.advance_until(ground, deadline, |program| program.judge.owed_sends(end) == 0) {
             self.accuse_silence(end, "flushes of a send queue in SQE");
         }
         self.modify(end, &QueuePairAttributes::to_state(QueuePairState::ReadyToSend));
@@ -86,7 +86,7 @@ impl Program {
     }
 
     /// Takes a connection (or two datagram queue pairs) down and up again.
-    pub(super) fn reconnect(&mut self, end: EndNumber, world: &mut World) {
+    pub(super) fn reconnect(&mut self, end: EndNumber, ground: &mut dyn Ground) {
         let ends = [end, self.peer(end)];
         self.tally.reconnections += 1;
         // Either everything is flushed first, or it is forgotten.
@@ -96,27 +96,29 @@ impl Program {
                 self.modify(end, &QueuePairAttributes::to_state(QueuePairState::Error));
                 self.judge.moved_to_error(end);
             }
-            let deadline = world.now() + Duration::from_secs(1);
+            let deadline = ground.now() + Duration::from_secs(1);
             for end in ends {
                 let is_flushed =
                     |program: &Program| program.judge.owed_sends(end) == 0 && program.judge.used_receives(end) == 0;
-                if !self.advance_until(world, deadline, is_flushed) {
+                if !self.advance_until(ground, deadline, is_flushed) {
                     self.accuse_silence(end, "a flush of everything outstanding within a second");
                 }
             }
         } else {
             // What has completed already is taken now; later there must be nothing.
-            self.advance(world, Duration::ZERO);
+            self.advance(ground, Duration::ZERO);
         }
         let is_worn = ends.iter().any(|end| self.ends[end.0].reconnect_count >= RECONNECT_COUNT_MAX);
         let is_replaced = self.dice.chance(30) || is_worn;
         for end in ends {
             if is_replaced {
-                self.replace_queue_pair(end);
+                self.destroy_queue_pair(end);
             } else {
                 self.modify(end, &QueuePairAttributes::to_state(QueuePairState::Reset));
             }
         }
+        // On real time something may have completed in the last moment.
+        self.take_last_completions(ground.now());
         let (receives, sends) = self.judge.reset(&ends, &self.memory);
         for receive in receives {
             self.end_receive(receive.pieces);
@@ -125,11 +127,14 @@ impl Program {
             self.end_message(message, Ending::Unknown);
         }
         for end in ends {
+            if is_replaced {
+                self.replace_queue_pair(end);
+            }
             let count = &mut self.ends[end.0].reconnect_count;
             *count = if is_replaced { 0 } else { *count + 1 };
             self.ends[end.0].send_psn = (self.ends[end.0].send_psn + PSN_STEP) & 0xff_ffff;
         }
-        self.connect_pair(self.ends[end.0].pair, world);
+        self.connect_pair(self.ends[end.0].pair, ground);
     }
 
     /// Deregisters memory that the peer writes to, uses it for something else at once, and keeps the old key for the

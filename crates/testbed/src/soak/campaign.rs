@@ -1,10 +1,10 @@
 //! Many seeds on many threads; the result does not depend on how many.
 
-use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use super::{SeedReport, SoakOptions, Tally, run_seed};
+use super::{SeedReport, SoakError, SoakOptions, Tally, Troubles, run_seed};
 
 /// Seeds to run.
 #[derive(Clone)]
@@ -17,6 +17,8 @@ pub struct Campaign {
     pub options: SoakOptions,
     /// Threads to run them on.
     pub thread_count: usize,
+    /// When this much time has passed no other seed is begun.
+    pub time_limit: Option<Duration>,
 }
 
 /// What came of all of them.
@@ -30,8 +32,10 @@ pub struct Summary {
     pub packets: u64,
     /// Rules broken.
     pub violations: u64,
-    /// Of all runs, in the order of their seeds.
+    /// Of all runs on virtual time, in the order of their seeds.
     pub trace_hash: u64,
+    /// What bad networks did, on real time.
+    pub troubles: Troubles,
     /// How requests ended.
     pub tally: Tally,
     /// Reports of the seeds with violations, in order.
@@ -40,13 +44,15 @@ pub struct Summary {
 
 impl Campaign {
     /// Runs all seeds; `progress` is told the report of each as it ends, in any order.
-    pub fn run(&self, progress: impl Fn(&SeedReport) + Sync) -> io::Result<Summary> {
+    pub fn run(&self, progress: impl Fn(&SeedReport) + Sync) -> Result<Summary, SoakError> {
+        let begin = Instant::now();
         let next = AtomicU64::new(0);
         let reports: Mutex<Vec<SeedReport>> = Mutex::new(Vec::new());
-        let work = || -> io::Result<()> {
+        let work = || -> Result<(), SoakError> {
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
-                if index >= self.seed_count {
+                let is_late = self.time_limit.is_some_and(|limit| begin.elapsed() >= limit);
+                if index >= self.seed_count || is_late {
                     return Ok(());
                 }
                 let report = run_seed(self.first_seed.wrapping_add(index), &self.options)?;
@@ -79,6 +85,7 @@ impl Summary {
             violations: 0,
             // FNV-1a, over the eight bytes of each run's hash.
             trace_hash: 0xcbf2_9ce4_8422_2325,
+            troubles: Troubles::default(),
             tally: Tally::default(),
             failing: Vec::new(),
         };
@@ -86,7 +93,8 @@ impl Summary {
             summary.messages += report.messages;
             summary.packets += report.packets;
             summary.violations += report.violations.count();
-            for byte in report.trace_hash.to_le_bytes() {
+            summary.troubles.add(&report.troubles);
+            for byte in report.trace_hash.unwrap_or_default().to_le_bytes() {
                 summary.trace_hash = (summary.trace_hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
             }
             summary.tally.add(&report.tally);

@@ -80,6 +80,7 @@ impl Plan {
             reorders: link.reordering.probability > 0.0
                 || link.jitter.delay_max > Duration::ZERO && !link.jitter.keeps_order,
             duplicates: link.duplication_probability > 0.0,
+            is_slow: false,
         };
         // Sequence errors count as retries, so a network that reorders can use them up.
         network.loses |= network.reorders;
@@ -108,6 +109,27 @@ impl Plan {
             turn_packets: dice.pick(&[1, 4, 16]),
             link,
         }
+    }
+
+    /// The same for real time, which is not to be had for nothing: short delays, and time-outs that a busy host keeps.
+    pub(super) fn on_real_time(mut self, address_count: usize) -> Plan {
+        let delay_max = Duration::from_micros(200);
+        let link = &mut self.link;
+        link.propagation_delay = link.propagation_delay.min(delay_max);
+        link.jitter.delay_max = link.jitter.delay_max.min(delay_max);
+        link.reordering.extra_delay = link.reordering.extra_delay.min(4 * delay_max);
+        link.queue_limit_bytes = link.queue_limit_bytes.min(256 << 10);
+        self.transit_max = transit_max(link);
+        self.pause_max = self.pause_max.min(2 * delay_max);
+        // A socket's buffer may be full, and nobody promises to run a thread in time.
+        self.network.loses = true;
+        self.network.is_slow = true;
+        for pair in &mut self.pairs {
+            // 17 to 67 ms.
+            pair.timeout = 12 + pair.timeout % 3;
+            pair.gid_index %= address_count as u8;
+        }
+        self
     }
 
     /// A link without faults, for the second phase.

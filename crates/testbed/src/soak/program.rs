@@ -10,13 +10,16 @@ use longhaul_verbs::{
 use longhaul_wire::aeth::rnr_timer_duration;
 
 use super::dice::Dice;
+use super::ground::Ground;
 use super::memory::{Arena, ProgramMemory};
 use super::plan::{CompletionQueueSharing, PairPlan, Plan};
 use crate::checker::{EndFacts, EndNumber, Ending, Judge, MessageNumber, Observation, Piece, Rule};
-use crate::world::World;
 
 /// The key that all datagram queue pairs demand.
 pub(super) const QUEUE_KEY: u32 = 0x1111_2222;
+
+/// Tries to find the devices at rest. On real time and with much traffic one look at all memory may fail; the next will not.
+const MEMORY_LOOKS_MAX: usize = 200;
 
 const HAS_ADDRESSES: &str = "each node has an IPv4 and an IPv6 address";
 
@@ -101,9 +104,9 @@ pub(super) struct Program {
 }
 
 impl Program {
-    pub(super) fn new(plan: Plan, seed: u64, world: &World) -> Program {
+    pub(super) fn new(plan: Plan, seed: u64, ground: &dyn Ground) -> Program {
         let domains = (0..plan.node_count)
-            .map(|node| world.device(node).allocate_protection_domain().expect("each node has a domain"))
+            .map(|node| ground.device(node).allocate_protection_domain().expect("each node has a domain"))
             .collect();
         let mut program = Program {
             dice: Dice::new(seed ^ 0x7072_6f67),
@@ -120,14 +123,17 @@ impl Program {
             polled: Vec::new(),
             plan,
         };
-        program.create_completion_queues(world);
+        if ground.has_guesses() {
+            program.judge.expect_guesses();
+        }
+        program.create_completion_queues(ground);
         for pair in 0..program.plan.pairs.len() {
             for side in 0..2 {
-                program.create_end(pair, side, world);
+                program.create_end(pair, side, ground);
             }
             let [one, other] = [EndNumber(2 * pair), EndNumber(2 * pair + 1)];
             program.judge.connect(one, other);
-            program.connect_pair(pair, world);
+            program.connect_pair(pair, ground);
         }
         program
     }
@@ -148,7 +154,7 @@ impl Program {
         (0..self.ends.len()).map(EndNumber)
     }
 
-    fn create_completion_queues(&mut self, world: &World) {
+    fn create_completion_queues(&mut self, ground: &dyn Ground) {
         let room: u32 = 4096;
         let count_of = |sharing| match sharing {
             CompletionQueueSharing::Node => 1,
@@ -157,14 +163,14 @@ impl Program {
         };
         for node in 0..self.plan.node_count {
             for _ in 0..count_of(self.plan.sharing) {
-                self.add_completion_queue(world.device(node).create_completion_queue(room), node);
+                self.add_completion_queue(ground.device(node).create_completion_queue(room), node);
             }
         }
         if self.plan.sharing == CompletionQueueSharing::QueuePair {
             let nodes: Vec<usize> = self.plan.pairs.iter().flat_map(|pair| pair.nodes).collect();
             for node in nodes {
                 for _ in 0..2 {
-                    self.add_completion_queue(world.device(node).create_completion_queue(room), node);
+                    self.add_completion_queue(ground.device(node).create_completion_queue(room), node);
                 }
             }
         }
@@ -174,7 +180,7 @@ impl Program {
         self.completion_queues.push((node, queue.expect("a few completion queues can be made")));
     }
 
-    fn create_end(&mut self, pair: usize, side: usize, world: &World) {
+    fn create_end(&mut self, pair: usize, side: usize, ground: &dyn Ground) {
         let plan = self.plan.pairs[pair].clone();
         let node = plan.nodes[side];
         let completion_queues = match self.plan.sharing {
@@ -186,7 +192,7 @@ impl Program {
         let number = self.judge.add_end(EndFacts {
             transport: plan.transport,
             queue_pair: queue_pair.number(),
-            address: world.device(node).gid(1, plan.gid_index.into()).expect(HAS_ADDRESSES).gid.to_ip(),
+            address: ground.device(node).gid(1, plan.gid_index.into()).expect(HAS_ADDRESSES).gid.to_ip(),
             packet_bytes: plan.mtu.byte_count() as usize,
             acknowledge_timeout: plan.acknowledge_timeout(),
             retry_count: plan.retry_count,
@@ -224,17 +230,20 @@ impl Program {
         made.expect("a few queue pairs can be made")
     }
 
-    /// Destroys the queue pair and makes another one in its place.
+    /// Destroys the queue pair; its last completions may still be in their queues.
+    pub(super) fn destroy_queue_pair(&mut self, end: EndNumber) {
+        if let Err(error) = self.ends[end.0].queue_pair.destroy() {
+            let subject = format!("destroying queue pair {}", end.0);
+            self.judge.accuse(Rule::Refusal, subject, "it to be possible", error.to_string());
+        }
+    }
+
+    /// Makes another queue pair in place of one that was destroyed.
     pub(super) fn replace_queue_pair(&mut self, end: EndNumber) {
         let plan = self.pair(end).clone();
         let (side, completion_queues) = (self.ends[end.0].side, self.ends[end.0].completion_queues);
         let node = plan.nodes[side];
-        let old = &self.ends[end.0].queue_pair;
-        self.numbers.remove(&(node, old.number()));
-        if let Err(error) = old.destroy() {
-            let subject = format!("destroying queue pair {}", end.0);
-            self.judge.accuse(Rule::Refusal, subject, "it to be possible", error.to_string());
-        }
+        self.numbers.remove(&(node, self.ends[end.0].queue_pair.number()));
         let new = self.create_queue_pair(&plan, side, completion_queues);
         self.judge.set_queue_pair(end, new.number());
         self.numbers.insert((node, new.number()), end);
@@ -242,13 +251,14 @@ impl Program {
     }
 
     /// From RESET to RTS, both.
-    pub(super) fn connect_pair(&mut self, pair: usize, world: &World) {
+    pub(super) fn connect_pair(&mut self, pair: usize, ground: &dyn Ground) {
         for side in 0..2 {
             let [end, peer] = [EndNumber(2 * pair + side), EndNumber(2 * pair + 1 - side)];
             let plan = self.pair(end).clone();
-            let peer_gid = world.device(plan.nodes[1 - side]).gid(1, plan.gid_index.into());
+            let peer_gid = ground.device(plan.nodes[1 - side]).gid(1, plan.gid_index.into());
             let path = PathAttributes {
                 source_gid_index: plan.gid_index,
+                udp_port: ground.udp_port(plan.nodes[1 - side]),
                 ..PathAttributes::to(peer_gid.expect(HAS_ADDRESSES).gid)
             };
             let (send_psn, receive_psn) = (self.ends[end.0].send_psn, self.ends[peer.0].send_psn);
@@ -293,34 +303,61 @@ impl Program {
     }
 
     /// Lets time pass; polls after every event, judges at once what came.
-    pub(super) fn advance(&mut self, world: &mut World, duration: Duration) {
-        let deadline = world.now() + duration;
-        self.advance_until(world, deadline, |_| false);
+    pub(super) fn advance(&mut self, ground: &mut dyn Ground, duration: Duration) {
+        let deadline = ground.now() + duration;
+        self.advance_until(ground, deadline, |_| false);
     }
 
     /// The same until something is true of the program; whether it came to be.
     pub(super) fn advance_until(
         &mut self,
-        world: &mut World,
+        ground: &mut dyn Ground,
         deadline: Instant,
         mut is_done: impl FnMut(&Program) -> bool,
     ) -> bool {
         loop {
-            self.poll();
-            self.judge_polled(world.now());
+            self.poll(None);
+            self.judge_polled(ground.now());
             if is_done(self) {
                 return true;
             }
-            let has_polled = world.run_until(deadline, || self.poll());
-            self.judge_polled(world.now());
+            let has_polled = ground.run_until(deadline, &mut || self.poll(None));
+            self.judge_polled(ground.now());
             if !has_polled {
                 return is_done(self);
             }
         }
     }
 
-    /// Takes all completions; whether there were any.
-    fn poll(&mut self) -> bool {
+    /// Takes what had completed when queue pairs were reset or destroyed, which nobody can ask for their states any more.
+    pub(super) fn take_last_completions(&mut self, now: Instant) {
+        self.poll(Some(QueuePairState::Error));
+        self.judge_polled(now);
+    }
+
+    /// Judges all memory, at a moment at which the devices do nothing and no completion waits that would explain it.
+    pub(super) fn check_all_memory(&mut self, ground: &dyn Ground) {
+        for _ in 0..MEMORY_LOOKS_MAX {
+            let activity = ground.activity();
+            self.poll(None);
+            self.judge_polled(ground.now());
+            let (judge, memory) = (&mut self.judge, &self.memory);
+            if ground.look_at_rest(&activity, &mut || judge.check_all_memory(memory)) {
+                return;
+            }
+        }
+    }
+
+    /// Takes all completions; whether there were any. Says of queue pairs that they were in `state`, or else asks them.
+    fn poll(&mut self, state: Option<QueuePairState>) -> bool {
+        // On real time one queue fills while another is looked at. A second look finds what came before what the first has
+        // found: a receive completes before its sender is told.
+        while self.poll_once(state) {}
+        !self.polled.is_empty()
+    }
+
+    fn poll_once(&mut self, known_state: Option<QueuePairState>) -> bool {
+        let polled_before = self.polled.len();
         let mut completions = [WorkCompletion::default(); 16];
         for (index, (node, queue)) in self.completion_queues.iter().enumerate() {
             loop {
@@ -339,12 +376,13 @@ impl Program {
                         self.judge.accuse(Rule::ExactlyOnce, subject, "completions of known queue pairs", came);
                         continue;
                     };
+                    let state = |end: usize| known_state.unwrap_or_else(|| self.ends[end].queue_pair.state());
                     self.polled.push(Observation {
                         end: *end,
                         completion_queue: index,
                         completion: *completion,
-                        state: self.ends[end.0].queue_pair.state(),
-                        peer_state: self.ends[end.0 ^ 1].queue_pair.state(),
+                        state: state(end.0),
+                        peer_state: state(end.0 ^ 1),
                     });
                 }
                 if count < completions.len() {
@@ -352,7 +390,7 @@ impl Program {
                 }
             }
         }
-        !self.polled.is_empty()
+        self.polled.len() > polled_before
     }
 
     fn judge_polled(&mut self, now: Instant) {

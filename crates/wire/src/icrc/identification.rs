@@ -16,7 +16,8 @@
 //!
 //! | [`Verdict`] | acceptable identifications | strength |
 //! |---|---|---|
-//! | `Exact` | 1: known, or exactly the next | 32 bits, and all that CRC-32 guarantees |
+//! | `Exact` | 1: known | 32 bits, and all that CRC-32 guarantees |
+//! | `Exact` from a tracker | 2: exactly the next, or 0 | 31 bits |
 //! | `Predicted` | 1024: 128 before to 895 after the last | 22 bits |
 //! | `Predicted` while a jump is pending | 2048: two such windows | 21 bits |
 //! | `Solved` | all 65,536 | 16 bits |
@@ -30,7 +31,7 @@
 //!   one bit and every burst of up to three bits is found, and all but 4 of the 196,000 bursts of four bits. Of
 //!   longer bursts and of pairs of bits, about one in 2^16 is missed.
 
-use super::{IcrcScope, compute, polynomial, split};
+use super::{IcrcScope, compute, compute_parts, polynomial, split};
 use crate::{ipv4, udp};
 
 /// Bytes of the IP header that follow the identification.
@@ -73,10 +74,11 @@ pub enum Verdict {
 /// Follows the identifications of one sender.
 ///
 /// One tracker for each pair of addresses, not for each queue pair: Linux counts for a destination, whatever the port. A sender
-/// that starts again from 0 in each batch of up to 128 packets, as a socket with segmentation offload does, is followed too.
+/// that starts again from 0 in each batch of up to 128 packets, as softnics do, is followed too: 0 is always expected.
 ///
-/// A first packet, or one after a jump, is `Solved`. Whether to take it is the caller's decision (the sender will repeat
-/// what is dropped, and the repeated packet will be near the dropped one's identification, hence `Predicted`).
+/// A first packet other than 0, or one after a jump, is `Solved`. Whether to take it is the caller's decision
+/// ([`IdentificationTracker::expects_jumps`]; the sender will repeat what is dropped, and the repeated packet will be near the
+/// dropped one's identification, hence `Predicted`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IdentificationTracker {
     /// The identification of the last packet that was `Exact` or `Predicted`, or of the very first.
@@ -84,6 +86,8 @@ pub struct IdentificationTracker {
     /// The identification of a `Solved` packet since: where the sender may have jumped to. A corrupted packet that was solved
     /// by accident ends up here, and so does not spoil `last`.
     jumped_to: Option<u16>,
+    /// Has been further from 0 than a softnic ever is.
+    is_counting: bool,
 }
 
 impl IdentificationTracker {
@@ -95,7 +99,13 @@ impl IdentificationTracker {
 
     /// A tracker that has seen nothing.
     pub const fn new() -> IdentificationTracker {
-        IdentificationTracker { last: None, jumped_to: None }
+        IdentificationTracker { last: None, jumped_to: None, is_counting: false }
+    }
+
+    /// Whether this sender may jump: nothing has been heard of it yet, or it counts on from packet to packet, as kernels
+    /// do, and jumps when it was idle. A softnic never does, so a `Solved` packet in its name is somebody else's, or damaged.
+    pub const fn expects_jumps(&self) -> bool {
+        self.last.is_none() || self.is_counting
     }
 
     /// Checks a datagram and learns from it. The identification in `scope` is not used.
@@ -103,20 +113,37 @@ impl IdentificationTracker {
     /// As long as packets come in order this costs a CRC and nothing else.
     #[inline]
     pub fn check(&mut self, scope: &IcrcScope, datagram_with_icrc: &[u8]) -> Verdict {
-        let Some((datagram, icrc)) = split(datagram_with_icrc) else {
-            return Verdict::Bad;
+        match split(datagram_with_icrc) {
+            Some((datagram, icrc)) => self.check_parts(scope, datagram, &[], icrc, false),
+            None => Verdict::Bad,
+        }
+    }
+
+    /// The same for a datagram whose payload lies elsewhere: the headers, what follows them, and the ICRC that came. That it
+    /// begins a batch, and so should be a softnic's 0, only saves time.
+    #[inline]
+    pub fn check_parts(
+        &mut self,
+        scope: &IcrcScope,
+        headers: &[u8],
+        rest: &[&[u8]],
+        icrc: u32,
+        begins_batch: bool,
+    ) -> Verdict {
+        let assumed = match self.last {
+            Some(last) if self.is_counting || !begins_batch => last.wrapping_add(1),
+            _ => 0,
         };
-        let next = self.last.map(|last| last.wrapping_add(1));
-        let assumed = next.unwrap_or(0);
-        let crc_change = compute(&scope.with_identification(assumed), datagram) ^ icrc;
-        if crc_change == 0 && scope.identification().is_none() {
+        let crc_change = compute_parts(&scope.with_identification(assumed), headers, rest) ^ icrc;
+        if crc_change == 0 {
+            if scope.identification().is_some() {
+                self.last = Some(assumed);
+                self.is_counting |= assumed > Self::BEHIND_MAX;
+            }
             return Verdict::Exact;
         }
-        if crc_change == 0 && next.is_some() {
-            self.last = next;
-            return Verdict::Exact;
-        }
-        match scope.identification().and(solve_change(crc_change, datagram.len())) {
+        let datagram_bytes = headers.len() + rest.iter().map(|part| part.len()).sum::<usize>();
+        match scope.identification().and(solve_change(crc_change, datagram_bytes)) {
             Some(identification_change) => self.place(assumed ^ identification_change),
             None => Verdict::Bad,
         }
@@ -124,12 +151,18 @@ impl IdentificationTracker {
 
     /// Classifies an identification that makes the ICRC right.
     fn place(&mut self, identification: u16) -> Verdict {
-        if is_near(self.last, identification) || is_near(self.jumped_to, identification) {
-            *self = IdentificationTracker { last: Some(identification), jumped_to: None };
-            Verdict::Predicted
+        let is_near = is_near(self.last, identification) || is_near(self.jumped_to, identification);
+        if identification == 0 || is_near {
+            self.last = Some(identification);
+            self.jumped_to = None;
+            self.is_counting |= identification > Self::BEHIND_MAX;
+            if identification == 0 { Verdict::Exact } else { Verdict::Predicted }
         } else {
             match self.last {
-                None => self.last = Some(identification),
+                None => {
+                    self.last = Some(identification);
+                    self.is_counting |= identification > Self::BEHIND_MAX;
+                }
                 Some(_) => self.jumped_to = Some(identification),
             }
             Verdict::Solved
@@ -219,13 +252,16 @@ mod tests {
     #[test]
     fn batches_that_start_again_from_zero_are_followed() {
         let mut tracker = IdentificationTracker::new();
-        assert_eq!(tracker.check(&scope(), &datagram(0)), Verdict::Solved);
+        assert!(tracker.expects_jumps());
         for _ in 0..3 {
-            for identification in 1..128 {
+            for identification in 0..128 {
                 assert_eq!(tracker.check(&scope(), &datagram(identification)), Verdict::Exact);
             }
-            assert_eq!(tracker.check(&scope(), &datagram(0)), Verdict::Predicted);
         }
+        assert!(!tracker.expects_jumps(), "a softnic");
+        assert_eq!(tracker.check(&scope(), &datagram(30_000)), Verdict::Solved);
+        assert!(!tracker.expects_jumps(), "one accident makes no counting sender");
+        assert_eq!(tracker.check(&scope(), &datagram(0)), Verdict::Exact);
     }
 
     #[test]

@@ -349,6 +349,7 @@ fn giving_up_too_soon() {
     let lossy = NetworkFacts { loses: true, ..Default::default() };
     let cases = [
         (lossy, RetryExceededError, 7 * TIMEOUT),
+        (NetworkFacts { is_slow: true, ..lossy }, RetryExceededError, 3 * TIMEOUT),
         (NetworkFacts::default(), ReceiverNotReadyRetryExceededError, 6 * NOT_READY_DELAY),
     ];
     for (network, status, patience) in cases {

@@ -1,10 +1,11 @@
-//! Captures in pcapng, with virtual time, for Wireshark and tshark.
+//! Captures in pcapng, for Wireshark and tshark, of simulated networks and of real ports alike.
 //!
-//! A capture is one file with an interface for each node or link that it watches. Timestamps are nanoseconds of
-//! virtual time, so the origin of the simulation is shown as 1970-01-01. Frames are IP packets without a link layer
-//! (link type RAW, 101). A frame with elided payload is written as a packet of which only the first bytes were
-//! captured; readers know that as a snapshot length. A damaged or marked frame is written as whoever is watched saw
-//! it: undamaged where it was sent, damaged where it arrived.
+//! A capture is one file with an interface for each node, link or port that it watches. Packets are IP packets without a
+//! link layer (link type RAW, 101). A packet of which some bytes exist only as a length is written as one of which only the
+//! first bytes were captured; readers know that as a snapshot length.
+//!
+//! Time is an argument, as everywhere. Timestamps are nanoseconds since the origin of whoever drives the watched, which is
+//! shown as 1970-01-01 (virtual time), or as the date that [`Capture::set_origin`] was told (real time).
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -16,14 +17,13 @@ use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPa
 use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
 use pcap_file::{DataLink, PcapError};
 
-use crate::frame::Frame;
-
 /// A capture being written.
 pub struct Capture {
     writer: PcapNgWriter<Box<dyn Write + Send>>,
     snap_bytes: usize,
     file_bytes_max: u64,
     file_bytes: u64,
+    origin: Duration,
     interface_count: u32,
     summary: CaptureSummary,
     /// The first error of writing; nothing is written after it.
@@ -33,13 +33,13 @@ pub struct Capture {
 /// What became of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureSummary {
-    /// Frames in the file.
+    /// Packets in the file.
     pub frames_written: u64,
-    /// Frames left out because the file had reached its limit.
+    /// Packets left out because the file had reached its limit.
     pub frames_left_out: u64,
 }
 
-/// Whether a watched node sent or received a frame.
+/// Whether whoever is watched sent or received a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureDirection {
     /// Outbound.
@@ -67,7 +67,7 @@ impl Capture {
     /// A file grows to this unless told.
     pub const FILE_BYTES_MAX: u64 = 1 << 30;
 
-    /// Begins a capture. Every frame is one write: give a buffered writer.
+    /// Begins a capture. Every packet is one write: give a buffered writer.
     pub fn new(writer: impl Write + Send + 'static) -> Result<Self, CaptureError> {
         let writer: Box<dyn Write + Send> = Box::new(writer);
         Ok(Capture {
@@ -75,13 +75,14 @@ impl Capture {
             snap_bytes: usize::MAX,
             file_bytes_max: Self::FILE_BYTES_MAX,
             file_bytes: 0,
+            origin: Duration::ZERO,
             interface_count: 0,
             summary: CaptureSummary::default(),
             failure: None,
         })
     }
 
-    /// Writes at most so many bytes of each frame.
+    /// Writes at most so many bytes of each packet.
     pub fn with_snap_bytes(mut self, snap_bytes: usize) -> Self {
         self.snap_bytes = snap_bytes;
         self
@@ -91,6 +92,11 @@ impl Capture {
     pub fn with_file_bytes_max(mut self, file_bytes_max: u64) -> Self {
         self.file_bytes_max = file_bytes_max;
         self
+    }
+
+    /// Says when the origin of all instants was, counted from 1970-01-01 UTC.
+    pub fn set_origin(&mut self, since_1970: Duration) {
+        self.origin = since_1970;
     }
 
     /// Adds something to watch; returns its number.
@@ -109,8 +115,16 @@ impl Capture {
         Ok(self.interface_count - 1)
     }
 
-    /// Writes a frame. An error is kept for [`finish`](Self::finish).
-    pub fn record(&mut self, interface: u32, now: Instant, frame: &Frame, direction: CaptureDirection) {
+    /// Writes a packet. `wire_bytes` is its length on the wire, which is more than `packet` holds when bytes of it exist only
+    /// as a length. An error is kept for [`finish`](Self::finish).
+    pub fn record(
+        &mut self,
+        interface: u32,
+        now: Instant,
+        packet: &[u8],
+        wire_bytes: u32,
+        direction: CaptureDirection,
+    ) {
         if self.failure.is_some() {
             return;
         }
@@ -124,9 +138,9 @@ impl Capture {
         };
         let packet = EnhancedPacketBlock {
             interface_id: interface,
-            timestamp: Duration::from_nanos(now.as_nanos()),
-            original_len: frame.wire_bytes(),
-            data: Cow::Borrowed(&frame.bytes[..frame.bytes.len().min(self.snap_bytes)]),
+            timestamp: self.origin.saturating_add(Duration::from_nanos(now.as_nanos())),
+            original_len: wire_bytes,
+            data: Cow::Borrowed(&packet[..packet.len().min(self.snap_bytes)]),
             options: vec![EnhancedPacketOption::Flags(flags)],
         };
         match self.writer.write_pcapng_block(packet) {
@@ -138,7 +152,17 @@ impl Capture {
         }
     }
 
-    /// Writes what is buffered.
+    /// Writes what is buffered, so that somebody else can read all that was recorded so far. An error is kept for
+    /// [`finish`](Self::finish).
+    pub fn flush(&mut self) {
+        if self.failure.is_none()
+            && let Err(error) = self.writer.get_mut().flush()
+        {
+            self.failure = Some(PcapError::IoError(error));
+        }
+    }
+
+    /// Writes what is buffered, and says what became of everything.
     pub fn finish(self) -> Result<CaptureSummary, CaptureError> {
         if let Some(failure) = self.failure {
             return Err(CaptureError::Write(failure));

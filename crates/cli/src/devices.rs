@@ -1,0 +1,61 @@
+//! `longhaul devices`: what can be used here, what each device can do, what is wrong with the host and how to mend it.
+//!
+//! ```text
+//!   host (facts) ─▶ problems ─┐
+//!        └────────▶ list ─────┴─▶ report: table or JSON
+//! ```
+//!
+//! Looking changes nothing: sockets are bound for a moment and never send.
+
+mod host;
+mod link;
+mod list;
+mod netlink;
+mod port_owner;
+mod problems;
+mod report;
+
+use std::process::ExitCode;
+
+use longhaul_softnic::udp::UdpConfig;
+
+use crate::exit;
+
+/// Show the devices of this host, and what is wrong with it
+///
+/// The first column is what `--device` of other commands takes. Exit status: 0, also when there are remarks; 3 when no
+/// device can be used.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Also show addresses, capabilities, limits and counters
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// Print one line of JSON, with everything that --verbose shows
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let udp = UdpConfig::default();
+    let facts = match host::HostFacts::gather(udp.receive_buffer_bytes, udp.send_buffer_bytes) {
+        Ok(facts) => facts,
+        Err(error) => {
+            eprintln!("the interfaces of this host cannot be listed: {error}");
+            return ExitCode::from(exit::MISSING);
+        }
+    };
+    let (devices, mut problems) = list::devices(&facts);
+    problems.extend(problems::of_host(&facts));
+    problems.sort_by_key(|problem| problem.severity);
+    let report = report::Report { facts: &facts, devices: &devices, problems: &problems };
+    match arguments.json {
+        true => println!("{}", report.to_json()),
+        false => print!("{}", report.to_text(arguments.verbose)),
+    }
+    match devices.iter().any(list::Entry::is_usable) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(exit::MISSING),
+    }
+}

@@ -1,0 +1,59 @@
+//! `longhaul perf`: bandwidth and latency as perftest users know them, and beside them what the host can do at most.
+//!
+//! The modules are in the order in which a measurement comes about.
+
+mod client;
+mod compare;
+mod options;
+mod server;
+
+mod control;
+mod impairment;
+mod path;
+mod session;
+
+mod connection;
+mod nic;
+mod pattern;
+mod ping_pong;
+mod stream;
+
+mod processor;
+mod statistics;
+mod stop;
+mod table;
+
+use std::process::ExitCode;
+
+/// Measure bandwidth and latency
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Server(options::ServerArguments),
+    Client(options::ClientArguments),
+    Compare(compare::Arguments),
+    #[command(hide = true)]
+    End(compare::EndArguments),
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let outcome = match &arguments.command {
+        Command::Server(arguments) => server::run(arguments),
+        Command::Client(arguments) => client::run(arguments),
+        Command::Compare(arguments) => compare::run(arguments),
+        Command::End(arguments) => compare::run_end(arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(stop) => {
+            eprintln!("{stop}");
+            ExitCode::from(stop.exit_status())
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! `longhaul perf client`: measures against a server.
+
+use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use longhaul_verbs::Mtu;
+
+use super::control::{Control, Plan, Reply, Request, VERSION};
+use super::nic;
+use super::options::ClientArguments;
+use super::path;
+use super::session::{Half, Session, Side, operation};
+use super::statistics::Sorted;
+use super::stop::Stop;
+use super::stream::{Bound, Run};
+use super::table::{self, BandwidthLine, Heading, LatencyLine};
+
+/// How long to wait for the TCP connection.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the server may take to make its queue pairs, or to tell what it has seen.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs the subcommand.
+pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
+    arguments.check()?;
+    let stream = connect(&arguments.host, arguments.end.port)?;
+    let failed = |error| Stop::failed("cannot use the TCP connection", error);
+    let local = stream.local_addr().map_err(failed)?.ip().to_canonical();
+    let peer = stream.peer_addr().map_err(failed)?.ip().to_canonical();
+    let plan = make_plan(arguments, peer)?;
+    let mut control = Control::new(stream)?;
+    control.send(&Request::Hello { version: VERSION, client: local, server: peer, plan: plan.clone() })?;
+    let mtu_max = arguments.mtu.unwrap_or(Mtu::Bytes4096);
+    let mut session = Session::open(Side::Client, &arguments.end, &plan, local, peer, mtu_max)?;
+    let theirs = match answer(&control)? {
+        Reply::Contact { contact, .. } => contact,
+        other => return Err(unexpected("a contact", &other)),
+    };
+    let ours = session.contact();
+    control.send(&Request::Contact(ours.clone()))?;
+    session.connect(&plan, &theirs)?;
+    match answer(&control)? {
+        Reply::Ready => {}
+        other => return Err(unexpected("that it is ready", &other)),
+    }
+    let sizes = arguments.sizes(session.mtu)?;
+    let heading = Heading { arguments, plan: &plan, mtu: session.mtu, ours: &ours, theirs: &theirs };
+    if !arguments.end.json {
+        print!("{}", table::heading(&heading));
+    }
+    let mut results = Vec::new();
+    let mut wrong = None;
+    for (index, &size) in sizes.iter().enumerate() {
+        let progress = spinner(arguments, size, (index, sizes.len()));
+        let result = run_size(arguments, &plan, &mut control, &mut session, size);
+        progress.finish_and_clear();
+        let (result, mismatch) = result?;
+        wrong = wrong.or(mismatch);
+        if !arguments.end.json {
+            print!("{}", result.to_row(arguments.report_gbits));
+        }
+        results.push(result.to_json());
+    }
+    match arguments.end.json {
+        true => println!("{}", table::to_json(&heading, results)),
+        false => print!("{}", table::footing()),
+    }
+    match wrong {
+        Some(mismatch) => Err(Stop::Failed(format!("contents are not what was sent: {mismatch}"))),
+        None => Ok(()),
+    }
+}
+
+fn connect(host: &str, port: u16) -> Result<TcpStream, Stop> {
+    let addresses = (host, port).to_socket_addrs();
+    let addresses = addresses.map_err(|error| Stop::Missing(format!("cannot find the host \"{host}\": {error}")))?;
+    let mut last = None;
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, CONNECT_PATIENCE) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = Some(error),
+        }
+    }
+    let why = last.map_or_else(|| "it has no address".to_owned(), |error| error.to_string());
+    Err(Stop::Missing(format!("cannot connect to {host} port {port}: {why}; does `longhaul perf server` run there?")))
+}
+
+fn make_plan(arguments: &ClientArguments, peer: IpAddr) -> Result<Plan, Stop> {
+    let (rate_bits_per_second, is_cautious) = arguments.rate_bits_per_second(path::is_local(peer));
+    if is_cautious {
+        eprintln!(
+            "{peer} is not on this host, so sending is paced at 1 Gbit/s; --rate_limit GBITS sets another rate, 0 none"
+        );
+    }
+    let verify_seed = match arguments.verify {
+        true => Some(u64::from_le_bytes(nic::random()?)),
+        false => None,
+    };
+    Ok(Plan {
+        test: arguments.test,
+        connection: arguments.connection,
+        queue_pairs: arguments.queue_pairs,
+        message_bytes_max: arguments.message_bytes_max(),
+        send_depth: arguments.tx_depth,
+        receive_depth: arguments.rx_depth,
+        timeout: arguments.timeout,
+        rate_bits_per_second,
+        verify_seed,
+    })
+}
+
+fn answer(control: &Control) -> Result<Reply, Stop> {
+    match control.receive(Some(ANSWER_PATIENCE))? {
+        Reply::Refused { reason, .. } => Err(Stop::Failed(format!("the server: {reason}"))),
+        reply => Ok(reply),
+    }
+}
+
+fn unexpected(expected: &str, came: &Reply) -> Stop {
+    Stop::Failed(format!("expected of the server {expected}, came {came:?}"))
+}
+
+/// On standard error, and only when that is a terminal.
+fn spinner(arguments: &ClientArguments, size: u32, (index, count): (usize, usize)) -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {msg}, {elapsed}").expect("a valid template");
+    let progress = ProgressBar::new_spinner().with_style(style);
+    progress.set_message(format!("{} of {size} bytes, {} of {count}", arguments.test.name(), index + 1));
+    progress.enable_steady_tick(Duration::from_millis(500));
+    progress
+}
+
+/// What came of one size.
+enum SizeResult {
+    Bandwidth(BandwidthLine),
+    Latency(LatencyLine),
+}
+
+impl SizeResult {
+    fn to_row(&self, report_gbits: bool) -> String {
+        match self {
+            SizeResult::Bandwidth(line) => line.to_row(report_gbits),
+            SizeResult::Latency(line) => line.to_row(),
+        }
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        match self {
+            SizeResult::Bandwidth(line) => line.to_json(),
+            SizeResult::Latency(line) => line.to_json(),
+        }
+    }
+}
+
+/// One size; and the first contents that were wrong, at either end.
+fn run_size(
+    arguments: &ClientArguments,
+    plan: &Plan,
+    control: &mut Control,
+    session: &mut Session,
+    size: u32,
+) -> Result<(SizeResult, Option<String>), Stop> {
+    let bound = match arguments.duration {
+        Some(seconds) => Bound::Time(Duration::from_secs(u64::from(seconds))),
+        None => Bound::Messages(arguments.iterations() * u64::from(arguments.queue_pairs)),
+    };
+    let run = Run { operation: operation(plan.test), message_bytes: size, bound, verify_seed: plan.verify_seed };
+    if let Half::PingPong(ping_pong) = &session.half {
+        ping_pong.prepare(&run);
+    }
+    control.send(&Request::Run(run))?;
+    match answer(control)? {
+        Reply::Running => {}
+        other => return Err(unexpected("that it runs", &other)),
+    }
+    let is_gone = || control.is_gone();
+    match &mut session.half {
+        Half::Sender(sender) => {
+            let first = sender.next_message();
+            let sent = sender.run(&run, &is_gone)?;
+            let received = stop(control, first, sent.messages)?;
+            let line = BandwidthLine {
+                bytes: size,
+                iterations: sent.messages,
+                arrived: received.messages,
+                seconds: sent.elapsed.as_secs_f64(),
+                peak_messages_per_second: sent.peak_messages_per_second,
+                verified: received.verified_messages,
+            };
+            Ok((SizeResult::Bandwidth(line), received.mismatch))
+        }
+        Half::PingPong(ping_pong) => {
+            let trips = ping_pong.ping(&run, plan.message_bytes_max as usize, &is_gone)?;
+            let received = stop(control, 0, trips.nanoseconds.len() as u64)?;
+            // Half of a round trip, in microseconds.
+            let one_way = trips.nanoseconds.iter().map(|&nanoseconds| f64::from(nanoseconds) / 2000.0);
+            let line = LatencyLine { bytes: size, microseconds: Sorted::new(one_way), lost: trips.lost };
+            Ok((SizeResult::Latency(line), trips.mismatch.or(received.mismatch)))
+        }
+        Half::Receiver(_) => unreachable!("a client sends first"),
+    }
+}
+
+fn stop(control: &mut Control, first: u64, count: u64) -> Result<super::stream::Received, Stop> {
+    control.send(&Request::Stop { first, count })?;
+    match answer(control)? {
+        Reply::Received(received) => Ok(received),
+        other => Err(unexpected("what it has received", &other)),
+    }
+}

@@ -1,0 +1,163 @@
+//! An end: does what the coordinator says, until its standard input ends.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use super::bare_udp;
+use super::namespace::{self, Place};
+use super::orders::{Answer, Contact, Order, Outcome, Role, Settings, Subject};
+use super::{softnic, tcp};
+use crate::perf::nic::Nic;
+use crate::perf::stop::Stop;
+
+/// One end of a comparison, in its namespace; started by `compare`
+#[derive(Debug, clap::Args)]
+pub(crate) struct EndArguments {
+    /// Where to live
+    #[arg(long)]
+    place: Place,
+}
+
+/// One end's half of a measurement. Its sockets and buffers live as long as the comparison.
+pub(super) trait Measurement {
+    /// How the other half reaches this one.
+    fn contact(&self) -> Contact;
+    /// Called once, before the first round.
+    fn connect(&mut self, peer: &Contact) -> Result<(), Stop>;
+    /// One round: a sender runs for the duration, a receiver until it is told to stop.
+    fn run(&mut self, duration: Duration, stop: &StopSign) -> Result<Outcome, Stop>;
+}
+
+/// Whether the coordinator has told this end to stop.
+#[derive(Clone, Default)]
+pub(super) struct StopSign(Arc<AtomicBool>);
+
+impl StopSign {
+    pub(super) fn is_up(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, up: bool) {
+        self.0.store(up, Ordering::Relaxed);
+    }
+}
+
+/// Runs an end.
+pub(crate) fn run_end(arguments: &EndArguments) -> Result<(), Stop> {
+    // First of all: a process with several threads cannot change its user namespace.
+    let entered = namespace::enter(arguments.place);
+    let stop = StopSign::default();
+    let orders = read_orders(stop.clone());
+    match entered {
+        Ok(namespace) => answer(&Answer::Started { process: std::process::id(), namespace }),
+        Err(error) => answer(&Answer::Failed(error.to_string())),
+    }
+    let mut worker = Worker { measurements: BTreeMap::new(), buffers: Buffers::default(), stop };
+    while let Ok(order) = orders.recv() {
+        match worker.carry_out(order) {
+            Ok(reply) => answer(&reply),
+            Err(error) => answer(&Answer::Failed(error.to_string())),
+        }
+    }
+    Ok(())
+}
+
+/// Orders as they come in, except those to stop, which raise the sign at once.
+fn read_orders(stop: StopSign) -> Receiver<Order> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            match serde_json::from_str(&line) {
+                Ok(Order::Stop) => stop.set(true),
+                Ok(order) => {
+                    stop.set(false);
+                    if sender.send(order).is_err() {
+                        break;
+                    }
+                }
+                Err(error) => answer(&Answer::Failed(format!("an order that cannot be read: {error}: {line}"))),
+            }
+        }
+        // The coordinator is gone, whatever this end is just doing.
+        std::process::exit(0);
+    });
+    receiver
+}
+
+fn answer(answer: &Answer) {
+    let line = serde_json::to_string(answer).unwrap_or_else(|error| format!("{{\"Failed\":\"{error}\"}}"));
+    // Nobody to tell that nobody listens: the end of standard input ends this process.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+struct Worker {
+    measurements: BTreeMap<Subject, (Role, Box<dyn Measurement>)>,
+    buffers: Buffers,
+    stop: StopSign,
+}
+
+impl Worker {
+    fn carry_out(&mut self, order: Order) -> Result<Answer, Stop> {
+        match order {
+            Order::Network(link) => namespace::configure(&link).map(|()| Answer::Done),
+            Order::Prepare(subject, settings) => {
+                let measurement: Box<dyn Measurement> = match subject {
+                    Subject::BareUdp => bare_udp::prepare(&settings, &mut self.buffers)?,
+                    Subject::BareUdpPingPong => bare_udp::prepare_ping_pong(&settings)?,
+                    Subject::Tcp => tcp::prepare(&settings, &mut self.buffers)?,
+                    Subject::UcWrite | Subject::RcWrite | Subject::RcSendPingPong => {
+                        softnic::prepare(subject, &settings, &mut self.buffers)?
+                    }
+                };
+                let contact = measurement.contact();
+                self.measurements.insert(subject, (settings.role, measurement));
+                Ok(Answer::Contact(contact))
+            }
+            Order::Connect(subject, peer) => self.measurement(subject)?.1.connect(&peer).map(|()| Answer::Done),
+            Order::Run { subject, milliseconds } => {
+                let stop = self.stop.clone();
+                let (role, measurement) = self.measurement(subject)?;
+                if *role == Role::Receiver {
+                    answer(&Answer::Running);
+                }
+                measurement.run(Duration::from_millis(milliseconds), &stop).map(Answer::Outcome)
+            }
+            Order::Stop => Ok(Answer::Done), // Never gets here: see `read_orders`.
+        }
+    }
+
+    fn measurement(&mut self, subject: Subject) -> Result<&mut (Role, Box<dyn Measurement>), Stop> {
+        let not_prepared = || Stop::Failed(format!("{} was not prepared", subject.name()));
+        self.measurements.get_mut(&subject).ok_or_else(not_prepared)
+    }
+}
+
+/// The memory that measurements over plain sockets send from and receive into, shared by them, because they take turns.
+#[derive(Default)]
+pub(super) struct Buffers {
+    plain: Option<SharedBuffer>,
+    nic: Option<Nic>,
+}
+
+/// Bytes that several measurements use in turns.
+pub(super) type SharedBuffer = std::rc::Rc<std::cell::RefCell<Vec<u8>>>;
+
+impl Buffers {
+    /// The memory, made when it is first asked for. Not zeros, of which there would be only one page.
+    pub(super) fn plain(&mut self, byte_count: usize) -> SharedBuffer {
+        let make = || SharedBuffer::new(vec![0x5a; byte_count].into());
+        self.plain.get_or_insert_with(make).clone()
+    }
+
+    /// The device, with memory of its own, opened when it is first asked for.
+    pub(super) fn nic(&mut self, settings: &Settings) -> Result<&Nic, Stop> {
+        if self.nic.is_none() {
+            self.nic = Some(softnic::open(settings)?);
+        }
+        self.nic.as_ref().ok_or_else(|| Stop::Failed("the device is not open".to_owned()))
+    }
+}

@@ -1,0 +1,142 @@
+//! What the coordinator and the two ends say to each other: one line of JSON each, over the pipes of the end's standard
+//! input and output.
+//!
+//! ```text
+//!   end → coordinator    Started                      in its namespace, waiting for orders
+//!   coordinator → end    Network          → Done      the link between the two ends
+//!                        Prepare          → Contact   sockets and buffers of one measurement
+//!                        Connect          → Done      to the other end's contact
+//!                        Run (receiver)   → Running   now the sender is told to run
+//!                        Run (sender)     → Outcome   after the round's time
+//!                        Stop (receiver)  → Outcome
+//! ```
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Subject {
+    /// UDP with segmentation and receive offload and nothing else: the limit of everything that is carried by it.
+    BareUdp,
+    /// The kernel's TCP.
+    Tcp,
+    /// UC WRITEs of 1 MiB, counted by the receiver.
+    UcWrite,
+    /// RC WRITEs of 1 MiB, counted when they complete.
+    RcWrite,
+    /// A datagram back and forth.
+    BareUdpPingPong,
+    /// RC SENDs of 2 bytes back and forth.
+    RcSendPingPong,
+}
+
+impl Subject {
+    pub(super) const BANDWIDTH: [Subject; 4] = [Subject::BareUdp, Subject::Tcp, Subject::UcWrite, Subject::RcWrite];
+    pub(super) const LATENCY: [Subject; 2] = [Subject::BareUdpPingPong, Subject::RcSendPingPong];
+
+    /// As it stands in the report.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Subject::BareUdp => "bare-udp",
+            Subject::Tcp => "tcp",
+            Subject::UcWrite => "uc-write",
+            Subject::RcWrite => "rc-write",
+            Subject::BareUdpPingPong => "bare_udp",
+            Subject::RcSendPingPong => "rc_send",
+        }
+    }
+}
+
+/// Which end this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Role {
+    /// Sends, or begins the ping-pong.
+    Sender,
+    /// Receives, or answers.
+    Receiver,
+}
+
+/// What does not change from measurement to measurement.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Settings {
+    pub(super) role: Role,
+    /// This end's address.
+    pub(super) address: IpAddr,
+    /// The other end's.
+    pub(super) peer: IpAddr,
+    /// Payload of a full packet.
+    pub(super) payload_bytes: u32,
+    /// Each end cycles through buffers of this many bytes altogether.
+    pub(super) buffer_bytes: usize,
+    /// Asked of the kernel for each UDP socket that receives.
+    pub(super) receive_buffer_bytes: usize,
+    /// Asked of the kernel for each UDP socket that sends.
+    pub(super) send_buffer_bytes: usize,
+}
+
+/// From the coordinator to an end.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// Make the link: with a peer, create both sides of it; in any case configure this side.
+    Network(Link),
+    Prepare(Subject, Settings),
+    Connect(Subject, Contact),
+    Run {
+        subject: Subject,
+        milliseconds: u64,
+    },
+    Stop,
+}
+
+/// One side of the link between the ends.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Link {
+    /// The process in whose namespace the other side goes; `None` when it has been made already.
+    pub(super) create_towards: Option<u32>,
+    pub(super) address: IpAddr,
+    pub(super) mtu: u32,
+}
+
+/// How the other end reaches a measurement's counterpart.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Contact {
+    /// Of a socket.
+    pub(super) socket: Option<SocketAddr>,
+    /// Of queue pairs.
+    pub(super) verbs: Option<crate::perf::connection::Contact>,
+}
+
+/// What one end saw of one round.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Outcome {
+    /// Payload that was sent (by a sender) or has arrived (at a receiver) while the clock ran.
+    pub(super) payload_bytes: u64,
+    /// Payload that started a receiver's clock, and so does not count.
+    pub(super) early_bytes: u64,
+    /// Packets of it, where this end can know.
+    pub(super) packets: u64,
+    /// From the first to the last of it.
+    pub(super) nanoseconds: u64,
+    /// Processor time spent on it.
+    pub(super) processor_nanoseconds: u64,
+    /// Round trip times.
+    pub(super) round_trips_nanoseconds: Vec<u32>,
+}
+
+/// From an end to the coordinator.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Started {
+        process: u32,
+        namespace: super::namespace::Kind,
+    },
+    Done,
+    Contact(Contact),
+    Running,
+    Outcome(Outcome),
+    /// What went wrong.
+    Failed(String),
+}

@@ -1,0 +1,140 @@
+//! The kernel's TCP: what a program without RDMA would use. Large writes, the kernel's own choice of buffers.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::MESSAGE_BYTES;
+use super::end::{Buffers, Measurement, SharedBuffer, StopSign};
+use super::orders::{Contact, Outcome, Role, Settings};
+use crate::perf::processor;
+use crate::perf::stop::Stop;
+
+/// How long a receiver waits for bytes before it looks whether it is to stop.
+const READ_PATIENCE: Duration = Duration::from_millis(5);
+
+/// Sender or receiver of a stream.
+pub(super) fn prepare(settings: &Settings, buffers: &mut Buffers) -> Result<Box<dyn Measurement>, Stop> {
+    let buffer = buffers.plain(settings.buffer_bytes);
+    match settings.role {
+        Role::Sender => Ok(Box::new(Sender { stream: None, buffer, at: 0, rest: 0 })),
+        Role::Receiver => {
+            let address = settings.address;
+            let listener = TcpListener::bind((address, 0))
+                .map_err(|error| Stop::missing(format!("cannot listen on a TCP port of {address}"), error))?;
+            Ok(Box::new(Receiver { listener, stream: None, buffer, at: 0 }))
+        }
+    }
+}
+
+struct Sender {
+    stream: Option<TcpStream>,
+    buffer: SharedBuffer,
+    at: usize,
+    rest: usize,
+}
+
+impl Measurement for Sender {
+    fn contact(&self) -> Contact {
+        Contact::default()
+    }
+
+    fn connect(&mut self, peer: &Contact) -> Result<(), Stop> {
+        let peer = peer.socket.ok_or_else(|| Stop::Failed("the other end has no TCP socket".to_owned()))?;
+        let stream = TcpStream::connect(peer);
+        self.stream = Some(stream.map_err(|error| Stop::failed(format!("cannot connect to {peer} by TCP"), error))?);
+        Ok(())
+    }
+
+    fn run(&mut self, duration: Duration, _stop: &StopSign) -> Result<Outcome, Stop> {
+        let stream = self.stream.as_mut().ok_or_else(|| Stop::Failed("TCP is not connected".to_owned()))?;
+        let buffer = self.buffer.borrow();
+        let used = processor::time_used();
+        let begin = Instant::now();
+        let mut payload_bytes = 0;
+        while begin.elapsed() < duration {
+            if self.rest == 0 {
+                self.rest = MESSAGE_BYTES;
+                if self.at + MESSAGE_BYTES > buffer.len() {
+                    self.at = 0;
+                }
+            }
+            match stream.write(&buffer[self.at..self.at + self.rest]) {
+                Ok(written) => {
+                    self.at += written;
+                    self.rest -= written;
+                    payload_bytes += written as u64;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(Stop::failed("cannot send by TCP", error)),
+            }
+        }
+        Ok(Outcome {
+            payload_bytes,
+            nanoseconds: begin.elapsed().as_nanos() as u64,
+            processor_nanoseconds: (processor::time_used() - used).as_nanos() as u64,
+            ..Outcome::default()
+        })
+    }
+}
+
+struct Receiver {
+    listener: TcpListener,
+    stream: Option<TcpStream>,
+    buffer: SharedBuffer,
+    at: usize,
+}
+
+impl Measurement for Receiver {
+    fn contact(&self) -> Contact {
+        Contact { socket: self.listener.local_addr().ok(), verbs: None }
+    }
+
+    /// The sender has connected when the receiver is told to.
+    fn connect(&mut self, _peer: &Contact) -> Result<(), Stop> {
+        let failed = |error| Stop::failed("cannot accept a TCP connection", error);
+        let (stream, _) = self.listener.accept().map_err(failed)?;
+        stream.set_read_timeout(Some(READ_PATIENCE)).map_err(failed)?;
+        self.stream = Some(stream);
+        Ok(())
+    }
+
+    fn run(&mut self, _duration: Duration, stop: &StopSign) -> Result<Outcome, Stop> {
+        let stream = self.stream.as_mut().ok_or_else(|| Stop::Failed("TCP is not connected".to_owned()))?;
+        let mut buffer = self.buffer.borrow_mut();
+        let mut outcome = Outcome::default();
+        let mut first = None;
+        let mut last = Instant::now();
+        let mut used = processor::time_used();
+        loop {
+            if self.at + MESSAGE_BYTES > buffer.len() {
+                self.at = 0;
+            }
+            match stream.read(&mut buffer[self.at..self.at + MESSAGE_BYTES]) {
+                Ok(0) => return Err(Stop::Failed("the sender has closed the TCP connection".to_owned())),
+                Ok(byte_count) => {
+                    last = Instant::now();
+                    if first.is_none() {
+                        // The clock starts when the first bytes are here.
+                        (first, used) = (Some(last), processor::time_used());
+                        outcome.early_bytes = byte_count as u64;
+                        continue;
+                    }
+                    outcome.payload_bytes += byte_count as u64;
+                    self.at += byte_count;
+                }
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) =>
+                {
+                    if stop.is_up() {
+                        break;
+                    }
+                }
+                Err(error) => return Err(Stop::failed("cannot receive by TCP", error)),
+            }
+        }
+        outcome.nanoseconds = first.map_or(0, |first| last.duration_since(first).as_nanos() as u64);
+        outcome.processor_nanoseconds = (processor::time_used() - used).as_nanos() as u64;
+        Ok(outcome)
+    }
+}

@@ -1,0 +1,306 @@
+//! Queue pairs from one end to the other: made, told of each other, and the memory that they work on.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use longhaul_verbs::{
+    Access, AddressHandle, CompletionQueue, CompletionStatus, Device, Gid, MemoryRegion, Mtu, PathAttributes,
+    ProtectionDomain, QueuePair, QueuePairAttributes, QueuePairLimits, QueuePairNumber, QueuePairOptions, RemoteMemory,
+    ScatterGatherEntry, SendRequest, Transport, WorkCompletion,
+};
+use serde::{Deserialize, Serialize};
+
+use super::stop::Stop;
+
+/// Bytes at the start of a datagram's receive that hold the global route header.
+pub(crate) const GRH_BYTES: usize = 40;
+/// The key that datagrams of a measurement carry.
+const QUEUE_KEY: u32 = 0x1111_1111;
+/// Receiver-not-ready timer of 0.64 ms, as the specification encodes it.
+const NOT_READY_TIMER: u8 = 12;
+/// Try again for ever while the receiver is not ready: it will be.
+const NOT_READY_RETRIES: u8 = 7;
+/// Times to send again before the peer is given up.
+const RETRIES: u8 = 7;
+/// Completions of all queue pairs of a group together, at most. With more queue pairs each has shorter queues.
+const COMPLETIONS_MAX: u32 = 1 << 20;
+/// Messages lie at multiples of this: a cache line, so that they do not share one.
+const ALIGNMENT: usize = 64;
+
+/// The transport, by the name that perftest users know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+pub(crate) enum Connection {
+    /// Reliable connection
+    #[value(name = "RC", alias = "rc")]
+    Rc,
+    /// Unreliable connection: nothing is repeated
+    #[value(name = "UC", alias = "uc")]
+    Uc,
+    /// Unreliable datagrams: single packets
+    #[value(name = "UD", alias = "ud")]
+    Ud,
+}
+
+impl Connection {
+    pub(crate) const fn transport(self) -> Transport {
+        match self {
+            Connection::Rc => Transport::ReliableConnection,
+            Connection::Uc => Transport::UnreliableConnection,
+            Connection::Ud => Transport::UnreliableDatagram,
+        }
+    }
+
+    pub(crate) const fn is_reliable(self) -> bool {
+        matches!(self, Connection::Rc)
+    }
+}
+
+/// What a group is made with.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupOptions {
+    pub(crate) connection: Connection,
+    pub(crate) queue_pairs: u32,
+    /// Requests in each send queue.
+    pub(crate) send_depth: u32,
+    /// Requests in each receive queue.
+    pub(crate) receive_depth: u32,
+    /// Acknowledgement time-out, 4.096 µs · 2^n.
+    pub(crate) timeout: u8,
+    /// Row of the GID table.
+    pub(crate) gid_index: u8,
+    /// First packet sequence numbers follow from it.
+    pub(crate) seed: u64,
+}
+
+/// How the other end reaches a group.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Contact {
+    pub(crate) address: IpAddr,
+    pub(crate) udp_port: u16,
+    /// Payload of a packet that this end's route carries.
+    pub(crate) mtu_bytes: u32,
+    /// Number and first packet sequence number of each queue pair.
+    pub(crate) queue_pairs: Vec<(u32, u32)>,
+    pub(crate) memory_address: u64,
+    pub(crate) memory_key: u32,
+    pub(crate) memory_bytes: u64,
+}
+
+/// Registered memory, divided into slots for messages of one size.
+#[derive(Clone)]
+pub(crate) struct Slots {
+    region: Rc<MemoryRegion>,
+    stride_bytes: usize,
+    count: usize,
+}
+
+impl Slots {
+    /// As many slots as fit; at least one does. A slot has room for the header of a datagram, if there is one.
+    pub(crate) fn new(group: &Group, message_bytes: usize) -> Self {
+        let region = group.region.clone();
+        let stride_bytes = (message_bytes + group.header_bytes()).next_multiple_of(ALIGNMENT);
+        let count = region.len() / stride_bytes;
+        assert!(count > 0, "a region of {} bytes holds a message of {message_bytes}", region.len());
+        Slots { region, stride_bytes, count }
+    }
+
+    pub(crate) const fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+
+    /// Where a slot begins. Numbers go round.
+    pub(crate) const fn offset(&self, number: u64) -> usize {
+        (number % self.count as u64) as usize * self.stride_bytes
+    }
+
+    /// The first bytes of a slot.
+    pub(crate) fn entry(&self, number: u64, byte_count: usize) -> ScatterGatherEntry {
+        let offset = self.offset(number);
+        self.region.entry(offset..offset + byte_count)
+    }
+}
+
+/// The peer, once it is known.
+struct Peer {
+    memory: RemoteMemory,
+    /// Datagrams: the way there and the numbers there.
+    datagrams: Option<(AddressHandle, Vec<QueuePairNumber>)>,
+}
+
+/// Queue pairs of one kind to one peer, with one completion queue.
+pub(crate) struct Group {
+    pub(crate) options: GroupOptions,
+    pub(crate) completions: CompletionQueue,
+    pub(crate) queue_pairs: Vec<QueuePair>,
+    pub(crate) region: Rc<MemoryRegion>,
+    _domain: ProtectionDomain,
+    peer: Option<Peer>,
+}
+
+/// Memory that a group can work on, touched, so that each page is there.
+pub(crate) fn register(domain: &ProtectionDomain, byte_count: usize) -> Result<Rc<MemoryRegion>, Stop> {
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let region = domain.register(vec![0x5a; byte_count], access);
+    Ok(Rc::new(region.map_err(|error| Stop::missing(format!("cannot register {byte_count} bytes"), error))?))
+}
+
+impl Group {
+    /// Queue pairs that know of nobody yet.
+    pub(crate) fn create(
+        device: &Device,
+        domain: &ProtectionDomain,
+        region: &Rc<MemoryRegion>,
+        mut options: GroupOptions,
+    ) -> Result<Self, Stop> {
+        let most = device.attributes().map_err(|error| Stop::failed("cannot ask the device for its limits", error))?;
+        if options.queue_pairs > most.max_queue_pairs {
+            let text = format!(
+                "{} queue pairs, at most {} possible on this device",
+                options.queue_pairs, most.max_queue_pairs
+            );
+            return Err(Stop::Usage(text));
+        }
+        let each_max = (COMPLETIONS_MAX / options.queue_pairs / 2).max(2);
+        options.send_depth = options.send_depth.min(most.max_work_requests).min(each_max);
+        options.receive_depth = options.receive_depth.min(most.max_work_requests).min(each_max);
+        let entries = options.queue_pairs * (options.send_depth + options.receive_depth);
+        let failed = |error| Stop::failed("cannot create a queue", error);
+        let completions =
+            device.create_completion_queue(entries.min(most.max_completion_queue_entries)).map_err(failed)?;
+        let limits = QueuePairLimits {
+            send_requests: options.send_depth,
+            receive_requests: options.receive_depth,
+            send_entries: 1,
+            receive_entries: 1,
+            inline_bytes: most.max_inline_bytes.min(64),
+        };
+        let queue_pair_options = QueuePairOptions { limits, signal_all: false, shared_receive_queue: None };
+        let transport = options.connection.transport();
+        let queue_pairs: Result<Vec<_>, _> = (0..options.queue_pairs)
+            .map(|_| domain.create_queue_pair(transport, &completions, &completions, &queue_pair_options))
+            .collect();
+        let queue_pairs = queue_pairs.map_err(failed)?;
+        for queue_pair in &queue_pairs {
+            let attributes = match options.connection {
+                Connection::Ud => QueuePairAttributes::init_datagram(QUEUE_KEY),
+                Connection::Rc | Connection::Uc => QueuePairAttributes::init_connected(Access::REMOTE_WRITE),
+            };
+            queue_pair.modify(&attributes).map_err(|error| Stop::failed("cannot initialize a queue pair", error))?;
+        }
+        Ok(Group { options, completions, queue_pairs, region: region.clone(), _domain: domain.clone(), peer: None })
+    }
+
+    /// The first sequence number that a queue pair sends.
+    fn first_psn(&self, index: usize) -> u32 {
+        let mixed = (self.options.seed ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 40) as u32
+    }
+
+    /// What the other end has to know.
+    pub(crate) fn contact(&self, address: IpAddr, udp_port: u16, mtu: Mtu) -> Contact {
+        let numbers = self.queue_pairs.iter().enumerate();
+        Contact {
+            address,
+            udp_port,
+            mtu_bytes: mtu.byte_count(),
+            queue_pairs: numbers.map(|(index, pair)| (pair.number().value(), self.first_psn(index))).collect(),
+            memory_address: self.region.address(),
+            memory_key: self.region.remote_key(),
+            memory_bytes: self.region.len() as u64,
+        }
+    }
+
+    /// Connects each queue pair with its counterpart.
+    pub(crate) fn connect(&mut self, peer: &Contact, mtu: Mtu) -> Result<(), Stop> {
+        if peer.queue_pairs.len() != self.queue_pairs.len() {
+            let (ours, theirs) = (self.queue_pairs.len(), peer.queue_pairs.len());
+            return Err(Stop::Failed(format!("expected {ours} queue pairs of the peer, came {theirs}")));
+        }
+        let path = PathAttributes {
+            source_gid_index: self.options.gid_index,
+            udp_port: peer.udp_port,
+            ..PathAttributes::to(Gid::from_ip(peer.address))
+        };
+        let failed = |error| Stop::failed(format!("cannot connect to {} port {}", peer.address, peer.udp_port), error);
+        let numbers: Vec<_> = peer.queue_pairs.iter().map(|(number, _)| QueuePairNumber::new(*number)).collect();
+        for (index, queue_pair) in self.queue_pairs.iter().enumerate() {
+            let receive = QueuePairAttributes::ready_to_receive(path, mtu, numbers[index], peer.queue_pairs[index].1);
+            let send = QueuePairAttributes::ready_to_send(self.first_psn(index));
+            let (receive, send) = match self.options.connection {
+                Connection::Rc => (
+                    receive.reliable_receive(0, NOT_READY_TIMER),
+                    send.reliable_send(self.options.timeout, RETRIES, NOT_READY_RETRIES, 0),
+                ),
+                Connection::Uc => (receive, send),
+                Connection::Ud => (QueuePairAttributes::to_state(longhaul_verbs::QueuePairState::ReadyToReceive), send),
+            };
+            queue_pair.modify(&receive).map_err(failed)?;
+            queue_pair.modify(&send).map_err(failed)?;
+        }
+        let datagrams = match self.options.connection {
+            Connection::Ud => {
+                let handle = self._domain.create_address_handle(&path);
+                let handle = handle.map_err(|error| Stop::failed("cannot make an address handle", error))?;
+                Some((handle, numbers))
+            }
+            Connection::Rc | Connection::Uc => None,
+        };
+        let memory = RemoteMemory { address: peer.memory_address, key: peer.memory_key };
+        self.peer = Some(Peer { memory, datagrams });
+        Ok(())
+    }
+
+    /// A place in the peer's memory.
+    pub(crate) fn remote(&self, offset: usize) -> RemoteMemory {
+        let memory = self.peer.as_ref().map(|peer| peer.memory).unwrap_or_default();
+        RemoteMemory { address: memory.address.wrapping_add(offset as u64), key: memory.key }
+    }
+
+    /// The request, with a datagram's destination where one is needed.
+    pub(crate) fn addressed<'a>(&'a self, index: usize, request: SendRequest<'a>) -> SendRequest<'a> {
+        match &self.peer {
+            Some(Peer { datagrams: Some((handle, numbers)), .. }) => {
+                request.to(handle.destination(numbers[index], QUEUE_KEY))
+            }
+            _ => request,
+        }
+    }
+
+    /// Bytes that a receive must have before the message.
+    pub(crate) const fn header_bytes(&self) -> usize {
+        match self.options.connection {
+            Connection::Ud => GRH_BYTES,
+            Connection::Rc | Connection::Uc => 0,
+        }
+    }
+
+    /// Takes completions; a failed one is an error that says what to do.
+    pub(crate) fn poll<'a>(&self, room: &'a mut [WorkCompletion]) -> Result<&'a [WorkCompletion], Stop> {
+        let count = self.completions.poll(room).map_err(|error| Stop::failed("cannot poll completions", error))?;
+        let taken = &room[..count];
+        match taken.iter().find(|completion| !completion.is_success()) {
+            Some(completion) => Err(failure(completion)),
+            None => Ok(taken),
+        }
+    }
+}
+
+/// What a failed completion means to the user.
+fn failure(completion: &WorkCompletion) -> Stop {
+    let meaning = match completion.status {
+        CompletionStatus::RetryExceededError => {
+            "the peer did not answer: it is gone, or the network loses too much (try -u for a longer time-out)"
+        }
+        CompletionStatus::ReceiverNotReadyRetryExceededError => "the peer posts no receives",
+        CompletionStatus::RemoteAccessError => "the peer refused the key, the range or the access",
+        CompletionStatus::LocalLengthError => "a message is longer than the receive, or than the transport allows",
+        CompletionStatus::FlushedError => "the queue pair was in the error state already",
+        _ => "the queue pair failed",
+    };
+    let (status, queue_pair) = (completion.status, completion.queue_pair);
+    Stop::Failed(format!("queue pair {queue_pair:?} completed a request with {status:?}: {meaning}"))
+}

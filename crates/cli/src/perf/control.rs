@@ -1,0 +1,195 @@
+//! What two ends tell each other besides the measurement: lines of JSON over TCP, as perftest's ends exchange their queue
+//! pairs. The first line of either end names the version.
+//!
+//! ```text
+//!   client → server    Hello             what is to be measured
+//!   server → client    Contact           queue pairs and memory
+//!   client → server    Contact
+//!   server → client    Ready             connected
+//!   client → server    Run               one size                      again for each size
+//!   server → client    Running           receives are posted
+//!   client → server    Stop              so many messages were sent
+//!   server → client    Received          what has arrived
+//! ```
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{IpAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use serde::{Deserialize, Serialize};
+
+use super::connection::{Connection, Contact};
+use super::stop::Stop;
+use super::stream::{Received, Run};
+
+/// The version of this exchange. It changes when older programs could not take part.
+pub(crate) const VERSION: u32 = 1;
+/// The longest line: room for a quarter of a million queue pairs.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+/// Lines that wait to be read; there is never more than one by the protocol.
+const LINES_MAX: usize = 4;
+/// Seconds without any answer from the other host before it is asked whether it is there, then again and again.
+const KEEPALIVE_SECONDS: u32 = 5;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Test {
+    /// Bandwidth of WRITEs
+    WriteBw,
+    /// Latency of WRITEs
+    WriteLat,
+    /// Bandwidth of SENDs
+    SendBw,
+    /// Latency of SENDs
+    SendLat,
+}
+
+/// What both ends have to know of a measurement. The client decides.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) test: Test,
+    pub(crate) connection: Connection,
+    pub(crate) queue_pairs: u32,
+    pub(crate) message_bytes_max: u32,
+    pub(crate) send_depth: u32,
+    pub(crate) receive_depth: u32,
+    pub(crate) timeout: u8,
+    /// Of all queue pairs of an end together.
+    pub(crate) rate_bits_per_second: Option<u64>,
+    pub(crate) verify_seed: Option<u64>,
+}
+
+/// From the client.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Request {
+    Hello {
+        version: u32,
+        /// The address that the client has, and the one that it believes the server to have. Addresses that
+        /// differ from what the server sees show that somebody in between changes them.
+        client: IpAddr,
+        server: IpAddr,
+        plan: Plan,
+    },
+    Contact(Contact),
+    Run(Run),
+    /// The messages of the run, by number: so many from the first.
+    Stop {
+        first: u64,
+        count: u64,
+    },
+}
+
+/// From the server.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    Contact {
+        version: u32,
+        contact: Contact,
+    },
+    Ready,
+    Running,
+    Received(Received),
+    /// It cannot or will not.
+    Refused {
+        version: u32,
+        reason: String,
+    },
+}
+
+/// One end of the TCP connection. A thread reads it all the time, so that news of the other end reach a loop that polls.
+pub(crate) struct Control {
+    stream: TcpStream,
+    lines: Receiver<String>,
+    waiting: Arc<AtomicUsize>,
+    gone: Arc<AtomicBool>,
+}
+
+impl Control {
+    pub(crate) fn new(stream: TcpStream) -> Result<Self, Stop> {
+        let failed = |error| Stop::failed("cannot use the TCP connection", error);
+        stream.set_nodelay(true).map_err(failed)?;
+        // A host that loses its power says nothing; without this the other end would wait for ever.
+        let _ = setsockopt(&stream, sockopt::KeepAlive, &true);
+        let _ = setsockopt(&stream, sockopt::TcpKeepIdle, &KEEPALIVE_SECONDS);
+        let _ = setsockopt(&stream, sockopt::TcpKeepInterval, &KEEPALIVE_SECONDS);
+        let _ = setsockopt(&stream, sockopt::TcpKeepCount, &3);
+        let reading = stream.try_clone().map_err(failed)?;
+        let (sender, lines) = sync_channel(LINES_MAX);
+        let (waiting, gone) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (waiting_here, gone_here) = (waiting.clone(), gone.clone());
+        std::thread::spawn(move || {
+            let mut reader = BufReader::new(reading);
+            loop {
+                let mut line = String::new();
+                let read = reader.by_ref().take(LINE_BYTES_MAX).read_line(&mut line);
+                if !matches!(read, Ok(1..)) || !line.ends_with('\n') {
+                    break;
+                }
+                waiting_here.fetch_add(1, Ordering::Release);
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+            gone_here.store(true, Ordering::Release);
+        });
+        Ok(Control { stream, lines, waiting, gone })
+    }
+
+    /// Whether the other end has closed the connection or vanished.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// Whether a line waits, or none will ever come: time to look.
+    pub(crate) fn has_news(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0 || self.is_gone()
+    }
+
+    pub(crate) fn send(&mut self, message: &impl Serialize) -> Result<(), Stop> {
+        let mut line = serde_json::to_string(message).map_err(|error| Stop::failed("cannot write a message", error))?;
+        line.push('\n');
+        let sent = self.stream.write_all(line.as_bytes());
+        sent.map_err(|error| Stop::failed("the other end is gone", error))
+    }
+
+    /// The next message; `None` waits as long as the other end is there.
+    pub(crate) fn receive<T: for<'a> Deserialize<'a>>(&self, patience: Option<Duration>) -> Result<T, Stop> {
+        let received = match patience {
+            Some(patience) => self.lines.recv_timeout(patience),
+            None => self.lines.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        let line = received.map_err(|error| match error {
+            RecvTimeoutError::Timeout => Stop::Failed("the other end has not answered in time".to_owned()),
+            RecvTimeoutError::Disconnected => Stop::Failed("the other end has closed the connection".to_owned()),
+        })?;
+        self.waiting.fetch_sub(1, Ordering::Release);
+        serde_json::from_str(&line).map_err(|error| not_ours(&line, &error))
+    }
+}
+
+/// Somebody speaks another version, or another language altogether.
+fn not_ours(line: &str, error: &serde_json::Error) -> Stop {
+    let line: String = line.trim().chars().take(80).collect();
+    let theirs: Option<String> =
+        line.split("\"version\":").nth(1).map(|rest| rest.chars().take_while(char::is_ascii_digit).collect());
+    match theirs {
+        Some(version) if version != VERSION.to_string() => Stop::Failed(different_versions(&version)),
+        _ => Stop::Failed(format!(
+            "expected version {VERSION} of longhaul perf's exchange, came \"{line}\" ({error}); \
+             is the other end a `longhaul perf`? perftest's own programs speak another language"
+        )),
+    }
+}
+
+/// What to say when the versions differ.
+pub(crate) fn different_versions(theirs: &str) -> String {
+    format!(
+        "expected version {VERSION} of longhaul perf's exchange, came version {theirs}: use the same release at both ends"
+    )
+}

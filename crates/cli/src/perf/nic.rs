@@ -1,0 +1,72 @@
+//! The device that measurements run on.
+
+use std::io::Read as _;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use longhaul_softnic::Config;
+use longhaul_softnic::udp::{UdpConfig, UdpDevice};
+use longhaul_verbs::{MemoryRegion, Mtu, ProtectionDomain};
+
+use super::connection::{Group, GroupOptions, register};
+use super::stop::Stop;
+
+/// An open device with memory to measure with.
+pub(crate) struct Nic {
+    pub(crate) device: UdpDevice,
+    domain: ProtectionDomain,
+    region: Rc<MemoryRegion>,
+}
+
+impl Nic {
+    /// Opens the software RNIC at an address. Warnings go to standard error.
+    pub(crate) fn open(
+        addresses: &[IpAddr],
+        rate_bits_per_second: Option<u64>,
+        udp: UdpConfig,
+        buffer_bytes: usize,
+    ) -> Result<Self, Stop> {
+        let mut config = Config::new("softnic", addresses.to_vec(), random()?);
+        config.default_rate_bits_per_second = rate_bits_per_second;
+        let opened = UdpDevice::open(config, udp);
+        let device =
+            opened.map_err(|error| Stop::Missing(format!("cannot open the device: {}", with_sources(&error))))?;
+        for warning in device.warnings() {
+            eprintln!("warning: {warning}");
+        }
+        let domain = device.verbs().allocate_protection_domain();
+        let domain = domain.map_err(|error| Stop::failed("cannot allocate a protection domain", error))?;
+        let region = register(&domain, buffer_bytes)?;
+        Ok(Nic { device, domain, region })
+    }
+
+    /// Queue pairs on the memory of this device.
+    pub(crate) fn create_group(&self, options: GroupOptions) -> Result<Group, Stop> {
+        Group::create(&self.device.verbs(), &self.domain, &self.region, options)
+    }
+
+    /// Payload of a packet that the port can carry.
+    pub(crate) fn mtu(&self) -> Result<Mtu, Stop> {
+        let port = self.device.verbs().port_attributes(1);
+        Ok(port.map_err(|error| Stop::failed("cannot ask the device for its MTU", error))?.active_mtu)
+    }
+}
+
+/// An error and what caused it, in one line.
+pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text += &format!(": {error}");
+        source = error.source();
+    }
+    text
+}
+
+/// The operating system's randomness.
+pub(crate) fn random<const BYTES: usize>() -> Result<[u8; BYTES], Stop> {
+    let mut bytes = [0; BYTES];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    read.map_err(|error| Stop::missing("cannot read /dev/urandom", error))?;
+    Ok(bytes)
+}

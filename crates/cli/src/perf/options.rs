@@ -1,0 +1,275 @@
+//! The options of `longhaul perf server` and `client`, with the names and defaults of perftest where it has them.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use longhaul_softnic::udp::{Impair, UdpConfig, UdpPortChoice};
+use longhaul_verbs::Mtu;
+
+use super::connection::Connection;
+use super::control::Test;
+use super::impairment;
+use super::nic;
+use super::stop::Stop;
+
+/// perftest's port for the exchange.
+pub(crate) const PORT: u16 = 18515;
+/// The largest message of `--all`, as in perftest.
+const ALL_BYTES_MAX: u32 = 1 << 23;
+/// The largest message.
+pub(crate) const MESSAGE_BYTES_MAX: u32 = 1 << 30;
+/// The only device so far.
+const DEVICE: &str = "softnic";
+
+/// What both ends of a measurement can be told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct EndOptions {
+    /// TCP port of the exchange
+    #[arg(short, long, value_name = "PORT", default_value_t = PORT)]
+    pub(crate) port: u16,
+
+    /// The device to use; `longhaul devices` lists them
+    #[arg(short = 'd', long = "ib-dev", visible_alias = "device", value_name = "DEVICE", default_value = DEVICE)]
+    device: String,
+
+    /// Local addresses of the device, its GID table; unless given, that of the TCP connection
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub(crate) address: Vec<IpAddr>,
+
+    /// Row of the GID table to use
+    #[arg(short = 'x', long = "gid-index", value_name = "INDEX", default_value_t = 0)]
+    pub(crate) gid_index: u8,
+
+    /// A bad network in process: loss=1%,delay=5ms,… (all names with `--impair help`)
+    #[arg(long, value_name = "PROFILE")]
+    impair: Option<String>,
+
+    /// Write every packet to a pcapng file
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
+
+    /// Print one line of JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl EndOptions {
+    /// Says what is wrong, before anything is opened.
+    pub(crate) fn check(&self) -> Result<(), Stop> {
+        if self.device != DEVICE {
+            return Err(Stop::Missing(format!("there is no device \"{}\" here; available: {DEVICE}", self.device)));
+        }
+        self.profile().map(|_| ())
+    }
+
+    fn profile(&self) -> Result<Option<longhaul_impair::Profile>, Stop> {
+        let Some(text) = &self.impair else {
+            return Ok(None);
+        };
+        if text == "help" {
+            return Err(Stop::Usage(impairment::HELP.to_owned()));
+        }
+        impairment::parse(text).map(Some).map_err(|error| Stop::Usage(format!("--impair: {error}")))
+    }
+
+    /// The addresses of the device: those given, or the one that leads to the peer.
+    pub(crate) fn addresses(&self, leads_to_peer: IpAddr) -> Result<Vec<IpAddr>, Stop> {
+        let addresses = if self.address.is_empty() { vec![leads_to_peer] } else { self.address.clone() };
+        if usize::from(self.gid_index) >= addresses.len() {
+            let (index, count) = (self.gid_index, addresses.len());
+            return Err(Stop::Usage(format!(
+                "-x {index}: the GID table has {count} rows, counted from 0; give more with --address"
+            )));
+        }
+        Ok(addresses)
+    }
+
+    /// How the device uses UDP.
+    pub(crate) fn udp_config(&self, udp_port: UdpPortChoice) -> Result<UdpConfig, Stop> {
+        let mut config = UdpConfig::default();
+        config.udp_port = udp_port;
+        config.impair = match self.profile()? {
+            Some(profile) => Some(Impair { profile, seed: u64::from_le_bytes(nic::random()?) }),
+            None => None,
+        };
+        config.capture = self.capture.clone();
+        Ok(config)
+    }
+}
+
+/// Wait for clients and measure with one after another
+///
+/// Two terminals, no root: `longhaul perf server` in one, `longhaul perf client 127.0.0.1` in the other.
+///
+/// The client decides what is measured. Without --address the exchange listens on all addresses of the host; the device
+/// opens only the one that the client came to.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServerArguments {
+    #[command(flatten)]
+    pub(crate) end: EndOptions,
+
+    /// End after one client
+    #[arg(long)]
+    pub(crate) once: bool,
+}
+
+/// Measure against a server
+///
+/// The server takes its options from the client, so that only the client needs any. Bandwidth of UC and UD counts what has
+/// arrived. Off this host sending is paced at 1 Gbit/s unless a rate is given.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ClientArguments {
+    /// Where the server runs
+    pub(crate) host: String,
+
+    /// What to measure
+    #[arg(value_enum, default_value = "write_bw")]
+    pub(crate) test: Test,
+
+    #[command(flatten)]
+    pub(crate) end: EndOptions,
+
+    /// Connection type
+    #[arg(short, long, value_enum, default_value = "RC")]
+    pub(crate) connection: Connection,
+
+    /// Bytes of a message [default: 65536 for bandwidth, 2 for latency]
+    #[arg(short, long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=i64::from(MESSAGE_BYTES_MAX)))]
+    size: Option<u32>,
+
+    /// All sizes from 2 to 2^23 bytes
+    #[arg(short, long, conflicts_with = "size")]
+    all: bool,
+
+    /// Messages on each queue pair [default: 5000 for bandwidth, 1000 for latency]
+    #[arg(short = 'n', long = "iters", value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    iterations: Option<u64>,
+
+    /// Run for this many seconds instead
+    #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with = "iterations",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) duration: Option<u32>,
+
+    /// Queue pairs (bandwidth)
+    #[arg(short, long = "qp", visible_alias = "qps", value_name = "NUMBER", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=1 << 18))]
+    pub(crate) queue_pairs: u32,
+
+    /// Messages in each send queue
+    #[arg(short, long, value_name = "NUMBER", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    pub(crate) tx_depth: u32,
+
+    /// Receives in each receive queue
+    #[arg(short, long, value_name = "NUMBER", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    pub(crate) rx_depth: u32,
+
+    /// Payload of a packet: 256, 512, 1024, 2048 or 4096 [default: the largest that the path carries]
+    #[arg(short, long, value_name = "BYTES", value_parser = mtu)]
+    pub(crate) mtu: Option<Mtu>,
+
+    /// Acknowledgement time-out, 4.096 µs · 2^N; 0 is never
+    #[arg(short = 'u', long = "qp-timeout", value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(0..=31))]
+    pub(crate) timeout: u8,
+
+    /// Send at most this many Gbit/s; 0 is unlimited [default: unlimited on this host, 1 off it]
+    #[arg(long = "rate_limit", visible_aliases = ["rate-limit", "rate"], value_name = "GBITS", value_parser = gbits)]
+    rate_limit: Option<f64>,
+
+    /// Report in Gbit/s instead of MiB/s
+    #[arg(long = "report_gbits", visible_alias = "report-gbits")]
+    pub(crate) report_gbits: bool,
+
+    /// Fill messages with a pattern and check what arrives; exit with status 1 when it differs
+    #[arg(long)]
+    pub(crate) verify: bool,
+}
+
+fn mtu(text: &str) -> Result<Mtu, String> {
+    let bytes: u32 = text.parse().map_err(|_| format!("expected a number, came \"{text}\""))?;
+    let fits = Mtu::ALL.into_iter().find(|mtu| mtu.byte_count() == bytes);
+    fits.ok_or_else(|| format!("expected 256, 512, 1024, 2048 or 4096, came {bytes}"))
+}
+
+fn gbits(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if rate == 0.0 || (0.000_001..=100_000.0).contains(&rate) => Ok(rate),
+        _ => Err("expected Gbit/s, between 0.000001 and 100000, or 0 for unlimited".to_owned()),
+    }
+}
+
+impl Test {
+    pub(crate) const fn is_latency(self) -> bool {
+        matches!(self, Test::WriteLat | Test::SendLat)
+    }
+
+    pub(crate) const fn is_write(self) -> bool {
+        matches!(self, Test::WriteBw | Test::WriteLat)
+    }
+
+    /// As on the command line.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Test::WriteBw => "write_bw",
+            Test::WriteLat => "write_lat",
+            Test::SendBw => "send_bw",
+            Test::SendLat => "send_lat",
+        }
+    }
+}
+
+impl ClientArguments {
+    /// Combinations that mean nothing.
+    pub(crate) fn check(&self) -> Result<(), Stop> {
+        self.end.check()?;
+        if self.connection == Connection::Ud && self.test.is_write() {
+            let text = "UD has no WRITEs; use send_bw or send_lat, or another connection type with -c";
+            return Err(Stop::Usage(text.to_owned()));
+        }
+        if self.test.is_latency() && self.queue_pairs > 1 {
+            return Err(Stop::Usage("latency is measured on one queue pair; leave -q out".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// The sizes of messages, one run each; datagrams are at most a packet.
+    pub(crate) fn sizes(&self, mtu: Mtu) -> Result<Vec<u32>, Stop> {
+        let most = if self.connection == Connection::Ud { mtu.byte_count() } else { u32::MAX };
+        if self.all {
+            let powers = (1..=ALL_BYTES_MAX.trailing_zeros()).map(|power| 1 << power);
+            return Ok(powers.filter(|&bytes| bytes <= most).collect());
+        }
+        match self.size {
+            Some(size) if size > most => {
+                Err(Stop::Usage(format!("-s {size}: UD messages are single packets, here of at most {most} bytes")))
+            }
+            Some(size) => Ok(vec![size]),
+            None => Ok(vec![self.default_size().min(most)]),
+        }
+    }
+
+    const fn default_size(&self) -> u32 {
+        if self.test.is_latency() { 2 } else { 65_536 }
+    }
+
+    /// The largest of the sizes, as far as it can be known before the path's MTU is.
+    pub(crate) fn message_bytes_max(&self) -> u32 {
+        let most = if self.connection == Connection::Ud { Mtu::Bytes4096.byte_count() } else { u32::MAX };
+        let wanted = if self.all { ALL_BYTES_MAX } else { self.size.unwrap_or(self.default_size()) };
+        wanted.min(most)
+    }
+
+    /// Messages on each queue pair.
+    pub(crate) fn iterations(&self) -> u64 {
+        self.iterations.unwrap_or(if self.test.is_latency() { 1000 } else { 5000 })
+    }
+
+    /// Bits a second of all queue pairs together, and whether that is the default for peers that are not on this host.
+    pub(crate) fn rate_bits_per_second(&self, is_peer_local: bool) -> (Option<u64>, bool) {
+        match self.rate_limit {
+            Some(0.0) => (None, false),
+            Some(gbits) => (Some((gbits * 1e9) as u64), false),
+            None if is_peer_local => (None, false),
+            None => (Some(1_000_000_000), true),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Latency: one message there and back, again and again, both ends polling.
+//!
+//! Messages have numbers, and the answer has the number of its message. With SENDs over UC and UD it is the immediate; over
+//! RC nothing is lost, so counting is enough; with WRITEs, where the receiver is not told of anything and looks at its
+//! memory, it is the message's last byte, as in perftest.
+
+use std::time::{Duration, Instant};
+
+use longhaul_verbs::{ReceiveRequest, SendFlags, SendOperation, SendRequest, WorkCompletion};
+
+use super::connection::Group;
+use super::pattern::Pattern;
+use super::stop::Stop;
+use super::stream::{Bound, Operation, Run};
+
+/// Without reliability: a message that has not come back after this long was lost, on either way.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// Every so many sends one is signalled, which frees its predecessors' places in the send queue.
+const SIGNAL_EVERY: u64 = 16;
+/// Messages up to this size are copied while they are posted, as perftest does it.
+const INLINE_BYTES: usize = 64;
+/// Set in the id of receives.
+const RECEIVE: u64 = 1 << 63;
+/// Polls between two looks at the clock, or at whether to stop.
+const LOOK_EVERY: u32 = 32;
+
+/// What the end that begins saw.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RoundTrips {
+    pub(crate) nanoseconds: Vec<u32>,
+    pub(crate) lost: u64,
+    pub(crate) elapsed: Duration,
+    /// The first contents that were wrong.
+    pub(crate) mismatch: Option<String>,
+}
+
+/// Either end.
+pub(crate) struct PingPong {
+    group: Group,
+    /// Number of the next message; goes on from run to run.
+    next: u64,
+    posted: u64,
+    /// Sends that hold a place in the send queue.
+    in_queue: u64,
+    scratch: Vec<u8>,
+    mismatch: Option<String>,
+}
+
+impl PingPong {
+    pub(crate) fn new(group: Group) -> Self {
+        PingPong { group, next: 0, posted: 0, in_queue: 0, scratch: Vec::new(), mismatch: None }
+    }
+
+    pub(crate) fn group(&mut self) -> &mut Group {
+        &mut self.group
+    }
+
+    /// Posts the receives. To be called once, after connecting and before the peer sends.
+    pub(crate) fn start(&self, message_bytes_max: usize) -> Result<(), Stop> {
+        for _ in 0..self.group.options.receive_depth {
+            self.post_receive(message_bytes_max)?;
+        }
+        Ok(())
+    }
+
+    /// All receives share one place: only one message is on its way at a time.
+    fn post_receive(&self, message_bytes_max: usize) -> Result<(), Stop> {
+        let entry = [self.group.region.entry(0..message_bytes_max + self.group.header_bytes())];
+        let posted = self.group.queue_pairs[0].post_receive(&[ReceiveRequest { id: RECEIVE, local: &entry }]);
+        posted.map_err(|error| Stop::failed("cannot post a receive", error))
+    }
+
+    /// To be called before each run, before the peer begins: memory looks as if the previous message had just come.
+    pub(crate) fn prepare(&self, run: &Run) {
+        if run.operation == Operation::Write {
+            self.group.region.copy_in(run.message_bytes as usize - 1, &[last_byte(self.next.wrapping_sub(1))]);
+        }
+    }
+
+    /// Begins, and takes the time.
+    pub(crate) fn ping(
+        &mut self,
+        run: &Run,
+        message_bytes_max: usize,
+        is_peer_gone: &dyn Fn() -> bool,
+    ) -> Result<RoundTrips, Stop> {
+        let reliable = self.group.options.connection.is_reliable();
+        let mut trips = RoundTrips::default();
+        let begin = Instant::now();
+        let mut sent = begin;
+        let mut count = 0;
+        while match run.bound {
+            Bound::Messages(wanted) => count < wanted,
+            Bound::Time(duration) => sent.duration_since(begin) < duration,
+        } {
+            let number = self.next;
+            self.send(run, number)?;
+            let give_up = || sent.elapsed() > PATIENCE && (!reliable || is_peer_gone());
+            let came = self.receive(run, message_bytes_max, Some(number), &give_up)?;
+            let now = Instant::now();
+            match came {
+                Some(_) => trips.nanoseconds.push(now.duration_since(sent).as_nanos() as u32),
+                None if is_peer_gone() => return Err(Stop::Failed("the other end is gone".to_owned())),
+                None => trips.lost += 1,
+            }
+            sent = now;
+            count += 1;
+            self.next = number + 1;
+        }
+        trips.elapsed = begin.elapsed();
+        trips.mismatch = self.mismatch.take();
+        Ok(trips)
+    }
+
+    /// Answers until told to stop; the first contents that were wrong.
+    pub(crate) fn pong(
+        &mut self,
+        run: &Run,
+        message_bytes_max: usize,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Option<String>, Stop> {
+        while let Some(number) = self.receive(run, message_bytes_max, None, is_stopped)? {
+            self.next = number + 1;
+            self.send(run, number)?;
+        }
+        Ok(self.mismatch.take())
+    }
+
+    /// Where messages are sent from: the second half of the memory. The first half is received into.
+    fn outgoing(&self) -> usize {
+        self.group.region.len() / 2
+    }
+
+    fn send(&mut self, run: &Run, number: u64) -> Result<(), Stop> {
+        let (from, byte_count) = (self.outgoing(), run.message_bytes as usize);
+        let region = &self.group.region;
+        if let Some(seed) = run.verify_seed {
+            self.scratch.resize(byte_count, 0);
+            Pattern::new(seed).fill(number, &mut self.scratch);
+            region.copy_in(from, &self.scratch);
+        }
+        let entry = [region.entry(from..from + byte_count)];
+        let operation = match run.operation {
+            Operation::Send if self.group.options.connection.is_reliable() => SendOperation::Send,
+            Operation::Send => SendOperation::SendWithImmediate(number as u32),
+            Operation::Write => {
+                region.copy_in(from + byte_count - 1, &[last_byte(number)]);
+                SendOperation::Write(self.group.remote(0))
+            }
+        };
+        let flags = if self.in_queue + 1 >= SIGNAL_EVERY { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let request = SendRequest::new(self.posted, operation, &entry).with_flags(flags);
+        let request = self.group.addressed(0, request);
+        let queue_pair = &self.group.queue_pairs[0];
+        let posted = match byte_count <= INLINE_BYTES {
+            true => {
+                let mut bytes = [0; INLINE_BYTES];
+                region.copy_out(from, &mut bytes[..byte_count]);
+                queue_pair.post_send_inline(&request, &bytes[..byte_count])
+            }
+            false => queue_pair.post_send(&[request]),
+        };
+        posted.map_err(|error| Stop::failed("cannot post a message", error))?;
+        self.posted += 1;
+        self.in_queue += 1;
+        Ok(())
+    }
+
+    /// The number of the next message, or of this one if only this one will do; `None` when `give_up` said so first.
+    fn receive(
+        &mut self,
+        run: &Run,
+        message_bytes_max: usize,
+        only: Option<u64>,
+        give_up: &dyn Fn() -> bool,
+    ) -> Result<Option<u64>, Stop> {
+        let mut room = [WorkCompletion::default(); 8];
+        let mut polls = 0_u32;
+        loop {
+            let mut came = None;
+            for completion in self.group.poll(&mut room)? {
+                if completion.id & RECEIVE == 0 {
+                    self.in_queue = self.posted - completion.id - 1;
+                    continue;
+                }
+                self.post_receive(message_bytes_max)?;
+                came = Some(match completion.immediate() {
+                    Some(number) => {
+                        self.next.wrapping_add_signed(i64::from(number.wrapping_sub(self.next as u32) as i32))
+                    }
+                    None => self.next,
+                });
+            }
+            if run.operation == Operation::Write {
+                let mut byte = [0];
+                self.group.region.copy_out(run.message_bytes as usize - 1, &mut byte);
+                let ahead = byte[0].wrapping_sub(last_byte(self.next.wrapping_sub(1)));
+                came = (ahead > 0).then(|| self.next + u64::from(ahead) - 1);
+            }
+            if let Some(number) = came
+                && only.is_none_or(|only| only == number)
+            {
+                self.verify(run, number);
+                return Ok(Some(number));
+            }
+            polls += 1;
+            if polls.is_multiple_of(LOOK_EVERY) && give_up() {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn verify(&mut self, run: &Run, number: u64) {
+        let Some(seed) = run.verify_seed else {
+            return;
+        };
+        // The last byte of a WRITE is its number.
+        let byte_count = run.message_bytes as usize - usize::from(run.operation == Operation::Write);
+        self.scratch.resize(byte_count, 0);
+        self.group.region.copy_out(self.group.header_bytes(), &mut self.scratch);
+        if let Err(error) = Pattern::new(seed).check(number, &self.scratch) {
+            self.mismatch.get_or_insert(error.to_string());
+        }
+    }
+}
+
+/// What the last byte of a WRITE says.
+const fn last_byte(number: u64) -> u8 {
+    number.wrapping_add(1) as u8
+}

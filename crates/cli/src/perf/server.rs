@@ -1,0 +1,210 @@
+//! `longhaul perf server`: waits for clients and measures with one after another.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use longhaul_verbs::Mtu;
+use serde_json::json;
+
+use super::connection::Connection;
+use super::control::{Control, Plan, Reply, Request, VERSION, different_versions};
+use super::options::{MESSAGE_BYTES_MAX, PORT, ServerArguments};
+use super::session::{Half, Session, Side, is_checked_at_end};
+use super::stop::Stop;
+use super::stream::{Received, Run};
+
+/// How long a client may take to say what it wants.
+const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a client may take to make its queue pairs.
+const SETUP_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs the subcommand.
+pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Stop> {
+    arguments.end.check()?;
+    if arguments.end.json && !arguments.once {
+        return Err(Stop::Usage("--json prints one line, so it needs --once".to_owned()));
+    }
+    let listener = listen(arguments)?;
+    // Port 0 has the system choose one.
+    let port = listener.local_addr().map_err(|error| Stop::failed("cannot ask for the TCP port", error))?.port();
+    eprintln!("waiting on TCP port {port} for: longhaul perf client HOST{}", port_option(port));
+    loop {
+        let accepted = listener.accept();
+        let (stream, peer) = accepted.map_err(|error| Stop::failed("cannot accept a client", error))?;
+        let outcome = serve(arguments, stream, peer);
+        if arguments.once {
+            return outcome;
+        }
+        // One client's misfortune is not the next one's.
+        if let Err(stop) = outcome {
+            eprintln!("{}: {stop}", peer.ip().to_canonical());
+        }
+    }
+}
+
+fn port_option(port: u16) -> String {
+    if port == PORT { String::new() } else { format!(" -p {port}") }
+}
+
+/// At the address given, or at all of them.
+fn listen(arguments: &ServerArguments) -> Result<TcpListener, Stop> {
+    let port = arguments.end.port;
+    let addresses: Vec<SocketAddr> = match arguments.end.address.first() {
+        Some(address) => vec![SocketAddr::new(*address, port)],
+        // One socket takes both families, unless the host has no IPv6.
+        None => vec![
+            SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port),
+            SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port),
+        ],
+    };
+    TcpListener::bind(&addresses[..]).map_err(|error| {
+        Stop::missing(
+            format!("cannot listen on TCP port {port} (another server? then take another port with -p)"),
+            error,
+        )
+    })
+}
+
+/// One client, from hello to goodbye.
+fn serve(arguments: &ServerArguments, stream: TcpStream, peer: SocketAddr) -> Result<(), Stop> {
+    let local = stream.local_addr().map_err(|error| Stop::failed("cannot use the TCP connection", error))?;
+    let (local, peer) = (local.ip().to_canonical(), peer.ip().to_canonical());
+    let mut control = Control::new(stream)?;
+    let served = serve_plan(arguments, &mut control, local, peer);
+    if let Err(stop) = &served
+        && !control.is_gone()
+    {
+        let _ = control.send(&Reply::Refused { version: VERSION, reason: stop.to_string() });
+    }
+    served
+}
+
+fn serve_plan(arguments: &ServerArguments, control: &mut Control, local: IpAddr, peer: IpAddr) -> Result<(), Stop> {
+    let plan = match control.receive(Some(HELLO_PATIENCE))? {
+        Request::Hello { version, .. } if version != VERSION => {
+            return Err(Stop::Failed(different_versions(&version.to_string())));
+        }
+        Request::Hello { client, server, plan, .. } => {
+            check_addresses((peer, client), (local, server))?;
+            check_plan(&plan)?;
+            plan
+        }
+        other => return Err(unexpected("a hello", &other)),
+    };
+    let connection = plan.connection.transport().abbreviation();
+    eprintln!("{peer}: {} over {connection}, number of queue pairs {}", plan.test.name(), plan.queue_pairs);
+    let mut session = Session::open(Side::Server, &arguments.end, &plan, local, peer, Mtu::Bytes4096)?;
+    control.send(&Reply::Contact { version: VERSION, contact: session.contact() })?;
+    match control.receive(Some(SETUP_PATIENCE))? {
+        Request::Contact(contact) => session.connect(&plan, &contact)?,
+        other => return Err(unexpected("a contact", &other)),
+    }
+    control.send(&Reply::Ready)?;
+    let mut results = Vec::new();
+    let mut first_mismatch = None;
+    loop {
+        let run = match control.receive(None) {
+            Ok(Request::Run(run)) => run,
+            Ok(other) => return Err(unexpected("a run", &other)),
+            // The client is done.
+            Err(_) if control.is_gone() => break,
+            Err(stop) => return Err(stop),
+        };
+        if run.message_bytes == 0 || run.message_bytes > plan.message_bytes_max {
+            let most = plan.message_bytes_max;
+            return Err(Stop::Failed(format!("expected messages of 1 to {most} bytes, came {}", run.message_bytes)));
+        }
+        let received = serve_run(control, &mut session, &plan, &run)?;
+        if let Some(mismatch) = &received.mismatch {
+            first_mismatch.get_or_insert_with(|| mismatch.clone());
+        }
+        eprintln!("{peer}: {} bytes: {}", run.message_bytes, summary(&plan, &received));
+        results.push(json!({
+            "bytes": run.message_bytes,
+            "messages_received": received.messages,
+            "messages_verified": received.verified_messages,
+        }));
+        control.send(&Reply::Received(received))?;
+    }
+    if arguments.end.json {
+        let line = json!({ "schema": 1, "test": plan.test.name(), "client": peer.to_string(), "results": results });
+        println!("{line}");
+    }
+    match first_mismatch {
+        Some(mismatch) => Err(Stop::Failed(format!("contents are not what was sent: {mismatch}"))),
+        None => Ok(()),
+    }
+}
+
+fn summary(plan: &Plan, received: &Received) -> String {
+    match (plan.test.is_latency(), plan.verify_seed) {
+        (true, _) => "messages answered until the client said to stop".to_owned(),
+        (false, None) => format!("{} messages received", received.messages),
+        (false, Some(_)) => {
+            format!("{} messages received, contents of {} checked", received.messages, received.verified_messages)
+        }
+    }
+}
+
+/// Runs until the client says how many messages it has sent.
+fn serve_run(control: &mut Control, session: &mut Session, plan: &Plan, run: &Run) -> Result<Received, Stop> {
+    let message_bytes_max = plan.message_bytes_max as usize;
+    match &mut session.half {
+        Half::Receiver(receiver) => receiver.start(run, message_bytes_max)?,
+        Half::PingPong(ping_pong) => ping_pong.prepare(run),
+        Half::Sender(_) => unreachable!("a server never sends first"),
+    }
+    control.send(&Reply::Running)?;
+    let has_news = || control.has_news();
+    let mut received = match &mut session.half {
+        Half::Receiver(receiver) => receiver.run(run, message_bytes_max, &has_news)?,
+        Half::PingPong(ping_pong) => {
+            let mismatch = ping_pong.pong(run, message_bytes_max, &has_news)?;
+            Received { mismatch, ..Received::default() }
+        }
+        Half::Sender(_) => unreachable!("a server never sends first"),
+    };
+    match control.receive(None)? {
+        Request::Stop { first, count } => {
+            if let Half::Receiver(receiver) = &mut session.half
+                && is_checked_at_end(plan, run)
+            {
+                receiver.verify_memory(run, first, count, &mut received);
+                received.messages = count; // RC has told the client so.
+            }
+            Ok(received)
+        }
+        other => Err(unexpected("a stop", &other)),
+    }
+}
+
+fn unexpected(expected: &str, came: &Request) -> Stop {
+    Stop::Failed(format!("expected {expected} from the client, came {came:?}"))
+}
+
+/// ICRC covers the addresses: packets whose addresses are changed on the way are taken for damaged ones.
+fn check_addresses(client: (IpAddr, IpAddr), server: (IpAddr, IpAddr)) -> Result<(), Stop> {
+    for (who, (seen, believed)) in [("client", client), ("server", server)] {
+        if seen != believed {
+            return Err(Stop::Failed(format!(
+                "there is a NAT between client and server: the {who} has address {believed} on the client's side and {seen} \
+                 on the server's. RoCE packets carry a checksum over their addresses and cannot pass it; use a path without \
+                 NAT, such as a tunnel"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A client must not make this end do just anything.
+fn check_plan(plan: &Plan) -> Result<(), Stop> {
+    let message_bytes_max = match plan.connection {
+        Connection::Ud => Mtu::Bytes4096.byte_count(),
+        Connection::Rc | Connection::Uc => MESSAGE_BYTES_MAX,
+    };
+    let counts = [plan.queue_pairs, plan.send_depth, plan.receive_depth];
+    if counts.contains(&0) || !(1..=message_bytes_max).contains(&plan.message_bytes_max) {
+        return Err(Stop::Failed(format!("expected a plan within bounds, came {plan:?}")));
+    }
+    Ok(())
+}

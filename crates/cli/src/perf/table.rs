@@ -1,0 +1,196 @@
+//! What a client prints: perftest's columns, or JSON.
+
+use longhaul_verbs::{Gid, Mtu};
+use serde_json::{Value, json};
+
+use super::connection::Contact;
+use super::control::{Plan, Test};
+use super::options::ClientArguments;
+use super::statistics::Sorted;
+
+const RULE: &str = "---------------------------------------------------------------------------------------\n";
+
+/// What is known before the first result.
+pub(crate) struct Heading<'a> {
+    pub(crate) arguments: &'a ClientArguments,
+    pub(crate) plan: &'a Plan,
+    pub(crate) mtu: Mtu,
+    pub(crate) ours: &'a Contact,
+    pub(crate) theirs: &'a Contact,
+}
+
+/// One size of a bandwidth test.
+pub(crate) struct BandwidthLine {
+    pub(crate) bytes: u32,
+    pub(crate) iterations: u64,
+    /// Messages that have arrived: all of them, unless the transport may lose some.
+    pub(crate) arrived: u64,
+    pub(crate) seconds: f64,
+    pub(crate) peak_messages_per_second: f64,
+    pub(crate) verified: u64,
+}
+
+/// One size of a latency test: one-way times.
+pub(crate) struct LatencyLine {
+    pub(crate) bytes: u32,
+    pub(crate) microseconds: Sorted,
+    pub(crate) lost: u64,
+}
+
+/// Above the results.
+pub(crate) fn heading(heading: &Heading<'_>) -> String {
+    let Heading { arguments, plan, mtu, ours, theirs } = heading;
+    let title = match plan.test {
+        Test::WriteBw => "RDMA_Write BW Test",
+        Test::WriteLat => "RDMA_Write Latency Test",
+        Test::SendBw => "Send BW Test",
+        Test::SendLat => "Send Latency Test",
+    };
+    let rate = match plan.rate_bits_per_second {
+        Some(rate) => format!("{} Gbit/s", rate as f64 / 1e9),
+        None => "unlimited".to_owned(),
+    };
+    let mut text = format!("{RULE}                    {title}\n");
+    let mut pair = |left: (&str, String), right: (&str, String)| {
+        text += &format!(" {:<16}: {:<18} {:<16}: {}\n", left.0, left.1, right.0, right.1);
+    };
+    pair(("Device", "softnic".to_owned()), ("Number of qps", plan.queue_pairs.to_string()));
+    pair(
+        ("Connection type", plan.connection.transport().abbreviation().to_owned()),
+        ("TX depth", plan.send_depth.to_string()),
+    );
+    pair(("Mtu", format!("{}[B]", mtu.byte_count())), ("GID index", arguments.end.gid_index.to_string()));
+    pair(("Rate limit", rate), ("Verify contents", if arguments.verify { "ON" } else { "OFF" }.to_owned()));
+    text += RULE;
+    for (whose, contact) in [("local", ours), ("remote", theirs)] {
+        // As many as fit a screen; perftest prints them all.
+        for (number, psn) in contact.queue_pairs.iter().take(4) {
+            let (key, address) = (contact.memory_key, contact.memory_address);
+            text +=
+                &format!(" {whose} address: QPN {number:#08x} PSN {psn:#08x} RKey {key:#010x} VAddr {address:#018x}\n");
+        }
+        if contact.queue_pairs.len() > 4 {
+            text += &format!(" {whose} address: and {} more queue pairs\n", contact.queue_pairs.len() - 4);
+        }
+        let gid = Gid::from_ip(contact.address);
+        text += &format!(" GID: {gid:?} UDP port {}\n", contact.udp_port);
+    }
+    text += RULE;
+    text += &match plan.test {
+        Test::WriteBw | Test::SendBw => {
+            let unit = if arguments.report_gbits { "Gb/sec" } else { "MiB/sec" };
+            let (peak, average) = (format!("BW peak[{unit}]"), format!("BW average[{unit}]"));
+            format!(" {:<10} {:<14} {peak:<18} {average:<20} MsgRate[Mpps]\n", "#bytes", "#iterations")
+        }
+        Test::WriteLat | Test::SendLat => {
+            let columns = ["t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]", "t_stdev[usec]"];
+            let columns: String = columns.iter().map(|name| format!(" {name:<15}")).collect();
+            format!(
+                " {:<10} {:<12}{columns} {:<22} 99.9% percentile[usec]\n",
+                "#bytes", "#iterations", "99% percentile[usec]"
+            )
+        }
+    };
+    text
+}
+
+/// Below the results.
+pub(crate) fn footing() -> &'static str {
+    RULE
+}
+
+impl BandwidthLine {
+    fn bytes_per_second(&self) -> f64 {
+        self.arrived as f64 * f64::from(self.bytes) / self.seconds.max(1e-9)
+    }
+
+    fn peak_bytes_per_second(&self) -> f64 {
+        // Of a run that is shorter than a window, the average is the peak.
+        (self.peak_messages_per_second * f64::from(self.bytes)).max(self.bytes_per_second())
+    }
+
+    fn messages_per_second(&self) -> f64 {
+        self.arrived as f64 / self.seconds.max(1e-9)
+    }
+
+    fn lost(&self) -> u64 {
+        self.iterations.saturating_sub(self.arrived)
+    }
+
+    pub(crate) fn to_row(&self, report_gbits: bool) -> String {
+        let unit = if report_gbits { 1e9 / 8.0 } else { f64::from(1 << 20) };
+        let (peak, average) = (self.peak_bytes_per_second() / unit, self.bytes_per_second() / unit);
+        let rate = self.messages_per_second() / 1e6;
+        let mut row = format!(" {:<10} {:<14} {peak:<18.2} {average:<20.2} {rate:.6}\n", self.bytes, self.iterations);
+        if self.lost() > 0 {
+            row += &format!(
+                " {:<10} {} of {} messages lost; only what arrived counts\n",
+                "",
+                self.lost(),
+                self.iterations
+            );
+        }
+        row
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "bytes": self.bytes,
+            "iterations": self.iterations,
+            "bw_peak_gbps": self.peak_bytes_per_second() * 8.0 / 1e9,
+            "bw_average_gbps": self.bytes_per_second() * 8.0 / 1e9,
+            "message_rate_mpps": self.messages_per_second() / 1e6,
+            "seconds": self.seconds,
+            "messages_lost": self.lost(),
+            "messages_verified": self.verified,
+        })
+    }
+}
+
+impl LatencyLine {
+    pub(crate) fn to_row(&self) -> String {
+        let times = &self.microseconds;
+        let values = [times.minimum(), times.maximum(), times.median(), times.mean(), times.standard_deviation()];
+        let values: String = values.iter().map(|value| format!(" {value:<15.2}")).collect();
+        let [high, higher] = [times.percentile(99.0), times.percentile(99.9)];
+        let mut row = format!(" {:<10} {:<12}{values} {high:<22.2} {higher:.2}\n", self.bytes, times.count());
+        if self.lost > 0 {
+            row += &format!(" {:<10} {} messages lost, on either way\n", "", self.lost);
+        }
+        row
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        let times = &self.microseconds;
+        json!({
+            "bytes": self.bytes,
+            "iterations": times.count(),
+            "t_min_us": times.minimum(),
+            "t_max_us": times.maximum(),
+            "t_typical_us": times.median(),
+            "t_avg_us": times.mean(),
+            "t_stdev_us": times.standard_deviation(),
+            "p99_us": times.percentile(99.0),
+            "p99_9_us": times.percentile(99.9),
+            "messages_lost": self.lost,
+        })
+    }
+}
+
+/// Everything in one line.
+pub(crate) fn to_json(heading: &Heading<'_>, results: Vec<Value>) -> Value {
+    let Heading { plan, mtu, ours, theirs, .. } = heading;
+    json!({
+        "schema": 1,
+        "test": plan.test.name(),
+        "device": "softnic",
+        "connection": plan.connection.transport().abbreviation(),
+        "queue_pairs": plan.queue_pairs,
+        "mtu_bytes": mtu.byte_count(),
+        "rate_limit_bits_per_second": plan.rate_bits_per_second,
+        "local": { "address": ours.address, "udp_port": ours.udp_port },
+        "remote": { "address": theirs.address, "udp_port": theirs.udp_port },
+        "verified": plan.verify_seed.is_some(),
+        "results": results,
+    })
+}

@@ -1,0 +1,284 @@
+//! `longhaul perf server` and `client` as users run them, on the loopback device.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// No client in these tests takes nearly this long, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn perf(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
+    command.arg("perf").args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// A server on a port of its own, ended with the test.
+struct Server {
+    child: Child,
+    port: String,
+    log: BufReader<ChildStderr>,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Server {
+        let start = ["server", "-p", "0", "--address", "127.0.0.1"];
+        let mut command = perf(&[&start, arguments].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the server starts");
+        let mut log = BufReader::new(child.stderr.take().expect("it was asked for as a pipe"));
+        let mut line = String::new();
+        log.read_line(&mut line).expect("the server says where it waits");
+        let port = line.split("TCP port ").nth(1).and_then(|rest| rest.split(' ').next());
+        let port = port.unwrap_or_else(|| panic!("a port in {line}")).to_owned();
+        Server { child, port, log }
+    }
+
+    fn client(&self, arguments: &[&str]) -> Output {
+        finish(perf(&[&["client", "127.0.0.1", "-p", &self.port], arguments].concat()))
+    }
+
+    /// What the client printed as JSON; it must have succeeded.
+    #[track_caller]
+    fn measure(&self, arguments: &[&str]) -> Value {
+        let output = self.client(&[arguments, &["--json"]].concat());
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        assert_eq!(text.lines().count(), 1, "one line: {text}");
+        let value: Value = serde_json::from_str(&text).expect("one JSON object");
+        assert_eq!(value["schema"], 1);
+        value
+    }
+
+    /// Says one line to the server, as a client would, and takes its answer.
+    fn say(&self, line: &str) -> String {
+        let mut stream = TcpStream::connect(format!("127.0.0.1:{}", self.port)).expect("the server listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");
+        writeln!(stream, "{line}").expect("the server reads");
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).expect("the server answers");
+        answer
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a command that must end in time.
+fn finish(mut command: Command) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
+    finish_child(child)
+}
+
+fn finish_child(mut child: Child) -> Output {
+    let begin = Instant::now();
+    while child.try_wait().expect("a child can be waited for").is_none() {
+        if begin.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("still running after {PATIENCE:?}: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().expect("its output can be read")
+}
+
+fn number(value: &Value, name: &str) -> f64 {
+    value[name].as_f64().unwrap_or_else(|| panic!("{name} is a number in {value}"))
+}
+
+#[test]
+fn every_test_over_every_connection_type() {
+    let server = Server::start(&[]);
+    for connection in ["RC", "UC", "UD"] {
+        for test in ["write_bw", "send_bw", "write_lat", "send_lat"] {
+            if connection == "UD" && test.starts_with("write") {
+                continue;
+            }
+            let value = server.measure(&[test, "-c", connection, "-n", "100", "-s", "1000", "--verify"]);
+            assert_eq!(value["test"], test);
+            assert_eq!(value["connection"], connection);
+            assert_eq!(value["results"].as_array().map(Vec::len), Some(1), "{value}");
+            let result = &value["results"][0];
+            assert_eq!(result["bytes"], 1000);
+            if test.ends_with("bw") {
+                assert_eq!(result["iterations"], 100);
+                assert!(number(result, "bw_average_gbps") > 0.0, "{result}");
+                assert!(number(result, "bw_peak_gbps") >= number(result, "bw_average_gbps"), "{result}");
+                let lost = number(result, "messages_lost");
+                assert!(connection != "RC" || lost == 0.0, "{result}");
+                assert_eq!(number(result, "messages_verified"), 100.0 - lost, "{result}");
+            } else {
+                assert_eq!(number(result, "iterations"), 100.0 - number(result, "messages_lost"), "{result}");
+                let names = ["t_min_us", "t_typical_us", "p99_us", "p99_9_us", "t_max_us"];
+                let times = names.map(|name| number(result, name));
+                assert!(times[0] > 0.0 && times.is_sorted(), "{result}");
+            }
+        }
+    }
+}
+
+#[test]
+fn all_sizes_and_several_queue_pairs() {
+    let server = Server::start(&[]);
+    let value = server.measure(&["send_bw", "-c", "UD", "-a", "-n", "20", "--verify"]);
+    let sizes: Vec<u64> =
+        value["results"].as_array().expect("results").iter().filter_map(|one| one["bytes"].as_u64()).collect();
+    let mtu = value["mtu_bytes"].as_u64().expect("an MTU");
+    assert_eq!(sizes, (1..=mtu.ilog2()).map(|power| 1 << power).collect::<Vec<u64>>(), "powers of two up to a packet");
+    let value = server.measure(&["write_bw", "-q", "50", "-n", "4", "-s", "5000", "--verify"]);
+    assert_eq!(value["queue_pairs"], 50);
+    assert_eq!(value["results"][0]["iterations"], 200);
+    assert_eq!(value["results"][0]["messages_verified"], 200);
+}
+
+#[test]
+fn the_table_has_perftests_columns() {
+    let server = Server::start(&["--once"]);
+    let output = server.client(&["send_bw", "-n", "20", "--report_gbits"]);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    for column in
+        ["#bytes", "#iterations", "BW peak[Gb/sec]", "BW average[Gb/sec]", "MsgRate[Mpps]", "\n 65536      20 "]
+    {
+        assert!(text.contains(column), "{column} in {text}");
+    }
+    let server = Server::start(&["--once"]);
+    let output = server.client(&["send_lat", "-n", "20"]);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    for column in [
+        "t_min[usec]",
+        "t_typical[usec]",
+        "t_avg[usec]",
+        "99% percentile[usec]",
+        "99.9% percentile[usec]",
+        "\n 2          20 ",
+    ] {
+        assert!(text.contains(column), "{column} in {text}");
+    }
+}
+
+#[test]
+fn a_bad_network_in_process() {
+    let server = Server::start(&[]);
+    let bad = ["--impair", "loss=5%,delay=200us,duplicate=1%"];
+    let arguments = ["write_bw", "-n", "100", "-s", "20000", "-u", "10", "--verify"];
+    let value = server.measure(&[&arguments[..], &bad].concat());
+    assert_eq!(value["results"][0]["messages_lost"], 0, "RC sends again: {value}");
+    assert_eq!(value["results"][0]["messages_verified"], 100);
+    // Of 200 messages of five packets, 45 are lost on average; the chance that none is, is 10^-22.
+    let value = server.measure(&[&["write_bw", "-c", "UC", "-n", "200", "-s", "20000", "--verify"][..], &bad].concat());
+    let lost = number(&value["results"][0], "messages_lost");
+    assert!(lost > 0.0 && lost < 200.0, "{value}");
+    let value = server.measure(&[&["send_lat", "-c", "UD", "-n", "50"][..], &bad].concat());
+    assert!(number(&value["results"][0], "t_min_us") >= 200.0, "the delay is there: {value}");
+}
+
+#[test]
+fn a_capture_is_written() {
+    let path = std::env::temp_dir().join(format!("longhaul-perf-{}.pcapng", std::process::id()));
+    let server = Server::start(&[]);
+    server.measure(&["send_bw", "-n", "20", "--capture", path.to_str().expect("a plain path")]);
+    let bytes = std::fs::read(&path).expect("the capture is there");
+    std::fs::remove_file(&path).expect("the capture can be removed");
+    assert_eq!(bytes[..4], [0x0a, 0x0d, 0x0d, 0x0a], "pcapng");
+    assert!(bytes.len() > 20 * 65_536, "{} bytes cannot hold 20 messages", bytes.len());
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_reason() {
+    let server = Server::start(&[]);
+    let plan = r#"{"test":"write_bw","connection":"Rc","queue_pairs":1,"message_bytes_max":1,"send_depth":1,"receive_depth":1,"timeout":14,"rate_bits_per_second":null,"verify_seed":null}"#;
+    let hello = |version: u32, client: &str| {
+        server.say(&format!(
+            r#"{{"Hello":{{"version":{version},"client":"{client}","server":"127.0.0.1","plan":{plan}}}}}"#
+        ))
+    };
+    let answer = hello(1, "10.1.2.3");
+    assert!(answer.contains("NAT") && answer.contains("10.1.2.3") && answer.contains("127.0.0.1"), "{answer}");
+    let answer = hello(99, "127.0.0.1");
+    assert!(answer.contains("version 1 ") && answer.contains("version 99"), "{answer}");
+    let answer = server.say("0000:000011:0b3c4d:0000:00000000");
+    assert!(answer.contains("Refused") && answer.contains("perftest"), "{answer}");
+    let greedy = plan.replace("\"message_bytes_max\":1,", "\"message_bytes_max\":4000000000,");
+    let answer = server
+        .say(&format!(r#"{{"Hello":{{"version":1,"client":"127.0.0.1","server":"127.0.0.1","plan":{greedy}}}}}"#));
+    assert!(answer.contains("Refused"), "{answer}");
+    // And the server is still there for the next one.
+    server.measure(&["send_lat", "-n", "10"]);
+}
+
+#[test]
+fn usage_errors_have_their_status() {
+    let check = |arguments: &[&str], status: i32, word: &str| {
+        let output = finish(perf(arguments));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {said}");
+        assert!(said.contains(word), "{arguments:?}: {word} in {said}");
+    };
+    check(&["client", "127.0.0.1", "write_bw", "-c", "UD"], 2, "UD");
+    check(&["client", "127.0.0.1", "--impair", "lost=1%"], 2, "lost");
+    check(&["client", "127.0.0.1", "-m", "1000"], 2, "4096");
+    check(&["client", "127.0.0.1", "-d", "mlx5_0"], 3, "softnic");
+    check(&["client", "127.0.0.1", "send_lat", "-q", "2"], 2, "-q");
+    // Port 1 is nobody's.
+    check(&["client", "127.0.0.1", "-p", "1"], 3, "longhaul perf server");
+    let server = Server::start(&[]);
+    check(&["server", "-p", &server.port, "--address", "127.0.0.1"], 3, "another server");
+    check(&["client", "127.0.0.1", "-p", &server.port, "-x", "3"], 2, "GID table");
+}
+
+#[test]
+fn the_death_of_either_end_is_noticed() {
+    let mut server = Server::start(&[]);
+    // A client that dies in the middle: the server goes on with the next.
+    for connection in ["RC", "UC"] {
+        let mut client = perf(&["client", "127.0.0.1", "-p", &server.port, "write_bw", "-D", "60", "-c", connection]);
+        let mut client = client.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the client starts");
+        wait_for(&mut server.log, "over");
+        std::thread::sleep(Duration::from_millis(200));
+        client.kill().expect("it can be killed");
+        client.wait().expect("it is dead");
+        server.measure(&["send_lat", "-n", "10"]);
+    }
+    // A server that dies in the middle: the client says so.
+    for connection in ["RC", "UC"] {
+        let mut server = Server::start(&[]);
+        let mut client =
+            perf(&["client", "127.0.0.1", "-p", &server.port, "write_bw", "-D", "60", "-c", connection, "-u", "10"]);
+        let client = client.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the client starts");
+        wait_for(&mut server.log, "over");
+        std::thread::sleep(Duration::from_millis(200));
+        server.child.kill().expect("it can be killed");
+        let output = finish_child(client);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("gone"), "{said}");
+    }
+}
+
+/// Reads the log up to a line with this word.
+fn wait_for(log: &mut impl std::io::BufRead, word: &str) {
+    let mut line = String::new();
+    while !line.contains(word) {
+        line.clear();
+        assert_ne!(log.read_line(&mut line).expect("the log can be read"), 0, "the log ended before \"{word}\"");
+    }
+}
+
+#[test]
+fn a_server_for_one_client_prints_json() {
+    let mut server = Server::start(&["--once", "--json"]);
+    server.measure(&["send_bw", "-n", "10", "-s", "100", "--verify"]);
+    let mut text = String::new();
+    let mut stdout = server.child.stdout.take().expect("it was asked for as a pipe");
+    stdout.read_to_string(&mut text).expect("the server's output can be read");
+    assert!(server.child.wait().expect("it ends").success());
+    let value: Value = serde_json::from_str(&text).expect("one JSON object");
+    assert_eq!((&value["schema"], &value["test"]), (&1.into(), &"send_bw".into()));
+    assert_eq!(value["results"][0]["messages_verified"], 10);
+}

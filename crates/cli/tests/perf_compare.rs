@@ -1,0 +1,103 @@
+//! `longhaul perf compare` as users run it. Where namespaces cannot be made it runs on the loopback device and says so; both
+//! are tested here, the former only where it is possible.
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+fn compare(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
+    command.args(["perf", "compare"]).args(arguments).output().expect("the command starts")
+}
+
+#[track_caller]
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout.clone()).expect("UTF-8");
+    assert_eq!(text.lines().count(), 1, "one line: {text}");
+    serde_json::from_str(&text).expect("one JSON object")
+}
+
+fn positive(value: &Value) -> bool {
+    value.as_f64().is_some_and(|number| number > 0.0)
+}
+
+#[track_caller]
+fn check_report(value: &Value) {
+    assert_eq!(value["schema"], 1);
+    let results = value["results"].as_array().expect("results");
+    let names: Vec<_> = results.iter().map(|result| result["name"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["bare-udp", "tcp", "uc-write", "rc-write"]);
+    assert!(results.iter().all(|result| positive(&result["gbps"])), "{value}");
+    for name in ["bare_udp", "rc_send"] {
+        assert!(positive(&value["latency_us"][name]), "{name} in {value}");
+    }
+    for name in ["uc_over_bare", "rc_over_bare", "rc_over_tcp", "rc_latency_over_bare"] {
+        assert!(positive(&value["ratios"][name]), "{name} in {value}");
+    }
+}
+
+#[test]
+fn compares_in_namespaces_where_they_can_be_made() {
+    let value = json(&compare(&["--seconds", "0.3", "--json"]));
+    check_report(&value);
+    assert_eq!(value["mtu_bytes"], 4200);
+    if value["environment"] == "loopback" {
+        eprintln!("SKIPPED: no network namespaces here, only the loopback device was tested");
+    }
+}
+
+#[test]
+fn compares_on_loopback_and_says_so() {
+    let value = json(&compare(&["--seconds", "0.3", "--loopback", "--json"]));
+    check_report(&value);
+    assert_eq!(value["environment"], "loopback");
+    let output = compare(&["--seconds", "0.1", "--loopback", "--only", "bare-udp", "--costs"]);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(text.starts_with("LOOPBACK"), "{text}");
+    assert!(text.contains("ns a packet"), "{text}");
+}
+
+#[test]
+fn several_mtus_are_a_list() {
+    let value = json(&compare(&["--seconds", "0.1", "--mtu", "1500,9000", "--only", "bare-udp,rc-write", "--json"]));
+    let list = value["comparisons"].as_array().expect("comparisons");
+    let of = |name: &str| list.iter().map(|one| one[name].as_u64().expect("a number")).collect::<Vec<_>>();
+    assert_eq!(of("mtu_bytes"), [1500, 9000]);
+    assert_eq!(of("payload_bytes_per_packet"), [1024, 4096]);
+}
+
+#[test]
+fn impossible_mtus_are_usage_errors() {
+    assert_eq!(compare(&["--mtu", "100"]).status.code(), Some(2));
+    assert_eq!(compare(&["--seconds", "0"]).status.code(), Some(2));
+}
+
+#[test]
+fn nothing_is_left_when_it_is_killed() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
+    let command = command.args(["perf", "compare", "--only", "tcp", "--seconds", "60"]);
+    let mut coordinator = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the command starts");
+    let process = coordinator.id();
+    let children = || fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    let begin = Instant::now();
+    while children().split_whitespace().count() < 2 {
+        assert!(begin.elapsed() < Duration::from_secs(30), "the ends have not started");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let ends: Vec<String> = children().split_whitespace().map(str::to_owned).collect();
+    coordinator.kill().expect("it can be killed");
+    coordinator.wait().expect("it is dead");
+    let is_alive = |process: &String| {
+        let state = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        // A zombie waits for its new parent only.
+        state.contains("longhaul") && !state.contains(") Z ")
+    };
+    let begin = Instant::now();
+    while ends.iter().any(is_alive) {
+        assert!(begin.elapsed() < Duration::from_secs(30), "ends {ends:?} live on without their coordinator");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

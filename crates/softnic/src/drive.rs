@@ -1,0 +1,51 @@
+//! What a device asks of whoever drives it.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use longhaul_verbs::Capabilities;
+
+use crate::guard::NicGuard;
+
+/// Drives a device: gives it packets and time, and carries its packets away.
+pub trait Drive: Send + Sync {
+    /// What the port can do, beyond what every device can.
+    fn capabilities(&self) -> Capabilities;
+
+    /// A verbs call has made work. The device is still locked.
+    fn on_work(&self, nic: NicGuard<'_>);
+
+    /// A program looks for completions, and there are none. What arrives now it will be given.
+    fn on_empty_poll(&self, _nic: &mut NicGuard<'_>) {}
+
+    /// A program wants to be told of the next completion: it is about to sleep.
+    fn on_armed(&self, _nic: &mut NicGuard<'_>) {}
+
+    /// A descriptor that programs can wait for, if there is such a thing where the device runs.
+    fn create_signal(&self) -> io::Result<Option<Arc<dyn Signal>>> {
+        Ok(None)
+    }
+}
+
+/// Where time is virtual, driving is telling whoever keeps the time. It has multicast and no descriptors.
+impl<F: Fn() + Send + Sync> Drive for F {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::MULTICAST
+    }
+
+    fn on_work(&self, nic: NicGuard<'_>) {
+        drop(nic);
+        self();
+    }
+}
+
+/// A descriptor that is readable while something waits.
+pub trait Signal: Send + Sync {
+    /// Something waits now.
+    fn set(&self);
+    /// Nothing waits any more.
+    fn clear(&self);
+    /// The descriptor.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+}

@@ -1,0 +1,158 @@
+//! How much may be in flight towards a peer.
+//!
+//! The window begins with what any socket takes, because the peer's may be much smaller than ours, and doubles with each window
+//! of data that is acknowledged up to what the configuration says (slow start: a few round trips). When something is lost it is
+//! halved, at most once for all that was in flight at that moment, and from then on it grows by a packet for each window of data
+//! (additive increase, multiplicative decrease). A window that is not used does not grow. A peer that says nothing at all is
+//! not a narrow path: without a sign of life the window is not halved a second time.
+
+/// A window of fewer packets than this would stop and go.
+const WINDOW_PACKETS_MIN: u64 = 8;
+
+/// A window begins with this: an untouched Linux socket takes about 212,992 bytes, bookkeeping included.
+const WINDOW_BYTES_FIRST: u64 = 128 << 10;
+
+/// How much may be in flight: halved on loss, grown with acknowledgements.
+#[derive(Debug)]
+pub(super) struct Window {
+    pub(super) limit_bytes: u64,
+    limit_bytes_max: u64,
+    limit_bytes_min: u64,
+    /// Nothing was lost so far.
+    is_starting: bool,
+    /// Acknowledged towards the next growth.
+    growth_bytes: u64,
+    /// Of what was in flight at the last halving, what still is. Losses among it are the same event.
+    recovering_bytes: u64,
+    /// The peer has acknowledged something since the last halving.
+    is_alive: bool,
+}
+
+impl Window {
+    pub(super) fn new(limit_bytes: u64, packet_bytes: u64) -> Self {
+        let limit_bytes_min = WINDOW_PACKETS_MIN * packet_bytes;
+        let limit_bytes_max = limit_bytes.max(limit_bytes_min);
+        Window {
+            limit_bytes: WINDOW_BYTES_FIRST.clamp(limit_bytes_min, limit_bytes_max),
+            limit_bytes_max,
+            limit_bytes_min,
+            is_starting: true,
+            growth_bytes: 0,
+            recovering_bytes: 0,
+            is_alive: true,
+        }
+    }
+
+    pub(super) fn on_loss(&mut self, in_flight_bytes: u64) {
+        if self.recovering_bytes > 0 || !self.is_alive {
+            return;
+        }
+        self.limit_bytes = (self.limit_bytes / 2).max(self.limit_bytes_min);
+        self.is_starting = false;
+        self.growth_bytes = 0;
+        self.recovering_bytes = in_flight_bytes;
+        self.is_alive = false;
+    }
+
+    pub(super) fn on_acknowledged(&mut self, bytes: u64, in_flight_bytes: u64, packet_bytes: u64) {
+        self.is_alive = true;
+        let is_used = in_flight_bytes >= self.limit_bytes / 2;
+        if self.recovering_bytes > 0 || self.limit_bytes == self.limit_bytes_max || !is_used {
+            return;
+        }
+        let mut limit_bytes = self.limit_bytes;
+        if self.is_starting {
+            limit_bytes += bytes;
+        } else {
+            self.growth_bytes += bytes;
+            if self.growth_bytes >= self.limit_bytes {
+                self.growth_bytes -= self.limit_bytes;
+                limit_bytes += packet_bytes;
+            }
+        }
+        self.limit_bytes = limit_bytes.min(self.limit_bytes_max);
+    }
+
+    /// So much is no longer in flight, for whatever reason.
+    pub(super) fn on_left(&mut self, bytes: u64) {
+        self.recovering_bytes = self.recovering_bytes.saturating_sub(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACKET: u64 = 1000;
+
+    /// A window that has grown to its most.
+    fn grown(limit_bytes: u64) -> Window {
+        let mut window = Window::new(limit_bytes, PACKET);
+        window.on_acknowledged(limit_bytes, limit_bytes, PACKET);
+        assert_eq!(window.limit_bytes, limit_bytes);
+        window
+    }
+
+    #[test]
+    fn a_window_starts_small_and_doubles_while_it_is_used() {
+        let mut window = Window::new(10 * WINDOW_BYTES_FIRST, PACKET);
+        window.on_acknowledged(WINDOW_BYTES_FIRST, PACKET, PACKET);
+        assert_eq!(window.limit_bytes, WINDOW_BYTES_FIRST, "it was not used");
+        let mut grow = || {
+            window.on_acknowledged(window.limit_bytes, window.limit_bytes, PACKET);
+            window.limit_bytes / WINDOW_BYTES_FIRST
+        };
+        assert_eq!([grow(), grow(), grow(), grow(), grow()], [2, 4, 8, 10, 10]);
+    }
+
+    #[test]
+    fn losses_of_one_flight_halve_once() {
+        let mut window = grown(200 * PACKET);
+        window.on_loss(200 * PACKET);
+        assert_eq!(window.limit_bytes, 100 * PACKET);
+        for _ in 0..199 {
+            window.on_left(PACKET);
+            window.on_acknowledged(PACKET, 100 * PACKET, PACKET);
+            window.on_loss(100 * PACKET);
+        }
+        assert_eq!(window.limit_bytes, 100 * PACKET, "all of it was in flight at the first loss");
+        window.on_left(PACKET);
+        window.on_loss(100 * PACKET);
+        assert_eq!(window.limit_bytes, 50 * PACKET);
+    }
+
+    #[test]
+    fn silence_halves_once_and_nothing_closes_the_window() {
+        let mut window = grown(200 * PACKET);
+        for _ in 0..10 {
+            window.on_loss(PACKET);
+            window.on_left(PACKET);
+        }
+        assert_eq!(window.limit_bytes, 100 * PACKET);
+        for _ in 0..10 {
+            window.on_acknowledged(1, PACKET, PACKET);
+            window.on_loss(PACKET);
+            window.on_left(PACKET);
+        }
+        assert_eq!(window.limit_bytes, WINDOW_PACKETS_MIN * PACKET);
+    }
+
+    #[test]
+    fn after_a_loss_a_window_grows_by_a_packet_for_each_window() {
+        let mut window = grown(200 * PACKET);
+        window.on_loss(0);
+        let mut acknowledge = |packets: u64| {
+            (0..packets).for_each(|_| window.on_acknowledged(PACKET, window.limit_bytes, PACKET));
+            window.limit_bytes / PACKET
+        };
+        assert_eq!(acknowledge(99), 100);
+        assert_eq!(acknowledge(1), 101);
+        assert_eq!(acknowledge(101), 102);
+        assert_eq!(acknowledge(100_000), 200, "and not beyond what it was made with");
+    }
+
+    #[test]
+    fn a_window_takes_some_packets_whatever_was_asked_for() {
+        assert_eq!(Window::new(0, PACKET).limit_bytes, WINDOW_PACKETS_MIN * PACKET);
+    }
+}

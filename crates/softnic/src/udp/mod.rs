@@ -1,0 +1,143 @@
+//! The UDP port: a software RNIC on real sockets, with real RoCEv2 datagrams, on any IP host and without root.
+//!
+//! ```text
+//!   verbs calls ─▶ device ─▶ port ─▶ batch ─▶ socket ═══ network ═══ socket ─▶ receive ─▶ device ─▶ completions
+//!                     ▲                                                            │
+//!                     └────── driver: the caller's own polls, and a background thread ┘
+//! ```
+//!
+//! One process owns an address's port 4791; others take a free port, which peers must be told
+//! ([`UdpDevice::udp_port`], [`PathAttributes::udp_port`](longhaul_verbs::PathAttributes::udp_port)) and only softnics understand.
+
+mod batch;
+mod capture;
+mod impaired;
+mod open;
+mod port;
+mod receive;
+mod socket;
+
+pub use impaired::Impair;
+pub use open::{OpenError, Warning};
+pub(crate) use port::{Occasion, UdpPort};
+
+use std::sync::Weak;
+
+use longhaul_verbs as verbs;
+
+use crate::driver::Driver;
+use crate::{Config, Device};
+
+/// RFC 863's port: never sent to, only asked the way to.
+const UDP_PORT_DISCARD: u16 = 9;
+
+/// How a device uses UDP.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct UdpConfig {
+    /// The port to listen at.
+    pub udp_port: UdpPortChoice,
+    /// Asked of the kernel for each listening socket. What is in flight to us waits there.
+    pub receive_buffer_bytes: usize,
+    /// Asked of the kernel for each sending socket.
+    pub send_buffer_bytes: usize,
+    /// Let the kernel cut and join datagrams (UDP_SEGMENT, UDP_GRO), where it can.
+    pub offload: bool,
+    /// Receive the packets of a long WRITE where they belong, without a copy in between.
+    pub receive_in_place: bool,
+    /// What the background thread does while nothing happens.
+    pub background: Background,
+    /// A bad network in process, both ways. Datagrams then pass one by one, and nothing is received in place.
+    pub impair: Option<Impair>,
+    /// Write everything that is sent and received to this file, for Wireshark and tshark. Up to 1 GiB; nothing is then
+    /// received in place. It is complete when the device has closed, and a moment behind until then.
+    pub capture: Option<std::path::PathBuf>,
+}
+
+impl Default for UdpConfig {
+    fn default() -> Self {
+        UdpConfig {
+            udp_port: UdpPortChoice::RoceOrFree,
+            receive_buffer_bytes: 16 << 20,
+            send_buffer_bytes: 4 << 20,
+            offload: true,
+            receive_in_place: true,
+            background: Background::Sleep,
+            impair: None,
+            capture: None,
+        }
+    }
+}
+
+/// Where to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UdpPortChoice {
+    /// 4791, RoCEv2's. The only one that RNICs and kernels speak to.
+    Roce,
+    /// 4791, or any that is free when somebody has it.
+    RoceOrFree,
+    /// Any that is free.
+    Free,
+    /// This one.
+    Exactly(u16),
+}
+
+/// What the background thread does while nothing happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Background {
+    /// Sleep until something arrives.
+    Sleep,
+    /// Look again and again for this long after the last arrival, then sleep: lower latency for ends that never poll, at the
+    /// price of a core.
+    Spin(std::time::Duration),
+}
+
+/// A software RNIC on UDP sockets. It closes when this and everything made from it is gone.
+#[derive(Clone)]
+pub struct UdpDevice {
+    device: Device,
+    /// There as long as the device is.
+    driver: Weak<Driver>,
+    udp_port: u16,
+    warnings: std::sync::Arc<[Warning]>,
+}
+
+impl UdpDevice {
+    /// Open a device at the addresses of `config`, and no others.
+    pub fn open(config: Config, udp: UdpConfig) -> Result<UdpDevice, OpenError> {
+        open::open(config, &udp)
+    }
+
+    /// The device behind it.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The safe face of it.
+    pub fn verbs(&self) -> verbs::Device {
+        self.device.verbs()
+    }
+
+    /// Where it listens: what peers' paths must say.
+    pub fn udp_port(&self) -> u16 {
+        self.udp_port
+    }
+
+    /// Make the bad network in process better or worse, for what is sent from now on. Does nothing on a device that was
+    /// opened without one.
+    pub fn set_impairment(&self, profile: &longhaul_impair::Profile) -> Result<(), longhaul_impair::ProfileError> {
+        profile.check()?;
+        let change = |port: &mut UdpPort, now| port.impaired().map_or(Ok(()), |lanes| lanes.set_profile(profile, now));
+        self.driver.upgrade().map_or(Ok(()), |driver| driver.with_port(change))
+    }
+
+    /// What the bad network in process has done: to what was sent, and to what came.
+    pub fn impairment_counters(&self) -> Option<[longhaul_impair::Counters; 2]> {
+        self.driver.upgrade()?.with_port(|port, _| port.impaired().map(|lanes| lanes.counters()))
+    }
+
+    /// What is not as it should be on this host.
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
+}

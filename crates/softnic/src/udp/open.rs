@@ -1,0 +1,270 @@
+//! Opening a device: sockets, their options, and what the host refuses.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use longhaul_verbs::Mtu;
+use longhaul_wire::{UDP_PORT_ROCE, ipv4, ipv6, packet, udp};
+use nix::libc;
+
+use super::capture::PortCapture;
+use super::impaired::Impaired;
+use super::port::UdpPort;
+use super::socket::{Socket, interface_mtu};
+use super::{UdpConfig, UdpDevice, UdpPortChoice};
+use crate::Config;
+use crate::driver::Driver;
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No address was given.
+    #[error("expected at least one address of this host to open a device at, came none")]
+    NoAddress,
+    /// Somebody else has the port.
+    #[error(
+        "UDP port {port} of {address} is taken, by another process or by the kernel's Soft-RoCE: end that, or take a free \
+         port (then only softnics can be peers)"
+    )]
+    PortTaken {
+        /// Of this address.
+        address: IpAddr,
+        /// This port.
+        port: u16,
+    },
+    /// The address is not one of this host's.
+    #[error("{address} is not an address of this host: give one that `longhaul devices` lists")]
+    NotOurAddress {
+        /// The address.
+        address: IpAddr,
+    },
+    /// The port's packets cannot be carried.
+    #[error(
+        "the interface of {address} has an MTU of {mtu_bytes} bytes, and the smallest RoCE packet needs {needed_bytes}: raise it"
+    )]
+    MtuTooSmall {
+        /// Of this address.
+        address: IpAddr,
+        /// What its interface takes.
+        mtu_bytes: usize,
+        /// What is needed.
+        needed_bytes: usize,
+    },
+    /// The bad network makes no sense.
+    #[error("the profile of the impairment cannot be used")]
+    Impair(#[from] longhaul_impair::ProfileError),
+    /// The capture cannot be written.
+    #[error("cannot write a capture to {}: is its folder there, and writable?", path.display())]
+    Capture {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A system call failed.
+    #[error("cannot {what} for {address}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// For this address.
+        address: IpAddr,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Something on this host that costs speed or reach, and how to mend it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Warning {
+    /// What is not as it should be.
+    pub problem: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}; {}", self.problem, self.remedy)
+    }
+}
+
+/// The largest payload MTU whose packets fit into IP packets of this size.
+pub(super) fn largest_mtu(ip_mtu_bytes: usize, address: IpAddr) -> Option<Mtu> {
+    Mtu::largest_within(ip_mtu_bytes.checked_sub(overhead_bytes(address))? as u32)
+}
+
+/// All that a packet has around its payload, at most.
+fn overhead_bytes(address: IpAddr) -> usize {
+    let ip_bytes = if address.is_ipv4() { ipv4::HEADER_BYTES } else { ipv6::HEADER_BYTES };
+    ip_bytes + udp::HEADER_BYTES + packet::datagram_bytes(packet::MAX_HEADER_BYTES, 0)
+}
+
+pub(super) fn open(mut config: Config, udp: &UdpConfig) -> Result<UdpDevice, OpenError> {
+    let impaired = udp.impair.as_ref().map(Impaired::new).transpose()?;
+    let listeners = bind_all(&config.addresses, udp.udp_port)?;
+    let udp_port = listeners[0].local().port();
+    let mut warnings = Vec::new();
+    let mut offload = udp.offload;
+    let mut receive_buffer_bytes = usize::MAX;
+    for listener in &listeners {
+        let address = listener.local().ip();
+        let failed = |what| move |source| OpenError::System { what, address, source };
+        let (receive_bytes, _) = listener
+            .set_buffers(udp.receive_buffer_bytes, udp.send_buffer_bytes)
+            .map_err(failed("set the socket buffers"))?;
+        receive_buffer_bytes = receive_buffer_bytes.min(receive_bytes);
+        if udp.offload && !listener.has_segmentation_offload() {
+            offload = false;
+        }
+        if udp.offload && listener.enable_receive_offload().is_err() {
+            warnings.push(Warning {
+                problem: "this kernel does not join arriving datagrams (UDP_GRO), so each costs a system call".into(),
+                remedy: "use Linux 5.0 or later".into(),
+            });
+        }
+        if let Some(mtu) = mtu_at(address, &mut warnings)? {
+            config.mtu = config.mtu.min(mtu);
+        }
+    }
+    if udp.offload && !offload {
+        warnings.push(Warning {
+            problem: "this kernel does not cut datagrams (UDP_SEGMENT), so each costs a system call".into(),
+            remedy: "use Linux 4.18 or later".into(),
+        });
+    }
+    if receive_buffer_bytes < udp.receive_buffer_bytes {
+        warnings.push(Warning {
+            problem: format!(
+                "the system allows socket buffers of {receive_buffer_bytes} bytes, and {} were asked for: bursts from \
+                 several peers will be lost",
+                udp.receive_buffer_bytes
+            ),
+            remedy: format!("run: sysctl -w net.core.rmem_max={}", udp.receive_buffer_bytes),
+        });
+    }
+    if udp_port != UDP_PORT_ROCE && udp.udp_port == UdpPortChoice::RoceOrFree {
+        warnings.push(Warning {
+            problem: format!(
+                "port 4791 is taken, so this device listens at {udp_port}: only softnics can be its peers"
+            ),
+            remedy: "end the process that has 4791, to speak with RNICs and the kernel's Soft-RoCE".into(),
+        });
+    }
+    config.turn_packets = 60;
+    let address = config.addresses[0];
+    let mut port = UdpPort::new(listeners, offload, udp).map_err(|source| OpenError::System {
+        what: "watch the sockets",
+        address,
+        source,
+    })?;
+    let capture = udp.capture.as_ref().map(|path| {
+        PortCapture::create(path, &config.name).map_err(|source| OpenError::Capture { path: path.clone(), source })
+    });
+    port.watch(impaired, capture.transpose()?);
+    let (device, driver) = Driver::start(config, port, udp.background).map_err(|source| OpenError::System {
+        what: "start the background thread",
+        address,
+        source,
+    })?;
+    Ok(UdpDevice { device, driver, udp_port, warnings: warnings.into() })
+}
+
+/// One listening socket for each address, all at the same port.
+fn bind_all(addresses: &[IpAddr], choice: UdpPortChoice) -> Result<Vec<Socket>, OpenError> {
+    let first = *addresses.first().ok_or(OpenError::NoAddress)?;
+    match choice {
+        UdpPortChoice::Roce => bind_at(addresses, UDP_PORT_ROCE),
+        UdpPortChoice::Exactly(port) => bind_at(addresses, port),
+        UdpPortChoice::RoceOrFree => match bind_at(addresses, UDP_PORT_ROCE) {
+            Err(OpenError::PortTaken { .. }) => bind_all(addresses, UdpPortChoice::Free),
+            result => result,
+        },
+        UdpPortChoice::Free => {
+            // A port that is free at one address may be taken at another.
+            let mut last = Err(OpenError::NoAddress);
+            for _ in 0..16 {
+                let probe = bind(first, 0)?;
+                let port = probe.local().port();
+                let rest = bind_at(&addresses[1..], port);
+                match rest {
+                    Ok(rest) => return Ok(std::iter::once(probe).chain(rest).collect()),
+                    Err(OpenError::PortTaken { .. }) => last = rest,
+                    Err(error) => return Err(error),
+                }
+            }
+            last
+        }
+    }
+}
+
+fn bind_at(addresses: &[IpAddr], port: u16) -> Result<Vec<Socket>, OpenError> {
+    addresses.iter().map(|&address| bind(address, port)).collect()
+}
+
+fn bind(address: IpAddr, port: u16) -> Result<Socket, OpenError> {
+    Socket::bind(SocketAddr::new(address, port)).map_err(|source| match source.raw_os_error() {
+        Some(libc::EADDRINUSE) => OpenError::PortTaken { address, port },
+        Some(libc::EADDRNOTAVAIL) => OpenError::NotOurAddress { address },
+        _ => OpenError::System { what: "bind a socket", address, source },
+    })
+}
+
+/// What the interface of an address carries; `None` when it cannot be found out.
+fn mtu_at(address: IpAddr, warnings: &mut Vec<Warning>) -> Result<Option<Mtu>, OpenError> {
+    let Some((name, mtu_bytes)) = interface_of(address) else {
+        warnings.push(Warning {
+            problem: format!("the MTU of the interface with {address} cannot be found out"),
+            remedy: "choose a path MTU that fits when connecting".into(),
+        });
+        return Ok(None);
+    };
+    let Some(mtu) = largest_mtu(mtu_bytes, address) else {
+        let needed_bytes = overhead_bytes(address) + Mtu::Bytes256.byte_count() as usize;
+        return Err(OpenError::MtuTooSmall { address, mtu_bytes, needed_bytes });
+    };
+    if mtu < Mtu::Bytes4096 {
+        let wanted = overhead_bytes(address) + Mtu::Bytes4096.byte_count() as usize;
+        warnings.push(Warning {
+            problem: format!(
+                "interface {name} has an MTU of {mtu_bytes} bytes, so packets carry {} bytes instead of 4096",
+                mtu.byte_count()
+            ),
+            remedy: format!(
+                "if the network carries larger packets, run: ip link set {name} mtu {}",
+                wanted.next_multiple_of(100)
+            ),
+        });
+    }
+    Ok(Some(mtu))
+}
+
+/// Name and MTU of the interface that has an address.
+fn interface_of(address: IpAddr) -> Option<(String, usize)> {
+    let interfaces = nix::ifaddrs::getifaddrs().ok()?;
+    for interface in interfaces {
+        let Some(storage) = interface.address else { continue };
+        let found = match (storage.as_sockaddr_in(), storage.as_sockaddr_in6()) {
+            (Some(v4), _) => IpAddr::V4(v4.ip()),
+            (_, Some(v6)) => IpAddr::V6(v6.ip()),
+            _ => continue,
+        };
+        // All of 127.0.0.0/8 is the loopback interface's.
+        let is_loopback = address.is_loopback() && found.is_loopback() && address.is_ipv4() == found.is_ipv4();
+        if found == address || is_loopback {
+            let mtu_bytes = interface_mtu(&interface.interface_name).ok()?;
+            return Some((interface.interface_name, mtu_bytes));
+        }
+    }
+    None
+}
+
+/// The catch-up that pacing is allowed on real hosts, whose timers are coarse.
+#[allow(dead_code, reason = "used once pacing has the setting")]
+const PACING_BURST: Duration = Duration::from_micros(200);

@@ -1,0 +1,486 @@
+//! The port: sockets below, the device above.
+//!
+//! Each address has one socket that listens and, made when they are needed, several that send, so that queue pairs have
+//! different source ports and use different equal-cost paths. Sending collects equal datagrams into a [`Batch`]; receiving
+//! takes batches apart, checks each ICRC and hands the datagrams to the device.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use longhaul_time::Instant;
+use longhaul_wire::{IcrcScope, icrc};
+use nix::libc;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+
+use super::UdpConfig;
+use super::batch::Batch;
+use super::capture::PortCapture;
+use super::impaired::{Came, Impaired};
+use super::receive::{Checks, Origin, Receiving};
+use super::socket::Socket;
+use crate::guard::NicGuard;
+use crate::port::{Outgoing, Route, TransmitSink};
+
+/// Source ports in use for one address. More would spread better and cost a socket each.
+const SOURCE_PORTS: usize = 32;
+/// What is handed to the kernel before arrivals are looked at again.
+const STEP_SEND_BYTES: usize = 256 << 10;
+/// What is received before sending is looked at again.
+const STEP_RECEIVE_BYTES: usize = 1 << 20;
+/// Calls to receive before sending is looked at again. Datagrams that come one by one must be as welcome as those that the
+/// kernel joins: were a few calls the limit, a device that sends much would hear too late that some of it is missing.
+const STEP_RECEIVE_CALLS: usize = 256;
+/// When the kernel takes no more: its buffer drains at the rate of the link, and nobody says when.
+const RETRY_AFTER: Duration = Duration::from_micros(100);
+
+/// Why the device is asked for what it has to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Occasion {
+    /// Time has passed or something has arrived.
+    Step,
+    /// A program has just posted.
+    Post,
+    /// The same, and answers to peers can wait.
+    PostOnly,
+}
+
+/// A UDP port of a device.
+pub(crate) struct UdpPort {
+    sockets: Sockets,
+    offload: bool,
+    batch: Batch,
+    /// Datagrams that the kernel did not take, complete with ICRC.
+    backlog: VecDeque<(Way, Vec<u8>)>,
+    retry_at: Option<Instant>,
+    /// Left of [`STEP_SEND_BYTES`].
+    step_bytes: usize,
+    receiving: Receiving,
+    reports_hop_limits: bool,
+    troubles: Troubles,
+    arrivals: Arc<Epoll>,
+    impaired: Option<Impaired>,
+    capture: Option<PortCapture>,
+    /// Of the last step.
+    now: Instant,
+}
+
+/// Where a datagram goes, and the socket that it leaves from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    /// With the source port that the socket really has.
+    pub(super) route: Route,
+    sender: SenderIndex,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SenderIndex {
+    address: usize,
+    slot: usize,
+}
+
+impl Way {
+    pub(super) fn destination(&self) -> SocketAddr {
+        SocketAddr::new(self.route.destination, self.route.destination_port)
+    }
+
+    pub(super) fn source(&self) -> SocketAddr {
+        SocketAddr::new(self.route.source, self.route.source_port)
+    }
+}
+
+struct Sockets {
+    addresses: Vec<AddressSockets>,
+    send_buffer_bytes: usize,
+}
+
+struct AddressSockets {
+    address: IpAddr,
+    listener: Socket,
+    senders: [Option<Sender>; SOURCE_PORTS],
+}
+
+/// A socket with a source port of its own, and the options that it has now.
+struct Sender {
+    socket: Socket,
+    traffic_class: Option<u8>,
+    hop_limit: Option<u8>,
+}
+
+/// Why datagrams were not sent.
+#[derive(Default)]
+struct Troubles {
+    too_long: u64,
+    refused: u64,
+}
+
+/// How much has been received in one step.
+#[derive(Default)]
+struct ReceiveStep {
+    calls: usize,
+    bytes: usize,
+}
+
+impl ReceiveStep {
+    fn count(&mut self, bytes: usize) {
+        self.calls += 1;
+        self.bytes += bytes;
+    }
+
+    fn is_over(&self) -> bool {
+        self.calls >= STEP_RECEIVE_CALLS || self.bytes >= STEP_RECEIVE_BYTES
+    }
+}
+
+impl UdpPort {
+    /// A port over sockets that are bound already.
+    pub(super) fn new(listeners: Vec<Socket>, offload: bool, config: &UdpConfig) -> io::Result<Self> {
+        let arrivals = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        for (index, listener) in listeners.iter().enumerate() {
+            arrivals.add(listener, EpollEvent::new(EpollFlags::EPOLLIN, index as u64))?;
+        }
+        let addresses = listeners
+            .into_iter()
+            .map(|listener| AddressSockets {
+                address: listener.local().ip(),
+                listener,
+                senders: [const { None }; SOURCE_PORTS],
+            })
+            .collect();
+        Ok(UdpPort {
+            sockets: Sockets { addresses, send_buffer_bytes: config.send_buffer_bytes },
+            offload,
+            batch: Batch::new(),
+            backlog: VecDeque::new(),
+            retry_at: None,
+            step_bytes: STEP_SEND_BYTES,
+            receiving: Receiving::new(config.receive_in_place),
+            reports_hop_limits: false,
+            troubles: Troubles::default(),
+            arrivals: Arc::new(arrivals),
+            impaired: None,
+            capture: None,
+            now: Instant::ZERO,
+        })
+    }
+
+    /// The bad network in process, if there is one.
+    pub(super) fn impaired(&mut self) -> Option<&mut Impaired> {
+        self.impaired.as_mut()
+    }
+
+    /// Have a bad network, or a capture, see everything that passes.
+    pub(super) fn watch(&mut self, impaired: Option<Impaired>, capture: Option<PortCapture>) {
+        self.impaired = impaired;
+        self.capture = capture;
+    }
+
+    /// Say when the origin of all instants was, counted from 1970.
+    pub(crate) fn set_origin(&mut self, since_1970: Duration) {
+        if let Some(capture) = &mut self.capture {
+            capture.set_origin(since_1970);
+        }
+    }
+
+    /// Readable when something has arrived.
+    pub(crate) fn arrivals(&self) -> Arc<Epoll> {
+        self.arrivals.clone()
+    }
+
+    /// Take what has arrived and hand it to the device. Stops when there is a completion and somebody waits for one: then
+    /// looking for more only keeps him waiting. Whether there may be more.
+    pub(crate) fn receive(&mut self, nic: &mut NicGuard<'_>, now: Instant, until_completion: bool) -> bool {
+        if nic.takes_datagrams() && !self.reports_hop_limits {
+            self.report_hop_limits();
+        }
+        if self.impaired.is_some() || self.capture.is_some() {
+            return self.receive_watched(nic, now);
+        }
+        let completions_before = nic.completion_count();
+        let mut step = ReceiveStep::default();
+        for sockets in &self.sockets.addresses {
+            while let Some(bytes) = self.receiving.receive(&sockets.listener, nic, now) {
+                step.count(bytes);
+                let has_completed = until_completion && nic.completion_count() != completions_before;
+                if step.is_over() || has_completed {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Only datagrams hand the time to live up, in their route header.
+    fn report_hop_limits(&mut self) {
+        self.reports_hop_limits = true;
+        for sockets in &self.sockets.addresses {
+            if let Err(error) = sockets.listener.report_hop_limits() {
+                tracing::warn!(%error, "route headers of datagrams will not tell the hop limit");
+            }
+        }
+    }
+
+    /// The same through a bad network, or seen by a capture.
+    fn receive_watched(&mut self, nic: &mut NicGuard<'_>, now: Instant) -> bool {
+        let UdpPort { sockets, receiving, impaired, capture, .. } = self;
+        let mut step = ReceiveStep::default();
+        let mut each = |checks: &mut Checks, from: &Origin<'_>, datagram: &[u8]| match impaired {
+            Some(impaired) => {
+                let came = Came { arrival: *from.arrival, local: from.local };
+                impaired.incoming.enter(came, datagram.to_vec(), now);
+            }
+            None => {
+                if let Some(capture) = capture {
+                    capture.received(from, datagram, now);
+                }
+                checks.take(from, datagram, nic, now);
+            }
+        };
+        for sockets in &sockets.addresses {
+            while !step.is_over()
+                && let Some(bytes) = receiving.receive_each(&sockets.listener, &mut each)
+            {
+                step.count(bytes);
+            }
+        }
+        let mut due_step = ReceiveStep::default();
+        while !due_step.is_over()
+            && let Some(impaired) = impaired
+            && let Some((came, datagram)) = impaired.incoming.take_due(now)
+        {
+            due_step.count(datagram.len());
+            let from = Origin { arrival: &came.arrival, local: came.local };
+            if let Some(capture) = capture {
+                capture.received(&from, &datagram, now);
+            }
+            receiving.checks().take(&from, &datagram, nic, now);
+        }
+        if let Some(capture) = capture {
+            capture.flush_due(now);
+        }
+        step.is_over() || due_step.is_over()
+    }
+
+    /// Have the device send as much as one step allows. Whether there is more.
+    pub(crate) fn transmit_from(&mut self, nic: &mut NicGuard<'_>, now: Instant, occasion: Occasion) -> bool {
+        self.step_bytes = STEP_SEND_BYTES;
+        self.now = now;
+        self.send_backlog(now);
+        match occasion {
+            Occasion::Step => nic.poll(now, self),
+            Occasion::Post => nic.poll_after_post(now, self, true),
+            Occasion::PostOnly => nic.poll_after_post(now, self, false),
+        }
+        self.send_due(now, now, STEP_SEND_BYTES);
+        nic.has_output() && self.backlog.is_empty() && self.has_room_in_network()
+    }
+
+    /// When to come back, if nothing happens before.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let (mut outgoing, mut incoming) = (None, None);
+        if let Some(impaired) = &self.impaired {
+            // What is due can only go when the backlog has gone.
+            outgoing = impaired.outgoing.next_at().filter(|_| self.backlog.is_empty());
+            incoming = impaired.incoming.next_at();
+        }
+        let capture = self.capture.as_ref().and_then(PortCapture::next_deadline);
+        [self.retry_at, outgoing, incoming, capture].into_iter().flatten().min()
+    }
+
+    fn send_batch(&mut self) {
+        let Some(way) = self.batch.way() else { return };
+        self.step_bytes = self.step_bytes.saturating_sub(self.batch.bytes());
+        let (left, result) = self.send_now(&way);
+        if let Some(capture) = &mut self.capture {
+            self.batch
+                .for_each_sent(left, |identification, pieces| capture.sent(&way, identification, pieces, self.now));
+        }
+        match result {
+            Ok(()) => {}
+            Err(error) if is_full(&error) => {
+                self.batch.copy_out(left, |datagram| self.backlog.push_back((way, datagram)));
+                self.retry_at = Some(self.now + RETRY_AFTER);
+            }
+            Err(error) => {
+                let count = self.batch.len();
+                self.troubles.note(&way.route, count - left, self.batch.bytes() / count, &error);
+            }
+        }
+        self.batch.clear();
+    }
+
+    /// Send the batch. How many datagrams have left, and why not all.
+    fn send_now(&mut self, way: &Way) -> (usize, io::Result<()>) {
+        let socket = match self.sockets.prepare(way) {
+            Ok(socket) => socket,
+            Err(error) => return (0, Err(error)),
+        };
+        let count = self.batch.len();
+        match self.batch.send(socket, way.destination()) {
+            Ok(()) => (count, Ok(())),
+            Err(error) if count > 1 && is_offload_refusal(&error) => {
+                let result = self.batch.send_singly(socket, way.destination());
+                if result.1.is_ok() {
+                    tracing::warn!(%error, "segmentation offload does not work here; sending datagrams one by one");
+                    self.offload = false;
+                }
+                result
+            }
+            Err(error) => (0, Err(error)),
+        }
+    }
+
+    fn send_backlog(&mut self, now: Instant) {
+        if self.retry_at.is_some_and(|at| at > now) {
+            return;
+        }
+        self.retry_at = None;
+        while let Some((way, datagram)) = self.backlog.front_mut() {
+            // It is complete with the ICRC for identification 0, which is what the kernel gives to a datagram on its own.
+            let result = self.sockets.prepare(way).and_then(|socket| socket.send_one(way.destination(), datagram));
+            match result {
+                Ok(()) => {
+                    if let Some(capture) = &mut self.capture {
+                        capture.sent(way, 0, &[&datagram[..]], now);
+                    }
+                }
+                Err(error) if is_full(&error) => {
+                    self.retry_at = Some(now + RETRY_AFTER);
+                    return;
+                }
+                Err(error) => self.troubles.note(&way.route, 1, datagram.len(), &error),
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    /// Send what has been, or will have been, through the bad network by `until`, up to about so many bytes.
+    fn send_due(&mut self, until: Instant, now: Instant, bytes_max: usize) {
+        let mut bytes = 0;
+        while bytes < bytes_max
+            && self.backlog.is_empty()
+            && let Some(impaired) = &mut self.impaired
+            && let Some(due) = impaired.outgoing.take_due(until)
+        {
+            bytes += due.1.len();
+            self.backlog.push_back(due);
+            self.send_backlog(now);
+        }
+    }
+
+    /// Whether a bad network, if there is one, takes another datagram.
+    fn has_room_in_network(&self) -> bool {
+        self.impaired.as_ref().is_none_or(|impaired| impaired.outgoing.has_room())
+    }
+}
+
+impl Drop for UdpPort {
+    fn drop(&mut self) {
+        // A network that delays does not lose what its sender, gone by now, had sent: an acknowledgement may be among it.
+        self.send_due(Instant::FAR_FUTURE, self.now, usize::MAX);
+    }
+}
+
+impl Sockets {
+    /// The way of a route: through a socket with its source port, or another if that is taken or there are too many.
+    fn way(&mut self, route: &Route) -> io::Result<Way> {
+        let address = self.addresses.iter().position(|sockets| sockets.address == route.source);
+        let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let slot = usize::from(route.source_port) % SOURCE_PORTS;
+        let sender = &mut self.addresses[address].senders[slot];
+        let source_port = match sender {
+            Some(sender) => sender.socket.local().port(),
+            None => {
+                let socket = Socket::bind(SocketAddr::new(route.source, route.source_port))
+                    .or_else(|_| Socket::bind(SocketAddr::new(route.source, 0)))?;
+                // Nobody answers to this port; what comes all the same is not to take memory.
+                socket.set_buffers(1, self.send_buffer_bytes)?;
+                let port = socket.local().port();
+                *sender = Some(Sender { socket, traffic_class: None, hop_limit: None });
+                port
+            }
+        };
+        Ok(Way { route: Route { source_port, ..*route }, sender: SenderIndex { address, slot } })
+    }
+
+    /// The socket of a way, with the options that its route asks for.
+    fn prepare(&mut self, way: &Way) -> io::Result<&Socket> {
+        let sender = self.addresses[way.sender.address].senders[way.sender.slot].as_mut();
+        let sender = sender.ok_or(io::ErrorKind::NotConnected)?;
+        let route = &way.route;
+        if sender.traffic_class != Some(route.traffic_class) {
+            sender.socket.set_traffic_class(route.traffic_class)?;
+            sender.traffic_class = Some(route.traffic_class);
+        }
+        if sender.hop_limit != Some(route.hop_limit) {
+            // To the kernel 0 is no time to live at all; a packet with 1 does not leave the network either.
+            sender.socket.set_hop_limit(route.hop_limit.max(1))?;
+            sender.hop_limit = Some(route.hop_limit);
+        }
+        Ok(&sender.socket)
+    }
+}
+
+impl TransmitSink for UdpPort {
+    fn has_room(&self) -> bool {
+        self.backlog.is_empty() && self.step_bytes > self.batch.bytes() && self.has_room_in_network()
+    }
+
+    fn transmit(&mut self, route: &Route, datagram: &Outgoing<'_>) {
+        let way = match self.sockets.way(route) {
+            Ok(way) => way,
+            Err(error) => return self.troubles.note(route, 1, datagram.len(), &error),
+        };
+        // The device takes care that both are of one family.
+        let Some(scope) = IcrcScope::between(way.source(), way.destination()) else { return };
+        if let Some(impaired) = &mut self.impaired {
+            let mut bytes = vec![0; datagram.len()];
+            datagram.write_to(&mut bytes);
+            icrc::write(&scope, &mut bytes);
+            self.step_bytes = self.step_bytes.saturating_sub(bytes.len());
+            return impaired.outgoing.enter(way, bytes, self.now);
+        }
+        if !self.batch.takes(&way, datagram.len(), self.offload) {
+            self.send_batch();
+        }
+        self.batch.push(&way, scope, datagram);
+    }
+
+    fn flush(&mut self) {
+        self.send_batch();
+    }
+}
+
+impl Troubles {
+    /// Say once what it is about, and count.
+    fn note(&mut self, route: &Route, datagrams: usize, datagram_bytes: usize, error: &io::Error) {
+        if error.raw_os_error() == Some(libc::EMSGSIZE) {
+            if self.too_long == 0 {
+                let path = super::socket::path_mtu(route.source, route.destination);
+                let path_mtu = path.map_or_else(|_| "unknown".to_owned(), |bytes| format!("{bytes} bytes"));
+                tracing::warn!(
+                    "packets of {datagram_bytes} bytes do not fit the path to {} any more (its MTU is {path_mtu}); \
+                     connect again with a smaller MTU, or raise the MTU of the path",
+                    route.destination,
+                );
+            }
+            self.too_long += datagrams as u64;
+        } else {
+            if self.refused == 0 {
+                tracing::warn!(%error, "packets to {} were not sent", route.destination);
+            }
+            self.refused += datagrams as u64;
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS))
+}
+
+/// What kernels answer when they, or the device below, cannot cut a call into datagrams.
+fn is_offload_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EIO | libc::EOPNOTSUPP))
+}

@@ -1,0 +1,258 @@
+//! From a socket to the device: one call, many datagrams, each checked.
+//!
+//! In the middle of a long WRITE the datagrams' payloads are received where they belong, and only headers and ICRCs next to
+//! each other into the port's own buffer:
+//!
+//! ```text
+//!   own bytes:   [headers 0][ICRC 0 | headers 1][ICRC 1 | headers 2] … [ICRC n-1 | whatever follows]
+//!   parts:            │    ╲      │        ╲       │       ╲
+//!                     │  payload 0│      payload 1 │     payload 2        (where it belongs in registered memory)
+//! ```
+//!
+//! Should something else arrive than was expected, everything is put together in the order in which it came, and taken as if
+//! nothing had been expected. See [`crate::in_place`] for why a wrong guess does no harm.
+#![allow(unsafe_code, reason = "receives into registered memory")]
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use longhaul_time::Instant;
+use longhaul_wire::icrc::{ICRC_BYTES, IdentificationTracker, Verdict};
+use longhaul_wire::{IcrcScope, bth, packet};
+
+use super::socket::{Arrival, Part, Socket, part};
+use crate::guard::NicGuard;
+use crate::in_place::ExpectedPackets;
+use crate::port::Received;
+
+/// The most that one call gives: what an IP packet can hold.
+const CALL_BYTES_MAX: usize = 1 << 16;
+/// What each packet that is received in place has in the own buffer.
+const SLOT_BYTES: usize = bth::HEADER_BYTES + ICRC_BYTES;
+/// The most packets that one call gives: the smallest payload worth a scatter list.
+const SLOTS_MAX: usize = 64;
+/// Senders whose identifications are followed. When there are more, all are forgotten: that costs each one weaker check.
+const SENDERS_MAX: usize = 4096;
+
+/// The receiving side of a port.
+pub(super) struct Receiving {
+    /// Slots of packets that are received in place, then whatever follows them.
+    buffer: Box<[u8]>,
+    /// Where datagrams are put together after a wrong guess.
+    assembled: Box<[u8]>,
+    parts: Vec<Part>,
+    in_place: bool,
+    checks: Checks,
+}
+
+// SAFETY: the parts are written and used within one call of `receive`, under the device's lock.
+unsafe impl Send for Receiving {}
+
+impl Receiving {
+    pub(super) fn new(in_place: bool) -> Self {
+        Receiving {
+            buffer: vec![0; SLOTS_MAX * SLOT_BYTES + CALL_BYTES_MAX].into_boxed_slice(),
+            assembled: vec![0; SLOTS_MAX * SLOT_BYTES + CALL_BYTES_MAX].into_boxed_slice(),
+            parts: Vec::with_capacity(2 * SLOTS_MAX + 1),
+            in_place,
+            checks: Checks::default(),
+        }
+    }
+
+    /// One call to the kernel. How many bytes came; `None` when nothing has arrived.
+    pub(super) fn receive(&mut self, listener: &Socket, nic: &mut NicGuard<'_>, now: Instant) -> Option<usize> {
+        let expected = if self.in_place { nic.expected_packets(SLOTS_MAX) } else { None };
+        self.point_parts_at(expected.as_ref());
+        // SAFETY: the parts are the own buffer, which is ours alone, and registered memory of a device that stays locked
+        // until this function is done with it, in bytes that nobody may look at yet (`crate::in_place`).
+        let arrival = match unsafe { listener.receive(&mut self.parts) } {
+            Ok(Some(arrival)) => arrival,
+            Ok(None) => return None,
+            Err(error) => {
+                tracing::debug!(%error, "a socket reports an error");
+                return None;
+            }
+        };
+        let from = Origin { arrival: &arrival, local: listener.local() };
+        self.checks.begins_batch = true;
+        match expected {
+            None => {
+                let whole = &self.buffer[..arrival.bytes];
+                for datagram in whole.chunks(arrival.segment_bytes.max(1)) {
+                    self.checks.take(&from, datagram, nic, now);
+                }
+            }
+            Some(expected) => self.take_expected(&expected, &from, nic, now),
+        }
+        Some(arrival.bytes)
+    }
+
+    /// One call to the kernel, nothing in place, each datagram handed to `each`. How many bytes came; `None` when nothing has arrived.
+    pub(super) fn receive_each(
+        &mut self,
+        listener: &Socket,
+        mut each: impl FnMut(&mut Checks, &Origin<'_>, &[u8]),
+    ) -> Option<usize> {
+        let arrival = match listener.receive_one(&mut self.buffer[..CALL_BYTES_MAX]) {
+            Ok(Some(arrival)) => arrival,
+            Ok(None) => return None,
+            Err(error) => {
+                tracing::debug!(%error, "a socket reports an error");
+                return None;
+            }
+        };
+        let from = Origin { arrival: &arrival, local: listener.local() };
+        self.checks.begins_batch = true;
+        for datagram in self.buffer[..arrival.bytes].chunks(arrival.segment_bytes.max(1)) {
+            each(&mut self.checks, &from, datagram);
+        }
+        Some(arrival.bytes)
+    }
+
+    /// What checks datagrams that were received with [`receive_each`](Receiving::receive_each) and kept for a while.
+    pub(super) fn checks(&mut self) -> &mut Checks {
+        &mut self.checks
+    }
+
+    /// Have the next call write to the own buffer only, or payloads to where they are expected.
+    fn point_parts_at(&mut self, expected: Option<&ExpectedPackets>) {
+        self.parts.clear();
+        let Some(expected) = expected else {
+            self.parts.push(part(self.buffer.as_mut_ptr(), CALL_BYTES_MAX));
+            return;
+        };
+        let mut own = 0;
+        for index in 0..expected.count {
+            let payload = expected.payload(index);
+            let end = index * SLOT_BYTES + bth::HEADER_BYTES;
+            self.parts.push(part(self.buffer[own..end].as_mut_ptr(), end - own));
+            self.parts.push(part(payload.memory, payload.bytes));
+            own = end;
+        }
+        self.parts.push(part(self.buffer[own..].as_mut_ptr(), ICRC_BYTES + CALL_BYTES_MAX));
+    }
+
+    /// Take datagrams of which the first `expected.count` should be the expected ones.
+    fn take_expected(&mut self, expected: &ExpectedPackets, from: &Origin<'_>, nic: &mut NicGuard<'_>, now: Instant) {
+        let packet_bytes = SLOT_BYTES + expected.payload_bytes;
+        let arrival = from.arrival;
+        let in_slots = expected.count.min(arrival.bytes / packet_bytes);
+        let is_as_expected = arrival.segment_bytes == packet_bytes
+            // What is left over begins behind the last slot, or there is none.
+            && (in_slots == expected.count || arrival.bytes == in_slots * packet_bytes)
+            && (0..in_slots).all(|index| expected.is_packet(index, &self.buffer[index * SLOT_BYTES..][..bth::HEADER_BYTES]));
+        if !is_as_expected {
+            self.assemble(arrival.bytes);
+            for datagram in self.assembled[..arrival.bytes].chunks(arrival.segment_bytes.max(1)) {
+                self.checks.take(from, datagram, nic, now);
+            }
+            return;
+        }
+        for index in 0..in_slots {
+            let slot = &self.buffer[index * SLOT_BYTES..][..SLOT_BYTES];
+            let (headers, icrc) = slot.split_at(bth::HEADER_BYTES);
+            let icrc = u32::from_le_bytes(icrc.try_into().expect("a slot ends with an ICRC"));
+            let payload = expected.payload(index);
+            // SAFETY: registered memory of a device that is locked, just written by the kernel. The slice ends with the check;
+            // a program that changes the bytes meanwhile, against the rules of verbs, makes the ICRC wrong at worst.
+            let bytes = unsafe { std::slice::from_raw_parts(payload.memory, payload.bytes) };
+            if self.checks.is_good(from, headers, &[bytes], icrc) {
+                nic.handle_in_place(&from.received(headers), payload, now);
+            } else {
+                nic.count_icrc_error();
+            }
+        }
+        let rest = &self.buffer[expected.count * SLOT_BYTES..];
+        let rest = &rest[..arrival.bytes - in_slots * packet_bytes];
+        for datagram in rest.chunks(packet_bytes) {
+            self.checks.take(from, datagram, nic, now);
+        }
+    }
+
+    /// Put what was received together, in order.
+    fn assemble(&mut self, bytes: usize) {
+        let mut done = 0;
+        for part in &self.parts {
+            let length = part.iov_len.min(bytes - done);
+            let into = &mut self.assembled[done..done + length];
+            // SAFETY: the kernel has just written these bytes of the part, which is as alive as it was for the call; the
+            // own buffers are apart from each other and from registered memory.
+            unsafe { std::ptr::copy_nonoverlapping(part.iov_base.cast::<u8>(), into.as_mut_ptr(), length) };
+            done += length;
+        }
+    }
+}
+
+/// Where datagrams came from, and at which socket they arrived.
+pub(super) struct Origin<'a> {
+    pub(super) arrival: &'a Arrival,
+    pub(super) local: SocketAddr,
+}
+
+impl Origin<'_> {
+    fn received<'a>(&self, datagram: &'a [u8]) -> Received<'a> {
+        Received {
+            source: self.arrival.source.ip(),
+            destination: self.local.ip(),
+            traffic_class: self.arrival.traffic_class,
+            hop_limit: self.arrival.hop_limit,
+            datagram,
+            elided_bytes: 0,
+        }
+    }
+}
+
+/// Checks ICRCs.
+#[derive(Default)]
+pub(super) struct Checks {
+    /// The sender of the last datagram: by far most often that of the next.
+    last: Option<(Addresses, IdentificationTracker)>,
+    others: HashMap<Addresses, IdentificationTracker>,
+    /// The next datagram is the first of a call.
+    begins_batch: bool,
+}
+
+/// Source and destination.
+type Addresses = (IpAddr, IpAddr);
+
+impl Checks {
+    /// Check a datagram and hand it to the device.
+    pub(super) fn take(&mut self, from: &Origin<'_>, datagram: &[u8], nic: &mut NicGuard<'_>, now: Instant) {
+        if datagram.len() < packet::datagram_bytes(bth::HEADER_BYTES, 0) {
+            nic.count_malformed();
+            return;
+        }
+        let (covered, icrc) = datagram.split_at(datagram.len() - ICRC_BYTES);
+        let icrc = u32::from_le_bytes(icrc.try_into().expect("four bytes"));
+        if self.is_good(from, covered, &[], icrc) {
+            nic.handle(&from.received(datagram), now);
+        } else {
+            nic.count_icrc_error();
+        }
+    }
+
+    fn is_good(&mut self, from: &Origin<'_>, headers: &[u8], rest: &[&[u8]], icrc: u32) -> bool {
+        let Some(scope) = IcrcScope::between(from.arrival.source, from.local) else { return false };
+        let begins_batch = std::mem::take(&mut self.begins_batch);
+        let tracker = self.tracker((from.arrival.source.ip(), from.local.ip()));
+        let expects_jumps = tracker.expects_jumps();
+        match tracker.check_parts(&scope, headers, rest, icrc, begins_batch) {
+            Verdict::Exact | Verdict::Predicted => true,
+            Verdict::Solved => expects_jumps,
+            Verdict::Bad => false,
+        }
+    }
+
+    fn tracker(&mut self, pair: Addresses) -> &mut IdentificationTracker {
+        if self.last.as_ref().is_none_or(|(last, _)| *last != pair) {
+            if self.others.len() >= SENDERS_MAX {
+                self.others.clear();
+            }
+            let tracker = self.others.remove(&pair).unwrap_or_default();
+            if let Some((pair, tracker)) = self.last.replace((pair, tracker)) {
+                self.others.insert(pair, tracker);
+            }
+        }
+        &mut self.last.as_mut().expect("set above").1
+    }
+}

@@ -1,0 +1,128 @@
+//! The suite on real time: two software RNICs on UDP sockets of this host, with their own background threads.
+//!
+//! Nothing here repeats to the byte, and a step takes as long as it takes. A test waits for what must come as long as
+//! `patience` says, and believes that nothing comes after `quiet`; on a busy host both stretch, because each step is a sleep
+//! that the same busy host has to end.
+
+use std::net::IpAddr;
+
+use longhaul_softnic::Config;
+use longhaul_softnic::udp::{OpenError, UdpConfig, UdpDevice};
+use longhaul_time::Duration;
+use longhaul_verbs::{Device, Mtu};
+
+use super::Environment;
+
+/// Time between two looks, to which the kernel adds some 50 µs.
+const STEP: Duration = Duration::from_micros(100);
+/// Steps until something counts as never happening: 3 s and more.
+const PATIENCE: u32 = 20_000;
+/// Steps until it is believed that nothing happens any more: 20 ms and more.
+const QUIET: u32 = 130;
+/// A packet that has not arrived by then is lost.
+const LONGEST_FLIGHT: Duration = Duration::from_millis(500);
+
+/// Two software RNICs on UDP sockets.
+pub struct RealTime {
+    udp: [UdpDevice; 2],
+    devices: [Device; 2],
+    mtu: Mtu,
+    begin: std::time::Instant,
+    is_one_device: bool,
+    /// Packets that did not arrive when there was time enough for it.
+    lost_packets: u64,
+}
+
+impl RealTime {
+    /// Two devices, each at one address of this host. At the same address both listen at ports of their own.
+    pub fn open(addresses: [IpAddr; 2], udp: &UdpConfig) -> Result<Self, OpenError> {
+        let open = |end: usize| {
+            // Keys and numbers need not be secret here, only different.
+            let mut random_seed = [0x5e; 32];
+            random_seed[0] = end as u8;
+            UdpDevice::open(Config::new(format!("softnic{end}"), vec![addresses[end]], random_seed), udp.clone())
+        };
+        Ok(RealTime::between([open(0)?, open(1)?], false))
+    }
+
+    /// The same with both ends on one device, which then talks to itself through the kernel.
+    pub fn open_one(address: IpAddr, udp: &UdpConfig) -> Result<Self, OpenError> {
+        let device = UdpDevice::open(Config::new("softnic", vec![address], [0x5e; 32]), udp.clone())?;
+        Ok(RealTime::between([device.clone(), device], true))
+    }
+
+    fn between(udp: [UdpDevice; 2], is_one_device: bool) -> Self {
+        let devices = udp.each_ref().map(UdpDevice::verbs);
+        let port_mtu = |device: &Device| device.port_attributes(1).map_or(Mtu::Bytes256, |port| port.active_mtu);
+        let mtu = Mtu::default().min(port_mtu(&devices[0])).min(port_mtu(&devices[1]));
+        RealTime { udp, devices, mtu, begin: std::time::Instant::now(), is_one_device, lost_packets: 0 }
+    }
+
+    /// The same with another MTU; the ports must allow it.
+    #[must_use]
+    pub fn with_mtu(self, mtu: Mtu) -> Self {
+        RealTime { mtu, ..self }
+    }
+
+    /// Packets that a device has sent and none has received: under way in the kernel, or lost.
+    fn in_flight_packets(&self) -> u64 {
+        let of = |device: &UdpDevice| device.device().nic().counters();
+        let all = match self.is_one_device {
+            true => vec![of(&self.udp[0])],
+            false => self.udp.iter().map(of).collect(),
+        };
+        let sent: u64 = all.iter().map(|counters| counters.sent_pkts).sum();
+        let arrived =
+            all.iter().map(|counters| counters.rcvd_pkts + counters.rx_malformed + counters.rx_icrc_encapsulated);
+        sent.saturating_sub(arrived.sum())
+    }
+
+    /// The devices, for what verbs do not show.
+    pub fn udp_devices(&self) -> &[UdpDevice; 2] {
+        &self.udp
+    }
+}
+
+impl Environment for RealTime {
+    fn devices(&self) -> [&Device; 2] {
+        self.devices.each_ref()
+    }
+
+    fn gid_index(&self, _end: usize) -> u8 {
+        0
+    }
+
+    fn udp_port(&self, end: usize) -> u16 {
+        self.udp[end].udp_port()
+    }
+
+    fn mtu(&self) -> Mtu {
+        self.mtu
+    }
+
+    fn progress(&mut self) {
+        // Nobody polls meanwhile, so this is the background threads' time. On a busy host they may not have got any yet.
+        std::thread::sleep(STEP);
+        let begin = std::time::Instant::now();
+        while self.in_flight_packets() > self.lost_packets {
+            if begin.elapsed() > LONGEST_FLIGHT {
+                // Sent to where no device is.
+                self.lost_packets = self.in_flight_packets();
+                return;
+            }
+            std::thread::sleep(STEP);
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.begin.elapsed()
+    }
+
+    fn patience(&self) -> u32 {
+        PATIENCE
+    }
+
+    fn quiet(&self) -> u32 {
+        QUIET
+    }
+}
