@@ -29,6 +29,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // What the libraries have to say, to standard error: standard output is for results.
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(tracing::Level::WARN)
+        .without_time()
+        .with_target(false)
+        .init();
     match Arguments::parse().command {
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),

@@ -10,6 +10,7 @@ mod server;
 mod control;
 mod impairment;
 mod path;
+mod patience;
 mod session;
 
 mod connection;

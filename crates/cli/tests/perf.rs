@@ -179,6 +179,15 @@ fn a_bad_network_in_process() {
 }
 
 #[test]
+fn a_rate_limit_is_kept() {
+    let server = Server::start(&[]);
+    // Two queue pairs together: 40 messages of 50,000 bytes are 16 Mbit, which take 0.8 s, less what may go at once.
+    let value = server.measure(&["write_bw", "-q", "2", "-n", "20", "-s", "50000", "--rate_limit", "0.02"]);
+    let gbps = number(&value["results"][0], "bw_average_gbps");
+    assert!(gbps < 0.03, "{gbps} Gbit/s instead of 0.02");
+}
+
+#[test]
 fn a_capture_is_written() {
     let path = std::env::temp_dir().join(format!("longhaul-perf-{}.pcapng", std::process::id()));
     let server = Server::start(&[]);
@@ -192,7 +201,7 @@ fn a_capture_is_written() {
 #[test]
 fn what_cannot_be_is_refused_with_its_reason() {
     let server = Server::start(&[]);
-    let plan = r#"{"test":"write_bw","connection":"Rc","queue_pairs":1,"message_bytes_max":1,"send_depth":1,"receive_depth":1,"timeout":14,"rate_bits_per_second":null,"verify_seed":null}"#;
+    let plan = r#"{"test":"write_bw","connection":"Rc","queue_pairs":1,"message_bytes_max":1,"send_depth":1,"receive_depth":1,"sleeps":false,"timeout":14,"rate":"Careful","verify_seed":null}"#;
     let hello = |version: u32, client: &str| {
         server.say(&format!(
             r#"{{"Hello":{{"version":{version},"client":"{client}","server":"127.0.0.1","plan":{plan}}}}}"#

@@ -8,7 +8,7 @@
 use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use longhaul_verbs::raw::{self, QueuePairInit};
 use longhaul_verbs::{
@@ -21,7 +21,7 @@ use longhaul_verbs::{
 use crate::Config;
 use crate::completion::{ChannelKey, CompletionQueue as Queue, CompletionQueueKey, Waiting};
 use crate::drive::{Drive, Signal};
-use crate::guard::NicGuard;
+use crate::guard::{NicGuard, NicLock};
 use crate::memory::{DomainId, copy_inline};
 use crate::nic::{Nic, QueuePairKey};
 use crate::post::MESSAGE_BYTES_MAX;
@@ -46,7 +46,7 @@ pub struct Device {
 }
 
 struct Shared {
-    nic: Mutex<Nic>,
+    nic: Arc<NicLock>,
     name: String,
     drive: Box<dyn Drive>,
     /// Readable while there are asynchronous events.
@@ -55,15 +55,28 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Nic> {
-        // A panic while the lock was held is a bug of ours; going on with half a change would hide it.
-        self.nic.lock().expect("no other thread has panicked inside the device")
+        self.nic.lock()
     }
 
     /// For destructors: a device that has panicked needs no tidying, and a second panic would abort the process.
     fn tidy<R>(&self, work: impl FnOnce(&mut Nic) -> R) {
-        if let Ok(mut nic) = self.nic.lock() {
+        if let Ok(mut nic) = self.nic.lock_unless_panicked() {
             work(&mut nic);
         }
+    }
+
+    /// `false` when it is gone already.
+    fn destroy_queue_pair(&self, nic: MutexGuard<'_, Nic>, key: QueuePairKey) -> bool {
+        let mut nic = NicGuard::new(nic);
+        if nic.queue_pairs.get(key).is_some_and(|queue_pair| queue_pair.owes_answer()) {
+            self.drive.before_destroy(&mut nic);
+        }
+        let was_there = nic.remove_queue_pair(key);
+        // Others may have waited for what it had in flight to a common peer.
+        if nic.has_output() {
+            self.drive.on_work(nic);
+        }
+        was_there
     }
 
     /// Run a call and tell the driver if it made work.
@@ -90,12 +103,12 @@ impl Device {
         let name = config.name.clone();
         let mut nic = Nic::new(config, serial);
         nic.shared.events.signal = events.clone();
-        Device { shared: Arc::new(Shared { nic: Mutex::new(nic), name, drive, events }) }
+        Device { shared: Arc::new(Shared { nic: Arc::new(NicLock::new(nic)), name, drive, events }) }
     }
 
-    /// The device, for as long as somebody else holds it.
-    pub(crate) fn downgrade(&self) -> WeakDevice {
-        WeakDevice(Arc::downgrade(&self.shared))
+    /// What the driver needs of it, and may hold longer than anybody holds the device.
+    pub(crate) fn nic_lock(&self) -> Arc<NicLock> {
+        self.shared.nic.clone()
     }
 
     /// The device behind it, for whoever drives it. Verbs calls wait while it is held.
@@ -106,15 +119,6 @@ impl Device {
     /// The safe face of it.
     pub fn verbs(&self) -> longhaul_verbs::Device {
         longhaul_verbs::Device::new(Arc::new(self.clone()))
-    }
-}
-
-/// A device that goes when nobody else holds it.
-pub(crate) struct WeakDevice(Weak<Shared>);
-
-impl WeakDevice {
-    pub(crate) fn upgrade(&self) -> Option<Device> {
-        self.0.upgrade().map(|shared| Device { shared })
     }
 }
 
@@ -479,7 +483,7 @@ impl raw::MemoryRegion for MemoryRegion {
         // Nobody may hear "gone" before the key really is: the one who hears it frees the memory. So the lock comes first.
         // (A device that has panicked touches nothing any more, because whoever drives it fails at the lock; a key can be taken
         // from it all the same, and a destructor must not panic.)
-        let mut nic = self.shared.nic.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nic = self.shared.nic.lock_unless_panicked().unwrap_or_else(PoisonError::into_inner);
         if self.is_deregistered.swap(true, Ordering::Relaxed) {
             return Err(DestroyError::Gone);
         }
@@ -582,15 +586,15 @@ impl raw::QueuePair for QueuePair {
     }
 
     fn destroy(&self) -> Result<(), DestroyError> {
-        match self.shared.lock().remove_queue_pair(self.key) {
-            true => Ok(()),
-            false => Err(DestroyError::Gone),
-        }
+        let was_there = self.shared.destroy_queue_pair(self.shared.lock(), self.key);
+        was_there.then_some(()).ok_or(DestroyError::Gone)
     }
 }
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        self.shared.tidy(|nic| nic.remove_queue_pair(self.key));
+        if let Ok(nic) = self.shared.nic.lock_unless_panicked() {
+            self.shared.destroy_queue_pair(nic, self.key);
+        }
     }
 }

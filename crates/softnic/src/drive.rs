@@ -22,6 +22,10 @@ pub trait Drive: Send + Sync {
     /// A program wants to be told of the next completion: it is about to sleep.
     fn on_armed(&self, _nic: &mut NicGuard<'_>) {}
 
+    /// A queue pair is about to go. What it has completed it must not leave unanswered: its peer would try again and again,
+    /// and take for failed what has succeeded.
+    fn before_destroy(&self, _nic: &mut NicGuard<'_>) {}
+
     /// A descriptor that programs can wait for, if there is such a thing where the device runs.
     fn create_signal(&self) -> io::Result<Option<Arc<dyn Signal>>> {
         Ok(None)

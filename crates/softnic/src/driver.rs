@@ -12,75 +12,46 @@
 //!      └──── few polls since the last look, or a program asks to be told of completions ──┘
 //! ```
 //!
-//! No wake-up is lost: what the thread sleeps for is written down under the lock, and whoever makes work for it that
-//! is due earlier, also under the lock, writes to an eventfd that the thread waits for in any case.
+//! No wake-up is lost: what the two tell each other, and why that suffices, is in `rest`.
+
+mod doorbell;
+mod rest;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use longhaul_time::Instant;
 use longhaul_verbs::Capabilities;
-use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::epoll::Epoll;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::time::TimeSpec;
 
+use self::doorbell::Doorbell;
+use self::rest::{Left, Nap, Rest};
 use crate::Config;
-use crate::device::{Device, WeakDevice};
+use crate::device::Device;
 use crate::drive::{Drive, Signal};
-use crate::guard::NicGuard;
+use crate::guard::{NicGuard, NicLock};
 use crate::nic::Nic;
 use crate::udp::{Background, Occasion, UdpPort};
 
-/// How long the thread leaves the sockets to callers before it looks whether they still poll.
-const ATTENDED_LOOK: Duration = Duration::from_millis(1);
-/// So many polls since the last look make a caller that can be relied on.
-const ATTENDED_POLLS: u64 = 4;
-
-/// While a caller is busy with completions, and posts, and polls again, acknowledgements are kept back this long at most, and
-/// one serves several messages: each would cost a system call at a moment when the peer waits for something else. Only
-/// callers that can be relied on; who waits for a WRITE to be acknowledged does not wait for this, because a WRITE
-/// completes nothing at its target.
-const ANSWER_DELAY: Duration = Duration::from_micros(10);
-/// After so many messages one is sent in any case.
-const ANSWERS_KEPT_MAX: u32 = 8;
+/// How long the busy thread waits, at most, for callers to take the lock that it has let go of. They may have to be woken
+/// first, on a core that somebody else has.
+const GIVE_WAY: Duration = Duration::from_millis(1);
 
 /// Drives one device on sockets.
 pub(crate) struct Driver {
     /// Taken after the device's lock, never before it.
     state: Mutex<State>,
-    /// Ends the thread's sleep.
-    doorbell: EventFd,
-    /// How often callers have looked for completions and found none.
-    polls: AtomicU64,
+    doorbell: Doorbell,
     background: Background,
-    /// Readable when something has arrived for the port.
-    arrivals: Arc<Epoll>,
     started: std::time::Instant,
 }
 
 struct State {
     port: UdpPort,
-    sleep: Sleep,
-    /// Since when answers to peers are kept back, because a caller has completions to look at first.
-    answers_kept_since: Option<Instant>,
-    /// How many times completions have been handed over since.
-    answers_kept_times: u32,
-}
-
-/// What the background thread does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sleep {
-    /// It runs, and will look at everything before it sleeps.
-    Awake,
-    /// It sleeps until something arrives, but not longer than this.
-    Watching { until: Option<Instant> },
-    /// It sleeps for a moment and leaves the sockets to callers.
-    Attended,
+    rest: Rest,
 }
 
 impl Driver {
@@ -95,27 +66,26 @@ impl Driver {
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         port.set_origin(since_1970.unwrap_or_default());
         let driver = Arc::new(Driver {
-            arrivals: port.arrivals(),
-            state: Mutex::new(State { port, sleep: Sleep::Awake, answers_kept_since: None, answers_kept_times: 0 }),
-            doorbell: EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
-            polls: AtomicU64::new(0),
+            doorbell: Doorbell::new(port.arrivals())?,
+            state: Mutex::new(State { port, rest: Rest::new() }),
             background,
             started,
         });
-        let (give_device, take_device) = mpsc::channel::<WeakDevice>();
+        let (give_nic, take_nic) = mpsc::channel::<Arc<NicLock>>();
         let thread = std::thread::Builder::new().name(format!("{} driver", config.name)).spawn({
             let driver = driver.clone();
             move || {
-                if let Ok(device) = take_device.recv() {
-                    driver.run(&device);
+                if let Ok(nic) = take_nic.recv() {
+                    driver.run(&nic);
                 }
             }
         })?;
         let events = driver.create_signal()?;
         let weak = Arc::downgrade(&driver);
         let device = Device::driven(config, Box::new(Attached { driver, thread: Some(thread) }), events);
-        // The thread waits for it, and ends only when the device is gone.
-        give_device.send(device.downgrade()).map_err(io::Error::other)?;
+        // The thread waits for it. It never holds the device itself, which so goes when its last user lets go of it, and not
+        // before the thread has ended.
+        give_nic.send(device.nic_lock()).map_err(io::Error::other)?;
         Ok((device, weak))
     }
 
@@ -124,7 +94,7 @@ impl Driver {
         let mut state = self.state();
         let result = change(&mut state.port, self.now());
         // What the thread sleeps for may be due at another time now.
-        self.ring(&mut state);
+        state.rest.wake(&self.doorbell);
         result
     }
 
@@ -138,105 +108,51 @@ impl Driver {
     }
 
     /// The background thread.
-    fn run(&self, device: &WeakDevice) {
-        let mut polls_seen = 0;
+    fn run(&self, nic_lock: &NicLock) {
         let mut active_until = Instant::ZERO;
-        while let Some(device) = device.upgrade() {
-            let polls = self.polls.load(Ordering::Relaxed);
-            let is_attended = polls.wrapping_sub(polls_seen) >= ATTENDED_POLLS;
-            polls_seen = polls;
-            let mut nic = device.nic();
+        loop {
+            let mut nic = NicGuard::new(nic_lock.lock());
             let mut state = self.state();
             let now = self.now();
-            if is_attended {
-                state.sleep = Sleep::Attended;
-                drop((state, nic));
-                drop(device);
-                self.wait(&[], Some(ATTENDED_LOOK));
-                continue;
-            }
-            let received_before = nic.counters().rcvd_pkts;
-            let has_more = state.step(&mut nic, now);
-            if let Background::Spin(patience) = self.background
-                && nic.counters().rcvd_pkts != received_before
-            {
-                active_until = now + patience;
-            }
-            if has_more || now < active_until {
-                state.sleep = Sleep::Awake;
-                drop((state, nic));
-                // Callers wait for the lock: let them have it.
-                std::thread::yield_now();
-                continue;
-            }
-            let until = state.next_deadline(&nic);
-            state.sleep = Sleep::Watching { until };
+            let State { port, rest } = &mut *state;
+            let nap = rest.look(now, || {
+                let received_before = nic.counters().rcvd_pkts;
+                let mut has_more = port.receive(&mut nic, now, false);
+                has_more |= port.transmit_from(&mut nic, now, Occasion::Step);
+                if let Background::Spin(patience) = self.background
+                    && nic.counters().rcvd_pkts != received_before
+                {
+                    active_until = now + patience;
+                }
+                Left { has_more: has_more || now < active_until, deadline: next_deadline(&nic, port) }
+            });
             drop((state, nic));
-            drop(device);
-            self.wait(&[self.arrivals.0.as_fd()], until.map(|until| until.saturating_since(now)));
+            match nap {
+                None => return,
+                Some(Nap::Awake) => self.give_way(nic_lock),
+                Some(nap) => self.doorbell.sleep(nap, self.now()),
+            }
         }
     }
 
-    /// Sleep until the doorbell rings, one of the descriptors is readable, or time is up.
-    fn wait(&self, descriptors: &[BorrowedFd<'_>], timeout: Option<Duration>) {
-        let mut waits: Vec<PollFd<'_>> = std::iter::once(self.doorbell.as_fd())
-            .chain(descriptors.iter().copied())
-            .map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN))
-            .collect();
-        match ppoll(&mut waits, timeout.map(TimeSpec::from), None) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => tracing::error!(%error, "the driver cannot wait"),
+    /// Let callers have the lock that wait for it: taking it again at once, the thread would always be faster than somebody
+    /// who has to be woken first.
+    fn give_way(&self, nic_lock: &NicLock) {
+        let until = self.now() + GIVE_WAY;
+        loop {
+            std::thread::yield_now();
+            if !nic_lock.is_waited_for() || self.now() >= until {
+                return;
+            }
         }
-        if waits[0].any() == Some(true) {
-            // It counts; reading it makes it 0 again. That it is 0 already is no harm.
-            let _ = self.doorbell.read();
-        }
-    }
-
-    /// End the thread's sleep, if there is something for it to do before it would wake by itself.
-    fn rouse(&self, nic: &Nic, state: &mut State, has_more: bool) {
-        let Sleep::Watching { until } = state.sleep else { return };
-        let is_earlier = match (state.next_deadline(nic), until) {
-            (Some(deadline), Some(until)) => deadline < until,
-            (deadline, _) => deadline.is_some(),
-        };
-        if has_more || is_earlier {
-            self.ring(state);
-        }
-    }
-
-    fn ring(&self, state: &mut State) {
-        state.sleep = Sleep::Awake;
-        // Fails only when it has been rung 2^64 times without being heard.
-        let _ = self.doorbell.write(1);
     }
 }
 
-impl State {
-    /// Take in what has arrived, and send. Whether there is more to do at once.
-    fn step(&mut self, nic: &mut NicGuard<'_>, now: Instant) -> bool {
-        let more_to_receive = self.port.receive(nic, now, false);
-        let more_to_send = self.port.transmit_from(nic, now, Occasion::Step);
-        self.answers_kept_since = None;
-        more_to_receive || more_to_send
-    }
-
-    /// Whether answers are kept back still. Forgets about them when it is time.
-    fn keeps_answers(&mut self, now: Instant) -> bool {
-        let is_early = self.answers_kept_since.is_some_and(|since| now < since + ANSWER_DELAY);
-        let keeps = is_early && self.answers_kept_times < ANSWERS_KEPT_MAX && self.sleep == Sleep::Attended;
-        if !keeps {
-            self.answers_kept_since = None;
-            self.answers_kept_times = 0;
-        }
-        keeps
-    }
-
-    fn next_deadline(&self, nic: &Nic) -> Option<Instant> {
-        match (nic.next_deadline(), self.port.next_deadline()) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        }
+/// When to look at device and port again, if nothing happens before.
+fn next_deadline(nic: &Nic, port: &UdpPort) -> Option<Instant> {
+    match (nic.next_deadline(), port.next_deadline()) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }
 
@@ -254,39 +170,40 @@ impl Drive for Attached {
     fn on_work(&self, mut nic: NicGuard<'_>) {
         let driver = &*self.driver;
         let mut state = driver.state();
+        let State { port, rest } = &mut *state;
         let now = driver.now();
-        let occasion = if state.keeps_answers(now) { Occasion::PostOnly } else { Occasion::Post };
-        let has_more = state.port.transmit_from(&mut nic, now, occasion);
-        driver.rouse(&nic, &mut state, has_more);
+        let occasion = if rest.keeps_answers(now) { Occasion::PostOnly } else { Occasion::Post };
+        let has_more = port.transmit_from(&mut nic, now, occasion);
+        rest.rouse(&driver.doorbell, Left { has_more, deadline: next_deadline(&nic, port) });
     }
 
     fn on_empty_poll(&self, nic: &mut NicGuard<'_>) {
         let driver = &*self.driver;
-        // Under the lock, so a plain store would do; the thread reads it without.
-        driver.polls.fetch_add(1, Ordering::Relaxed);
         let mut state = driver.state();
+        let State { port, rest } = &mut *state;
         let now = driver.now();
+        rest.note_poll(now);
         let completions_before = nic.completion_count();
-        state.port.receive(nic, now, true);
-        if nic.completion_count() != completions_before && state.sleep == Sleep::Attended {
-            // A program that has been given something answers it first, as often as not.
-            state.answers_kept_since.get_or_insert(now);
-            state.answers_kept_times += 1;
+        port.receive(nic, now, true);
+        if nic.completion_count() != completions_before {
+            rest.keep_answers(now);
         }
-        let is_due = nic.has_due_work(now) || state.port.next_deadline().is_some_and(|deadline| deadline <= now);
+        let is_due = nic.has_due_work(now) || port.next_deadline().is_some_and(|deadline| deadline <= now);
+        let mut has_more = false;
         if is_due {
-            let occasion = if state.keeps_answers(now) { Occasion::PostOnly } else { Occasion::Step };
-            state.port.transmit_from(nic, now, occasion);
+            let occasion = if rest.keeps_answers(now) { Occasion::PostOnly } else { Occasion::Step };
+            has_more = port.transmit_from(nic, now, occasion);
         }
-        let has_more = nic.has_output();
-        driver.rouse(nic, &mut state, has_more);
+        rest.rouse(&driver.doorbell, Left { has_more, deadline: next_deadline(nic, port) });
     }
 
     fn on_armed(&self, _nic: &mut NicGuard<'_>) {
-        let mut state = self.driver.state();
-        if state.sleep == Sleep::Attended {
-            self.driver.ring(&mut state);
-        }
+        self.driver.state().rest.note_armed(&self.driver.doorbell);
+    }
+
+    fn before_destroy(&self, nic: &mut NicGuard<'_>) {
+        let driver = &*self.driver;
+        driver.state().port.transmit_from(nic, driver.now(), Occasion::Post);
     }
 
     fn create_signal(&self) -> io::Result<Option<Arc<dyn Signal>>> {
@@ -296,7 +213,8 @@ impl Drive for Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let _ = self.driver.doorbell.write(1);
+        // Also after a panic under the lock: then the thread has ended, or will when it asks for the lock.
+        self.driver.state.lock().unwrap_or_else(PoisonError::into_inner).rest.close(&self.driver.doorbell);
         if let Some(thread) = self.thread.take()
             // The thread itself may have been the last to hold the device.
             && thread.thread().id() != std::thread::current().id()

@@ -1,16 +1,51 @@
 //! The device in the hands of whoever drives it.
 
 use std::ops::Deref;
-use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LockResult, Mutex, MutexGuard};
 
 use longhaul_time::Instant;
 use longhaul_verbs::QueuePairNumber;
 
 use crate::completion::{CompletionQueue, CompletionQueueKey};
 use crate::memory::Piece;
-use crate::nic::Nic;
+use crate::nic::{Nic, QueuePairKey};
 use crate::pacing::RateController;
 use crate::port::{Received, TransmitSink};
+
+/// A [`Nic`] that several threads use, one at a time.
+pub(crate) struct NicLock {
+    nic: Mutex<Nic>,
+    /// How many threads wait for it.
+    waiting: AtomicU32,
+}
+
+impl NicLock {
+    pub(crate) fn new(nic: Nic) -> Self {
+        NicLock { nic: Mutex::new(nic), waiting: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Nic> {
+        // A panic while the lock was held is a bug of ours; going on with half a change would hide it.
+        self.lock_unless_panicked().expect("no other thread has panicked inside the device")
+    }
+
+    /// For destructors, which must not panic a second time: an error when somebody has panicked inside the device.
+    pub(crate) fn lock_unless_panicked(&self) -> LockResult<MutexGuard<'_, Nic>> {
+        if let Ok(nic) = self.nic.try_lock() {
+            return Ok(nic);
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let result = self.nic.lock();
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        result
+    }
+
+    /// Whether somebody waits for the lock. Of the past when it is known: good only for being polite.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+}
 
 /// A [`Nic`] that nobody else touches while this exists; verbs calls wait.
 ///
@@ -57,6 +92,10 @@ impl<'a> NicGuard<'a> {
 
     pub(crate) fn completion_queue(&mut self, key: CompletionQueueKey) -> Option<&mut CompletionQueue> {
         self.nic.shared.completion_queues.get_mut(key)
+    }
+
+    pub(crate) fn remove_queue_pair(&mut self, key: QueuePairKey) -> bool {
+        self.nic.remove_queue_pair(key)
     }
 
     /// Put a queue pair's rate under the control of `controller`. Takes the place of its rate limit. `false` when there is no

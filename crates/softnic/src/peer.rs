@@ -199,7 +199,6 @@ impl Peer {
 
 /// The peers of a device. Empty when the configuration sets no limit.
 pub(crate) struct Peers {
-    window_bytes: Option<u64>,
     /// The charge of the largest packet.
     packet_bytes: u64,
     /// The charge of a turn of such packets.
@@ -213,7 +212,6 @@ impl Peers {
     pub(crate) fn new(config: &Config) -> Self {
         let packet_bytes = charge_bytes(config.mtu.byte_count());
         Peers {
-            window_bytes: config.peer_window_bytes,
             packet_bytes,
             turn_bytes: u64::from(config.turn_packets) * packet_bytes,
             table: SlotMap::with_key(),
@@ -222,8 +220,12 @@ impl Peers {
         }
     }
 
-    fn join(&mut self, share: &mut PeerShare, address: SocketAddr) {
-        let Some(window_bytes) = self.window_bytes else { return };
+    fn join(&mut self, share: &mut PeerShare, address: SocketAddr, config: &Config) {
+        let Some(mut window_bytes) = config.peer_window_bytes else { return };
+        if !config.is_local(address.ip()) {
+            // Most of what is in flight to another host is on the way, not in its buffer.
+            window_bytes = window_bytes.max(u64::from(config.window_packets_max) * self.packet_bytes);
+        }
         let (table, packet_bytes) = (&mut self.table, self.packet_bytes);
         let key = *self.addresses.entry(address).or_insert_with(|| {
             table.insert(Peer {
@@ -345,7 +347,7 @@ impl Nic {
         }
         self.leave_peer(key);
         if let Some(queue_pair) = self.queue_pairs.get_mut(key) {
-            self.peers.join(&mut queue_pair.share, address);
+            self.peers.join(&mut queue_pair.share, address, &self.shared.config);
         }
         self.settle_with_peer(key);
     }

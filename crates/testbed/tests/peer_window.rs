@@ -1,5 +1,7 @@
 //! The window towards a peer, over simulated links: what it is for, and that nothing else breaks with it.
 
+use std::net::IpAddr;
+
 use longhaul_impair::Profile;
 use longhaul_softnic::{Config, PayloadMode};
 use longhaul_testbed::soak::{Campaign, SoakOptions};
@@ -48,6 +50,12 @@ fn connect(world: &World, nodes: [usize; 2], ends: [&End; 2]) {
     }
 }
 
+/// Only towards peers on the same host is the configured window the most; so all nodes are.
+fn all_nodes() -> Vec<IpAddr> {
+    let v4 = (1..=8).map(|number| IpAddr::from([10, 0, 0, number]));
+    v4.chain((1..=8).map(|number| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, number]))).collect()
+}
+
 /// What came of it.
 #[derive(Debug)]
 struct Outcome {
@@ -67,6 +75,7 @@ fn run(queue_pair_count: usize, peer_window_bytes: Option<u64>, queue_limit_byte
     let mut config = WorldConfig { nodes: 3, link, ..Default::default() };
     config.nic.payload = PayloadMode::Elided;
     config.nic.peer_window_bytes = peer_window_bytes;
+    config.nic.local_addresses = all_nodes();
     let mut world = World::new(config);
     let receiver = [open(&world, 2, queue_pair_count / 2), open(&world, 2, queue_pair_count / 2)];
     let senders = [open(&world, 0, queue_pair_count / 2), open(&world, 1, queue_pair_count / 2)];
@@ -151,13 +160,17 @@ fn soak(configure: fn(&mut Config)) {
 
 #[test]
 fn the_soak_is_clean_with_the_narrowest_window() {
-    soak(|config| config.peer_window_bytes = Some(0));
+    soak(|config| {
+        config.peer_window_bytes = Some(0);
+        config.local_addresses = all_nodes();
+    });
 }
 
 #[test]
 fn the_soak_is_clean_with_a_window_and_a_pace() {
     soak(|config| {
         config.peer_window_bytes = Some(256 << 10);
+        config.local_addresses = all_nodes();
         config.default_rate_bits_per_second = Some(1_000_000_000);
     });
 }

@@ -115,6 +115,14 @@ impl IcrcScope {
         self
     }
 
+    /// The scope of the `index`-th datagram that a socket sends with one call: that is the identification Linux gives it. What
+    /// leaves addresses out leaves the identification out as well.
+    #[inline]
+    #[must_use]
+    pub fn of_segment(self, index: u16) -> IcrcScope {
+        if self == Self::WITHOUT_ADDRESSES { self } else { self.with_identification(index) }
+    }
+
     /// The identification, where there is one.
     #[inline]
     pub const fn identification(&self) -> Option<u16> {

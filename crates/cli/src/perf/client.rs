@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use longhaul_verbs::Mtu;
 
-use super::control::{Control, Plan, Reply, Request, VERSION};
+use super::control::{Control, Plan, Rate, Reply, Request, VERSION};
 use super::nic;
 use super::options::ClientArguments;
 use super::path;
@@ -87,8 +87,8 @@ fn connect(host: &str, port: u16) -> Result<TcpStream, Stop> {
 }
 
 fn make_plan(arguments: &ClientArguments, peer: IpAddr) -> Result<Plan, Stop> {
-    let (rate_bits_per_second, is_cautious) = arguments.rate_bits_per_second(path::is_local(peer));
-    if is_cautious {
+    let rate = arguments.rate();
+    if rate == Rate::Careful && !path::is_local(peer) {
         eprintln!(
             "{peer} is not on this host, so sending is paced at 1 Gbit/s; --rate_limit GBITS sets another rate, 0 none"
         );
@@ -104,8 +104,9 @@ fn make_plan(arguments: &ClientArguments, peer: IpAddr) -> Result<Plan, Stop> {
         message_bytes_max: arguments.message_bytes_max(),
         send_depth: arguments.tx_depth,
         receive_depth: arguments.rx_depth,
+        sleeps: arguments.events,
         timeout: arguments.timeout,
-        rate_bits_per_second,
+        rate,
         verify_seed,
     })
 }

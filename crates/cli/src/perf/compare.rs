@@ -62,6 +62,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_enum)]
     only: Vec<Only>,
 
+    /// Also RC WRITEs of 64 KiB on this many queue pairs at once
+    #[arg(short, long = "qp", visible_alias = "qps", value_name = "NUMBER",
+          value_parser = clap::value_parser!(u32).range(2..=1 << 18))]
+    queue_pairs: Option<u32>,
+
     /// Use IPv6
     #[arg(long)]
     ipv6: bool,
@@ -104,6 +109,7 @@ impl Arguments {
                 Subject::Tcp => Only::Tcp,
                 Subject::UcWrite => Only::UcWrite,
                 Subject::RcWrite => Only::RcWrite,
+                Subject::RcWriteMany => return self.queue_pairs.is_some(),
                 Subject::BareUdpPingPong | Subject::RcSendPingPong => Only::Latency,
             };
             self.only.is_empty() || self.only.contains(&name)
@@ -189,7 +195,7 @@ impl Pair {
         Ok(Pair { sender, receiver, environment: Environment::Loopback, sender_address, receiver_address })
     }
 
-    fn settings(&self, role: Role, payload: Mtu) -> Settings {
+    fn settings(&self, role: Role, payload: Mtu, queue_pairs: u32) -> Settings {
         let (address, peer) = match role {
             Role::Sender => (self.sender_address, self.receiver_address),
             Role::Receiver => (self.receiver_address, self.sender_address),
@@ -201,6 +207,7 @@ impl Pair {
             address,
             peer,
             payload_bytes: payload.byte_count(),
+            queue_pairs,
             buffer_bytes: BUFFER_BYTES,
             receive_buffer_bytes: udp.receive_buffer_bytes,
             send_buffer_bytes: udp.send_buffer_bytes,
@@ -208,10 +215,10 @@ impl Pair {
     }
 
     /// The receiver first: a sender connects to somebody who is there.
-    fn prepare(&mut self, subject: Subject, payload: Mtu) -> Result<(), Stop> {
-        let settings = self.settings(Role::Receiver, payload);
+    fn prepare(&mut self, subject: Subject, payload: Mtu, queue_pairs: u32) -> Result<(), Stop> {
+        let settings = self.settings(Role::Receiver, payload, queue_pairs);
         let receiver = self.receiver.prepare(&Order::Prepare(subject, settings))?;
-        let settings = self.settings(Role::Sender, payload);
+        let settings = self.settings(Role::Sender, payload, queue_pairs);
         let sender = self.sender.prepare(&Order::Prepare(subject, settings))?;
         self.sender.have_done(&Order::Connect(subject, receiver))?;
         self.receiver.have_done(&Order::Connect(subject, sender))
@@ -237,11 +244,12 @@ fn compare(arguments: &Arguments, mtu: u32) -> Result<Comparison, Stop> {
     let mut pair = Pair::start(arguments, mtu)?;
     let subjects = arguments.subjects();
     for &subject in &subjects {
-        pair.prepare(subject, payload)?;
+        pair.prepare(subject, payload, arguments.queue_pairs.unwrap_or(1))?;
         pair.round(subject, WARM_UP)?;
     }
     let (rounds, duration) = arguments.rounds();
     let mut comparison = Comparison::new(pair.environment, mtu, payload.byte_count(), arguments.seconds, rounds);
+    comparison.queue_pairs = arguments.queue_pairs;
     // On standard error, and only when that is a terminal.
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} rounds, {msg}").expect("a valid template");
     let progress = ProgressBar::new(u64::from(rounds) * subjects.len() as u64).with_style(style);

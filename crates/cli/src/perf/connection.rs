@@ -4,10 +4,12 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use longhaul_verbs::{
-    Access, AddressHandle, CompletionQueue, CompletionStatus, Device, Gid, MemoryRegion, Mtu, PathAttributes,
-    ProtectionDomain, QueuePair, QueuePairAttributes, QueuePairLimits, QueuePairNumber, QueuePairOptions, RemoteMemory,
-    ScatterGatherEntry, SendRequest, Transport, WorkCompletion,
+    Access, AddressHandle, CompletionChannel, CompletionQueue, CompletionStatus, Device, Gid, MemoryRegion, Mtu,
+    PathAttributes, ProtectionDomain, QueuePair, QueuePairAttributes, QueuePairLimits, QueuePairNumber,
+    QueuePairOptions, RemoteMemory, ScatterGatherEntry, SendRequest, Transport, WorkCompletion,
 };
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 
 use super::stop::Stop;
@@ -24,6 +26,8 @@ const NOT_READY_RETRIES: u8 = 7;
 const RETRIES: u8 = 7;
 /// Completions of all queue pairs of a group together, at most. With more queue pairs each has shorter queues.
 const COMPLETIONS_MAX: u32 = 1 << 20;
+/// The longest that a group sleeps at a time.
+const SLEEP_MILLISECONDS_MAX: u8 = 5;
 /// Messages lie at multiples of this: a cache line, so that they do not share one.
 const ALIGNMENT: usize = 64;
 
@@ -64,8 +68,12 @@ pub(crate) struct GroupOptions {
     pub(crate) send_depth: u32,
     /// Requests in each receive queue.
     pub(crate) receive_depth: u32,
+    /// Sleep until there is a completion, instead of looking for it all the time.
+    pub(crate) sleeps: bool,
     /// Acknowledgement time-out, 4.096 µs · 2^n.
     pub(crate) timeout: u8,
+    /// What each queue pair sends at most; `None` leaves it to the device.
+    pub(crate) rate_bits_per_second: Option<u64>,
     /// Row of the GID table.
     pub(crate) gid_index: u8,
     /// First packet sequence numbers follow from it.
@@ -134,10 +142,12 @@ struct Peer {
 /// Queue pairs of one kind to one peer, with one completion queue.
 pub(crate) struct Group {
     pub(crate) options: GroupOptions,
-    pub(crate) completions: CompletionQueue,
+    completions: CompletionQueue,
+    /// Where to sleep.
+    channel: Option<CompletionChannel>,
     pub(crate) queue_pairs: Vec<QueuePair>,
     pub(crate) region: Rc<MemoryRegion>,
-    _domain: ProtectionDomain,
+    domain: ProtectionDomain,
     peer: Option<Peer>,
 }
 
@@ -169,8 +179,13 @@ impl Group {
         options.receive_depth = options.receive_depth.min(most.max_work_requests).min(each_max);
         let entries = options.queue_pairs * (options.send_depth + options.receive_depth);
         let failed = |error| Stop::failed("cannot create a queue", error);
-        let completions =
-            device.create_completion_queue(entries.min(most.max_completion_queue_entries)).map_err(failed)?;
+        let entries = entries.min(most.max_completion_queue_entries);
+        let channel = options.sleeps.then(|| device.create_completion_channel()).transpose().map_err(failed)?;
+        let completions = match &channel {
+            Some(channel) => device.create_completion_queue_on(entries, channel, 0),
+            None => device.create_completion_queue(entries),
+        };
+        let completions = completions.map_err(failed)?;
         let limits = QueuePairLimits {
             send_requests: options.send_depth,
             receive_requests: options.receive_depth,
@@ -191,7 +206,8 @@ impl Group {
             };
             queue_pair.modify(&attributes).map_err(|error| Stop::failed("cannot initialize a queue pair", error))?;
         }
-        Ok(Group { options, completions, queue_pairs, region: region.clone(), _domain: domain.clone(), peer: None })
+        let (region, domain) = (region.clone(), domain.clone());
+        Ok(Group { options, completions, channel, queue_pairs, region, domain, peer: None })
     }
 
     /// The first sequence number that a queue pair sends.
@@ -229,7 +245,11 @@ impl Group {
         let numbers: Vec<_> = peer.queue_pairs.iter().map(|(number, _)| QueuePairNumber::new(*number)).collect();
         for (index, queue_pair) in self.queue_pairs.iter().enumerate() {
             let receive = QueuePairAttributes::ready_to_receive(path, mtu, numbers[index], peer.queue_pairs[index].1);
-            let send = QueuePairAttributes::ready_to_send(self.first_psn(index));
+            let kilobits = |rate: u64| u32::try_from(rate / 1000).unwrap_or(u32::MAX).max(1);
+            let send = QueuePairAttributes {
+                rate_limit_kilobits_per_second: self.options.rate_bits_per_second.map(kilobits),
+                ..QueuePairAttributes::ready_to_send(self.first_psn(index))
+            };
             let (receive, send) = match self.options.connection {
                 Connection::Rc => (
                     receive.reliable_receive(0, NOT_READY_TIMER),
@@ -243,7 +263,7 @@ impl Group {
         }
         let datagrams = match self.options.connection {
             Connection::Ud => {
-                let handle = self._domain.create_address_handle(&path);
+                let handle = self.domain.create_address_handle(&path);
                 let handle = handle.map_err(|error| Stop::failed("cannot make an address handle", error))?;
                 Some((handle, numbers))
             }
@@ -278,14 +298,51 @@ impl Group {
         }
     }
 
-    /// Takes completions; a failed one is an error that says what to do.
-    pub(crate) fn poll<'a>(&self, room: &'a mut [WorkCompletion]) -> Result<&'a [WorkCompletion], Stop> {
-        let count = self.completions.poll(room).map_err(|error| Stop::failed("cannot poll completions", error))?;
+    /// Takes completions; a failed one is an error that says what to do. A group that sleeps waits for one, if it may
+    /// because there is nothing else to do, but not for long: the caller has clocks to look at.
+    pub(crate) fn poll<'a>(
+        &self,
+        room: &'a mut [WorkCompletion],
+        may_sleep: bool,
+    ) -> Result<&'a [WorkCompletion], Stop> {
+        let mut count = self.poll_now(room)?;
+        if let Some(channel) = &self.channel
+            && count == 0
+            && may_sleep
+        {
+            let failed = |error| Stop::failed("cannot wait for completions", error);
+            self.completions.request_notification(false).map_err(failed)?;
+            // One that came before the notification was requested makes no event.
+            count = self.poll_now(room)?;
+            if count == 0 {
+                self.sleep(channel)?;
+                count = self.poll_now(room)?;
+            }
+        }
         let taken = &room[..count];
         match taken.iter().find(|completion| !completion.is_success()) {
             Some(completion) => Err(failure(completion)),
             None => Ok(taken),
         }
+    }
+}
+
+impl Group {
+    fn poll_now(&self, room: &mut [WorkCompletion]) -> Result<usize, Stop> {
+        self.completions.poll(room).map_err(|error| Stop::failed("cannot poll completions", error))
+    }
+
+    fn sleep(&self, channel: &CompletionChannel) -> Result<(), Stop> {
+        let descriptor =
+            channel.descriptor().ok_or_else(|| Stop::Failed("this device cannot wake a sleeper".to_owned()))?;
+        let waited = poll(&mut [PollFd::new(descriptor, PollFlags::POLLIN)], SLEEP_MILLISECONDS_MAX);
+        if let Err(error) = waited
+            && error != Errno::EINTR
+        {
+            return Err(Stop::failed("cannot wait for completions", error));
+        }
+        while channel.next_event().map_err(|error| Stop::failed("cannot read an event", error))?.is_some() {}
+        Ok(())
     }
 }
 

@@ -50,6 +50,20 @@ pub(crate) enum Test {
     SendLat,
 }
 
+/// How fast to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Rate {
+    /// As the user says.
+    BitsPerSecond(u64),
+    /// As fast as it goes.
+    Unlimited,
+    /// As fast as it goes to peers on this host, carefully to others.
+    Careful,
+}
+
+/// The rate to peers that are not on this host, unless the user gives one.
+pub(crate) const CAREFUL_BITS_PER_SECOND: u64 = 1_000_000_000;
+
 /// What both ends have to know of a measurement. The client decides.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
@@ -59,9 +73,10 @@ pub(crate) struct Plan {
     pub(crate) message_bytes_max: u32,
     pub(crate) send_depth: u32,
     pub(crate) receive_depth: u32,
+    pub(crate) sleeps: bool,
     pub(crate) timeout: u8,
-    /// Of all queue pairs of an end together.
-    pub(crate) rate_bits_per_second: Option<u64>,
+    /// How fast each end sends, all its queue pairs together.
+    pub(crate) rate: Rate,
     pub(crate) verify_seed: Option<u64>,
 }
 
@@ -166,7 +181,9 @@ impl Control {
         };
         let line = received.map_err(|error| match error {
             RecvTimeoutError::Timeout => Stop::Failed("the other end has not answered in time".to_owned()),
-            RecvTimeoutError::Disconnected => Stop::Failed("the other end has closed the connection".to_owned()),
+            RecvTimeoutError::Disconnected => {
+                Stop::Failed("the other end is gone: it has closed the connection".to_owned())
+            }
         })?;
         self.waiting.fetch_sub(1, Ordering::Release);
         serde_json::from_str(&line).map_err(|error| not_ours(&line, &error))

@@ -19,19 +19,20 @@ pub(crate) struct Nic {
 }
 
 impl Nic {
-    /// Opens the software RNIC at an address. Warnings go to standard error.
+    /// Opens the software RNIC at an address. Unless it is to be quiet, warnings go to standard error.
     pub(crate) fn open(
         addresses: &[IpAddr],
-        rate_bits_per_second: Option<u64>,
-        udp: UdpConfig,
+        mut udp: UdpConfig,
         buffer_bytes: usize,
+        is_quiet: bool,
     ) -> Result<Self, Stop> {
-        let mut config = Config::new("softnic", addresses.to_vec(), random()?);
-        config.default_rate_bits_per_second = rate_bits_per_second;
+        let config = Config::new("softnic", addresses.to_vec(), random()?);
+        // Without a rate, as fast as it goes: whoever measures has said what he wants.
+        udp.off_host_rate_bits_per_second = None;
         let opened = UdpDevice::open(config, udp);
         let device =
             opened.map_err(|error| Stop::Missing(format!("cannot open the device: {}", with_sources(&error))))?;
-        for warning in device.warnings() {
+        for warning in device.warnings().iter().filter(|_| !is_quiet) {
             eprintln!("warning: {warning}");
         }
         let domain = device.verbs().allocate_protection_domain();

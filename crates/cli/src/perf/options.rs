@@ -7,7 +7,7 @@ use longhaul_softnic::udp::{Impair, UdpConfig, UdpPortChoice};
 use longhaul_verbs::Mtu;
 
 use super::connection::Connection;
-use super::control::Test;
+use super::control::{Rate, Test};
 use super::impairment;
 use super::nic;
 use super::stop::Stop;
@@ -155,6 +155,10 @@ pub(crate) struct ClientArguments {
           value_parser = clap::value_parser!(u32).range(1..=1 << 18))]
     pub(crate) queue_pairs: u32,
 
+    /// Sleep until there is a completion, at both ends, instead of polling (write_lat looks at memory and cannot)
+    #[arg(short, long)]
+    pub(crate) events: bool,
+
     /// Messages in each send queue
     #[arg(short, long, value_name = "NUMBER", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     pub(crate) tx_depth: u32,
@@ -263,13 +267,12 @@ impl ClientArguments {
         self.iterations.unwrap_or(if self.test.is_latency() { 1000 } else { 5000 })
     }
 
-    /// Bits a second of all queue pairs together, and whether that is the default for peers that are not on this host.
-    pub(crate) fn rate_bits_per_second(&self, is_peer_local: bool) -> (Option<u64>, bool) {
+    /// How fast to send.
+    pub(crate) fn rate(&self) -> Rate {
         match self.rate_limit {
-            Some(0.0) => (None, false),
-            Some(gbits) => (Some((gbits * 1e9) as u64), false),
-            None if is_peer_local => (None, false),
-            None => (Some(1_000_000_000), true),
+            Some(0.0) => Rate::Unlimited,
+            Some(gbits) => Rate::BitsPerSecond((gbits * 1e9) as u64),
+            None => Rate::Careful,
         }
     }
 }

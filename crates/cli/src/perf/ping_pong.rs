@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use longhaul_verbs::{ReceiveRequest, SendFlags, SendOperation, SendRequest, WorkCompletion};
 
 use super::connection::Group;
+use super::patience::Patience;
 use super::pattern::Pattern;
 use super::stop::Stop;
 use super::stream::{Bound, Operation, Run};
 
-/// Without reliability: a message that has not come back after this long was lost, on either way.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// A reliable message that has not come back after this long: is the other end still there?
+const SILENCE: Duration = Duration::from_millis(20);
 /// Every so many sends one is signalled, which frees its predecessors' places in the send queue.
 const SIGNAL_EVERY: u64 = 16;
 /// Messages up to this size are copied while they are posted, as perftest does it.
@@ -42,13 +43,22 @@ pub(crate) struct PingPong {
     posted: u64,
     /// Sends that hold a place in the send queue.
     in_queue: u64,
+    patience: Patience,
     scratch: Vec<u8>,
     mismatch: Option<String>,
 }
 
 impl PingPong {
     pub(crate) fn new(group: Group) -> Self {
-        PingPong { group, next: 0, posted: 0, in_queue: 0, scratch: Vec::new(), mismatch: None }
+        PingPong {
+            group,
+            next: 0,
+            posted: 0,
+            in_queue: 0,
+            patience: Patience::default(),
+            scratch: Vec::new(),
+            mismatch: None,
+        }
     }
 
     pub(crate) fn group(&mut self) -> &mut Group {
@@ -95,11 +105,17 @@ impl PingPong {
         } {
             let number = self.next;
             self.send(run, number)?;
-            let give_up = || sent.elapsed() > PATIENCE && (!reliable || is_peer_gone());
+            // A message that was lost does not come back, on either way.
+            let limit = if reliable { SILENCE } else { self.patience.limit() };
+            let give_up = || sent.elapsed() > limit && (!reliable || is_peer_gone());
             let came = self.receive(run, message_bytes_max, Some(number), &give_up)?;
             let now = Instant::now();
             match came {
-                Some(_) => trips.nanoseconds.push(now.duration_since(sent).as_nanos() as u32),
+                Some(_) => {
+                    let round_trip = now.duration_since(sent);
+                    self.patience.learn(round_trip);
+                    trips.nanoseconds.push(round_trip.as_nanos().min(u128::from(u32::MAX)) as u32);
+                }
                 None if is_peer_gone() => return Err(Stop::Failed("the other end is gone".to_owned())),
                 None => trips.lost += 1,
             }
@@ -178,7 +194,7 @@ impl PingPong {
         let mut polls = 0_u32;
         loop {
             let mut came = None;
-            for completion in self.group.poll(&mut room)? {
+            for completion in self.group.poll(&mut room, run.operation == Operation::Send)? {
                 if completion.id & RECEIVE == 0 {
                     self.in_queue = self.posted - completion.id - 1;
                     continue;
@@ -204,7 +220,7 @@ impl PingPong {
                 return Ok(Some(number));
             }
             polls += 1;
-            if polls.is_multiple_of(LOOK_EVERY) && give_up() {
+            if (self.group.options.sleeps || polls.is_multiple_of(LOOK_EVERY)) && give_up() {
                 return Ok(None);
             }
         }

@@ -6,7 +6,7 @@ use longhaul_softnic::udp::UdpPortChoice;
 use longhaul_verbs::Mtu;
 
 use super::connection::{Connection, Contact, Group, GroupOptions};
-use super::control::{Plan, Test};
+use super::control::{CAREFUL_BITS_PER_SECOND, Plan, Rate, Test};
 use super::nic::{self, Nic};
 use super::options::EndOptions;
 use super::path;
@@ -59,14 +59,19 @@ impl Session {
         let addresses = options.addresses(local)?;
         let address = addresses[usize::from(options.gid_index)];
         let buffer_bytes = BUFFER_BYTES.max(plan.message_bytes_max as usize * SLOTS_MIN);
-        // The device paces each queue pair by itself.
-        let rate = plan.rate_bits_per_second.map(|rate| (rate / u64::from(plan.queue_pairs)).max(1));
         // At one address only one of them can have RoCE's own port; it is the server, which is there first.
         let udp_port = match side {
             Side::Client if address == peer => UdpPortChoice::Free,
             _ => UdpPortChoice::RoceOrFree,
         };
-        let nic = Nic::open(&addresses, rate, options.udp_config(udp_port)?, buffer_bytes)?;
+        let mut udp = options.udp_config(udp_port)?;
+        // The device paces each queue pair by itself.
+        let each = |rate: u64| Some((rate / u64::from(plan.queue_pairs)).max(1));
+        udp.off_host_rate_bits_per_second = match plan.rate {
+            Rate::Careful => each(CAREFUL_BITS_PER_SECOND),
+            Rate::BitsPerSecond(_) | Rate::Unlimited => None,
+        };
+        let nic = Nic::open(&addresses, udp, buffer_bytes, false)?;
         let mtu = path::route_mtu(address, peer)?.min(nic.mtu()?).min(mtu_max);
         let [send_depth, receive_depth] = depths(side, plan);
         let group = nic.create_group(GroupOptions {
@@ -74,7 +79,12 @@ impl Session {
             queue_pairs: plan.queue_pairs,
             send_depth,
             receive_depth,
+            sleeps: plan.sleeps,
             timeout: plan.timeout,
+            rate_bits_per_second: match plan.rate {
+                Rate::BitsPerSecond(rate) => each(rate),
+                Rate::Careful | Rate::Unlimited => None,
+            },
             gid_index: options.gid_index,
             seed: u64::from_le_bytes(nic::random()?),
         })?;

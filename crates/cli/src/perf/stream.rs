@@ -12,14 +12,15 @@ use longhaul_verbs::{CompletionOperation, ReceiveRequest, SendFlags, SendOperati
 use serde::{Deserialize, Serialize};
 
 use super::connection::{Group, Slots};
+use super::patience::Patience;
 use super::pattern::Pattern;
 use super::processor;
 use super::stop::Stop;
 
 /// Messages of UC and UD that may be on their way, in bytes: well below what a socket buffer holds.
 const WINDOW_BYTES: usize = 3 << 20;
-/// Without credit for this long, what is on its way is taken as lost.
-const CREDIT_PATIENCE: Duration = Duration::from_millis(20);
+/// Nothing at all for this long: is the other end still there?
+const SILENCE: Duration = Duration::from_millis(20);
 /// A receiver that has had nothing new for this long gives the credit that it has kept back.
 const CREDIT_DELAY: Duration = Duration::from_micros(500);
 /// Completions taken with one call.
@@ -64,7 +65,7 @@ pub(crate) struct Sent {
     /// From the first post to the last completion or credit.
     pub(crate) elapsed: Duration,
     pub(crate) processor: Duration,
-    /// The most messages a second over any stretch of about a window.
+    /// The most messages a second over any stretch of a few windows; 0 when there were fewer.
     pub(crate) peak_messages_per_second: f64,
 }
 
@@ -93,6 +94,8 @@ pub(crate) struct Sender {
     ready: VecDeque<usize>,
     /// Unreliable: everything before this message has arrived or is lost.
     credited: u64,
+    /// How long to wait for credit.
+    patience: Patience,
     scratch: Vec<u8>,
 }
 
@@ -104,6 +107,7 @@ impl Sender {
             ready: (0..count).collect(),
             next: 0,
             credited: 0,
+            patience: Patience::default(),
             scratch: Vec::new(),
             group,
         }
@@ -145,9 +149,11 @@ impl Sender {
         let first = self.next;
         let used = processor::time_used();
         let begin = Instant::now();
-        let mut progress = begin;
+        let (mut progress, mut last_sign) = (begin, begin);
         let mut completed = 0;
-        let mut peak = Peak::new(begin, window);
+        // When a message was posted that has no credit yet.
+        let mut probe: Option<(Instant, u64)> = None;
+        let mut peak = Peak::new(window);
         let mut room = [WorkCompletion::default(); POLL_BATCH];
         loop {
             let now = Instant::now();
@@ -165,10 +171,13 @@ impl Sender {
                     Bound::Messages(count) => count - (self.next - first),
                     Bound::Time(_) => u64::MAX,
                 };
+                peak.posted(now, self.next);
+                probe.get_or_insert((now, self.next));
                 self.post(run, &slots, (window - outstanding).min(left))?;
             }
+            let can_post = !is_over && self.next - done < window && !self.ready.is_empty();
             let mut credited = self.credited;
-            let taken = self.group.poll(&mut room)?;
+            let taken = self.group.poll(&mut room, !can_post)?;
             for completion in taken {
                 if completion.id & RECEIVE == 0 {
                     completed += 1;
@@ -188,18 +197,27 @@ impl Sender {
                 }
             }
             if !taken.is_empty() {
-                let done = if reliable { first + completed } else { credited.max(first) };
-                if done > peak.first_message(first) {
-                    progress = Instant::now();
-                    peak.add(progress, done - first);
+                last_sign = Instant::now();
+                let now_done = if reliable { first + completed } else { credited.max(first) };
+                if now_done > done {
+                    progress = last_sign;
+                    peak.done(progress, now_done);
                 }
-            } else if now.duration_since(progress) > CREDIT_PATIENCE {
+                if let Some((posted, number)) = probe
+                    && now_done > number
+                {
+                    self.patience.learn(last_sign.duration_since(posted));
+                    probe = None;
+                }
+            } else if now.duration_since(last_sign) > SILENCE {
                 if is_peer_gone() {
                     return Err(Stop::Failed("the other end is gone".to_owned()));
                 }
-                if !reliable {
+                // What waits in a send queue is not lost.
+                let is_sent = completed == self.next - first;
+                if !reliable && is_sent && now.duration_since(last_sign) > self.patience.limit() {
                     credited = self.next; // Lost, whatever it was; the receiver knows what arrived.
-                    progress = now;
+                    (last_sign, probe) = (now, None);
                 }
             }
             self.credited = credited;
@@ -275,33 +293,35 @@ impl Sender {
     }
 }
 
-/// The best rate over any stretch of about a window of messages.
+/// The best rate over a stretch of messages, from the moment when the first of them was posted to the moment when the last
+/// one was done, as perftest has it: that many completions are found at once does not make them fast.
 struct Peak {
-    marks: VecDeque<(Instant, u64)>,
+    /// When the message with this number, and those behind it, were posted.
+    posts: VecDeque<(Instant, u64)>,
+    /// Several windows: a message waits for a window of others before it is sent.
     stretch: u64,
     best: f64,
 }
 
 impl Peak {
-    fn new(begin: Instant, window: u64) -> Self {
-        Peak { marks: VecDeque::from([(begin, 0)]), stretch: window.max(16), best: 0.0 }
+    fn new(window: u64) -> Self {
+        Peak { posts: VecDeque::new(), stretch: (window * 4).max(16), best: 0.0 }
     }
 
-    /// The last message seen, counted from the first of the run.
-    fn first_message(&self, first: u64) -> u64 {
-        first + self.marks.back().map_or(0, |mark| mark.1)
+    fn posted(&mut self, now: Instant, number: u64) {
+        self.posts.push_back((now, number));
     }
 
-    fn add(&mut self, now: Instant, done: u64) {
-        self.marks.push_back((now, done));
-        while self.marks.get(1).is_some_and(|mark| done - mark.1 >= self.stretch) {
-            self.marks.pop_front();
+    /// All messages before this one are done.
+    fn done(&mut self, now: Instant, number: u64) {
+        while self.posts.get(1).is_some_and(|post| number.saturating_sub(post.1) >= self.stretch) {
+            self.posts.pop_front();
         }
-        if let Some((start, before)) = self.marks.front()
-            && done - before >= self.stretch
+        if let Some((since, first)) = self.posts.front()
+            && number.saturating_sub(*first) >= self.stretch
         {
-            let seconds = now.duration_since(*start).as_secs_f64();
-            self.best = self.best.max((done - before) as f64 / seconds.max(1e-9));
+            let seconds = now.duration_since(*since).as_secs_f64();
+            self.best = self.best.max((number - first) as f64 / seconds.max(1e-9));
         }
     }
 }
@@ -380,10 +400,11 @@ impl Receiver {
         let mut received = Received::default();
         let used = processor::time_used();
         if !self.is_told(run) {
-            // One-sided: the device does it all. Polling makes it do so on this thread, which is faster than waking its own.
+            // One-sided: the device does it all. Polling makes it do so on this thread, which is faster than waking its own;
+            // a group that sleeps leaves it to the device.
             let mut room = [WorkCompletion::default(); POLL_BATCH];
             while !is_stopped() {
-                self.group.poll(&mut room)?;
+                self.group.poll(&mut room, true)?;
             }
             received.processor = processor::time_used() - used;
             return Ok(received);
@@ -397,7 +418,8 @@ impl Receiver {
         let mut room = [WorkCompletion::default(); POLL_BATCH];
         let mut used = used;
         loop {
-            let taken = self.group.poll(&mut room)?;
+            // With credit to give it wakes up in time.
+            let taken = self.group.poll(&mut room, self.expected == self.credit_given)?;
             if taken.is_empty() {
                 if is_stopped() {
                     break;
@@ -499,5 +521,28 @@ impl Receiver {
         self.credits_in_queue += 1;
         self.credit_given = self.expected;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn completions_that_are_found_at_once_do_not_make_a_peak() {
+        let begin = Instant::now();
+        let at = |milliseconds| begin + Duration::from_millis(milliseconds);
+        let mut peak = Peak::new(4);
+        // Four messages a millisecond, then nothing is seen for a while, then all at once.
+        for number in 0..100 {
+            peak.posted(at(number / 4), number);
+            peak.done(at(number / 4 + 1), number);
+        }
+        let steady = peak.best;
+        assert!((3000.0..=4000.0).contains(&steady), "{steady} messages a second");
+        peak.posted(at(25), 100);
+        peak.done(at(80), 100);
+        peak.done(at(80), 130);
+        assert_eq!(peak.best, steady);
     }
 }

@@ -4,7 +4,7 @@ use longhaul_verbs::{Gid, Mtu};
 use serde_json::{Value, json};
 
 use super::connection::Contact;
-use super::control::{Plan, Test};
+use super::control::{Plan, Rate, Test};
 use super::options::ClientArguments;
 use super::statistics::Sorted;
 
@@ -46,9 +46,10 @@ pub(crate) fn heading(heading: &Heading<'_>) -> String {
         Test::SendBw => "Send BW Test",
         Test::SendLat => "Send Latency Test",
     };
-    let rate = match plan.rate_bits_per_second {
-        Some(rate) => format!("{} Gbit/s", rate as f64 / 1e9),
-        None => "unlimited".to_owned(),
+    let rate = match plan.rate {
+        Rate::BitsPerSecond(rate) => format!("{} Gbit/s", rate as f64 / 1e9),
+        Rate::Unlimited => "none".to_owned(),
+        Rate::Careful => "1 Gbit/s off host".to_owned(),
     };
     let mut text = format!("{RULE}                    {title}\n");
     let mut pair = |left: (&str, String), right: (&str, String)| {
@@ -187,7 +188,10 @@ pub(crate) fn to_json(heading: &Heading<'_>, results: Vec<Value>) -> Value {
         "connection": plan.connection.transport().abbreviation(),
         "queue_pairs": plan.queue_pairs,
         "mtu_bytes": mtu.byte_count(),
-        "rate_limit_bits_per_second": plan.rate_bits_per_second,
+        "rate_limit_bits_per_second": match plan.rate {
+            Rate::BitsPerSecond(rate) => Some(rate),
+            Rate::Unlimited | Rate::Careful => None,
+        },
         "local": { "address": ours.address, "udp_port": ours.udp_port },
         "remote": { "address": theirs.address, "udp_port": theirs.udp_port },
         "verified": plan.verify_seed.is_some(),

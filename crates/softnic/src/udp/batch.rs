@@ -55,7 +55,7 @@ struct Datagram {
 }
 
 /// Cache lines of the next payload to ask for. Once the first are read in order the processor fetches the others by itself.
-const PREFETCH_LINES: usize = 16;
+const PREFETCH_LINES: usize = 8;
 
 /// Have the processor fetch the beginning of what follows a payload, most likely the next one, while the ICRC of this one is
 /// computed: payloads are pages, and processors do not fetch ahead beyond a page.
@@ -167,7 +167,7 @@ impl Batch {
 
     fn write_icrc(&mut self, index: usize, identification: u16) {
         let Some((_, scope)) = self.destination else { return };
-        let scope = scope.with_identification(identification);
+        let scope = scope.of_segment(identification);
         let Datagram { start, header_bytes, payload, tail } = self.datagrams[index];
         let headers = &self.own[start..start + header_bytes];
         let own_tail = &self.own[tail.0..tail.1 - ICRC_BYTES];

@@ -47,6 +47,9 @@ pub struct UdpConfig {
     pub receive_in_place: bool,
     /// What the background thread does while nothing happens.
     pub background: Background,
+    /// Rate of each queue pair to another host, unless the configuration of the device or the queue pair has one; `None` is as
+    /// fast as the sockets take packets. There is no congestion control yet that would find the rate of the network.
+    pub off_host_rate_bits_per_second: Option<u64>,
     /// A bad network in process, both ways. Datagrams then pass one by one, and nothing is received in place.
     pub impair: Option<Impair>,
     /// Write everything that is sent and received to this file, for Wireshark and tshark. Up to 1 GiB; nothing is then
@@ -63,6 +66,7 @@ impl Default for UdpConfig {
             offload: true,
             receive_in_place: true,
             background: Background::Sleep,
+            off_host_rate_bits_per_second: Some(1_000_000_000),
             impair: None,
             capture: None,
         }
@@ -134,6 +138,15 @@ impl UdpDevice {
     /// What the bad network in process has done: to what was sent, and to what came.
     pub fn impairment_counters(&self) -> Option<[longhaul_impair::Counters; 2]> {
         self.driver.upgrade()?.with_port(|port, _| port.impaired().map(|lanes| lanes.counters()))
+    }
+
+    /// Leave addresses out of the ICRC of all packets to and from this address, because there is an address translator on the
+    /// way. Only a softnic that does the same for us understands it: agree on it when connecting, when one end sees another
+    /// address than the other end has. `peer` is the address that packets seem to come from.
+    pub fn set_translated(&self, peer: std::net::IpAddr) {
+        if let Some(driver) = self.driver.upgrade() {
+            driver.with_port(|port, _| port.set_translated(peer));
+        }
     }
 
     /// What is not as it should be on this host.

@@ -157,7 +157,15 @@ pub(super) fn open(mut config: Config, udp: &UdpConfig) -> Result<UdpDevice, Ope
             remedy: "end the process that has 4791, to speak with RNICs and the kernel's Soft-RoCE".into(),
         });
     }
+    // Whole batches: fifteen of the largest packets fill a call.
     config.turn_packets = 60;
+    config.pacing_burst = PACING_BURST;
+    config.local_addresses = host_addresses();
+    // The peer's socket is taken to be like ours.
+    config.peer_window_bytes.get_or_insert(receive_buffer_bytes as u64);
+    if config.default_rate_bits_per_second.is_none() {
+        config.default_rate_bits_per_second = udp.off_host_rate_bits_per_second;
+    }
     let address = config.addresses[0];
     let mut port = UdpPort::new(listeners, offload, udp).map_err(|source| OpenError::System {
         what: "watch the sockets",
@@ -249,12 +257,7 @@ fn mtu_at(address: IpAddr, warnings: &mut Vec<Warning>) -> Result<Option<Mtu>, O
 fn interface_of(address: IpAddr) -> Option<(String, usize)> {
     let interfaces = nix::ifaddrs::getifaddrs().ok()?;
     for interface in interfaces {
-        let Some(storage) = interface.address else { continue };
-        let found = match (storage.as_sockaddr_in(), storage.as_sockaddr_in6()) {
-            (Some(v4), _) => IpAddr::V4(v4.ip()),
-            (_, Some(v6)) => IpAddr::V6(v6.ip()),
-            _ => continue,
-        };
+        let Some(found) = ip_of(&interface) else { continue };
         // All of 127.0.0.0/8 is the loopback interface's.
         let is_loopback = address.is_loopback() && found.is_loopback() && address.is_ipv4() == found.is_ipv4();
         if found == address || is_loopback {
@@ -265,6 +268,17 @@ fn interface_of(address: IpAddr) -> Option<(String, usize)> {
     None
 }
 
+/// All addresses of this host.
+fn host_addresses() -> Vec<IpAddr> {
+    let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    interfaces.filter_map(|interface| ip_of(&interface)).collect()
+}
+
+fn ip_of(interface: &nix::ifaddrs::InterfaceAddress) -> Option<IpAddr> {
+    let storage = interface.address?;
+    let v4 = storage.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+    v4.or_else(|| storage.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+}
+
 /// The catch-up that pacing is allowed on real hosts, whose timers are coarse.
-#[allow(dead_code, reason = "used once pacing has the setting")]
 const PACING_BURST: Duration = Duration::from_micros(200);

@@ -29,7 +29,7 @@ const SOURCE_PORTS: usize = 32;
 /// What is handed to the kernel before arrivals are looked at again.
 const STEP_SEND_BYTES: usize = 256 << 10;
 /// What is received before sending is looked at again.
-const STEP_RECEIVE_BYTES: usize = 1 << 20;
+const STEP_RECEIVE_BYTES: usize = 256 << 10;
 /// Calls to receive before sending is looked at again. Datagrams that come one by one must be as welcome as those that the
 /// kernel joins: were a few calls the limit, a device that sends much would hear too late that some of it is missing.
 const STEP_RECEIVE_CALLS: usize = 256;
@@ -175,6 +175,11 @@ impl UdpPort {
     pub(super) fn watch(&mut self, impaired: Option<Impaired>, capture: Option<PortCapture>) {
         self.impaired = impaired;
         self.capture = capture;
+    }
+
+    /// Leave addresses out of the ICRC of packets to and from a peer.
+    pub(super) fn set_translated(&mut self, peer: IpAddr) {
+        self.receiving.checks().set_translated(peer);
     }
 
     /// Say when the origin of all instants was, counted from 1970.
@@ -434,7 +439,11 @@ impl TransmitSink for UdpPort {
             Err(error) => return self.troubles.note(route, 1, datagram.len(), &error),
         };
         // The device takes care that both are of one family.
-        let Some(scope) = IcrcScope::between(way.source(), way.destination()) else { return };
+        let scope = match self.receiving.checks().is_translated(route.destination) {
+            true => Some(IcrcScope::WITHOUT_ADDRESSES),
+            false => IcrcScope::between(way.source(), way.destination()),
+        };
+        let Some(scope) = scope else { return };
         if let Some(impaired) = &mut self.impaired {
             let mut bytes = vec![0; datagram.len()];
             datagram.write_to(&mut bytes);

@@ -13,11 +13,11 @@
 //! nothing had been expected. See [`crate::in_place`] for why a wrong guess does no harm.
 #![allow(unsafe_code, reason = "receives into registered memory")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use longhaul_time::Instant;
-use longhaul_wire::icrc::{ICRC_BYTES, IdentificationTracker, Verdict};
+use longhaul_wire::icrc::{self, ICRC_BYTES, IdentificationTracker, Verdict};
 use longhaul_wire::{IcrcScope, bth, packet};
 
 use super::socket::{Arrival, Part, Socket, part};
@@ -77,8 +77,7 @@ impl Receiving {
         self.checks.begins_batch = true;
         match expected {
             None => {
-                let whole = &self.buffer[..arrival.bytes];
-                for datagram in whole.chunks(arrival.segment_bytes.max(1)) {
+                for datagram in cut(&self.buffer[..arrival.bytes], arrival.segment_bytes) {
                     self.checks.take(&from, datagram, nic, now);
                 }
             }
@@ -103,7 +102,7 @@ impl Receiving {
         };
         let from = Origin { arrival: &arrival, local: listener.local() };
         self.checks.begins_batch = true;
-        for datagram in self.buffer[..arrival.bytes].chunks(arrival.segment_bytes.max(1)) {
+        for datagram in cut(&self.buffer[..arrival.bytes], arrival.segment_bytes) {
             each(&mut self.checks, &from, datagram);
         }
         Some(arrival.bytes)
@@ -143,7 +142,7 @@ impl Receiving {
             && (0..in_slots).all(|index| expected.is_packet(index, &self.buffer[index * SLOT_BYTES..][..bth::HEADER_BYTES]));
         if !is_as_expected {
             self.assemble(arrival.bytes);
-            for datagram in self.assembled[..arrival.bytes].chunks(arrival.segment_bytes.max(1)) {
+            for datagram in cut(&self.assembled[..arrival.bytes], arrival.segment_bytes) {
                 self.checks.take(from, datagram, nic, now);
             }
             return;
@@ -183,6 +182,11 @@ impl Receiving {
     }
 }
 
+/// The datagrams that one call gave. An empty one is one too: somebody sent it, and it is counted.
+fn cut(bytes: &[u8], segment_bytes: usize) -> impl Iterator<Item = &[u8]> {
+    bytes.chunks(segment_bytes.max(1)).chain(bytes.is_empty().then_some(bytes))
+}
+
 /// Where datagrams came from, and at which socket they arrived.
 pub(super) struct Origin<'a> {
     pub(super) arrival: &'a Arrival,
@@ -210,6 +214,8 @@ pub(super) struct Checks {
     others: HashMap<Addresses, IdentificationTracker>,
     /// The next datagram is the first of a call.
     begins_batch: bool,
+    /// Peers behind an address translator: what ICRC covers of IP and UDP headers is not what they sent.
+    translated: HashSet<IpAddr>,
 }
 
 /// Source and destination.
@@ -232,6 +238,9 @@ impl Checks {
     }
 
     fn is_good(&mut self, from: &Origin<'_>, headers: &[u8], rest: &[&[u8]], icrc: u32) -> bool {
+        if self.is_translated(from.arrival.source.ip()) {
+            return icrc::compute_parts(&IcrcScope::WITHOUT_ADDRESSES, headers, rest) == icrc;
+        }
         let Some(scope) = IcrcScope::between(from.arrival.source, from.local) else { return false };
         let begins_batch = std::mem::take(&mut self.begins_batch);
         let tracker = self.tracker((from.arrival.source.ip(), from.local.ip()));
@@ -241,6 +250,14 @@ impl Checks {
             Verdict::Solved => expects_jumps,
             Verdict::Bad => false,
         }
+    }
+
+    pub(super) fn set_translated(&mut self, peer: IpAddr) {
+        self.translated.insert(peer);
+    }
+
+    pub(super) fn is_translated(&self, peer: IpAddr) -> bool {
+        !self.translated.is_empty() && self.translated.contains(&peer)
     }
 
     fn tracker(&mut self, pair: Addresses) -> &mut IdentificationTracker {

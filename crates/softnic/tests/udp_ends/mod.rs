@@ -40,9 +40,19 @@ pub(crate) struct End {
 
 impl End {
     pub(crate) fn new(device: &UdpDevice, transport: Transport, region_bytes: usize) -> End {
+        let completions = device.verbs().create_completion_queue(1024).unwrap();
+        End::with_completions(device, transport, region_bytes, completions)
+    }
+
+    /// With a completion queue made beforehand.
+    pub(crate) fn with_completions(
+        device: &UdpDevice,
+        transport: Transport,
+        region_bytes: usize,
+        completions: CompletionQueue,
+    ) -> End {
         let verbs = device.verbs();
         let domain = verbs.allocate_protection_domain().unwrap();
-        let completions = verbs.create_completion_queue(1024).unwrap();
         let options = QueuePairOptions::default();
         let queue_pair = domain.create_queue_pair(transport, &completions, &completions, &options).unwrap();
         let region = domain.register_zeroed(region_bytes, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();

@@ -19,6 +19,7 @@
 //! | `Exact` | 1: known | 32 bits, and all that CRC-32 guarantees |
 //! | `Exact` from a tracker | 2: exactly the next, or 0 | 31 bits |
 //! | `Predicted` | 1024: 128 before to 895 after the last | 22 bits |
+//! | `Predicted` of a sender that was never above 128 | 129 | 25 bits |
 //! | `Predicted` while a jump is pending | 2048: two such windows | 21 bits |
 //! | `Solved` | all 65,536 | 16 bits |
 //!
@@ -151,7 +152,9 @@ impl IdentificationTracker {
 
     /// Classifies an identification that makes the ICRC right.
     fn place(&mut self, identification: u16) -> Verdict {
-        let is_near = is_near(self.last, identification) || is_near(self.jumped_to, identification);
+        // Somebody who has never counted beyond the batches of a softnic is believed nothing else.
+        let is_usual = self.is_counting || identification <= Self::BEHIND_MAX;
+        let is_near = is_usual && is_near(self.last, identification) || is_near(self.jumped_to, identification);
         if identification == 0 || is_near {
             self.last = Some(identification);
             self.jumped_to = None;
@@ -261,6 +264,8 @@ mod tests {
         assert!(!tracker.expects_jumps(), "a softnic");
         assert_eq!(tracker.check(&scope(), &datagram(30_000)), Verdict::Solved);
         assert!(!tracker.expects_jumps(), "one accident makes no counting sender");
+        assert_eq!(tracker.check(&scope(), &datagram(500)), Verdict::Solved, "near, and all the same not a softnic's");
+        assert_eq!(tracker.check(&scope(), &datagram(100)), Verdict::Predicted);
         assert_eq!(tracker.check(&scope(), &datagram(0)), Verdict::Exact);
     }
 

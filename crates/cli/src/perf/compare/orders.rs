@@ -27,6 +27,8 @@ pub(super) enum Subject {
     UcWrite,
     /// RC WRITEs of 1 MiB, counted when they complete.
     RcWrite,
+    /// RC WRITEs of 64 KiB on many queue pairs at once.
+    RcWriteMany,
     /// A datagram back and forth.
     BareUdpPingPong,
     /// RC SENDs of 2 bytes back and forth.
@@ -34,7 +36,8 @@ pub(super) enum Subject {
 }
 
 impl Subject {
-    pub(super) const BANDWIDTH: [Subject; 4] = [Subject::BareUdp, Subject::Tcp, Subject::UcWrite, Subject::RcWrite];
+    pub(super) const BANDWIDTH: [Subject; 5] =
+        [Subject::BareUdp, Subject::Tcp, Subject::UcWrite, Subject::RcWrite, Subject::RcWriteMany];
     pub(super) const LATENCY: [Subject; 2] = [Subject::BareUdpPingPong, Subject::RcSendPingPong];
 
     /// As it stands in the report.
@@ -44,6 +47,7 @@ impl Subject {
             Subject::Tcp => "tcp",
             Subject::UcWrite => "uc-write",
             Subject::RcWrite => "rc-write",
+            Subject::RcWriteMany => "rc-write-many",
             Subject::BareUdpPingPong => "bare_udp",
             Subject::RcSendPingPong => "rc_send",
         }
@@ -69,6 +73,8 @@ pub(super) struct Settings {
     pub(super) peer: IpAddr,
     /// Payload of a full packet.
     pub(super) payload_bytes: u32,
+    /// Of the measurement with many of them.
+    pub(super) queue_pairs: u32,
     /// Each end cycles through buffers of this many bytes altogether.
     pub(super) buffer_bytes: usize,
     /// Asked of the kernel for each UDP socket that receives.

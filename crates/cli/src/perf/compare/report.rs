@@ -44,6 +44,8 @@ pub(super) struct Comparison {
     payload_bytes_per_packet: u32,
     seconds: f64,
     rounds: u32,
+    /// Of the measurement with many of them.
+    pub(super) queue_pairs: Option<u32>,
     outcomes: BTreeMap<Subject, Vec<(Outcome, Outcome)>>,
 }
 
@@ -65,7 +67,8 @@ impl Comparison {
         seconds: f64,
         rounds: u32,
     ) -> Self {
-        Comparison { environment, mtu, payload_bytes_per_packet, seconds, rounds, outcomes: BTreeMap::new() }
+        let (queue_pairs, outcomes) = (None, BTreeMap::new());
+        Comparison { environment, mtu, payload_bytes_per_packet, seconds, rounds, queue_pairs, outcomes }
     }
 
     /// What the sender and the receiver saw of a round.
@@ -77,7 +80,7 @@ impl Comparison {
         let rounds = self.outcomes.get(&subject)?;
         // RC's receiver is not told of WRITEs; its sender is told when they have arrived.
         let counted = |(sent, received): &(Outcome, Outcome)| match subject {
-            Subject::RcWrite => (sent.payload_bytes, sent.nanoseconds),
+            Subject::RcWrite | Subject::RcWriteMany => (sent.payload_bytes, sent.nanoseconds),
             _ => (received.payload_bytes, received.nanoseconds),
         };
         let rate = |round: &(Outcome, Outcome)| {
@@ -123,6 +126,7 @@ impl Comparison {
             over("uc_over_bare", uc, bare),
             over("rc_over_bare", rc, bare),
             over("rc_over_tcp", rc, tcp),
+            over("rc_many_over_one", gbps(Subject::RcWriteMany), rc),
             over("rc_latency_over_bare", latency[0], latency[1]),
         ];
         ratios.into_iter().flatten().collect()
@@ -172,6 +176,7 @@ impl Comparison {
             ("payload_bytes_per_packet", json!(self.payload_bytes_per_packet)),
             ("seconds", json!(self.seconds)),
             ("rounds", json!(self.rounds)),
+            ("queue_pairs", json!(self.queue_pairs)),
             ("results", json!(results)),
             ("latency_us", json!(latency_us)),
             ("latency_percentiles_us", json!(percentiles_us)),
@@ -215,14 +220,14 @@ pub(super) fn to_table(comparison: &Comparison, with_costs: bool) -> String {
     ));
     line(format_args!(""));
     let bare = comparison.bandwidth(Subject::BareUdp).map(|bandwidth| bandwidth.gbps.median());
-    line(format_args!("{:<12} {:>8} {:>18} {:>10} {:>12}", "", "Gbit/s", "lowest..highest", "of bare", "lost MiB"));
+    line(format_args!("{:<14} {:>8} {:>18} {:>10} {:>12}", "", "Gbit/s", "lowest..highest", "of bare", "lost MiB"));
     for subject in Subject::BANDWIDTH {
         if let Some(bandwidth) = comparison.bandwidth(subject) {
             let gbps = bandwidth.gbps.median();
             let range = format!("{:.1}..{:.1}", bandwidth.gbps.minimum(), bandwidth.gbps.maximum());
             let of_bare = bare.map_or_else(|| "-".to_owned(), |bare| format!("{:.2}", gbps / bare));
             let lost = bandwidth.lost_bytes as f64 / f64::from(1 << 20);
-            line(format_args!("{:<12} {gbps:>8.2} {range:>18} {of_bare:>10} {lost:>12.1}", subject.name()));
+            line(format_args!("{:<14} {gbps:>8.2} {range:>18} {of_bare:>10} {lost:>12.1}", subject.name()));
         }
     }
     let latencies: Vec<_> =
@@ -231,7 +236,7 @@ pub(super) fn to_table(comparison: &Comparison, with_costs: bool) -> String {
         line(format_args!(""));
         let heads = ["min", "median", "99%", "99.9%", "max", "samples"];
         let heads: String = heads.iter().map(|head| format!(" {head:>8}")).collect();
-        line(format_args!("{:<12}{heads}", "one way, µs"));
+        line(format_args!("{:<14}{heads}", "one way, µs"));
         for (subject, latency) in &latencies {
             let values = [
                 latency.minimum(),
@@ -241,19 +246,19 @@ pub(super) fn to_table(comparison: &Comparison, with_costs: bool) -> String {
                 latency.maximum(),
             ];
             let values: String = values.iter().map(|value| format!(" {value:>8.2}")).collect();
-            line(format_args!("{:<12}{values} {:>8}", subject.name(), latency.count()));
+            line(format_args!("{:<14}{values} {:>8}", subject.name(), latency.count()));
         }
     }
     if with_costs {
         line(format_args!(""));
-        line(format_args!("{:<12} {:>25} {:>25}", "processor", "ns a packet", "ns a KiB"));
-        line(format_args!("{:<12} {:>12} {:>12} {:>12} {:>12}", "", "sender", "receiver", "sender", "receiver"));
+        line(format_args!("{:<14} {:>25} {:>25}", "processor", "ns a packet", "ns a KiB"));
+        line(format_args!("{:<14} {:>12} {:>12} {:>12} {:>12}", "", "sender", "receiver", "sender", "receiver"));
         for subject in Subject::BANDWIDTH {
             if let Some(bandwidth) = comparison.bandwidth(subject) {
                 let [sender, receiver] = bandwidth.nanoseconds_per_packet;
                 let [sender_kib, receiver_kib] = bandwidth.nanoseconds_per_byte.map(|cost| cost * 1024.0);
                 line(format_args!(
-                    "{:<12} {sender:>12.0} {receiver:>12.0} {sender_kib:>12.0} {receiver_kib:>12.0}",
+                    "{:<14} {sender:>12.0} {receiver:>12.0} {sender_kib:>12.0} {receiver_kib:>12.0}",
                     subject.name()
                 ));
             }

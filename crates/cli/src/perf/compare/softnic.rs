@@ -17,6 +17,8 @@ use crate::perf::stream::{Bound, Operation, Receiver, Run, Sender};
 
 /// RC: WRITEs of 1 MiB that are on their way at once.
 const WRITES_AT_ONCE: u32 = 16;
+/// Messages of the measurement with many queue pairs, each of which has one on its way.
+const MANY_MESSAGE_BYTES: usize = 64 << 10;
 /// Acknowledgement time-out: 4.096 µs · 2^14 = 67 ms, perftest's.
 const TIMEOUT: u8 = 14;
 /// Bytes of a ping.
@@ -30,6 +32,7 @@ pub(super) fn prepare(
 ) -> Result<Box<dyn Measurement>, Stop> {
     let nic = buffers.nic(settings)?;
     let (connection, [send_depth, receive_depth]) = match (subject, settings.role) {
+        (Subject::RcWriteMany, _) => (Connection::Rc, [1, 1]),
         (Subject::RcWrite, _) => (Connection::Rc, [WRITES_AT_ONCE, 1]),
         (Subject::RcSendPingPong, _) => (Connection::Rc, [64, 16]),
         (_, Role::Sender) => (Connection::Uc, [64, 64]),
@@ -37,10 +40,12 @@ pub(super) fn prepare(
     };
     let options = GroupOptions {
         connection,
-        queue_pairs: 1,
+        queue_pairs: if subject == Subject::RcWriteMany { settings.queue_pairs } else { 1 },
         send_depth,
         receive_depth,
+        sleeps: false,
         timeout: TIMEOUT,
+        rate_bits_per_second: None,
         gid_index: 0,
         seed: u64::from_le_bytes(crate::perf::nic::random()?),
     };
@@ -53,7 +58,8 @@ pub(super) fn prepare(
         (_, Role::Sender) => Half::Sender(Sender::new(group)),
         (_, Role::Receiver) => Half::Receiver(Receiver::new(group)),
     };
-    Ok(Box::new(Softnic { contact, mtu, half }))
+    let message_bytes = if subject == Subject::RcWriteMany { MANY_MESSAGE_BYTES } else { MESSAGE_BYTES };
+    Ok(Box::new(Softnic { contact, mtu, half, message_bytes }))
 }
 
 enum Half {
@@ -77,9 +83,15 @@ struct Softnic {
     contact: Contact,
     mtu: Mtu,
     half: Half,
+    message_bytes: usize,
 }
 
 impl Softnic {
+    fn stream_run(&self, duration: Duration) -> Run {
+        let (message_bytes, bound) = (self.message_bytes as u32, Bound::Time(duration));
+        Run { operation: Operation::Write, message_bytes, bound, verify_seed: None }
+    }
+
     fn packets(&self, bytes: u64) -> u64 {
         bytes / u64::from(self.mtu.byte_count())
     }
@@ -94,9 +106,10 @@ impl Measurement for Softnic {
         let peer = peer.verbs.as_ref().ok_or_else(|| Stop::Failed("the other end has no queue pair".to_owned()))?;
         self.mtu = Mtu::largest_within(peer.mtu_bytes).unwrap_or_default().min(self.mtu);
         self.half.group().connect(peer, self.mtu)?;
+        let run = self.stream_run(Duration::ZERO);
         match &mut self.half {
             Half::Sender(sender) => sender.start(),
-            Half::Receiver(receiver) => receiver.start(&stream_run(Duration::ZERO), MESSAGE_BYTES),
+            Half::Receiver(receiver) => receiver.start(&run, self.message_bytes),
             Half::Ping(ping_pong) | Half::Pong(ping_pong) => ping_pong.start(PING_BYTES as usize),
         }
     }
@@ -104,16 +117,17 @@ impl Measurement for Softnic {
     fn run(&mut self, duration: Duration, stop: &StopSign) -> Result<Outcome, Stop> {
         let is_stopped = || stop.is_up();
         let never = || false; // A coordinator without the other end tells nobody to run.
+        let stream_run = self.stream_run(duration);
         let mut outcome = Outcome::default();
         match &mut self.half {
             Half::Sender(sender) => {
-                let sent = sender.run(&stream_run(duration), &never)?;
-                outcome.payload_bytes = sent.messages * MESSAGE_BYTES as u64;
+                let sent = sender.run(&stream_run, &never)?;
+                outcome.payload_bytes = sent.messages * self.message_bytes as u64;
                 outcome.nanoseconds = sent.elapsed.as_nanos() as u64;
                 outcome.processor_nanoseconds = sent.processor.as_nanos() as u64;
             }
             Half::Receiver(receiver) => {
-                let received = receiver.run(&stream_run(duration), MESSAGE_BYTES, &is_stopped)?;
+                let received = receiver.run(&stream_run, self.message_bytes, &is_stopped)?;
                 outcome.payload_bytes = received.timed_bytes;
                 outcome.early_bytes = received.bytes - received.timed_bytes;
                 outcome.nanoseconds = received.elapsed.as_nanos() as u64;
@@ -132,11 +146,6 @@ impl Measurement for Softnic {
     }
 }
 
-fn stream_run(duration: Duration) -> Run {
-    let message_bytes = MESSAGE_BYTES as u32;
-    Run { operation: Operation::Write, message_bytes, bound: Bound::Time(duration), verify_seed: None }
-}
-
 fn ping_run(duration: Duration) -> Run {
     Run { operation: Operation::Send, message_bytes: PING_BYTES, bound: Bound::Time(duration), verify_seed: None }
 }
@@ -146,5 +155,9 @@ pub(super) fn open(settings: &Settings) -> Result<Nic, Stop> {
     let mut udp = UdpConfig::default();
     udp.receive_buffer_bytes = settings.receive_buffer_bytes;
     udp.send_buffer_bytes = settings.send_buffer_bytes;
-    Nic::open(&[settings.address], None, udp, settings.buffer_bytes)
+    // The other end is in another network namespace, but not on another host.
+    udp.off_host_rate_bits_per_second = None;
+    // One end's warnings are the other's. And that the link carries small packets is no surprise to who asked for it.
+    let is_quiet = settings.role == Role::Sender || settings.payload_bytes < Mtu::Bytes4096.byte_count();
+    Nic::open(&[settings.address], udp, settings.buffer_bytes, is_quiet)
 }

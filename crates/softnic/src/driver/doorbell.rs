@@ -1,0 +1,54 @@
+//! How the background thread sleeps, and is woken.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use longhaul_time::Instant;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::epoll::Epoll;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::time::TimeSpec;
+
+use super::rest::{ATTENDED_LOOK, Bell, Nap};
+
+/// An eventfd to ring, and the sockets to watch beside it.
+pub(super) struct Doorbell {
+    rung: EventFd,
+    /// Readable when something has arrived for the port.
+    arrivals: Arc<Epoll>,
+}
+
+impl Bell for Doorbell {
+    fn ring(&self) {
+        // Fails only when it has been rung 2^64 times without being heard.
+        let _ = self.rung.write(1);
+    }
+}
+
+impl Doorbell {
+    pub(super) fn new(arrivals: Arc<Epoll>) -> io::Result<Self> {
+        let rung = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(Doorbell { rung, arrivals })
+    }
+
+    /// Rest as was written down under the lock. Only the background thread does.
+    pub(super) fn sleep(&self, nap: Nap, now: Instant) {
+        let (watches_sockets, timeout) = match nap {
+            Nap::Awake => return,
+            Nap::Watching { until } => (true, until.map(|until| until.saturating_since(now))),
+            Nap::Attended => (false, Some(ATTENDED_LOOK)),
+        };
+        let mut waits = [&self.rung.as_fd(), &self.arrivals.0.as_fd()].map(|fd| PollFd::new(*fd, PollFlags::POLLIN));
+        let count = if watches_sockets { 2 } else { 1 };
+        match ppoll(&mut waits[..count], timeout.map(TimeSpec::from), None) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => tracing::error!(%error, "the driver cannot wait"),
+        }
+        if waits[0].any() == Some(true) {
+            // It counts; reading makes it 0 again. Whatever it was rung for is seen in the look that comes now: had this
+            // read come after that look, a ring in between would be lost.
+            let _ = self.rung.read();
+        }
+    }
+}
