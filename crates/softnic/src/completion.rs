@@ -146,8 +146,8 @@ impl CompletionQueue {
     }
 
     /// Raise no more events.
-    pub(crate) fn detach_channel(&mut self) -> Option<(ChannelKey, u64)> {
-        self.channel.take()
+    pub(crate) fn detach_channel(&mut self) -> Option<ChannelKey> {
+        self.channel.take().map(|(channel, _)| channel)
     }
 
     pub(crate) fn arm(&mut self, solicited_only: bool) {

@@ -5,6 +5,8 @@
 //! the lock costs little per request.
 #![allow(unsafe_code, reason = "implements the unsafe calls of the raw verbs layer")]
 
+mod completions;
+
 use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,20 +15,21 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use longhaul_verbs::raw::{self, QueuePairInit};
 use longhaul_verbs::{
     Access, AsyncEvent, Capabilities, Counter, CreateError, DestroyError, DeviceAttributes, EventError, Gid, GidEntry,
-    GidType, LinkState, ModifyError, MulticastError, NotSupported, PathAttributes, PollError, PortAttributes,
-    PostError, QueryError, QueuePairAttributes, QueuePairNumber, QueuePairState, ReceiveRequest, RegisterError,
-    SendRequest, Transport, WorkCompletion, WriteBurst,
+    GidType, LinkState, ModifyError, MulticastError, NotSupported, PathAttributes, PortAttributes, PostError,
+    QueryError, QueuePairAttributes, QueuePairNumber, QueuePairState, ReceiveRequest, RegisterError, SendRequest,
+    Transport, WriteBurst,
 };
 
+use completions::{CompletionChannel, CompletionQueue};
+
 use crate::Config;
-use crate::completion::{ChannelKey, CompletionQueue as Queue, CompletionQueueKey, Waiting};
+use crate::completion::{CompletionQueue as Queue, Waiting};
 use crate::drive::{Drive, Signal};
 use crate::guard::{NicGuard, NicLock};
 use crate::memory::{DomainId, copy_inline};
 use crate::nic::{Nic, QueuePairKey};
 use crate::post::MESSAGE_BYTES_MAX;
 use crate::queue_pair::Identity;
-use crate::resources::handle_of;
 
 /// What a software RNIC can do today, whatever its port.
 const CAPABILITIES: Capabilities = Capabilities::RELIABLE_CONNECTION
@@ -65,12 +68,17 @@ impl Shared {
         }
     }
 
+    /// Have the answer sent that a queue pair owes its peer, before it is forgotten.
+    fn send_answer_of(&self, nic: &mut NicGuard<'_>, key: QueuePairKey) {
+        if nic.queue_pairs.get(key).is_some_and(|queue_pair| queue_pair.owes_answer()) {
+            self.drive.before_destroy(nic);
+        }
+    }
+
     /// `false` when it is gone already.
     fn destroy_queue_pair(&self, nic: MutexGuard<'_, Nic>, key: QueuePairKey) -> bool {
         let mut nic = NicGuard::new(nic);
-        if nic.queue_pairs.get(key).is_some_and(|queue_pair| queue_pair.owes_answer()) {
-            self.drive.before_destroy(&mut nic);
-        }
+        self.send_answer_of(&mut nic, key);
         let was_there = nic.remove_queue_pair(key);
         // Others may have waited for what it had in flight to a common peer.
         if nic.has_output() {
@@ -275,92 +283,6 @@ fn own<'a, T: Owned>(object: &'a dyn Any, device: &Arc<Shared>, what: &'static s
     }
 }
 
-struct CompletionChannel {
-    shared: Arc<Shared>,
-    key: ChannelKey,
-    signal: Option<Arc<dyn Signal>>,
-}
-
-impl Owned for CompletionChannel {
-    fn owner(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-}
-
-impl raw::CompletionChannel for CompletionChannel {
-    fn next_event(&self) -> Result<Option<u64>, EventError> {
-        Ok(self.shared.lock().shared.channels.get_mut(self.key).and_then(Waiting::pop))
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.signal.as_deref().map(Signal::descriptor)
-    }
-}
-
-impl Drop for CompletionChannel {
-    fn drop(&mut self) {
-        self.shared.tidy(|nic| nic.shared.channels.remove(self.key));
-    }
-}
-
-struct CompletionQueue {
-    shared: Arc<Shared>,
-    key: CompletionQueueKey,
-}
-
-impl Owned for CompletionQueue {
-    fn owner(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-}
-
-impl raw::CompletionQueue for CompletionQueue {
-    fn handle(&self) -> u32 {
-        handle_of(self.key)
-    }
-
-    fn capacity(&self) -> u32 {
-        self.shared.lock().shared.completion_queues.get(self.key).map_or(0, Queue::capacity)
-    }
-
-    fn poll(&self, completions: &mut [WorkCompletion]) -> Result<usize, PollError> {
-        let mut nic = NicGuard::new(self.shared.lock());
-        if nic.completion_queue(self.key).ok_or(PollError::Gone)?.is_empty() {
-            self.shared.drive.on_empty_poll(&mut nic);
-        }
-        let queue = nic.completion_queue(self.key).ok_or(PollError::Gone)?;
-        match queue.take(completions) {
-            0 if queue.take_overrun() => Err(PollError::Overrun),
-            count => Ok(count),
-        }
-    }
-
-    fn request_notification(&self, solicited_only: bool) -> Result<(), PollError> {
-        let mut nic = NicGuard::new(self.shared.lock());
-        nic.completion_queue(self.key).ok_or(PollError::Gone)?.arm(solicited_only);
-        self.shared.drive.on_armed(&mut nic);
-        Ok(())
-    }
-
-    fn resize(&self, entries: u32) -> Result<(), CreateError> {
-        let mut nic = self.shared.lock();
-        check_queue_size(entries, nic.config())?;
-        let Some(queue) = nic.shared.completion_queues.get_mut(self.key) else {
-            return Ok(());
-        };
-        queue.resize(entries).map_err(|_| CreateError::InvalidArgument {
-            what: "completion queue entries",
-            expected: "at least as many as are waiting in it",
-        })
-    }
-}
-
-impl Drop for CompletionQueue {
-    fn drop(&mut self) {
-        self.shared.tidy(|nic| nic.shared.abandon_completion_queue(self.key));
-    }
-}
-
 struct ProtectionDomain {
     shared: Arc<Shared>,
     id: DomainId,
@@ -534,6 +456,10 @@ impl raw::QueuePair for QueuePair {
     }
 
     fn modify(&self, attributes: &QueuePairAttributes) -> Result<(), ModifyError> {
+        if attributes.state == Some(QueuePairState::Reset) {
+            // What it owes its peer goes first, as when it is destroyed.
+            self.shared.send_answer_of(&mut NicGuard::new(self.shared.lock()), self.key);
+        }
         self.shared.with(|nic| nic.modify_queue_pair(self.key, attributes))
     }
 
@@ -557,6 +483,9 @@ impl raw::QueuePair for QueuePair {
     }
 
     fn attach_multicast(&self, group: Gid, _lid: u16) -> Result<(), MulticastError> {
+        if !self.shared.drive.capabilities().contains(Capabilities::MULTICAST) {
+            return Err(NotSupported { capability: Capabilities::MULTICAST }.into());
+        }
         if self.transport != Transport::UnreliableDatagram {
             return Err(MulticastError::WrongTransport);
         }

@@ -19,6 +19,9 @@ pub trait Drive: Send + Sync {
     /// A program looks for completions, and there are none. What arrives now it will be given.
     fn on_empty_poll(&self, _nic: &mut NicGuard<'_>) {}
 
+    /// Another thread waits for the device, and this one has nothing to do.
+    fn give_way(&self) {}
+
     /// A program wants to be told of the next completion: it is about to sleep.
     fn on_armed(&self, _nic: &mut NicGuard<'_>) {}
 

@@ -197,13 +197,17 @@ impl Drive for Attached {
         rest.rouse(&driver.doorbell, Left { has_more, deadline: next_deadline(nic, port) });
     }
 
+    fn give_way(&self) {
+        std::thread::yield_now();
+    }
+
     fn on_armed(&self, _nic: &mut NicGuard<'_>) {
         self.driver.state().rest.note_armed(&self.driver.doorbell);
     }
 
     fn before_destroy(&self, nic: &mut NicGuard<'_>) {
         let driver = &*self.driver;
-        driver.state().port.transmit_from(nic, driver.now(), Occasion::Post);
+        driver.state().port.transmit_from(nic, driver.now(), Occasion::Step);
     }
 
     fn create_signal(&self) -> io::Result<Option<Arc<dyn Signal>>> {

@@ -65,6 +65,11 @@ impl<'a> NicGuard<'a> {
         self.nic.handle(received, now);
     }
 
+    /// What was expected to arrive next has not.
+    pub(crate) fn expect_nothing(&mut self) {
+        self.nic.expect_nothing();
+    }
+
     /// A packet has arrived whose payload lies in registered memory already.
     pub(crate) fn handle_in_place(&mut self, received: &Received<'_>, payload: Piece, now: Instant) {
         self.nic.handle_in_place(received, payload, now);

@@ -5,6 +5,11 @@
 //! been placed, and that are not in its last packet (programs poll the last bytes of a message to see it arrive). Whatever the
 //! network writes there will be overwritten by the packet that belongs there before the message is complete.
 //!
+//! On an unreliable connection a message that is cut short leaves whatever was guessed there, and a copy of a message that is
+//! complete could be cut short as well: so only packets that are newer than all before begin a message to guess for. (A program
+//! that has the *same* bytes written again by a new message, and looks at them meanwhile, is told nothing by verbs about what
+//! it sees; one that relies on them being the same must switch guessing off.)
+//!
 //! A guess is good only while the device stays locked: invalidation, deregistration and destruction wait for that lock, and so
 //! for a receive in progress.
 
@@ -53,6 +58,10 @@ impl Nic {
         let queue_pair = self.queue_pairs.get(self.last_writer?)?;
         let mtu_bytes = queue_pair.mtu_bytes();
         let write = queue_pair.responder.write_in_progress().filter(|_| queue_pair.state.receives())?;
+        // A reliable connection carries out each packet once; of an unreliable one's messages only those that are new will do.
+        if queue_pair.identity.transport == Transport::UnreliableConnection && !queue_pair.responder.is_message_new() {
+            return None;
+        }
         // Not the last packet.
         let count = ((write.left_bytes.saturating_sub(1) / mtu_bytes) as usize).min(count_max);
         if count == 0 {
@@ -72,6 +81,12 @@ impl Nic {
             payload_bytes: mtu_bytes as usize,
             count,
         })
+    }
+
+    /// Something else has arrived: expect nothing until a packet of a WRITE arrives again. Otherwise whatever strangers send
+    /// would go on being written over what a peer that died has left unfinished.
+    pub(crate) fn expect_nothing(&mut self) {
+        self.last_writer = None;
     }
 
     /// A packet has arrived whose payload lies in registered memory already; `received` holds its headers.

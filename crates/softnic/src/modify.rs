@@ -39,6 +39,8 @@ impl Nic {
         if to == QueuePairState::Reset {
             queue_pair.reset();
             self.leave_peer(key);
+            // Others may have waited for what it had in flight to a common peer.
+            self.has_news = true;
             return Ok(());
         }
         let settings = &mut queue_pair.settings;

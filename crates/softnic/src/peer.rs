@@ -322,7 +322,7 @@ impl Peers {
         let acknowledged_bytes = std::mem::take(&mut share.acknowledged_bytes);
         peer.window.on_left(share.counted_bytes.saturating_sub(in_flight_bytes));
         if acknowledged_bytes > 0 {
-            peer.window.on_acknowledged(acknowledged_bytes, peer.in_flight_bytes, self.packet_bytes);
+            peer.window.on_acknowledged(acknowledged_bytes, peer.in_flight_bytes);
         }
         peer.in_flight_bytes = peer.in_flight_bytes - share.counted_bytes + in_flight_bytes;
         share.counted_bytes = in_flight_bytes;

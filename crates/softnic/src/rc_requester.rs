@@ -219,7 +219,11 @@ pub(crate) fn handle_acknowledge(
     // Only numbers that were sent and not acknowledged yet mean anything. (A repeated acknowledgement is the common case.)
     queue_pair.share.note_heard(now);
     let reliable = &queue_pair.reliable;
-    if psn.distance_from(reliable.oldest_unacknowledged) < 0 || psn.distance_from(reliable.sent_end) >= 0 {
+    // A sequence error about the packet that is to be sent next is the answer to somebody's who is not the peer, or long out of
+    // date, but it may have taken the place of the acknowledgement of all that was sent.
+    let is_about_next = psn == reliable.sent_end && matches!(syndrome, Syndrome::Nak(NakCode::PsnSequenceError));
+    let is_unsent = psn.distance_from(reliable.sent_end) >= 0 && !is_about_next;
+    if psn.distance_from(reliable.oldest_unacknowledged) < 0 || is_unsent {
         return;
     }
     // A negative answer acknowledges everything before the packet that it is about (IBTA 9.7.5.2.8).
@@ -228,7 +232,7 @@ pub(crate) fn handle_acknowledge(
         _ => psn,
     };
     advance_acknowledged(queue_pair, shared, acknowledged_end, now);
-    if !queue_pair.state.takes_sends() || queue_pair.state == QueuePairState::Error {
+    if is_about_next || !queue_pair.state.takes_sends() || queue_pair.state == QueuePairState::Error {
         return;
     }
     match syndrome {

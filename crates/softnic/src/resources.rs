@@ -16,8 +16,8 @@ pub(crate) struct Resources {
     pub(crate) config: Config,
     pub(crate) memory: MemoryTable,
     pub(crate) completion_queues: SlotMap<CompletionQueueKey, CompletionQueue>,
-    /// Tokens of completion queues that have something, per channel. Bounded: a queue is in there once per arming.
-    pub(crate) channels: SlotMap<ChannelKey, Waiting<u64>>,
+    /// Completion queues that have something, with their tokens, per channel. Bounded: a queue is in there once per arming.
+    pub(crate) channels: SlotMap<ChannelKey, Waiting<(CompletionQueueKey, u64)>>,
     pub(crate) events: Waiting<AsyncEvent>,
     /// Completions so far.
     pub(crate) completion_count: u64,
@@ -58,10 +58,10 @@ impl Resources {
     /// look at what they tell of.
     pub(crate) fn abandon_completion_queue(&mut self, key: CompletionQueueKey) {
         let Some(queue) = self.completion_queues.get_mut(key) else { return };
-        if let Some((channel, token)) = queue.detach_channel()
-            && let Some(tokens) = self.channels.get_mut(channel)
+        if let Some(channel) = queue.detach_channel()
+            && let Some(events) = self.channels.get_mut(channel)
         {
-            tokens.retain(|waiting| *waiting != token);
+            events.retain(|(waiting, _)| *waiting != key);
         }
         if queue.users > 0 {
             queue.is_abandoned = true;
@@ -86,7 +86,7 @@ impl Resources {
             Pushed::Quietly => {}
             Pushed::Event(channel, token) => {
                 if let Some(tokens) = self.channels.get_mut(channel) {
-                    tokens.push(token);
+                    tokens.push((into, token));
                 }
             }
             Pushed::Overrun { first } => {

@@ -28,6 +28,10 @@ pub(crate) struct Responder {
     /// Whether anything has arrived since it became ready to receive.
     pub(crate) is_established: bool,
     message: Message,
+    /// UC: one beyond the highest packet so far.
+    furthest_psn: Psn,
+    /// Whether the message that is arriving is new, and not a copy of one that may be complete already.
+    is_message_new: bool,
     #[cfg(feature = "mutations")]
     deferred: Option<(u32, u64, Vec<u8>)>,
 }
@@ -75,7 +79,7 @@ pub(crate) enum Executed {
 
 impl Responder {
     pub(crate) fn start(&mut self, first: Psn) {
-        *self = Responder { expected_psn: first, ..Default::default() };
+        *self = Responder { expected_psn: first, furthest_psn: first, ..Default::default() };
     }
 
     /// What is still to come of a WRITE that has begun.
@@ -86,6 +90,22 @@ impl Responder {
             }
             _ => None,
         }
+    }
+
+    /// UC: a packet of this number is about to be carried out. Copies that the network made, or that come late, begin
+    /// messages too; what they write to may have been handed over already.
+    pub(crate) fn note_unreliable(&mut self, psn: Psn, is_start: bool) {
+        let ahead = psn.distance_from(self.furthest_psn);
+        if is_start {
+            self.is_message_new = ahead >= 0;
+        }
+        if ahead >= 0 {
+            self.furthest_psn = psn.next();
+        }
+    }
+
+    pub(crate) fn is_message_new(&self) -> bool {
+        self.is_message_new
     }
 
     pub(crate) fn is_in_message(&self) -> bool {

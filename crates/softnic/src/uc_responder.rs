@@ -30,6 +30,7 @@ pub(crate) fn handle_request(
         }
     }
     queue_pair.responder.expected_psn = headers.bth.psn.next();
+    queue_pair.responder.note_unreliable(headers.bth.psn, is_start);
     let is_in_message = is_start || queue_pair.responder.is_in_message();
     match execute(queue_pair, shared, headers, payload) {
         Ok(_) => return,

@@ -110,3 +110,21 @@ fn a_completion_queue_takes_its_events_with_it() {
     drop((queue_pair, completions));
     assert_eq!(channel.next_event().unwrap(), None);
 }
+
+/// Tokens are the program's, and need not differ.
+#[test]
+fn a_completion_queue_that_goes_takes_no_event_of_another_with_it() {
+    let device = Device::new(Config::new("events", vec!["10.0.0.1".parse().unwrap()], [3; 32]), || ()).verbs();
+    let domain = device.allocate_protection_domain().unwrap();
+    let channel = device.create_completion_channel().unwrap();
+    let queue = |token| device.create_completion_queue_on(8, &channel, token).unwrap();
+    let (one, two) = (queue(7), queue(7));
+    let queue_pair = domain.create_queue_pair(UC, &two, &two, &QueuePairOptions::default()).unwrap();
+    queue_pair.modify(&QueuePairAttributes::init_connected(Access::empty())).unwrap();
+    queue_pair.post_receive(&[ReceiveRequest { id: 1, local: &[] }]).unwrap();
+    two.request_notification(false).unwrap();
+    queue_pair.modify(&QueuePairAttributes::to_state(QueuePairState::Error)).unwrap();
+    drop(one);
+    assert_eq!(channel.next_event().unwrap(), Some(7));
+    assert_eq!(channel.next_event().unwrap(), None);
+}

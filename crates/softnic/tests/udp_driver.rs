@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use longhaul_softnic::udp::{Background, UdpConfig, UdpDevice};
 use longhaul_verbs::{
-    Access, AsyncEventKind, CompletionChannel, CompletionStatus, Gid, Mtu, PathAttributes, QueuePairAttributes,
-    Transport, WorkCompletion,
+    Access, AsyncEventKind, CompletionChannel, CompletionOperation, CompletionStatus, Gid, Mtu, PathAttributes,
+    QueuePairAttributes, Transport, WorkCompletion,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
@@ -186,40 +186,47 @@ fn the_event_descriptor_is_readable_while_there_are_events() {
 
 #[test]
 fn programs_that_arm_and_sleep_are_always_woken() {
-    const ROUNDS: u64 = 10_000;
     let _alone = alone();
-    for background in both_backgrounds() {
+    // Threads that spin are slow where there are not enough cores for them.
+    for (background, rounds) in both_backgrounds().into_iter().zip([10_000, 1_000]) {
         let (one, two) = devices(background);
         let (one, two) = ToldEnd::pair(&one, &two);
         let started = Instant::now();
-        // `first` sends, the other answers; each waits for its receive and its send, in whatever order they come.
+        // `first` sends, the other answers. Acknowledgements come when they come.
         let play = |told: &ToldEnd, first: bool| {
-            for round in 0..ROUNDS {
+            let (mut sent, mut received) = (0, 0);
+            let mut sleep_until = |is_enough: &dyn Fn(u64, u64) -> bool, looks| {
+                while !is_enough(sent, received) {
+                    let completion = told.sleep_until_completion(looks);
+                    assert_eq!(completion.status, CompletionStatus::Success);
+                    let count =
+                        if completion.operation == CompletionOperation::Receive { &mut received } else { &mut sent };
+                    assert_eq!(completion.id, *count);
+                    *count += 1;
+                }
+            };
+            for round in 0..rounds {
                 // At times it sleeps at once, at times it looks so often before that the driver relies on it.
                 let looks = [0, 1, 3, 40][(round / 7 % 4) as usize];
-                told.end.post_receive(round, 8);
                 if first {
+                    told.end.post_receive(round, 8);
                     told.end.post_send(round, 8);
                 }
-                let mut completions = [told.sleep_until_completion(looks), WorkCompletion::default()];
+                sleep_until(&|_, received| received > round, looks);
                 if !first {
-                    assert!(completions[0].id == round, "round {round}: {:?}", completions[0]);
+                    // For the next message, which comes as soon as this is answered.
+                    told.end.post_receive(round + 1, 8);
                     told.end.post_send(round, 8);
                 }
-                completions[1] = told.sleep_until_completion(looks);
-                assert!(completions.iter().all(|completion| completion.status == CompletionStatus::Success));
             }
+            sleep_until(&|sent, _| sent == rounds, 0);
         };
-        // Receive requests must be there before the first message is.
-        two.end.post_receive(ROUNDS, 8);
-        one.end.post_send(ROUNDS, 8);
-        two.sleep_until_completion(0);
-        one.sleep_until_completion(0);
+        two.end.post_receive(0, 8);
         thread::scope(|scope| {
             scope.spawn(|| play(&two, false));
             play(&one, true);
         });
-        println!("{background:?}: {:.1} µs a round", started.elapsed().as_secs_f64() * 1e6 / ROUNDS as f64);
+        println!("{background:?}: {:.1} µs a round", started.elapsed().as_secs_f64() * 1e6 / rounds as f64);
     }
 }
 
@@ -331,7 +338,9 @@ fn callers_are_not_kept_out_by_a_busy_background_thread() {
         is_over.store(true, Ordering::Relaxed);
         let (half, most, longest) = (percentile(&mut posts, 50), percentile(&mut posts, 99), posts[posts.len() - 1]);
         let late = percentile(&mut naps, 99);
-        println!("post while {received} packets come: p50 {half:?}, p99 {most:?}, longest {longest:?}; naps late by {late:?}");
+        println!(
+            "post while {received} packets come: p50 {half:?}, p99 {most:?}, longest {longest:?}; naps late by {late:?}"
+        );
         assert!(received > 1000, "only {received} packets came: that is no busy thread");
         assert!(most < Duration::from_millis(5) + 4 * late, "p99 of a post: {most:?}; naps are late by {late:?}");
     });
@@ -355,9 +364,10 @@ fn closing_amid_traffic_leaves_nothing_behind() {
     let before = open_descriptors();
     let threads_before = threads();
     for round in 0..100 {
-        let background = both_backgrounds()[round % 2];
-        let (one, two) = devices(background);
-        let (one, two) = pair_on(&one, &two, Transport::ReliableConnection, 256 * KIB);
+        let (one, two) = {
+            let (one, two) = devices(both_backgrounds()[round % 2]);
+            pair_on(&one, &two, Transport::ReliableConnection, 256 * KIB)
+        };
         for id in 0..8 {
             one.post_write(id, 256 * KIB, &two);
             two.post_write(id, 256 * KIB, &one);
@@ -401,7 +411,7 @@ fn a_peer_that_closes_is_an_error_and_no_hang() {
     one.queue_pair.post_send(&[longhaul_verbs::SendRequest::new(9, operation, &entry)]).unwrap();
     let statuses: Vec<_> = (0..5).map(|_| one.wait_for(PATIENCE).expect("a completion").status).collect();
     let failed = statuses.iter().position(|status| *status != CompletionStatus::Success).expect("an error");
-    assert_eq!(statuses[failed], CompletionStatus::TransportRetryExceeded);
+    assert_eq!(statuses[failed], CompletionStatus::RetryExceededError);
     assert!(statuses[failed + 1..].iter().all(|status| *status == CompletionStatus::FlushedError));
 }
 

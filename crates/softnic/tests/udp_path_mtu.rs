@@ -127,10 +127,17 @@ fn a_path_that_shrinks() {
         trial.status().is_ok_and(|status| status.success()).then_some(command)
     };
     let Some(mut command) = probe(&[]).or_else(|| probe(&["--user", "--map-root-user"])) else {
-        eprintln!("SKIPPED: no network namespaces here (root or user namespaces, iproute2): no path was made to shrink");
+        eprintln!(
+            "SKIPPED: no network namespaces here (root or user namespaces, iproute2): no path was made to shrink"
+        );
         return;
     };
     command.arg(std::env::current_exe().unwrap()).args(["--exact", "a_path_that_shrinks", "--nocapture"]);
     let output = command.env(INSIDE, "1").output().unwrap();
-    assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

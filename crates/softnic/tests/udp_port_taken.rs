@@ -41,7 +41,10 @@ fn who_insists_on_a_port_is_told() {
     let text = refusal(&["127.0.13.1"], UdpPortChoice::Exactly(port));
     assert!(text.contains(&port.to_string()), "{text}");
     drop(device);
-    assert!(open(&["127.0.13.1"], UdpPortChoice::Exactly(port)).is_ok(), "a device that is gone has let go of its port");
+    assert!(
+        open(&["127.0.13.1"], UdpPortChoice::Exactly(port)).is_ok(),
+        "a device that is gone has let go of its port"
+    );
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! that are full.
 
 mod udp_ends;
+mod udp_forger;
 mod udp_processes;
 
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use longhaul_verbs::{
     Access, CompletionOperation, CompletionStatus, Gid, Mtu, PathAttributes, QueuePairAttributes, ReceiveRequest,
     SendFlags, SendOperation, SendRequest, Transport,
 };
+use longhaul_wire::{Headers, Opcode, Psn};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use udp_ends::{End, device, device_with, pair, pair_on, pattern};
@@ -231,4 +233,37 @@ fn a_receiver_that_stood_still_for_a_while_gets_everything() {
     }
     assert!(end.counter("retransmitted_pkts") > 0);
     assert_eq!(end.counter("retry_exceeded_err"), 0);
+}
+
+#[test]
+fn an_acknowledgement_is_not_lost_to_somebody_s_early_packet() {
+    let end = End::new(&open("127.0.12.11"), Transport::ReliableConnection, udp_processes::REGION_BYTES);
+    let mut target = Process::start("target", "127.0.12.12");
+    let peer = target.end;
+    let mut path = PathAttributes::to(Gid::from_ip(peer.address));
+    path.udp_port = peer.udp_port;
+    let number = longhaul_verbs::QueuePairNumber::new(peer.queue_pair);
+    let receive = QueuePairAttributes::ready_to_receive(path, Mtu::Bytes4096, number, udp_processes::PSN);
+    // 4.096 µs · 2^21 = 8.6 s: long after the test.
+    let send = QueuePairAttributes::ready_to_send(udp_processes::PSN).reliable_send(21, RETRIES, 7, 0);
+    end.queue_pair.modify(&QueuePairAttributes::init_connected(Access::LOCAL_WRITE)).unwrap();
+    end.queue_pair.modify(&receive.reliable_receive(0, 12)).unwrap();
+    end.queue_pair.modify(&send).unwrap();
+    target.meet(&Introduction::of(&end));
+    target.line("CONNECTED");
+    let forger = udp_forger::Forger::against("127.0.12.11", (peer.address, peer.udp_port).into());
+    let process = Pid::from_raw(target.child.id() as i32);
+    for round in 0..5 {
+        // Both are there when it looks: the one that it acknowledges, and then the one that it complains about.
+        kill(process, Signal::SIGSTOP).unwrap();
+        let entry = [end.region.entry(0..100)];
+        end.queue_pair.post_send(&[SendRequest::new(round, SendOperation::Write(peer.remote), &entry)]).unwrap();
+        let early = Psn::new(udp_processes::PSN + 1000 + round as u32);
+        let headers = Headers::new(Opcode::RcWriteMiddle, peer.queue_pair, early);
+        forger.send(&forger.datagram(&headers, &[udp_forger::POISON; 4096]));
+        kill(process, Signal::SIGCONT).unwrap();
+        let completion = end.wait();
+        assert_eq!((completion.id, completion.status), (round, CompletionStatus::Success));
+    }
+    assert_eq!(end.counter("local_ack_timeout_err"), 0);
 }

@@ -276,3 +276,53 @@ impl ClientArguments {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        client: ClientArguments,
+    }
+
+    fn client(options: &[&str]) -> ClientArguments {
+        Command::parse_from([&["client", "host"], options].concat()).client
+    }
+
+    #[test]
+    fn defaults_are_perftests() {
+        let bandwidth = client(&[]);
+        assert_eq!((bandwidth.test, bandwidth.connection), (Test::WriteBw, Connection::Rc));
+        assert_eq!(bandwidth.sizes(Mtu::Bytes1024).unwrap(), [65_536]);
+        assert_eq!((bandwidth.iterations(), bandwidth.tx_depth, bandwidth.rx_depth), (5000, 128, 512));
+        assert_eq!((bandwidth.end.port, bandwidth.timeout, bandwidth.queue_pairs), (18515, 14, 1));
+        let latency = client(&["send_lat"]);
+        assert_eq!(latency.sizes(Mtu::Bytes1024).unwrap(), [2]);
+        assert_eq!(latency.iterations(), 1000);
+    }
+
+    #[test]
+    fn all_sizes_are_powers_of_two() {
+        let sizes = client(&["-a"]).sizes(Mtu::Bytes1024).unwrap();
+        assert_eq!((sizes.first(), sizes.last(), sizes.len()), (Some(&2), Some(&(1 << 23)), 23));
+    }
+
+    #[test]
+    fn datagrams_are_single_packets() {
+        assert_eq!(client(&["send_bw", "-c", "UD"]).sizes(Mtu::Bytes2048).unwrap(), [2048]);
+        assert_eq!(client(&["send_bw", "-c", "UD", "-a"]).sizes(Mtu::Bytes256).unwrap().last(), Some(&256));
+        assert!(client(&["send_bw", "-c", "UD", "-s", "5000"]).sizes(Mtu::Bytes4096).is_err());
+        assert!(client(&["write_bw", "-c", "UD"]).check().is_err());
+    }
+
+    #[test]
+    fn rates_are_in_gigabits() {
+        assert_eq!(client(&["--rate_limit", "2.5"]).rate(), Rate::BitsPerSecond(2_500_000_000));
+        assert_eq!(client(&["--rate_limit", "0"]).rate(), Rate::Unlimited);
+        assert_eq!(client(&[]).rate(), Rate::Careful);
+    }
+}

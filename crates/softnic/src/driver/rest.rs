@@ -6,7 +6,7 @@
 //! made and nobody minds it: either the thread has not looked yet, and will see it, or it has written down how it rests, and
 //! whoever makes the work sees that.
 //!
-//! `model.rs` has every interleaving of this tried out by loom.
+//! `model.rs` has the interleavings of this tried out by loom.
 
 #[cfg(all(test, loom))]
 mod model;
@@ -21,10 +21,10 @@ pub(super) const ATTENDED_LOOK: Duration = Duration::from_millis(1);
 pub(super) const ATTENDED_POLLS: u32 = 4;
 
 /// While a caller is busy with completions, and posts, and polls again, acknowledgements are kept back this long at most, and
-/// one serves several messages: each would cost a system call at a moment when the peer waits for something else. Only
-/// callers that can be relied on; who waits for a WRITE to be acknowledged does not wait for this, because a WRITE
+/// one serves several messages: each would cost a system call at a moment when the peer waits for something else. (A caller
+/// that then stays away for longer is relieved by the thread, at its next look.) Only callers that can be relied on; who waits for a WRITE to be acknowledged does not wait for this, because a WRITE
 /// completes nothing at its target.
-const ANSWER_DELAY: Duration = Duration::from_micros(10);
+const ANSWER_DELAY: Duration = Duration::from_micros(25);
 /// After so many messages one is sent in any case.
 const ANSWERS_KEPT_MAX: u32 = 8;
 
@@ -87,7 +87,9 @@ impl Rest {
         }
         // A few polls long ago say nothing about the next moment.
         let polls = std::mem::take(&mut self.polls);
-        self.nap = if polls >= ATTENDED_POLLS && now.saturating_since(self.last_poll) < ATTENDED_LOOK {
+        let is_attended = polls >= ATTENDED_POLLS && now.saturating_since(self.last_poll) < ATTENDED_LOOK;
+        let has_overdue_answers = self.answers_kept_since.is_some_and(|since| now >= since + ANSWER_DELAY);
+        self.nap = if is_attended && !has_overdue_answers {
             Nap::Attended
         } else {
             let left = work();

@@ -2,12 +2,16 @@
 //!
 //! The window begins with what any socket takes, because the peer's may be much smaller than ours, and doubles with each window
 //! of data that is acknowledged up to what the configuration says (slow start: a few round trips). When something is lost it is
-//! halved, at most once for all that was in flight at that moment, and from then on it grows by a packet for each window of data
-//! (additive increase, multiplicative decrease). A window that is not used does not grow. A peer that says nothing at all is
+//! halved, at most once for all that was in flight at that moment, and from then on it grows by an eighth with each window of data.
+//! (By a packet, as TCP's, would take for ever on a busy host: what looks like loss there is a receiver that was kept from its
+//! processor for longer than a time-out, several times in a row, and round trips are milliseconds.) A window that is not used does not grow. A peer that says nothing at all is
 //! not a narrow path: without a sign of life the window is not halved a second time.
 
 /// A window of fewer packets than this would stop and go.
 const WINDOW_PACKETS_MIN: u64 = 8;
+
+/// After a loss a window grows by this part of what is acknowledged.
+const GROWTH_DIVISOR: u64 = 8;
 
 /// A window begins with this: an untouched Linux socket takes about 212,992 bytes, bookkeeping included.
 const WINDOW_BYTES_FIRST: u64 = 128 << 10;
@@ -20,8 +24,6 @@ pub(super) struct Window {
     limit_bytes_min: u64,
     /// Nothing was lost so far.
     is_starting: bool,
-    /// Acknowledged towards the next growth.
-    growth_bytes: u64,
     /// Of what was in flight at the last halving, what still is. Losses among it are the same event.
     recovering_bytes: u64,
     /// The peer has acknowledged something since the last halving.
@@ -37,7 +39,6 @@ impl Window {
             limit_bytes_max,
             limit_bytes_min,
             is_starting: true,
-            growth_bytes: 0,
             recovering_bytes: 0,
             is_alive: true,
         }
@@ -49,28 +50,18 @@ impl Window {
         }
         self.limit_bytes = (self.limit_bytes / 2).max(self.limit_bytes_min);
         self.is_starting = false;
-        self.growth_bytes = 0;
         self.recovering_bytes = in_flight_bytes;
         self.is_alive = false;
     }
 
-    pub(super) fn on_acknowledged(&mut self, bytes: u64, in_flight_bytes: u64, packet_bytes: u64) {
+    pub(super) fn on_acknowledged(&mut self, bytes: u64, in_flight_bytes: u64) {
         self.is_alive = true;
         let is_used = in_flight_bytes >= self.limit_bytes / 2;
         if self.recovering_bytes > 0 || self.limit_bytes == self.limit_bytes_max || !is_used {
             return;
         }
-        let mut limit_bytes = self.limit_bytes;
-        if self.is_starting {
-            limit_bytes += bytes;
-        } else {
-            self.growth_bytes += bytes;
-            if self.growth_bytes >= self.limit_bytes {
-                self.growth_bytes -= self.limit_bytes;
-                limit_bytes += packet_bytes;
-            }
-        }
-        self.limit_bytes = limit_bytes.min(self.limit_bytes_max);
+        let growth_bytes = if self.is_starting { bytes } else { bytes / GROWTH_DIVISOR };
+        self.limit_bytes = (self.limit_bytes + growth_bytes).min(self.limit_bytes_max);
     }
 
     /// So much is no longer in flight, for whatever reason.
@@ -88,7 +79,7 @@ mod tests {
     /// A window that has grown to its most.
     fn grown(limit_bytes: u64) -> Window {
         let mut window = Window::new(limit_bytes, PACKET);
-        window.on_acknowledged(limit_bytes, limit_bytes, PACKET);
+        window.on_acknowledged(limit_bytes, limit_bytes);
         assert_eq!(window.limit_bytes, limit_bytes);
         window
     }
@@ -96,10 +87,10 @@ mod tests {
     #[test]
     fn a_window_starts_small_and_doubles_while_it_is_used() {
         let mut window = Window::new(10 * WINDOW_BYTES_FIRST, PACKET);
-        window.on_acknowledged(WINDOW_BYTES_FIRST, PACKET, PACKET);
+        window.on_acknowledged(WINDOW_BYTES_FIRST, PACKET);
         assert_eq!(window.limit_bytes, WINDOW_BYTES_FIRST, "it was not used");
         let mut grow = || {
-            window.on_acknowledged(window.limit_bytes, window.limit_bytes, PACKET);
+            window.on_acknowledged(window.limit_bytes, window.limit_bytes);
             window.limit_bytes / WINDOW_BYTES_FIRST
         };
         assert_eq!([grow(), grow(), grow(), grow(), grow()], [2, 4, 8, 10, 10]);
@@ -112,7 +103,7 @@ mod tests {
         assert_eq!(window.limit_bytes, 100 * PACKET);
         for _ in 0..199 {
             window.on_left(PACKET);
-            window.on_acknowledged(PACKET, 100 * PACKET, PACKET);
+            window.on_acknowledged(PACKET, 100 * PACKET);
             window.on_loss(100 * PACKET);
         }
         assert_eq!(window.limit_bytes, 100 * PACKET, "all of it was in flight at the first loss");
@@ -130,7 +121,7 @@ mod tests {
         }
         assert_eq!(window.limit_bytes, 100 * PACKET);
         for _ in 0..10 {
-            window.on_acknowledged(1, PACKET, PACKET);
+            window.on_acknowledged(1, PACKET);
             window.on_loss(PACKET);
             window.on_left(PACKET);
         }
@@ -138,17 +129,16 @@ mod tests {
     }
 
     #[test]
-    fn after_a_loss_a_window_grows_by_a_packet_for_each_window() {
+    fn after_a_loss_a_window_grows_by_an_eighth_for_each_window() {
         let mut window = grown(200 * PACKET);
         window.on_loss(0);
         let mut acknowledge = |packets: u64| {
-            (0..packets).for_each(|_| window.on_acknowledged(PACKET, window.limit_bytes, PACKET));
+            (0..packets).for_each(|_| window.on_acknowledged(PACKET, window.limit_bytes));
             window.limit_bytes / PACKET
         };
-        assert_eq!(acknowledge(99), 100);
-        assert_eq!(acknowledge(1), 101);
-        assert_eq!(acknowledge(101), 102);
-        assert_eq!(acknowledge(100_000), 200, "and not beyond what it was made with");
+        assert_eq!(acknowledge(100), 112);
+        assert_eq!(acknowledge(112), 126);
+        assert_eq!(acknowledge(1000), 200, "and not beyond what it was made with");
     }
 
     #[test]

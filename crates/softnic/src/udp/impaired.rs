@@ -217,8 +217,7 @@ mod tests {
 
     fn came(traffic_class: u8) -> Came {
         let end = |last| SocketAddr::from(([192, 0, 2, last], 4791));
-        let arrival =
-            Arrival { bytes: 0, segment_bytes: 0, source: end(1), traffic_class, hop_limit: 64, is_truncated: false };
+        let arrival = Arrival { bytes: 0, segment_bytes: 0, source: end(1), traffic_class, hop_limit: 64 };
         Came { arrival, local: end(2) }
     }
 

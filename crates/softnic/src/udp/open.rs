@@ -42,6 +42,15 @@ pub enum OpenError {
         /// The address.
         address: IpAddr,
     },
+    /// Packets cannot be told apart by such an address.
+    #[error(
+        "{address} stands for no single interface of this host (it is unspecified, multicast or link-local): give an address that \
+         `longhaul devices` lists"
+    )]
+    UnusableAddress {
+        /// The address.
+        address: IpAddr,
+    },
     /// The port's packets cannot be carried.
     #[error(
         "the interface of {address} has an MTU of {mtu_bytes} bytes, and the smallest RoCE packet needs {needed_bytes}: raise it"
@@ -112,14 +121,15 @@ pub(super) fn open(mut config: Config, udp: &UdpConfig) -> Result<UdpDevice, Ope
     let udp_port = listeners[0].local().port();
     let mut warnings = Vec::new();
     let mut offload = udp.offload;
-    let mut receive_buffer_bytes = usize::MAX;
+    let (mut receive_buffer_bytes, mut send_buffer_bytes) = (usize::MAX, usize::MAX);
     for listener in &listeners {
         let address = listener.local().ip();
         let failed = |what| move |source| OpenError::System { what, address, source };
-        let (receive_bytes, _) = listener
+        let (receive_bytes, send_bytes) = listener
             .set_buffers(udp.receive_buffer_bytes, udp.send_buffer_bytes)
             .map_err(failed("set the socket buffers"))?;
         receive_buffer_bytes = receive_buffer_bytes.min(receive_bytes);
+        send_buffer_bytes = send_buffer_bytes.min(send_bytes);
         if udp.offload && !listener.has_segmentation_offload() {
             offload = false;
         }
@@ -149,6 +159,16 @@ pub(super) fn open(mut config: Config, udp: &UdpConfig) -> Result<UdpDevice, Ope
             remedy: format!("run: sysctl -w net.core.rmem_max={}", udp.receive_buffer_bytes),
         });
     }
+    if send_buffer_bytes < udp.send_buffer_bytes {
+        warnings.push(Warning {
+            problem: format!(
+                "the system allows socket buffers of {send_buffer_bytes} bytes, and {} were asked for: a slow link holds up \
+                 everything that is sent",
+                udp.send_buffer_bytes
+            ),
+            remedy: format!("run: sysctl -w net.core.wmem_max={}", udp.send_buffer_bytes),
+        });
+    }
     if udp_port != UDP_PORT_ROCE && udp.udp_port == UdpPortChoice::RoceOrFree {
         warnings.push(Warning {
             problem: format!(
@@ -158,8 +178,8 @@ pub(super) fn open(mut config: Config, udp: &UdpConfig) -> Result<UdpDevice, Ope
         });
     }
     // Whole batches: fifteen of the largest packets fill a call.
-    config.turn_packets = 60;
-    config.pacing_burst = PACING_BURST;
+    config.turn_packets = config.turn_packets.max(60);
+    config.pacing_burst = config.pacing_burst.max(PACING_BURST);
     config.local_addresses = host_addresses();
     // The peer's socket is taken to be like ours.
     config.peer_window_bytes.get_or_insert(receive_buffer_bytes as u64);
@@ -217,6 +237,10 @@ fn bind_at(addresses: &[IpAddr], port: u16) -> Result<Vec<Socket>, OpenError> {
 }
 
 fn bind(address: IpAddr, port: u16) -> Result<Socket, OpenError> {
+    let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    if address.is_unspecified() || address.is_multicast() || is_link_local {
+        return Err(OpenError::UnusableAddress { address });
+    }
     Socket::bind(SocketAddr::new(address, port)).map_err(|source| match source.raw_os_error() {
         Some(libc::EADDRINUSE) => OpenError::PortTaken { address, port },
         Some(libc::EADDRNOTAVAIL) => OpenError::NotOurAddress { address },

@@ -4,7 +4,7 @@
 //! different source ports and use different equal-cost paths. Sending collects equal datagrams into a [`Batch`]; receiving
 //! takes batches apart, checks each ICRC and hands the datagrams to the device.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -93,6 +93,8 @@ impl Way {
 
 struct Sockets {
     addresses: Vec<AddressSockets>,
+    /// The address that is looked at first in the next step.
+    first: usize,
     send_buffer_bytes: usize,
 }
 
@@ -109,12 +111,15 @@ struct Sender {
     hop_limit: Option<u8>,
 }
 
-/// Why datagrams were not sent.
+/// Destinations of which it was said that datagrams were not sent.
 #[derive(Default)]
 struct Troubles {
-    too_long: u64,
-    refused: u64,
+    too_long: HashSet<IpAddr>,
+    refused: HashSet<IpAddr>,
 }
+
+/// So many destinations are named; then there is nothing new in saying it.
+const TROUBLES_MAX: usize = 64;
 
 /// How much has been received in one step.
 #[derive(Default)]
@@ -150,7 +155,7 @@ impl UdpPort {
             })
             .collect();
         Ok(UdpPort {
-            sockets: Sockets { addresses, send_buffer_bytes: config.send_buffer_bytes },
+            sockets: Sockets { addresses, first: 0, send_buffer_bytes: config.send_buffer_bytes },
             offload,
             batch: Batch::new(),
             backlog: VecDeque::new(),
@@ -205,7 +210,7 @@ impl UdpPort {
         }
         let completions_before = nic.completion_count();
         let mut step = ReceiveStep::default();
-        for sockets in &self.sockets.addresses {
+        for sockets in self.sockets.in_turn() {
             while let Some(bytes) = self.receiving.receive(&sockets.listener, nic, now) {
                 step.count(bytes);
                 let has_completed = until_completion && nic.completion_count() != completions_before;
@@ -243,7 +248,7 @@ impl UdpPort {
                 checks.take(from, datagram, nic, now);
             }
         };
-        for sockets in &sockets.addresses {
+        for sockets in sockets.in_turn() {
             while !step.is_over()
                 && let Some(bytes) = receiving.receive_each(&sockets.listener, &mut each)
             {
@@ -297,6 +302,12 @@ impl UdpPort {
     fn send_batch(&mut self) {
         let Some(way) = self.batch.way() else { return };
         self.step_bytes = self.step_bytes.saturating_sub(self.batch.bytes());
+        if !self.backlog.is_empty() {
+            // Nothing overtakes what the kernel has not taken yet.
+            self.batch.copy_out(0, |datagram| self.backlog.push_back((way, datagram)));
+            self.batch.clear();
+            return;
+        }
         let (left, result) = self.send_now(&way);
         if let Some(capture) = &mut self.capture {
             self.batch
@@ -310,7 +321,7 @@ impl UdpPort {
             }
             Err(error) => {
                 let count = self.batch.len();
-                self.troubles.note(&way.route, count - left, self.batch.bytes() / count, &error);
+                self.troubles.note(&way.route, self.batch.bytes() / count, &error);
             }
         }
         self.batch.clear();
@@ -355,7 +366,7 @@ impl UdpPort {
                     self.retry_at = Some(now + RETRY_AFTER);
                     return;
                 }
-                Err(error) => self.troubles.note(&way.route, 1, datagram.len(), &error),
+                Err(error) => self.troubles.note(&way.route, datagram.len(), &error),
             }
             self.backlog.pop_front();
         }
@@ -383,12 +394,21 @@ impl UdpPort {
 
 impl Drop for UdpPort {
     fn drop(&mut self) {
-        // A network that delays does not lose what its sender, gone by now, had sent: an acknowledgement may be among it.
+        // A last acknowledgement may be among what the kernel has not taken yet.
+        self.send_backlog(Instant::FAR_FUTURE);
+        // A network that delays does not lose what its sender, gone by now, had sent.
         self.send_due(Instant::FAR_FUTURE, self.now, usize::MAX);
     }
 }
 
 impl Sockets {
+    /// All addresses, another one first each time: one that is never quiet must not keep the others from being heard.
+    fn in_turn(&mut self) -> impl Iterator<Item = &AddressSockets> {
+        self.first = (self.first + 1) % self.addresses.len();
+        let (before, after) = self.addresses.split_at(self.first);
+        after.iter().chain(before)
+    }
+
     /// The way of a route: through a socket with its source port, or another if that is taken or there are too many.
     fn way(&mut self, route: &Route) -> io::Result<Way> {
         let address = self.addresses.iter().position(|sockets| sockets.address == route.source);
@@ -436,7 +456,7 @@ impl TransmitSink for UdpPort {
     fn transmit(&mut self, route: &Route, datagram: &Outgoing<'_>) {
         let way = match self.sockets.way(route) {
             Ok(way) => way,
-            Err(error) => return self.troubles.note(route, 1, datagram.len(), &error),
+            Err(error) => return self.troubles.note(route, datagram.len(), &error),
         };
         // The device takes care that both are of one family.
         let scope = match self.receiving.checks().is_translated(route.destination) {
@@ -463,24 +483,20 @@ impl TransmitSink for UdpPort {
 }
 
 impl Troubles {
-    /// Say once what it is about, and count.
-    fn note(&mut self, route: &Route, datagrams: usize, datagram_bytes: usize, error: &io::Error) {
+    /// Say what it is about, once for a destination.
+    fn note(&mut self, route: &Route, datagram_bytes: usize, error: &io::Error) {
+        let destination = route.destination;
         if error.raw_os_error() == Some(libc::EMSGSIZE) {
-            if self.too_long == 0 {
+            if self.too_long.len() < TROUBLES_MAX && self.too_long.insert(destination) {
                 let path = super::socket::path_mtu(route.source, route.destination);
                 let path_mtu = path.map_or_else(|_| "unknown".to_owned(), |bytes| format!("{bytes} bytes"));
                 tracing::warn!(
-                    "packets of {datagram_bytes} bytes do not fit the path to {} any more (its MTU is {path_mtu}); \
+                    "packets of {datagram_bytes} bytes do not fit the path to {destination} any more (its MTU is {path_mtu}); \
                      connect again with a smaller MTU, or raise the MTU of the path",
-                    route.destination,
                 );
             }
-            self.too_long += datagrams as u64;
-        } else {
-            if self.refused == 0 {
-                tracing::warn!(%error, "packets to {} were not sent", route.destination);
-            }
-            self.refused += datagrams as u64;
+        } else if self.refused.len() < TROUBLES_MAX && self.refused.insert(destination) {
+            tracing::warn!(%error, "packets to {destination} were not sent");
         }
     }
 }

@@ -141,6 +141,7 @@ impl Receiving {
             && (in_slots == expected.count || arrival.bytes == in_slots * packet_bytes)
             && (0..in_slots).all(|index| expected.is_packet(index, &self.buffer[index * SLOT_BYTES..][..bth::HEADER_BYTES]));
         if !is_as_expected {
+            nic.expect_nothing();
             self.assemble(arrival.bytes);
             for datagram in cut(&self.assembled[..arrival.bytes], arrival.segment_bytes) {
                 self.checks.take(from, datagram, nic, now);
@@ -253,7 +254,10 @@ impl Checks {
     }
 
     pub(super) fn set_translated(&mut self, peer: IpAddr) {
-        self.translated.insert(peer);
+        // Bounded: with more, the oldest agreements would have to be told from the newest.
+        if self.translated.len() < SENDERS_MAX {
+            self.translated.insert(peer);
+        }
     }
 
     pub(super) fn is_translated(&self, peer: IpAddr) -> bool {

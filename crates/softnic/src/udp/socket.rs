@@ -36,8 +36,6 @@ pub(crate) struct Arrival {
     pub(crate) source: SocketAddr,
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
-    /// There was more than the parts could take.
-    pub(crate) is_truncated: bool,
 }
 
 /// Control messages of one call: type of service, time to live, segment size, and room to spare.
@@ -198,14 +196,7 @@ impl Socket {
         let bytes = received as usize;
         // SAFETY: the kernel has written the sender's address, whose family says how long it is; both kinds fit.
         let source = unsafe { from_c(name.as_ptr()) };
-        let mut arrival = Arrival {
-            bytes,
-            segment_bytes: bytes,
-            source,
-            traffic_class: 0,
-            hop_limit: 0,
-            is_truncated: header.msg_flags & libc::MSG_TRUNC != 0,
-        };
+        let mut arrival = Arrival { bytes, segment_bytes: bytes, source, traffic_class: 0, hop_limit: 0 };
         // SAFETY: the kernel has filled the control buffer and set its length; the macros walk inside of that, and each
         // value is read with the size that the kernel gives to messages of its type.
         unsafe {

@@ -29,8 +29,12 @@ pub(crate) struct Forger {
 impl Forger {
     /// At a free port of `address`, against a device that has one address.
     pub(crate) fn new(address: &str, device: &UdpDevice) -> Forger {
+        Forger::against(address, SocketAddr::new(device.verbs().gid(1, 0).unwrap().gid.to_ip(), device.udp_port()))
+    }
+
+    /// The same against a device of any process.
+    pub(crate) fn against(address: &str, target: SocketAddr) -> Forger {
         let socket = UdpSocket::bind((address, 0)).unwrap();
-        let target = SocketAddr::new(device.verbs().gid(1, 0).unwrap().gid.to_ip(), device.udp_port());
         Forger { local: socket.local_addr().unwrap(), socket, target }
     }
 

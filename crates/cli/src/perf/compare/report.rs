@@ -264,6 +264,9 @@ pub(super) fn to_table(comparison: &Comparison, with_costs: bool) -> String {
             }
         }
     }
+    if with_costs {
+        line(format_args!("(UC and RC poll all the time, so what they spend on waiting is in it)"));
+    }
     let ratios = comparison.ratios();
     if !ratios.is_empty() {
         line(format_args!(""));
@@ -272,4 +275,63 @@ pub(super) fn to_table(comparison: &Comparison, with_costs: bool) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So much in a second, of which the first packet starts the clock.
+    fn round(sent_bytes: u64, arrived_bytes: u64) -> (Outcome, Outcome) {
+        let outcome = |payload_bytes, early_bytes| Outcome {
+            payload_bytes,
+            early_bytes,
+            nanoseconds: 1_000_000_000,
+            processor_nanoseconds: 500_000_000,
+            ..Outcome::default()
+        };
+        (outcome(sent_bytes, 0), outcome(arrived_bytes, 4096))
+    }
+
+    fn comparison() -> Comparison {
+        let mut comparison = Comparison::new(Environment::Namespaces, 4200, 4096, 3.0, 3);
+        for arrived in [2_000_000_000, 5_000_000_000, 4_000_000_000] {
+            let (sent, received) = round(6_000_000_000, arrived);
+            comparison.add(Subject::BareUdp, sent, received);
+            let (sent, received) = round(2_500_000_000, 2_500_000_000 - 4096);
+            comparison.add(Subject::Tcp, sent, received);
+            // The receiver is not told of RC's WRITEs.
+            let (sent, _) = round(arrived * 3 / 4, 0);
+            comparison.add(Subject::RcWrite, sent, Outcome::default());
+            for (subject, round_trip) in [(Subject::BareUdpPingPong, 5000), (Subject::RcSendPingPong, 7000)] {
+                let trips = Outcome { round_trips_nanoseconds: vec![round_trip; 10], ..Outcome::default() };
+                comparison.add(subject, trips, Outcome::default());
+            }
+        }
+        comparison
+    }
+
+    #[test]
+    fn the_median_round_counts() {
+        let value = to_json(&[comparison()]);
+        assert_eq!(value["results"][0]["name"], "bare-udp");
+        assert_eq!(value["results"][0]["gbps"], 32.0);
+        assert_eq!(value["results"][0]["lost_bytes"], 7_000_000_000_u64 - 3 * 4096);
+        assert_eq!(value["results"][1]["lost_bytes"], 0);
+        assert_eq!(value["results"][2]["name"], "rc-write");
+        assert_eq!(value["results"][2]["gbps"], 24.0);
+        assert_eq!(value["latency_us"], json!({ "bare_udp": 2.5, "rc_send": 3.5 }));
+        let ratios = json!({ "rc_over_bare": 0.75, "rc_over_tcp": 1.2, "rc_latency_over_bare": 1.4 });
+        assert_eq!(value["ratios"], ratios);
+        assert_eq!(value["schema"], 1);
+    }
+
+    #[test]
+    fn the_table_says_the_same() {
+        let table = to_table(&comparison(), true);
+        for text in ["two network namespaces", "rc-write          24.00", "rc_over_bare             0.75", "ns a KiB"] {
+            assert!(table.contains(text), "{text} in\n{table}");
+        }
+        assert!(!table.contains("uc-write"), "not measured, not in the table:\n{table}");
+    }
 }

@@ -16,7 +16,7 @@ use crate::perf::stop::Stop;
 use crate::perf::stream::{Bound, Operation, Receiver, Run, Sender};
 
 /// RC: WRITEs of 1 MiB that are on their way at once.
-const WRITES_AT_ONCE: u32 = 16;
+const WRITES_AT_ONCE: u32 = 8;
 /// Messages of the measurement with many queue pairs, each of which has one on its way.
 const MANY_MESSAGE_BYTES: usize = 64 << 10;
 /// Acknowledgement time-out: 4.096 µs · 2^14 = 67 ms, perftest's.

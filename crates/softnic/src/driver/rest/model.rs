@@ -1,10 +1,10 @@
-//! Every interleaving of callers and background thread, tried out by loom.
+//! The interleavings of callers and background thread, tried out by loom: all with up to three preemptions.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p longhaul-softnic --lib --release --target-dir target/loom driver::rest::model`.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p longhaul-softnic --lib --target-dir target/loom driver::rest::model`.
 //!
 //! [`Rest`] is the real one. Around it is a device of a few numbers, and the three calls and the loop of `driver.rs` in the same
 //! order of steps. Time stands still unless a test moves it, and the bell has no time-out of its own: so whatever nobody was
-//! woken for is a deadlock, which loom reports. The last tests plant a mistake each, and see that it is found.
+//! woken for is a deadlock, which loom reports. The last test plants mistakes, and sees that they are found.
 
 use longhaul_time::Instant;
 use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -205,7 +205,8 @@ impl Model {
     }
 }
 
-/// All interleavings with at most three switches in the middle of something, which is what mistakes of this kind need at most.
+/// All interleavings with at most three preemptions, which takes seconds. (Waiting for a lock or a condition does not count as
+/// one.) The planted mistakes need no more.
 fn check(scenario: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -346,26 +347,41 @@ fn the_bell_is_not_rung_for_every_post() {
     });
 }
 
+/// Why the tests above can be believed. A deadlock that loom finds ends the process, so each mistake has one of its own.
 #[test]
-#[should_panic(expected = "deadlock")]
-fn found_the_nap_is_written_down_too_late() {
+fn planted_mistakes_are_found() {
+    let mistakes = ["publish_late", "forget_to_ring", "hear_before_sleeping", "judge_before_locking"];
+    let module = module_path!().split_once("::").unwrap().1;
+    for mistake in mistakes {
+        let name = format!("{module}::mistake_{mistake}");
+        let mut process = std::process::Command::new(std::env::current_exe().unwrap());
+        process.args(["--exact", &name, "--ignored", "--nocapture"]).env("RUST_BACKTRACE", "0");
+        let output = process.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("deadlock"), "{mistake} was not found: {said}");
+    }
+}
+
+#[test]
+#[ignore = "fails, as it should: run by planted_mistakes_are_found"]
+fn mistake_publish_late() {
     work_left_behind(Some(Mistake::PublishLate));
 }
 
 #[test]
-#[should_panic(expected = "deadlock")]
-fn found_nobody_rings_for_an_earlier_deadline() {
+#[ignore = "fails, as it should: run by planted_mistakes_are_found"]
+fn mistake_forget_to_ring() {
     earlier_deadline(Some(Mistake::ForgetToRing));
 }
 
 #[test]
-#[should_panic(expected = "deadlock")]
-fn found_the_bell_is_heard_before_sleeping() {
+#[ignore = "fails, as it should: run by planted_mistakes_are_found"]
+fn mistake_hear_before_sleeping() {
     work_left_behind(Some(Mistake::HearBeforeSleeping));
 }
 
 #[test]
-#[should_panic(expected = "deadlock")]
-fn found_attendance_is_judged_before_locking() {
+#[ignore = "fails, as it should: run by planted_mistakes_are_found"]
+fn mistake_judge_before_locking() {
     arming(Some(Mistake::JudgeBeforeLocking));
 }
