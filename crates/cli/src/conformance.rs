@@ -1,5 +1,6 @@
 //! `longhaul conformance`: the verbs conformance suite on a device, and a report that can be sent to us.
 
+mod reachability;
 mod soak;
 
 use std::fmt::Write as _;
@@ -45,11 +46,11 @@ pub(crate) struct Arguments {
     soak: bool,
 
     /// With --soak: begin no other program after this time
-    #[arg(long, value_name = "NUMBER", default_value_t = 30, requires = "soak")]
+    #[arg(long, value_name = "NUMBER", default_value_t = 30, requires = "soak", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
 
     /// With --soak: at most this many programs
-    #[arg(long, value_name = "NUMBER", requires = "soak")]
+    #[arg(long, value_name = "NUMBER", requires = "soak", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
 
     /// With --soak and --seeds 1: write the packets as pcapng, on real time a file for each device
@@ -84,13 +85,18 @@ impl Testable {
         Ok(Testable::Udp([parse(first)?, parse(second)?]))
     }
 
+    /// Says why its two ends cannot reach each other, before every test finds that out for itself.
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Testable::Virtual => Ok(()),
+            Testable::Udp(addresses) => reachability::check(*addresses),
+        }
+    }
+
     /// Says what is missing when it cannot be opened.
     fn open(&self, seed: u64) -> Result<Box<dyn Environment>, String> {
         match self {
             Testable::Virtual => Ok(Box::new(VirtualTime::new(seed))),
-            Testable::Udp([one, other]) if one.is_ipv4() != other.is_ipv4() => {
-                Err(format!("expected two addresses that reach each other, came {one} and {other}"))
-            }
             Testable::Udp(addresses) => {
                 let environment =
                     RealTime::open(*addresses, &UdpConfig::default()).map_err(|error| message::with_sources(&error))?;
@@ -125,15 +131,19 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(exit::MISSING);
         }
     };
+    let is_missing = |missing: String| {
+        eprintln!("{name} cannot be tested here: {missing}");
+        ExitCode::from(exit::MISSING)
+    };
+    if let Err(missing) = device.check() {
+        return is_missing(missing);
+    }
     if arguments.soak {
         return soak_on(&device, name, arguments);
     }
     let mut environment = match device.open(arguments.seed) {
         Ok(environment) => environment,
-        Err(missing) => {
-            eprintln!("{name} cannot be tested here: {missing}");
-            return ExitCode::from(exit::MISSING);
-        }
+        Err(missing) => return is_missing(missing),
     };
     let begin = Instant::now();
     // On standard error, and only when that is a terminal.

@@ -6,3 +6,5 @@ pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 /// Something is missing on this host.
 pub(crate) const MISSING: u8 = 3;
+/// Nobody reads the output any more: what shells show for a program that SIGPIPE has ended.
+pub(crate) const BROKEN_PIPE: u8 = 128 + 13;

@@ -1,5 +1,6 @@
 //! The `longhaul` command.
 
+mod broken_pipe;
 mod conformance;
 mod devices;
 mod exit;
@@ -36,10 +37,11 @@ fn main() -> ExitCode {
         .without_time()
         .with_target(false)
         .init();
-    match Arguments::parse().command {
+    let command = Arguments::parse().command;
+    broken_pipe::end_quietly(move || match command {
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Perf(arguments) => perf::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
-    }
+    })
 }

@@ -13,6 +13,7 @@ mod path;
 mod patience;
 mod session;
 
+mod arrivals;
 mod connection;
 mod nic;
 mod pattern;

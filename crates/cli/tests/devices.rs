@@ -4,7 +4,7 @@
 //! missing those tests say so and pass. What each problem's message says is tested next to the checks themselves.
 
 use std::net::UdpSocket;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -90,6 +90,25 @@ fn verbose_shows_capabilities_limits_and_counters() {
     for part in ["softnic:127.0.0.1", "RELIABLE_CONNECTION", "max_queue_pairs", "counters", "UDP_SEGMENT"] {
         assert!(text.contains(part), "{part} in {text}");
     }
+}
+
+#[test]
+fn a_limit_of_what_a_device_lacks_is_zero() {
+    let report = json(&devices(&["--json"]));
+    let loopback = device(&report, "softnic:127.0.0.1");
+    assert!(!array(loopback, "capabilities").contains(&"MULTICAST".into()), "{loopback}");
+    assert_eq!(loopback["limits"]["max_multicast_groups"], 0);
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_panic() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
+    command.args(["devices", "-v"]).stdout(writer).stderr(Stdio::piped());
+    let output = command.spawn().and_then(|child| child.wait_with_output()).expect("the command starts");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_eq!(output.status.code(), Some(128 + 13), "as if SIGPIPE had ended it");
 }
 
 #[test]

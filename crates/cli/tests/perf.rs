@@ -57,9 +57,9 @@ impl Server {
         let mut stream = TcpStream::connect(format!("127.0.0.1:{}", self.port)).expect("the server listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");
         writeln!(stream, "{line}").expect("the server reads");
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).expect("the server answers");
-        answer
+        let mut answers = BufReader::new(stream).lines().map(|line| line.expect("the server answers"));
+        // It may not have noticed yet that the previous client is gone.
+        answers.find(|answer| !answer.contains("Waiting")).expect("the server answers")
     }
 }
 
@@ -135,6 +135,60 @@ fn all_sizes_and_several_queue_pairs() {
     assert_eq!(value["queue_pairs"], 50);
     assert_eq!(value["results"][0]["iterations"], 200);
     assert_eq!(value["results"][0]["messages_verified"], 200);
+    // Queue pairs overtake each other, the more so when one of them has to send again.
+    let arguments = ["send_bw", "-q", "4", "-n", "200", "-s", "5000", "--verify", "-u", "12", "--impair", "loss=1%"];
+    let value = server.measure(&arguments);
+    assert_eq!(value["results"][0]["messages_verified"], 800);
+}
+
+#[test]
+fn what_comes_twice_or_late_counts_once_and_is_not_corrupt() {
+    let server = Server::start(&[]);
+    let bad = ["-s", "1000", "--verify", "--impair", "duplicate=50%,reorder=5%,hold=2ms,loss=5%"];
+    for connection in ["UC", "UD"] {
+        let value = server.measure(&[&["send_bw", "-c", connection, "-n", "1000"][..], &bad].concat());
+        let result = &value["results"][0];
+        // If duplicates counted as arrivals, they would hide the losses.
+        let lost = number(result, "messages_lost");
+        assert!(lost > 0.0, "{value}");
+        assert_eq!(number(result, "messages_verified"), 1000.0 - lost, "{value}");
+        server.measure(&[&["send_lat", "-c", connection, "-n", "200"][..], &bad].concat());
+    }
+    server.measure(&[&["write_lat", "-c", "UC", "-n", "200"][..], &bad].concat());
+}
+
+#[test]
+fn a_second_client_is_told_that_it_waits() {
+    let mut server = Server::start(&[]);
+    let first = ["client", "127.0.0.1", "-p", &server.port, "send_lat", "-D", "2"];
+    let first = perf(&first).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the client starts");
+    wait_for(&mut server.log, "over");
+    let output = server.client(&["send_lat", "-n", "10"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("another client"), "{said}");
+    assert!(finish_child(first).status.success());
+}
+
+#[test]
+fn a_device_is_taken_by_the_name_that_devices_prints() {
+    let mut command = perf(&["server", "-p", "0", "-d", "softnic:127.0.0.1"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the server starts");
+    let mut log = BufReader::new(child.stderr.take().expect("it was asked for as a pipe"));
+    let mut line = String::new();
+    log.read_line(&mut line).expect("the server says where it waits");
+    let port = line.split("TCP port ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port").to_owned();
+    let server = Server { child, port, log };
+    let value = server.measure(&["send_lat", "-n", "10", "-d", "softnic:127.0.0.9"]);
+    assert_eq!((&value["local"]["address"], &value["remote"]["address"]), (&"127.0.0.9".into(), &"127.0.0.1".into()));
+}
+
+#[test]
+fn help_for_impairments_is_no_error() {
+    for end in [&["server"][..], &["client", "127.0.0.1"]] {
+        let output = finish(perf(&[end, &["--impair", "help"]].concat()));
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("duplicate="), "{output:?}");
+    }
 }
 
 #[test]
@@ -142,6 +196,7 @@ fn the_table_has_perftests_columns() {
     let server = Server::start(&["--once"]);
     let output = server.client(&["send_bw", "-n", "20", "--report_gbits"]);
     let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(text.contains("Rate limit      : none"), "on this host there is none: {text}");
     for column in
         ["#bytes", "#iterations", "BW peak[Gb/sec]", "BW average[Gb/sec]", "MsgRate[Mpps]", "\n 65536      20 "]
     {
@@ -166,7 +221,7 @@ fn the_table_has_perftests_columns() {
 fn a_bad_network_in_process() {
     let server = Server::start(&[]);
     let bad = ["--impair", "loss=5%,delay=200us,duplicate=1%"];
-    let arguments = ["write_bw", "-n", "100", "-s", "20000", "-u", "10", "--verify"];
+    let arguments = ["write_bw", "-n", "100", "-s", "20000", "-u", "12", "--verify"];
     let value = server.measure(&[&arguments[..], &bad].concat());
     assert_eq!(value["results"][0]["messages_lost"], 0, "RC sends again: {value}");
     assert_eq!(value["results"][0]["messages_verified"], 100);
@@ -185,6 +240,7 @@ fn a_rate_limit_is_kept() {
     let value = server.measure(&["write_bw", "-q", "2", "-n", "20", "-s", "50000", "--rate_limit", "0.02"]);
     let gbps = number(&value["results"][0], "bw_average_gbps");
     assert!(gbps < 0.03, "{gbps} Gbit/s instead of 0.02");
+    assert!(gbps > 0.004, "{gbps} Gbit/s instead of 0.02: not even a fifth");
 }
 
 #[test]
@@ -217,6 +273,10 @@ fn what_cannot_be_is_refused_with_its_reason() {
     let answer = server
         .say(&format!(r#"{{"Hello":{{"version":1,"client":"127.0.0.1","server":"127.0.0.1","plan":{greedy}}}}}"#));
     assert!(answer.contains("Refused"), "{answer}");
+    let large = plan.replace("\"message_bytes_max\":1,", "\"message_bytes_max\":1073741824,");
+    let answer =
+        server.say(&format!(r#"{{"Hello":{{"version":1,"client":"127.0.0.1","server":"127.0.0.1","plan":{large}}}}}"#));
+    assert!(answer.contains("Refused") && answer.contains("512 MiB"), "{answer}");
     // And the server is still there for the next one.
     server.measure(&["send_lat", "-n", "10"]);
 }
@@ -238,6 +298,8 @@ fn usage_errors_have_their_status() {
     check(&["client", "127.0.0.1", "-p", "1"], 3, "longhaul perf server");
     let server = Server::start(&[]);
     check(&["server", "-p", &server.port, "--address", "127.0.0.1"], 3, "another server");
+    // Set aside for examples, so nobody's.
+    check(&["server", "-p", "0", "--address", "192.0.2.1"], 3, "no address of this host");
     check(&["client", "127.0.0.1", "-p", &server.port, "-x", "3"], 2, "GID table");
 }
 

@@ -72,3 +72,20 @@ fn a_server_whose_clients_were_killed_is_as_it_was() {
     }
     assert!(left.iter().all(|&one| one == left[0]), "descriptors and threads after each client: {left:?}");
 }
+
+/// With -e the server of a reliable test has nothing to do between two messages.
+#[test]
+fn a_server_that_sleeps_does_not_spin() {
+    let (server, mut log) = start(&["server", "-p", "0", "--address", "127.0.0.1"]);
+    let line = line_with(&mut log, "TCP port ");
+    let port = line.split("TCP port ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port").to_owned();
+    // Some twenty messages a second.
+    let arguments = ["client", "127.0.0.1", "-p", &port, "send_bw", "-D", "60", "-e", "--rate_limit", "0.01"];
+    let (_client, _client_log) = start(&arguments);
+    line_with(&mut log, "over");
+    std::thread::sleep(Duration::from_millis(500));
+    let before = processor_time(server.0.id());
+    std::thread::sleep(Duration::from_secs(1));
+    let ran = processor_time(server.0.id()) - before;
+    assert!(ran < Duration::from_millis(400), "a server that is to sleep ran for {ran:?} in 1 s");
+}

@@ -145,8 +145,10 @@ impl raw::Device for Device {
     fn attributes(&self) -> Result<DeviceAttributes, QueryError> {
         let nic = self.shared.lock();
         let config = nic.config();
+        let capabilities = CAPABILITIES | self.shared.drive.capabilities();
+        let has_multicast = capabilities.contains(Capabilities::MULTICAST);
         Ok(DeviceAttributes {
-            capabilities: CAPABILITIES | self.shared.drive.capabilities(),
+            capabilities,
             node_guid: 0,
             vendor_id: 0,
             firmware_version: env!("CARGO_PKG_VERSION").into(),
@@ -166,7 +168,7 @@ impl raw::Device for Device {
             max_shared_receive_queues: 0,
             max_memory_windows: 0,
             max_address_handles: u32::MAX,
-            max_multicast_groups: config.multicast_memberships_max,
+            max_multicast_groups: if has_multicast { config.multicast_memberships_max } else { 0 },
         })
     }
 

@@ -8,6 +8,7 @@ use longhaul_verbs::{Counter, DeviceAttributes, GidEntry, LinkState, Mtu, PortAt
 
 use super::host::{Address, HostFacts, Interface, RocePort, unusable};
 use super::problems::{Problem, Severity};
+use crate::message::with_sources;
 
 /// A device as it is shown.
 #[derive(Clone, Debug)]
@@ -103,10 +104,4 @@ fn open(name: &str, address: IpAddr) -> Result<Told, String> {
     let port = verbs.port_attributes(1).map_err(|error| with_sources(&error))?;
     let gids = (0..port.gid_table_length).filter_map(|index| verbs.gid(1, index).ok()).collect();
     Ok(Told { attributes, port, gids, counters: verbs.counters() })
-}
-
-/// An error and what caused it, in one line.
-fn with_sources(error: &dyn std::error::Error) -> String {
-    let chain = std::iter::successors(Some(error), |error| error.source());
-    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -23,6 +23,9 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
+    if arguments.end.prints_help() {
+        return Ok(());
+    }
     arguments.check()?;
     let stream = connect(&arguments.host, arguments.end.port)?;
     let failed = |error| Stop::failed("cannot use the TCP connection", error);
@@ -33,7 +36,7 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
     control.send(&Request::Hello { version: VERSION, client: local, server: peer, plan: plan.clone() })?;
     let mtu_max = arguments.mtu.unwrap_or(Mtu::Bytes4096);
     let mut session = Session::open(Side::Client, &arguments.end, &plan, local, peer, mtu_max)?;
-    let theirs = match answer(&control)? {
+    let theirs = match first_answer(&control)? {
         Reply::Contact { contact, .. } => contact,
         other => return Err(unexpected("a contact", &other)),
     };
@@ -109,6 +112,20 @@ fn make_plan(arguments: &ClientArguments, peer: IpAddr) -> Result<Plan, Stop> {
         rate,
         verify_seed,
     })
+}
+
+/// The first answer, which comes when the server has time.
+fn first_answer(control: &Control) -> Result<Reply, Stop> {
+    match answer(control)? {
+        Reply::Waiting { .. } => {
+            eprintln!("the server is measuring with another client; waiting for it to be done");
+            match control.receive(None)? {
+                Reply::Refused { reason, .. } => Err(Stop::Failed(format!("the server: {reason}"))),
+                reply => Ok(reply),
+            }
+        }
+        reply => Ok(reply),
+    }
 }
 
 fn answer(control: &Control) -> Result<Reply, Stop> {

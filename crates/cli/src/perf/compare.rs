@@ -37,6 +37,8 @@ const BUFFER_BYTES: usize = 128 << 20;
 const ROUND: Duration = Duration::from_millis(250);
 /// There are at least this many rounds, so that a median means something.
 const ROUNDS_MIN: u32 = 3;
+/// The least that a link for IPv6 must carry (RFC 8200, 5): Linux turns IPv6 off on others.
+const IPV6_MTU_MIN: u32 = 1280;
 /// A first round that does not count, for buffers that have never been touched.
 const WARM_UP: Duration = Duration::from_millis(60);
 
@@ -130,7 +132,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     for &mtu in &arguments.mtu {
         let comparison = compare(arguments, mtu)?;
         if !arguments.json {
-            print!("{}", report::to_table(&comparison, arguments.costs));
+            let separator = if comparisons.is_empty() { "" } else { "\n" };
+            print!("{separator}{}", report::to_table(&comparison, arguments.costs));
         }
         comparisons.push(comparison);
     }
@@ -241,6 +244,9 @@ fn compare(arguments: &Arguments, mtu: u32) -> Result<Comparison, Stop> {
         let least = 256 + path::header_bytes_max(arguments.ipv6);
         Stop::Usage(format!("expected an MTU of at least {least} bytes, came {mtu}"))
     })?;
+    if arguments.ipv6 && mtu < IPV6_MTU_MIN {
+        return Err(Stop::Usage(format!("expected an MTU of at least {IPV6_MTU_MIN} bytes with --ipv6, came {mtu}")));
+    }
     let mut pair = Pair::start(arguments, mtu)?;
     let subjects = arguments.subjects();
     for &subject in &subjects {

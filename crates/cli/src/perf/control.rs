@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   client → server    Hello             what is to be measured
+//!   server → client    Waiting           only if another client is being measured
 //!   server → client    Contact           queue pairs and memory
 //!   client → server    Contact
 //!   server → client    Ready             connected
@@ -103,6 +104,10 @@ pub(crate) enum Request {
 /// From the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
+    /// Another client is being measured; this one's turn comes.
+    Waiting {
+        version: u32,
+    },
     Contact {
         version: u32,
         contact: Contact,

@@ -22,13 +22,11 @@ impl Nic {
     /// Opens the software RNIC at an address. Unless it is to be quiet, warnings go to standard error.
     pub(crate) fn open(
         addresses: &[IpAddr],
-        mut udp: UdpConfig,
+        udp: UdpConfig,
         buffer_bytes: usize,
         is_quiet: bool,
     ) -> Result<Self, Stop> {
         let config = Config::new("softnic", addresses.to_vec(), random()?);
-        // Without a rate, as fast as it goes: whoever measures has said what he wants.
-        udp.off_host_rate_bits_per_second = None;
         let opened = UdpDevice::open(config, udp);
         let device =
             opened.map_err(|error| Stop::Missing(format!("cannot open the device: {}", with_sources(&error))))?;

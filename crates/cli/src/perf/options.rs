@@ -28,7 +28,7 @@ pub(crate) struct EndOptions {
     #[arg(short, long, value_name = "PORT", default_value_t = PORT)]
     pub(crate) port: u16,
 
-    /// The device to use; `longhaul devices` lists them
+    /// The device to use, `softnic` or `softnic:ADDRESS`; `longhaul devices` lists them
     #[arg(short = 'd', long = "ib-dev", visible_alias = "device", value_name = "DEVICE", default_value = DEVICE)]
     device: String,
 
@@ -56,25 +56,54 @@ pub(crate) struct EndOptions {
 impl EndOptions {
     /// Says what is wrong, before anything is opened.
     pub(crate) fn check(&self) -> Result<(), Stop> {
-        if self.device != DEVICE {
-            return Err(Stop::Missing(format!("there is no device \"{}\" here; available: {DEVICE}", self.device)));
-        }
+        self.given_addresses()?;
         self.profile().map(|_| ())
+    }
+
+    /// `--impair help` was asked for, and is printed.
+    pub(crate) fn prints_help(&self) -> bool {
+        let is_wanted = self.impair.as_deref() == Some("help");
+        if is_wanted {
+            println!("{}", impairment::HELP);
+        }
+        is_wanted
+    }
+
+    /// The addresses that the user gives the device: with `--address`, or in its name as `longhaul devices` prints it.
+    pub(crate) fn given_addresses(&self) -> Result<Vec<IpAddr>, Stop> {
+        let in_name = match self.device.strip_prefix(DEVICE) {
+            Some("") => return Ok(self.address.clone()),
+            Some(rest) => rest.strip_prefix(':').and_then(|address| address.parse().ok()),
+            None => None,
+        };
+        let Some(address) = in_name else {
+            let name = &self.device;
+            return Err(Stop::Missing(format!(
+                "there is no device \"{name}\" here; available: {DEVICE}, {DEVICE}:ADDRESS with an address of this host"
+            )));
+        };
+        if !self.address.is_empty() {
+            let name = &self.device;
+            return Err(Stop::Usage(format!(
+                "-d {name} names the address already; leave --address out, or say -d {DEVICE}"
+            )));
+        }
+        Ok(vec![address])
     }
 
     fn profile(&self) -> Result<Option<longhaul_impair::Profile>, Stop> {
         let Some(text) = &self.impair else {
             return Ok(None);
         };
-        if text == "help" {
-            return Err(Stop::Usage(impairment::HELP.to_owned()));
-        }
         impairment::parse(text).map(Some).map_err(|error| Stop::Usage(format!("--impair: {error}")))
     }
 
     /// The addresses of the device: those given, or the one that leads to the peer.
     pub(crate) fn addresses(&self, leads_to_peer: IpAddr) -> Result<Vec<IpAddr>, Stop> {
-        let addresses = if self.address.is_empty() { vec![leads_to_peer] } else { self.address.clone() };
+        let mut addresses = self.given_addresses()?;
+        if addresses.is_empty() {
+            addresses.push(leads_to_peer);
+        }
         if usize::from(self.gid_index) >= addresses.len() {
             let (index, count) = (self.gid_index, addresses.len());
             return Err(Stop::Usage(format!(
@@ -317,6 +346,18 @@ mod tests {
         assert_eq!(client(&["send_bw", "-c", "UD", "-a"]).sizes(Mtu::Bytes256).unwrap().last(), Some(&256));
         assert!(client(&["send_bw", "-c", "UD", "-s", "5000"]).sizes(Mtu::Bytes4096).is_err());
         assert!(client(&["write_bw", "-c", "UD"]).check().is_err());
+    }
+
+    #[test]
+    fn a_device_can_name_its_address() {
+        let leads_to_peer = IpAddr::from([127, 0, 0, 1]);
+        let addresses = |options: &[&str]| client(options).end.addresses(leads_to_peer);
+        assert_eq!(addresses(&[]).unwrap(), [leads_to_peer]);
+        assert_eq!(addresses(&["-d", "softnic:127.0.0.9"]).unwrap(), [IpAddr::from([127, 0, 0, 9])]);
+        assert_eq!(addresses(&["-d", "softnic:::1"]).unwrap(), [IpAddr::from(std::net::Ipv6Addr::LOCALHOST)]);
+        assert!(matches!(addresses(&["-d", "softnic:here"]), Err(Stop::Missing(_))));
+        assert!(matches!(addresses(&["-d", "softnic2"]), Err(Stop::Missing(_))));
+        assert!(matches!(addresses(&["-d", "softnic:127.0.0.9", "--address", "127.0.0.8"]), Err(Stop::Usage(_))));
     }
 
     #[test]

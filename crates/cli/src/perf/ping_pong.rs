@@ -67,16 +67,24 @@ impl PingPong {
 
     /// Posts the receives. To be called once, after connecting and before the peer sends.
     pub(crate) fn start(&self, message_bytes_max: usize) -> Result<(), Stop> {
-        for _ in 0..self.group.options.receive_depth {
-            self.post_receive(message_bytes_max)?;
+        // Of long messages fewer fit, and one is enough: it is posted again before the peer is answered.
+        let fitting = self.outgoing() / self.stride(message_bytes_max);
+        for slot in 0..(self.group.options.receive_depth as usize).min(fitting).max(1) {
+            self.post_receive(message_bytes_max, slot as u64)?;
         }
         Ok(())
     }
 
-    /// All receives share one place: only one message is on its way at a time.
-    fn post_receive(&self, message_bytes_max: usize) -> Result<(), Stop> {
-        let entry = [self.group.region.entry(0..message_bytes_max + self.group.header_bytes())];
-        let posted = self.group.queue_pairs[0].post_receive(&[ReceiveRequest { id: RECEIVE, local: &entry }]);
+    /// From one receive's place to the next one's.
+    fn stride(&self, message_bytes_max: usize) -> usize {
+        (message_bytes_max + self.group.header_bytes()).next_multiple_of(64)
+    }
+
+    /// Each receive has a place of its own: a message that comes late or twice must not overwrite the one just received.
+    fn post_receive(&self, message_bytes_max: usize, slot: u64) -> Result<(), Stop> {
+        let from = slot as usize * self.stride(message_bytes_max);
+        let entry = [self.group.region.entry(from..from + message_bytes_max + self.group.header_bytes())];
+        let posted = self.group.queue_pairs[0].post_receive(&[ReceiveRequest { id: RECEIVE | slot, local: &entry }]);
         posted.map_err(|error| Stop::failed("cannot post a receive", error))
     }
 
@@ -199,25 +207,32 @@ impl PingPong {
                     self.in_queue = self.posted - completion.id - 1;
                     continue;
                 }
-                self.post_receive(message_bytes_max)?;
-                came = Some(match completion.immediate() {
+                let number = match completion.immediate() {
                     Some(number) => {
-                        self.next.wrapping_add_signed(i64::from(number.wrapping_sub(self.next as u32) as i32))
+                        self.next.saturating_add_signed(i64::from(number.wrapping_sub(self.next as u32) as i32))
                     }
                     None => self.next,
-                });
+                };
+                let slot = completion.id & !RECEIVE;
+                // One that comes late or twice was counted long ago.
+                if number >= self.next && only.is_none_or(|only| only == number) {
+                    let from = slot as usize * self.stride(message_bytes_max) + self.group.header_bytes();
+                    self.verify(run, number, from);
+                    came = Some(number);
+                }
+                self.post_receive(message_bytes_max, slot)?;
             }
             if run.operation == Operation::Write {
                 let mut byte = [0];
                 self.group.region.copy_out(run.message_bytes as usize - 1, &mut byte);
                 let ahead = byte[0].wrapping_sub(last_byte(self.next.wrapping_sub(1)));
-                came = (ahead > 0).then(|| self.next + u64::from(ahead) - 1);
+                came = number_ahead(self.next, ahead).filter(|&number| only.is_none_or(|only| only == number));
+                if let Some(number) = came {
+                    self.verify(run, number, 0);
+                }
             }
-            if let Some(number) = came
-                && only.is_none_or(|only| only == number)
-            {
-                self.verify(run, number);
-                return Ok(Some(number));
+            if came.is_some() {
+                return Ok(came);
             }
             polls += 1;
             if (self.group.options.sleeps || polls.is_multiple_of(LOOK_EVERY)) && give_up() {
@@ -226,21 +241,52 @@ impl PingPong {
         }
     }
 
-    fn verify(&mut self, run: &Run, number: u64) {
+    /// Checks the message at a place in memory.
+    fn verify(&mut self, run: &Run, number: u64, from: usize) {
         let Some(seed) = run.verify_seed else {
             return;
         };
-        // The last byte of a WRITE is its number.
-        let byte_count = run.message_bytes as usize - usize::from(run.operation == Operation::Write);
-        self.scratch.resize(byte_count, 0);
-        self.group.region.copy_out(self.group.header_bytes(), &mut self.scratch);
+        self.scratch.resize(run.message_bytes as usize, 0);
+        self.group.region.copy_out(from, &mut self.scratch);
+        // The last byte of a WRITE is its number. If it is another one by now, an older message has come once more, which
+        // over an unreliable connection may be, and lies where this one lay.
+        if run.operation == Operation::Write && self.scratch.pop() != Some(last_byte(number)) {
+            return;
+        }
         if let Err(error) = Pattern::new(seed).check(number, &self.scratch) {
             self.mismatch.get_or_insert(error.to_string());
         }
     }
 }
 
+/// The message that the last byte of a WRITE tells of, when it is so far ahead of that of the message before `next`. One that
+/// seems to be very far ahead is an old one that has come late or twice.
+const fn number_ahead(next: u64, ahead: u8) -> Option<u64> {
+    match ahead {
+        0 | 128.. => None,
+        ahead => Some(next + ahead as u64 - 1),
+    }
+}
+
 /// What the last byte of a WRITE says.
 const fn last_byte(number: u64) -> u8 {
     number.wrapping_add(1) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_comes_late_is_not_taken_for_a_new_one() {
+        let seen = |next: u64, number: u64| {
+            let ahead = last_byte(number).wrapping_sub(last_byte(next.wrapping_sub(1)));
+            number_ahead(next, ahead)
+        };
+        assert_eq!(seen(1000, 999), None, "the one before is still there");
+        assert_eq!(seen(1000, 1000), Some(1000));
+        assert_eq!(seen(1000, 1005), Some(1005), "five were lost");
+        assert_eq!(seen(1000, 998), None, "an old one once more");
+        assert_eq!(seen(1000, 900), None, "a very old one");
+    }
 }

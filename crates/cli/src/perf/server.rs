@@ -1,6 +1,10 @@
 //! `longhaul perf server`: waits for clients and measures with one after another.
 
+use std::io::{ErrorKind, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use longhaul_verbs::Mtu;
@@ -9,17 +13,22 @@ use serde_json::json;
 use super::connection::Connection;
 use super::control::{Control, Plan, Reply, Request, VERSION, different_versions};
 use super::options::{MESSAGE_BYTES_MAX, PORT, ServerArguments};
-use super::session::{Half, Session, Side, is_checked_at_end};
+use super::session::{Half, Session, Side, buffer_bytes, is_checked_at_end};
 use super::stop::Stop;
 use super::stream::{Received, Run};
 
 /// How long a client may take to say what it wants.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+/// Clients that wait for their turn and are told so; more wait untold.
+const CLIENTS_WAITING_MAX: usize = 16;
 /// How long a client may take to make its queue pairs.
 const SETUP_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Stop> {
+    if arguments.end.prints_help() {
+        return Ok(());
+    }
     arguments.end.check()?;
     if arguments.end.json && !arguments.once {
         return Err(Stop::Usage("--json prints one line, so it needs --once".to_owned()));
@@ -28,10 +37,13 @@ pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Stop> {
     // Port 0 has the system choose one.
     let port = listener.local_addr().map_err(|error| Stop::failed("cannot ask for the TCP port", error))?.port();
     eprintln!("waiting on TCP port {port} for: longhaul perf client HOST{}", port_option(port));
+    let present = Arc::new(AtomicUsize::new(0));
+    let clients = accept(listener, present.clone());
     loop {
-        let accepted = listener.accept();
+        let accepted = clients.recv().map_err(|error| Stop::failed("cannot accept clients any more", error))?;
         let (stream, peer) = accepted.map_err(|error| Stop::failed("cannot accept a client", error))?;
         let outcome = serve(arguments, stream, peer);
+        present.fetch_sub(1, Ordering::AcqRel);
         if arguments.once {
             return outcome;
         }
@@ -42,6 +54,41 @@ pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Stop> {
     }
 }
 
+/// Accepts clients, on a thread, so that one that has to wait is told so. `present` counts those that are not done.
+fn accept(listener: TcpListener, present: Arc<AtomicUsize>) -> Receiver<std::io::Result<(TcpStream, SocketAddr)>> {
+    let (sender, clients) = sync_channel(CLIENTS_WAITING_MAX);
+    std::thread::spawn(move || {
+        loop {
+            let accepted = listener.accept();
+            let is_over = accepted.is_err();
+            if let Ok((stream, _)) = &accepted
+                && must_wait(&present)
+                && let Ok(mut line) = serde_json::to_string(&Reply::Waiting { version: VERSION })
+            {
+                line.push('\n');
+                // If it is gone already, its turn will show that.
+                let _ = (&*stream).write_all(line.as_bytes());
+            }
+            if sender.send(accepted).is_err() || is_over {
+                return;
+            }
+        }
+    });
+    clients
+}
+
+/// Counts one more client, and says whether others are before it. One that is just leaving does not count.
+fn must_wait(present: &AtomicUsize) -> bool {
+    present.fetch_add(1, Ordering::AcqRel);
+    for _ in 0..30 {
+        if present.load(Ordering::Acquire) <= 1 {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
 fn port_option(port: u16) -> String {
     if port == PORT { String::new() } else { format!(" -p {port}") }
 }
@@ -49,7 +96,7 @@ fn port_option(port: u16) -> String {
 /// At the address given, or at all of them.
 fn listen(arguments: &ServerArguments) -> Result<TcpListener, Stop> {
     let port = arguments.end.port;
-    let addresses: Vec<SocketAddr> = match arguments.end.address.first() {
+    let addresses: Vec<SocketAddr> = match arguments.end.given_addresses()?.first() {
         Some(address) => vec![SocketAddr::new(*address, port)],
         // One socket takes both families, unless the host has no IPv6.
         None => vec![
@@ -57,11 +104,16 @@ fn listen(arguments: &ServerArguments) -> Result<TcpListener, Stop> {
             SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port),
         ],
     };
-    TcpListener::bind(&addresses[..]).map_err(|error| {
-        Stop::missing(
+    TcpListener::bind(&addresses[..]).map_err(|error| match error.kind() {
+        ErrorKind::AddrNotAvailable => {
+            let address = addresses[0].ip();
+            Stop::Missing(format!("{address} is no address of this host ({error}); `ip address` lists those that are"))
+        }
+        ErrorKind::AddrInUse => Stop::missing(
             format!("cannot listen on TCP port {port} (another server? then take another port with -p)"),
             error,
-        )
+        ),
+        _ => Stop::missing(format!("cannot listen on TCP port {port}"), error),
     })
 }
 
@@ -206,5 +258,5 @@ fn check_plan(plan: &Plan) -> Result<(), Stop> {
     if counts.contains(&0) || !(1..=message_bytes_max).contains(&plan.message_bytes_max) {
         return Err(Stop::Failed(format!("expected a plan within bounds, came {plan:?}")));
     }
-    Ok(())
+    buffer_bytes(plan).map(|_| ())
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use longhaul_softnic::udp::UdpPortChoice;
 use longhaul_verbs::Mtu;
 
-use super::connection::{Connection, Contact, Group, GroupOptions};
+use super::connection::{Connection, Contact, GRH_BYTES, Group, GroupOptions};
 use super::control::{CAREFUL_BITS_PER_SECOND, Plan, Rate, Test};
 use super::nic::{self, Nic};
 use super::options::EndOptions;
@@ -16,8 +16,10 @@ use super::stream::{Operation, Receiver, Run, Sender};
 
 /// Each end has this much memory, and more for messages that are larger.
 const BUFFER_BYTES: usize = 64 << 20;
-/// Slots that there are at least, whatever the size of messages.
-const SLOTS_MIN: usize = 4;
+/// But never more than this: a client says what it needs, and a server is not to give it all its memory.
+const BUFFER_BYTES_MAX: usize = 512 << 20;
+/// Slots that there are, whatever the size of messages, as long as that much memory holds them.
+const SLOTS_WANTED: usize = 4;
 /// Credit that may wait to be sent, or to be taken.
 const CREDIT_DEPTH: u32 = 64;
 /// Queues of a ping-pong: one message is on its way at a time.
@@ -58,7 +60,7 @@ impl Session {
     ) -> Result<Session, Stop> {
         let addresses = options.addresses(local)?;
         let address = addresses[usize::from(options.gid_index)];
-        let buffer_bytes = BUFFER_BYTES.max(plan.message_bytes_max as usize * SLOTS_MIN);
+        let buffer_bytes = buffer_bytes(plan)?;
         // At one address only one of them can have RoCE's own port; it is the server, which is there first.
         let udp_port = match side {
             Side::Client if address == peer => UdpPortChoice::Free,
@@ -131,6 +133,29 @@ impl Session {
     }
 }
 
+/// Memory of an end.
+pub(crate) fn buffer_bytes(plan: &Plan) -> Result<usize, Stop> {
+    // Room for a datagram's header, and for each message to begin at a cache line.
+    let slot_bytes = (plan.message_bytes_max as usize).saturating_add(GRH_BYTES).next_multiple_of(64);
+    let slots_min = match plan.test {
+        // One message comes, one goes.
+        Test::WriteLat | Test::SendLat => 2,
+        // Contents that are to be checked must not be overwritten by those of another queue pair.
+        Test::SendBw if plan.verify_seed.is_some() => plan.queue_pairs as usize,
+        Test::WriteBw | Test::SendBw => 1,
+    };
+    let needed = slot_bytes.saturating_mul(slots_min);
+    if needed > BUFFER_BYTES_MAX {
+        return Err(Stop::Usage(format!(
+            "expected messages that fit {} MiB of memory at each end, came {slots_min} at a time of {} bytes: \
+             take smaller ones with -s, or fewer queue pairs with -q",
+            BUFFER_BYTES_MAX >> 20,
+            plan.message_bytes_max
+        )));
+    }
+    Ok(slot_bytes.saturating_mul(SLOTS_WANTED).clamp(BUFFER_BYTES, BUFFER_BYTES_MAX).max(needed))
+}
+
 /// Lengths of the send and the receive queue.
 fn depths(side: Side, plan: &Plan) -> [u32; 2] {
     let is_reliable = plan.connection.is_reliable();
@@ -152,4 +177,38 @@ pub(crate) const fn operation(test: Test) -> Operation {
 /// Whether the server finds a WRITE's contents in memory only at the end.
 pub(crate) fn is_checked_at_end(plan: &Plan, run: &Run) -> bool {
     plan.connection.is_reliable() && run.operation == Operation::Write
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(test: Test, message_bytes_max: u32, queue_pairs: u32, verify_seed: Option<u64>) -> Plan {
+        Plan {
+            test,
+            connection: Connection::Rc,
+            queue_pairs,
+            message_bytes_max,
+            send_depth: 1,
+            receive_depth: 1,
+            sleeps: false,
+            timeout: 14,
+            rate: Rate::Careful,
+            verify_seed,
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_a_client_says() {
+        let bytes = |test, size, queue_pairs| buffer_bytes(&plan(test, size, queue_pairs, Some(1)));
+        assert_eq!(bytes(Test::WriteBw, 2, 1).unwrap(), BUFFER_BYTES);
+        assert_eq!(bytes(Test::SendBw, 65_536, 1).unwrap(), BUFFER_BYTES);
+        assert!(bytes(Test::SendBw, 65_536, 2000).unwrap() >= 2000 * 65_536, "a slot for each queue pair");
+        assert_eq!(bytes(Test::WriteBw, 256 << 20, 1).unwrap(), BUFFER_BYTES_MAX);
+        assert!(bytes(Test::WriteLat, 200 << 20, 1).is_ok());
+        for refused in [bytes(Test::WriteBw, 1 << 30, 1), bytes(Test::WriteLat, 256 << 20, 1)] {
+            assert!(refused.is_err_and(|stop| stop.to_string().contains("512 MiB")));
+        }
+        assert!(bytes(Test::SendBw, u32::MAX, u32::MAX).is_err());
+    }
 }

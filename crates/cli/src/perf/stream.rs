@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use longhaul_verbs::{CompletionOperation, ReceiveRequest, SendFlags, SendOperation, SendRequest, WorkCompletion};
 use serde::{Deserialize, Serialize};
 
+use super::arrivals::Arrivals;
 use super::connection::{Group, Slots};
 use super::patience::Patience;
 use super::pattern::Pattern;
@@ -238,7 +239,10 @@ impl Sender {
             false => queues.min((WINDOW_BYTES as u64 / u64::from(run.message_bytes.max(1))).max(2)),
         };
         // A message that may still be sent again must not be overwritten with the contents of another one.
-        if run.verify_seed.is_some() { window.min(slots.count() as u64) } else { window }
+        // Completions are counted, not numbered, and queue pairs overtake each other: several of them need a distance.
+        let distance = if self.group.queue_pairs.len() > 1 { 8 } else { 1 };
+        let safe = (slots.count() as u64 / distance).max(1);
+        if run.verify_seed.is_some() { window.min(safe) } else { window }
     }
 
     /// Posts up to so many messages, to the queue pairs that have room, in turns.
@@ -280,8 +284,9 @@ impl Sender {
             let operation = match (run.operation, reliable) {
                 (Operation::Write, true) => SendOperation::Write(remote),
                 (Operation::Write, false) => SendOperation::WriteWithImmediate(remote, number as u32),
-                (Operation::Send, true) => SendOperation::Send,
-                (Operation::Send, false) => SendOperation::SendWithImmediate(number as u32),
+                // Several queue pairs keep no order among them, so whoever checks contents has to be told which they are.
+                (Operation::Send, true) if run.verify_seed.is_none() => SendOperation::Send,
+                (Operation::Send, _) => SendOperation::SendWithImmediate(number as u32),
             };
             self.group.addressed(index, SendRequest::new(index as u64, operation, &entries[at]))
         };
@@ -335,6 +340,8 @@ pub(crate) struct Receiver {
     expected: u64,
     credit_given: u64,
     credits_in_queue: u32,
+    /// Unreliable: what has arrived.
+    arrivals: Arrivals,
     is_posted: bool,
     scratch: Vec<u8>,
 }
@@ -347,6 +354,7 @@ impl Receiver {
             expected: 0,
             credit_given: 0,
             credits_in_queue: 0,
+            arrivals: Arrivals::new(),
             is_posted: false,
             scratch: Vec::new(),
         }
@@ -412,19 +420,23 @@ impl Receiver {
         self.start(run, message_bytes_max)?;
         let receive_slots = Slots::new(&self.group, message_bytes_max);
         let write_slots = Slots::new(&self.group, run.message_bytes as usize);
-        let credit_every = self.credit_every(run);
+        let gives_credit = !self.group.options.connection.is_reliable();
+        let credit_every = Self::credit_every(run);
         let mut first = None;
         let mut last = Instant::now();
         let mut room = [WorkCompletion::default(); POLL_BATCH];
         let mut used = used;
         loop {
+            // Before looking: what came between a look and the word to stop would be left behind.
+            let is_last_look = is_stopped();
             // With credit to give it wakes up in time.
-            let taken = self.group.poll(&mut room, self.expected == self.credit_given)?;
+            let may_sleep = !gives_credit || self.expected == self.credit_given;
+            let taken = self.group.poll(&mut room, may_sleep && !is_last_look)?;
             if taken.is_empty() {
-                if is_stopped() {
+                if is_last_look {
                     break;
                 }
-                if self.expected > self.credit_given && last.elapsed() > CREDIT_DELAY {
+                if !may_sleep && last.elapsed() > CREDIT_DELAY {
                     self.give_credit()?;
                 }
                 continue;
@@ -439,16 +451,21 @@ impl Receiver {
                     CompletionOperation::Receive => completion.byte_count as usize - self.group.header_bytes(),
                     _ => run.message_bytes as usize,
                 };
-                if first.is_some() {
-                    received.timed_bytes += byte_count as u64;
-                }
-                received.messages += 1;
-                received.bytes += byte_count as u64;
                 let number = match completion.immediate() {
                     Some(immediate) => self.number_of(immediate),
                     None => self.expected,
                 };
                 let slot = completion.id & 0xffff_ffff;
+                let index = (completion.id >> 32 & 0x7fff_ffff) as usize;
+                if gives_credit && !self.arrivals.is_new(number) {
+                    self.post_receive(run, &receive_slots, message_bytes_max, index, slot)?;
+                    continue; // A network that delivers twice has not delivered more.
+                }
+                if first.is_some() {
+                    received.timed_bytes += byte_count as u64;
+                }
+                received.messages += 1;
+                received.bytes += byte_count as u64;
                 if let Some(seed) = run.verify_seed {
                     let offset = match run.operation {
                         Operation::Send => receive_slots.offset(slot) + self.group.header_bytes(),
@@ -457,13 +474,12 @@ impl Receiver {
                     self.verify(seed, number, offset, byte_count, &mut received);
                 }
                 self.expected = self.expected.max(number + 1);
-                let index = (completion.id >> 32 & 0x7fff_ffff) as usize;
                 self.post_receive(run, &receive_slots, message_bytes_max, index, slot)?;
             }
             if first.is_none() {
                 (first, used) = (Some(last), processor::time_used());
             }
-            if self.expected - self.credit_given >= credit_every {
+            if gives_credit && self.expected - self.credit_given >= credit_every {
                 self.give_credit()?;
             }
         }
@@ -502,11 +518,8 @@ impl Receiver {
     }
 
     /// Messages after which credit is due: a fraction of the sender's window.
-    fn credit_every(&self, run: &Run) -> u64 {
-        match self.group.options.connection.is_reliable() {
-            true => u64::MAX,
-            false => (WINDOW_BYTES as u64 / u64::from(run.message_bytes.max(1)) / 4).clamp(1, 32),
-        }
+    fn credit_every(run: &Run) -> u64 {
+        (WINDOW_BYTES as u64 / u64::from(run.message_bytes.max(1)) / 4).clamp(1, 32)
     }
 
     fn give_credit(&mut self) -> Result<(), Stop> {

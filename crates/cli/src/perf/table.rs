@@ -4,8 +4,9 @@ use longhaul_verbs::{Gid, Mtu};
 use serde_json::{Value, json};
 
 use super::connection::Contact;
-use super::control::{Plan, Rate, Test};
+use super::control::{CAREFUL_BITS_PER_SECOND, Plan, Rate, Test};
 use super::options::ClientArguments;
+use super::path;
 use super::statistics::Sorted;
 
 const RULE: &str = "---------------------------------------------------------------------------------------\n";
@@ -49,7 +50,8 @@ pub(crate) fn heading(heading: &Heading<'_>) -> String {
     let rate = match plan.rate {
         Rate::BitsPerSecond(rate) => format!("{} Gbit/s", rate as f64 / 1e9),
         Rate::Unlimited => "none".to_owned(),
-        Rate::Careful => "1 Gbit/s off host".to_owned(),
+        Rate::Careful if path::is_local(theirs.address) => "none".to_owned(),
+        Rate::Careful => "1 Gbit/s".to_owned(),
     };
     let mut text = format!("{RULE}                    {title}\n");
     let mut pair = |left: (&str, String), right: (&str, String)| {
@@ -190,6 +192,7 @@ pub(crate) fn to_json(heading: &Heading<'_>, results: Vec<Value>) -> Value {
         "mtu_bytes": mtu.byte_count(),
         "rate_limit_bits_per_second": match plan.rate {
             Rate::BitsPerSecond(rate) => Some(rate),
+            Rate::Careful if !path::is_local(theirs.address) => Some(CAREFUL_BITS_PER_SECOND),
             Rate::Unlimited | Rate::Careful => None,
         },
         "local": { "address": ours.address, "udp_port": ours.udp_port },

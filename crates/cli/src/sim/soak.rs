@@ -18,7 +18,7 @@ use crate::{exit, message, soak_report};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// How many seeds to run
-    #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
 
     /// The first seed; the others follow it

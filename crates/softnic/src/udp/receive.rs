@@ -14,6 +14,7 @@
 #![allow(unsafe_code, reason = "receives into registered memory")]
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use longhaul_time::Instant;
@@ -65,14 +66,7 @@ impl Receiving {
         self.point_parts_at(expected.as_ref());
         // SAFETY: the parts are the own buffer, which is ours alone, and registered memory of a device that stays locked
         // until this function is done with it, in bytes that nobody may look at yet (`crate::in_place`).
-        let arrival = match unsafe { listener.receive(&mut self.parts) } {
-            Ok(Some(arrival)) => arrival,
-            Ok(None) => return None,
-            Err(error) => {
-                tracing::debug!(%error, "a socket reports an error");
-                return None;
-            }
-        };
+        let arrival = arrived(unsafe { listener.receive(&mut self.parts) })?;
         let from = Origin { arrival: &arrival, local: listener.local() };
         self.checks.begins_batch = true;
         match expected {
@@ -92,14 +86,7 @@ impl Receiving {
         listener: &Socket,
         mut each: impl FnMut(&mut Checks, &Origin<'_>, &[u8]),
     ) -> Option<usize> {
-        let arrival = match listener.receive_one(&mut self.buffer[..CALL_BYTES_MAX]) {
-            Ok(Some(arrival)) => arrival,
-            Ok(None) => return None,
-            Err(error) => {
-                tracing::debug!(%error, "a socket reports an error");
-                return None;
-            }
-        };
+        let arrival = arrived(listener.receive_one(&mut self.buffer[..CALL_BYTES_MAX]))?;
         let from = Origin { arrival: &arrival, local: listener.local() };
         self.checks.begins_batch = true;
         for datagram in cut(&self.buffer[..arrival.bytes], arrival.segment_bytes) {
@@ -186,6 +173,11 @@ impl Receiving {
 /// The datagrams that one call gave. An empty one is one too: somebody sent it, and it is counted.
 fn cut(bytes: &[u8], segment_bytes: usize) -> impl Iterator<Item = &[u8]> {
     bytes.chunks(segment_bytes.max(1)).chain(bytes.is_empty().then_some(bytes))
+}
+
+/// What a call has received. An error is the socket's, about something sent long ago, and no reason to stop.
+fn arrived(received: io::Result<Option<Arrival>>) -> Option<Arrival> {
+    received.inspect_err(|error| tracing::debug!(%error, "a socket reports an error")).ok().flatten()
 }
 
 /// Where datagrams came from, and at which socket they arrived.

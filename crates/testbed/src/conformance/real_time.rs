@@ -6,8 +6,8 @@
 
 use std::net::IpAddr;
 
-use longhaul_softnic::Config;
 use longhaul_softnic::udp::{OpenError, UdpConfig, UdpDevice};
+use longhaul_softnic::{Config, Counters};
 use longhaul_time::Duration;
 use longhaul_verbs::{Device, Mtu};
 
@@ -29,7 +29,7 @@ pub struct RealTime {
     mtu: Mtu,
     begin: std::time::Instant,
     is_one_device: bool,
-    /// Packets that did not arrive when there was time enough for it.
+    /// Packets that did not arrive when there was time enough for it, and have not arrived since.
     lost_packets: u64,
 }
 
@@ -66,15 +66,22 @@ impl RealTime {
 
     /// Packets that a device has sent and none has received: under way in the kernel, or lost.
     fn in_flight_packets(&self) -> u64 {
-        let of = |device: &UdpDevice| device.device().nic().counters();
-        let all = match self.is_one_device {
-            true => vec![of(&self.udp[0])],
-            false => self.udp.iter().map(of).collect(),
+        let devices = if self.is_one_device { &self.udp[..1] } else { &self.udp[..] };
+        let sum = |count: fn(&Counters) -> u64| -> u64 {
+            devices.iter().map(|device| count(&device.device().nic().counters())).sum()
         };
-        let sent: u64 = all.iter().map(|counters| counters.sent_pkts).sum();
-        let arrived =
-            all.iter().map(|counters| counters.rcvd_pkts + counters.rx_malformed + counters.rx_icrc_encapsulated);
-        sent.saturating_sub(arrived.sum())
+        // In this order, because traffic goes on meanwhile: what has arrived by the first look is sent by the second.
+        let arrived = sum(|counters| counters.rcvd_pkts + counters.rx_malformed + counters.rx_icrc_encapsulated);
+        let sent = sum(|counters| counters.sent_pkts);
+        sent.saturating_sub(arrived)
+    }
+
+    /// Whether any packet is under way that may still arrive.
+    fn are_packets_under_way(&mut self) -> bool {
+        let in_flight = self.in_flight_packets();
+        // One that was only late has left those in flight: else a later packet would be taken for it, and not waited for.
+        self.lost_packets = self.lost_packets.min(in_flight);
+        in_flight > self.lost_packets
     }
 
     /// The devices, for what verbs do not show.
@@ -104,7 +111,7 @@ impl Environment for RealTime {
         // Nobody polls meanwhile, so this is the background threads' time. On a busy host they may not have got any yet.
         std::thread::sleep(STEP);
         let begin = std::time::Instant::now();
-        while self.in_flight_packets() > self.lost_packets {
+        while self.are_packets_under_way() {
             if begin.elapsed() > LONGEST_FLIGHT {
                 // Sent to where no device is.
                 self.lost_packets = self.in_flight_packets();
@@ -124,5 +131,20 @@ impl Environment for RealTime {
 
     fn quiet(&self) -> u32 {
         QUIET
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_that_were_only_late_are_not_counted_as_lost_for_ever() {
+        let address = "127.0.0.1".parse().expect("an address");
+        let mut environment = RealTime::open([address; 2], &UdpConfig::default()).expect("loopback has sockets");
+        // Three were given up, and have arrived by now: nothing is in flight.
+        environment.lost_packets = 3;
+        environment.progress();
+        assert_eq!(environment.lost_packets, 0);
     }
 }

@@ -8,6 +8,9 @@ use serde_json::{Map, Value, json};
 use super::orders::{Outcome, Subject};
 use crate::perf::statistics::Sorted;
 
+/// What the loopback device carries unless somebody has changed it.
+const LOOPBACK_MTU: u32 = 65_536;
+
 /// What lies between the ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Environment {
@@ -69,6 +72,15 @@ impl Comparison {
     ) -> Self {
         let (queue_pairs, outcomes) = (None, BTreeMap::new());
         Comparison { environment, mtu, payload_bytes_per_packet, seconds, rounds, queue_pairs, outcomes }
+    }
+
+    /// MTU of what lies between the ends. Nobody changes that of the host's loopback device for a measurement.
+    fn link_mtu(&self) -> u32 {
+        if self.environment != Environment::Loopback {
+            return self.mtu;
+        }
+        let text = std::fs::read_to_string("/sys/class/net/lo/mtu").ok();
+        text.and_then(|text| text.trim().parse().ok()).unwrap_or(LOOPBACK_MTU)
     }
 
     /// What the sender and the receiver saw of a round.
@@ -173,6 +185,7 @@ impl Comparison {
         for (key, value) in [
             ("environment", json!(self.environment.name())),
             ("mtu_bytes", json!(self.mtu)),
+            ("link_mtu_bytes", json!(self.link_mtu())),
             ("payload_bytes_per_packet", json!(self.payload_bytes_per_packet)),
             ("seconds", json!(self.seconds)),
             ("rounds", json!(self.rounds)),
@@ -215,8 +228,12 @@ pub(super) fn to_table(comparison: &Comparison, with_costs: bool) -> String {
         let _ = writeln!(text, "{arguments}");
     };
     line(format_args!("{}", environment.description()));
+    let mtu = match comparison.link_mtu() {
+        link_mtu if link_mtu == *mtu => format!("MTU {mtu}"),
+        link_mtu => format!("MTU {link_mtu} (the loopback device's), packets as for an MTU of {mtu}"),
+    };
     line(format_args!(
-        "MTU {mtu}, {payload_bytes_per_packet} bytes a packet, {seconds} s each in {rounds} rounds, by turns"
+        "{mtu}, {payload_bytes_per_packet} bytes a packet, {seconds} s each in {rounds} rounds, by turns"
     ));
     line(format_args!(""));
     let bare = comparison.bandwidth(Subject::BareUdp).map(|bandwidth| bandwidth.gbps.median());

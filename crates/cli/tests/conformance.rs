@@ -1,0 +1,43 @@
+//! `longhaul conformance` as users run it, where there is nothing to run it on.
+
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+/// Much longer than looking takes, much shorter than the suite.
+const AT_ONCE: Duration = Duration::from_secs(20);
+
+fn conformance(options: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
+    command.arg("conformance").args(options).output().expect("the command starts")
+}
+
+#[test]
+fn a_soak_of_nothing_is_a_usage_error() {
+    for option in ["--seconds", "--seeds"] {
+        let output = conformance(&["-d", "softnic", "--soak", option, "0"]);
+        assert_eq!(output.status.code(), Some(2), "{option}: {output:?}");
+    }
+}
+
+/// A new network namespace has an interface for loopback, and that is down.
+#[test]
+fn an_interface_that_is_down_is_told_at_once() {
+    let unshare = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--net", program]).args(arguments).output()
+    };
+    let possible = unshare("true", &[]);
+    if !possible.as_ref().is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped, because no network namespace can be made here: {possible:?}");
+        return;
+    }
+    for options in [&["--filter", "rc/send/mtu"][..], &["--soak", "--seeds", "1"][..]] {
+        let begin = Instant::now();
+        let arguments = [&["conformance", "-d", "softnic:127.0.0.1"][..], options].concat();
+        let output = unshare(env!("CARGO_BIN_EXE_longhaul"), &arguments).expect("unshare was there before");
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(told.contains("`ip link set lo up`"), "{told}");
+        assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
+    }
+}
