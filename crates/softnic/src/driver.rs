@@ -25,9 +25,9 @@ use std::time::Duration;
 
 use longhaul_time::Instant;
 use longhaul_verbs::Capabilities;
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::eventfd::EventFd;
 
-use self::doorbell::Doorbell;
+use self::doorbell::{Doorbell, eventfd};
 use self::rest::{Left, Nap, Rest};
 use crate::Config;
 use crate::device::Device;
@@ -231,8 +231,7 @@ impl Drop for Attached {
 
 impl Driver {
     fn create_signal(&self) -> io::Result<Option<Arc<dyn Signal>>> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        Ok(Some(Arc::new(EventSignal(EventFd::from_value_and_flags(0, flags)?))))
+        Ok(Some(Arc::new(EventSignal(eventfd()?))))
     }
 }
 

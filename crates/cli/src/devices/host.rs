@@ -8,8 +8,9 @@ use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
+use longhaul_softnic::udp::path;
 use longhaul_verbs::Mtu;
-use longhaul_wire::{UDP_PORT_ROCE, ipv4, ipv6, packet, udp};
+use longhaul_wire::UDP_PORT_ROCE;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
@@ -161,19 +162,13 @@ impl HostFacts {
 impl Interface {
     /// Bytes of the IP packets that a path MTU needs.
     pub(crate) fn packet_bytes(address: IpAddr, mtu: Mtu) -> u32 {
-        mtu.byte_count() + header_bytes(address)
+        mtu.byte_count() + path::header_bytes_max(address.is_ipv6())
     }
 
     /// The largest path MTU whose packets fit; `None` when the interface carries none, or does not tell its MTU.
     pub(crate) fn fitting_mtu(&self, address: IpAddr) -> Option<Mtu> {
-        Mtu::largest_within(self.link.mtu_bytes?.saturating_sub(header_bytes(address)))
+        path::largest_mtu(self.link.mtu_bytes?, address.is_ipv6())
     }
-}
-
-/// What a packet has around its payload, at most; softnic reckons the same.
-fn header_bytes(address: IpAddr) -> u32 {
-    let ip_bytes = if address.is_ipv4() { ipv4::HEADER_BYTES } else { ipv6::HEADER_BYTES };
-    (ip_bytes + udp::HEADER_BYTES + packet::datagram_bytes(packet::MAX_HEADER_BYTES, 0)) as u32
 }
 
 /// Why softnic cannot use an address, if it cannot.

@@ -4,12 +4,12 @@ use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use longhaul_softnic::udp::path;
 use longhaul_verbs::Mtu;
 
 use super::control::{Control, Plan, Rate, Reply, Request, VERSION};
 use super::nic;
 use super::options::ClientArguments;
-use super::path;
 use super::session::{Half, Session, Side, operation};
 use super::statistics::Sorted;
 use super::stop::Stop;
@@ -91,7 +91,7 @@ fn connect(host: &str, port: u16) -> Result<TcpStream, Stop> {
 
 fn make_plan(arguments: &ClientArguments, peer: IpAddr) -> Result<Plan, Stop> {
     let rate = arguments.rate();
-    if rate == Rate::Careful && !path::is_local(peer) {
+    if rate == Rate::Careful && !path::is_of_this_host(peer) {
         eprintln!(
             "{peer} is not on this host, so sending is paced at 1 Gbit/s; --rate_limit GBITS sets another rate, 0 none"
         );

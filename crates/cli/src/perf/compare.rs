@@ -11,20 +11,20 @@ mod namespace;
 mod orders;
 mod report;
 mod softnic;
+mod stopwatch;
 mod tcp;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use longhaul_softnic::udp::UdpConfig;
+use longhaul_softnic::udp::{UdpConfig, path};
 use longhaul_verbs::Mtu;
 
 use self::ends::End;
 use self::namespace::{Kind, Place};
 use self::orders::{Link, Order, Outcome, Role, Settings, Subject};
 use self::report::{Comparison, Environment};
-use super::path;
 use super::stop::Stop;
 
 pub(crate) use self::end::{EndArguments, run_end};
@@ -240,7 +240,7 @@ impl Pair {
 }
 
 fn compare(arguments: &Arguments, mtu: u32) -> Result<Comparison, Stop> {
-    let payload = path::payload_within(mtu, arguments.ipv6).ok_or_else(|| {
+    let payload = path::largest_mtu(mtu, arguments.ipv6).ok_or_else(|| {
         let least = 256 + path::header_bytes_max(arguments.ipv6);
         Stop::Usage(format!("expected an MTU of at least {least} bytes, came {mtu}"))
     })?;

@@ -62,9 +62,6 @@ pub(crate) enum Rate {
     Careful,
 }
 
-/// The rate to peers that are not on this host, unless the user gives one.
-pub(crate) const CAREFUL_BITS_PER_SECOND: u64 = 1_000_000_000;
-
 /// What both ends have to know of a measurement. The client decides.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {

@@ -10,6 +10,7 @@ use longhaul_verbs::{MemoryRegion, Mtu, ProtectionDomain};
 
 use super::connection::{Group, GroupOptions, register};
 use super::stop::Stop;
+use crate::message::with_sources;
 
 /// An open device with memory to measure with.
 pub(crate) struct Nic {
@@ -49,17 +50,6 @@ impl Nic {
         let port = self.device.verbs().port_attributes(1);
         Ok(port.map_err(|error| Stop::failed("cannot ask the device for its MTU", error))?.active_mtu)
     }
-}
-
-/// An error and what caused it, in one line.
-pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text += &format!(": {error}");
-        source = error.source();
-    }
-    text
 }
 
 /// The operating system's randomness.

@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use longhaul_softnic::udp::UdpPortChoice;
+use longhaul_softnic::udp::{CAREFUL_BITS_PER_SECOND, UdpPortChoice};
 use longhaul_verbs::Mtu;
 
 use super::connection::{Connection, Contact, GRH_BYTES, Group, GroupOptions};
-use super::control::{CAREFUL_BITS_PER_SECOND, Plan, Rate, Test};
+use super::control::{Plan, Rate, Test};
 use super::nic::{self, Nic};
 use super::options::EndOptions;
 use super::path;

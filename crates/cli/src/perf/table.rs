@@ -1,12 +1,12 @@
 //! What a client prints: perftest's columns, or JSON.
 
+use longhaul_softnic::udp::{CAREFUL_BITS_PER_SECOND, path};
 use longhaul_verbs::{Gid, Mtu};
 use serde_json::{Value, json};
 
 use super::connection::Contact;
-use super::control::{CAREFUL_BITS_PER_SECOND, Plan, Rate, Test};
+use super::control::{Plan, Rate, Test};
 use super::options::ClientArguments;
-use super::path;
 use super::statistics::Sorted;
 
 const RULE: &str = "---------------------------------------------------------------------------------------\n";
@@ -50,7 +50,7 @@ pub(crate) fn heading(heading: &Heading<'_>) -> String {
     let rate = match plan.rate {
         Rate::BitsPerSecond(rate) => format!("{} Gbit/s", rate as f64 / 1e9),
         Rate::Unlimited => "none".to_owned(),
-        Rate::Careful if path::is_local(theirs.address) => "none".to_owned(),
+        Rate::Careful if path::is_of_this_host(theirs.address) => "none".to_owned(),
         Rate::Careful => "1 Gbit/s".to_owned(),
     };
     let mut text = format!("{RULE}                    {title}\n");
@@ -192,7 +192,7 @@ pub(crate) fn to_json(heading: &Heading<'_>, results: Vec<Value>) -> Value {
         "mtu_bytes": mtu.byte_count(),
         "rate_limit_bits_per_second": match plan.rate {
             Rate::BitsPerSecond(rate) => Some(rate),
-            Rate::Careful if !path::is_local(theirs.address) => Some(CAREFUL_BITS_PER_SECOND),
+            Rate::Careful if !path::is_of_this_host(theirs.address) => Some(CAREFUL_BITS_PER_SECOND),
             Rate::Unlimited | Rate::Careful => None,
         },
         "local": { "address": ours.address, "udp_port": ours.udp_port },

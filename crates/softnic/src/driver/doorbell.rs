@@ -19,6 +19,11 @@ pub(super) struct Doorbell {
     arrivals: Arc<Epoll>,
 }
 
+/// A descriptor that is readable while its count is not 0.
+pub(super) fn eventfd() -> io::Result<EventFd> {
+    Ok(EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?)
+}
+
 impl Bell for Doorbell {
     fn ring(&self) {
         // Fails only when it has been rung 2^64 times without being heard.
@@ -28,8 +33,7 @@ impl Bell for Doorbell {
 
 impl Doorbell {
     pub(super) fn new(arrivals: Arc<Epoll>) -> io::Result<Self> {
-        let rung = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Doorbell { rung, arrivals })
+        Ok(Doorbell { rung: eventfd()?, arrivals })
     }
 
     /// Rest as was written down under the lock. Only the background thread does.

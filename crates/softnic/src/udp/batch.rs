@@ -14,15 +14,15 @@
 use std::io;
 use std::net::SocketAddr;
 
+use longhaul_wire::IcrcScope;
 use longhaul_wire::icrc::{self, ICRC_BYTES};
-use longhaul_wire::{IcrcScope, packet};
 
 use super::port::Way;
 use super::socket::{Part, Socket, part};
 use crate::port::{Outgoing, OutgoingPayload};
 
 /// The most that one call takes: what an IP packet can hold.
-pub(super) const CALL_BYTES_MAX: usize = 65_507;
+const CALL_BYTES_MAX: usize = 65_507;
 /// Linux took 64 segments in one call before it took 128.
 const SEGMENTS_MAX: usize = 64;
 /// A payload up to this size is copied: that is cheaper than two more parts.
@@ -34,7 +34,7 @@ pub(super) struct Batch {
     own: Box<[u8]>,
     own_used: usize,
     parts: Vec<Part>,
-    /// Where each datagram begins in `parts`: index of the part and offset in it.
+    /// Where each datagram lies.
     datagrams: Vec<Datagram>,
     destination: Option<(Way, IcrcScope)>,
     /// Bytes of each datagram but the last.
@@ -165,23 +165,26 @@ impl Batch {
         }
     }
 
+    /// A datagram as it lies: headers, payload, and what follows them with the ICRC. A copied payload is in the last piece.
+    fn pieces(&self, index: usize) -> [&[u8]; 3] {
+        let Datagram { start, header_bytes, payload, tail } = self.datagrams[index];
+        let payload = match payload {
+            None => &[],
+            // SAFETY: registered memory of a device that is locked (`Gathered`) for longer than the batch is not empty, read
+            // here as the kernel reads it. No caller keeps the slice. A program that changes the bytes meanwhile breaks the
+            // rules of verbs, and the worst that comes of it is a wrong ICRC.
+            Some(payload) => unsafe { std::slice::from_raw_parts(payload.memory, payload.bytes) },
+        };
+        [&self.own[start..start + header_bytes], payload, &self.own[tail.0..tail.1]]
+    }
+
     fn write_icrc(&mut self, index: usize, identification: u16) {
         let Some((_, scope)) = self.destination else { return };
-        let scope = scope.of_segment(identification);
-        let Datagram { start, header_bytes, payload, tail } = self.datagrams[index];
-        let headers = &self.own[start..start + header_bytes];
-        let own_tail = &self.own[tail.0..tail.1 - ICRC_BYTES];
-        let value = match payload {
-            None => icrc::compute_parts(&scope, headers, &[own_tail]),
-            Some(payload) => {
-                // SAFETY: registered memory of a device that is locked (`Gathered`), read here as the kernel will read it in
-                // a moment. The slice ends with this call. A program that changes the bytes meanwhile breaks the rules
-                // of verbs, and the worst that comes of it is a wrong ICRC.
-                let bytes = unsafe { std::slice::from_raw_parts(payload.memory, payload.bytes) };
-                icrc::compute_parts(&scope, headers, &[bytes, own_tail])
-            }
-        };
-        self.own[tail.1 - ICRC_BYTES..tail.1].copy_from_slice(&value.to_le_bytes());
+        let [headers, payload, tail] = self.pieces(index);
+        let covered_tail = &tail[..tail.len() - ICRC_BYTES];
+        let value = icrc::compute_parts(&scope.of_segment(identification), headers, &[payload, covered_tail]);
+        let end = self.datagrams[index].tail.1;
+        self.own[end - ICRC_BYTES..end].copy_from_slice(&value.to_le_bytes());
     }
 
     /// Send everything in one call. The batch stays as it is.
@@ -212,15 +215,9 @@ impl Batch {
 
     /// The first datagrams, as they have left: each with its identification, in up to three pieces.
     pub(super) fn for_each_sent(&self, count: usize, mut take: impl FnMut(u16, &[&[u8]])) {
-        for (index, datagram) in self.datagrams[..count].iter().enumerate() {
-            let Datagram { start, header_bytes, payload, tail } = *datagram;
-            let payload = match payload {
-                None => &[],
-                // SAFETY: as in `write_icrc`.
-                Some(payload) => unsafe { std::slice::from_raw_parts(payload.memory, payload.bytes) },
-            };
+        for index in 0..count {
             let identification = if self.is_sent_singly { 0 } else { index as u16 };
-            take(identification, &[&self.own[start..start + header_bytes], payload, &self.own[tail.0..tail.1]]);
+            take(identification, &self.pieces(index));
         }
     }
 
@@ -228,15 +225,7 @@ impl Batch {
     pub(super) fn copy_out(&mut self, first: usize, mut take: impl FnMut(Vec<u8>)) {
         for index in first..self.datagrams.len() {
             self.write_icrc(index, 0);
-            let Datagram { start, header_bytes, payload, tail } = self.datagrams[index];
-            let mut bytes = Vec::with_capacity(packet::MAX_HEADER_BYTES + self.segment_bytes);
-            bytes.extend_from_slice(&self.own[start..start + header_bytes]);
-            if let Some(payload) = payload {
-                // SAFETY: as in `write_icrc`.
-                bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(payload.memory, payload.bytes) });
-            }
-            bytes.extend_from_slice(&self.own[tail.0..tail.1]);
-            take(bytes);
+            take(self.pieces(index).concat());
         }
     }
 

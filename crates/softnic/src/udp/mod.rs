@@ -13,6 +13,7 @@ mod batch;
 mod capture;
 mod impaired;
 mod open;
+pub mod path;
 mod port;
 mod receive;
 mod socket;
@@ -28,8 +29,8 @@ use longhaul_verbs as verbs;
 use crate::driver::Driver;
 use crate::{Config, Device};
 
-/// RFC 863's port: never sent to, only asked the way to.
-const UDP_PORT_DISCARD: u16 = 9;
+/// To other hosts there is no congestion control yet: this rate unless the user gives one.
+pub const CAREFUL_BITS_PER_SECOND: u64 = 1_000_000_000;
 
 /// How a device uses UDP.
 #[derive(Clone, Debug)]
@@ -66,7 +67,7 @@ impl Default for UdpConfig {
             offload: true,
             receive_in_place: true,
             background: Background::Sleep,
-            off_host_rate_bits_per_second: Some(1_000_000_000),
+            off_host_rate_bits_per_second: Some(CAREFUL_BITS_PER_SECOND),
             impair: None,
             capture: None,
         }

@@ -7,13 +7,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use longhaul_verbs::Mtu;
-use longhaul_wire::{UDP_PORT_ROCE, ipv4, ipv6, packet, udp};
+use longhaul_wire::UDP_PORT_ROCE;
 use nix::libc;
 
 use super::capture::PortCapture;
 use super::impaired::Impaired;
+use super::path;
 use super::port::UdpPort;
-use super::socket::{Socket, interface_mtu};
+use super::socket::Socket;
 use super::{UdpConfig, UdpDevice, UdpPortChoice};
 use crate::Config;
 use crate::driver::Driver;
@@ -59,9 +60,9 @@ pub enum OpenError {
         /// Of this address.
         address: IpAddr,
         /// What its interface takes.
-        mtu_bytes: usize,
+        mtu_bytes: u32,
         /// What is needed.
-        needed_bytes: usize,
+        needed_bytes: u32,
     },
     /// The bad network makes no sense.
     #[error("the profile of the impairment cannot be used")]
@@ -102,17 +103,6 @@ impl fmt::Display for Warning {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}; {}", self.problem, self.remedy)
     }
-}
-
-/// The largest payload MTU whose packets fit into IP packets of this size.
-pub(super) fn largest_mtu(ip_mtu_bytes: usize, address: IpAddr) -> Option<Mtu> {
-    Mtu::largest_within(ip_mtu_bytes.checked_sub(overhead_bytes(address))? as u32)
-}
-
-/// All that a packet has around its payload, at most.
-fn overhead_bytes(address: IpAddr) -> usize {
-    let ip_bytes = if address.is_ipv4() { ipv4::HEADER_BYTES } else { ipv6::HEADER_BYTES };
-    ip_bytes + udp::HEADER_BYTES + packet::datagram_bytes(packet::MAX_HEADER_BYTES, 0)
 }
 
 pub(super) fn open(mut config: Config, udp: &UdpConfig) -> Result<UdpDevice, OpenError> {
@@ -180,7 +170,7 @@ pub(super) fn open(mut config: Config, udp: &UdpConfig) -> Result<UdpDevice, Ope
     // Whole batches: fifteen of the largest packets fill a call.
     config.turn_packets = config.turn_packets.max(60);
     config.pacing_burst = config.pacing_burst.max(PACING_BURST);
-    config.local_addresses = host_addresses();
+    config.local_addresses = path::host_addresses();
     // The peer's socket is taken to be like ours.
     config.peer_window_bytes.get_or_insert(receive_buffer_bytes as u64);
     if config.default_rate_bits_per_second.is_none() {
@@ -250,19 +240,20 @@ fn bind(address: IpAddr, port: u16) -> Result<Socket, OpenError> {
 
 /// What the interface of an address carries; `None` when it cannot be found out.
 fn mtu_at(address: IpAddr, warnings: &mut Vec<Warning>) -> Result<Option<Mtu>, OpenError> {
-    let Some((name, mtu_bytes)) = interface_of(address) else {
+    let Some((name, mtu_bytes)) = path::interface_of(address) else {
         warnings.push(Warning {
             problem: format!("the MTU of the interface with {address} cannot be found out"),
             remedy: "choose a path MTU that fits when connecting".into(),
         });
         return Ok(None);
     };
-    let Some(mtu) = largest_mtu(mtu_bytes, address) else {
-        let needed_bytes = overhead_bytes(address) + Mtu::Bytes256.byte_count() as usize;
+    let headers = path::header_bytes_max(address.is_ipv6());
+    let Some(mtu) = path::largest_mtu(mtu_bytes, address.is_ipv6()) else {
+        let needed_bytes = headers + Mtu::Bytes256.byte_count();
         return Err(OpenError::MtuTooSmall { address, mtu_bytes, needed_bytes });
     };
     if mtu < Mtu::Bytes4096 {
-        let wanted = overhead_bytes(address) + Mtu::Bytes4096.byte_count() as usize;
+        let wanted = headers + Mtu::Bytes4096.byte_count();
         warnings.push(Warning {
             problem: format!(
                 "interface {name} has an MTU of {mtu_bytes} bytes, so packets carry {} bytes instead of 4096",
@@ -275,33 +266,6 @@ fn mtu_at(address: IpAddr, warnings: &mut Vec<Warning>) -> Result<Option<Mtu>, O
         });
     }
     Ok(Some(mtu))
-}
-
-/// Name and MTU of the interface that has an address.
-fn interface_of(address: IpAddr) -> Option<(String, usize)> {
-    let interfaces = nix::ifaddrs::getifaddrs().ok()?;
-    for interface in interfaces {
-        let Some(found) = ip_of(&interface) else { continue };
-        // All of 127.0.0.0/8 is the loopback interface's.
-        let is_loopback = address.is_loopback() && found.is_loopback() && address.is_ipv4() == found.is_ipv4();
-        if found == address || is_loopback {
-            let mtu_bytes = interface_mtu(&interface.interface_name).ok()?;
-            return Some((interface.interface_name, mtu_bytes));
-        }
-    }
-    None
-}
-
-/// All addresses of this host.
-fn host_addresses() -> Vec<IpAddr> {
-    let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    interfaces.filter_map(|interface| ip_of(&interface)).collect()
-}
-
-fn ip_of(interface: &nix::ifaddrs::InterfaceAddress) -> Option<IpAddr> {
-    let storage = interface.address?;
-    let v4 = storage.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
-    v4.or_else(|| storage.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
 }
 
 /// The catch-up that pacing is allowed on real hosts, whose timers are coarse.

@@ -302,13 +302,11 @@ impl UdpPort {
     fn send_batch(&mut self) {
         let Some(way) = self.batch.way() else { return };
         self.step_bytes = self.step_bytes.saturating_sub(self.batch.bytes());
-        if !self.backlog.is_empty() {
+        let (left, result) = match self.backlog.is_empty() {
+            true => self.send_now(&way),
             // Nothing overtakes what the kernel has not taken yet.
-            self.batch.copy_out(0, |datagram| self.backlog.push_back((way, datagram)));
-            self.batch.clear();
-            return;
-        }
-        let (left, result) = self.send_now(&way);
+            false => (0, Err(io::ErrorKind::WouldBlock.into())),
+        };
         if let Some(capture) = &mut self.capture {
             self.batch
                 .for_each_sent(left, |identification, pieces| capture.sent(&way, identification, pieces, self.now));
@@ -317,7 +315,7 @@ impl UdpPort {
             Ok(()) => {}
             Err(error) if is_full(&error) => {
                 self.batch.copy_out(left, |datagram| self.backlog.push_back((way, datagram)));
-                self.retry_at = Some(self.now + RETRY_AFTER);
+                self.retry_at.get_or_insert(self.now + RETRY_AFTER);
             }
             Err(error) => {
                 let count = self.batch.len();
@@ -488,7 +486,7 @@ impl Troubles {
         let destination = route.destination;
         if error.raw_os_error() == Some(libc::EMSGSIZE) {
             if self.too_long.len() < TROUBLES_MAX && self.too_long.insert(destination) {
-                let path = super::socket::path_mtu(route.source, route.destination);
+                let path = super::path::route_mtu_bytes(route.source, route.destination);
                 let path_mtu = path.map_or_else(|_| "unknown".to_owned(), |bytes| format!("{bytes} bytes"));
                 tracing::warn!(
                     "packets of {datagram_bytes} bytes do not fit the path to {destination} any more (its MTU is {path_mtu}); \
@@ -502,7 +500,7 @@ impl Troubles {
 }
 
 fn is_full(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS))
+    error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
 /// What kernels answer when they, or the device below, cannot cut a call into datagrams.

@@ -63,24 +63,21 @@ impl Receiving {
     /// One call to the kernel. How many bytes came; `None` when nothing has arrived.
     pub(super) fn receive(&mut self, listener: &Socket, nic: &mut NicGuard<'_>, now: Instant) -> Option<usize> {
         let expected = if self.in_place { nic.expected_packets(SLOTS_MAX) } else { None };
-        self.point_parts_at(expected.as_ref());
+        let Some(expected) = expected else {
+            return self.receive_each(listener, |checks, from, datagram| checks.take(from, datagram, nic, now));
+        };
+        self.point_parts_at(&expected);
         // SAFETY: the parts are the own buffer, which is ours alone, and registered memory of a device that stays locked
         // until this function is done with it, in bytes that nobody may look at yet (`crate::in_place`).
         let arrival = arrived(unsafe { listener.receive(&mut self.parts) })?;
         let from = Origin { arrival: &arrival, local: listener.local() };
         self.checks.begins_batch = true;
-        match expected {
-            None => {
-                for datagram in cut(&self.buffer[..arrival.bytes], arrival.segment_bytes) {
-                    self.checks.take(&from, datagram, nic, now);
-                }
-            }
-            Some(expected) => self.take_expected(&expected, &from, nic, now),
-        }
+        self.take_expected(&expected, &from, nic, now);
         Some(arrival.bytes)
     }
 
-    /// One call to the kernel, nothing in place, each datagram handed to `each`. How many bytes came; `None` when nothing has arrived.
+    /// One call to the kernel, nothing in place, each datagram handed to `each`. How many bytes came; `None` when nothing has
+    /// arrived.
     pub(super) fn receive_each(
         &mut self,
         listener: &Socket,
@@ -100,13 +97,9 @@ impl Receiving {
         &mut self.checks
     }
 
-    /// Have the next call write to the own buffer only, or payloads to where they are expected.
-    fn point_parts_at(&mut self, expected: Option<&ExpectedPackets>) {
+    /// Have the next call write payloads to where they are expected, and the rest to the own buffer.
+    fn point_parts_at(&mut self, expected: &ExpectedPackets) {
         self.parts.clear();
-        let Some(expected) = expected else {
-            self.parts.push(part(self.buffer.as_mut_ptr(), CALL_BYTES_MAX));
-            return;
-        };
         let mut own = 0;
         for index in 0..expected.count {
             let payload = expected.payload(index);

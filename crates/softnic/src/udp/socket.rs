@@ -14,6 +14,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::libc::{self, c_int, c_void};
 
+/// RFC 863's port: never sent to, only asked the way to.
+const UDP_PORT_DISCARD: u16 = 9;
+
 /// A piece of memory, as `sendmsg` and `recvmsg` take it.
 pub(crate) type Part = libc::iovec;
 
@@ -269,21 +272,21 @@ impl AsFd for Socket {
     }
 }
 
-/// MTU of the path to `destination`, as far as the kernel knows it now.
-pub(crate) fn path_mtu(source: IpAddr, destination: IpAddr) -> io::Result<usize> {
+/// The largest IP packet that the route to a peer carries, as far as the kernel knows now.
+pub fn route_mtu_bytes(source: IpAddr, destination: IpAddr) -> io::Result<u32> {
     let socket = std::net::UdpSocket::bind((source, 0))?;
     // The one connected socket: nothing is ever sent on it.
-    socket.connect((destination, super::UDP_PORT_DISCARD))?;
+    socket.connect((destination, UDP_PORT_DISCARD))?;
     let option = match destination {
         IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
         IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
     };
     let socket = Socket { local: socket.local_addr()?, descriptor: socket.into() };
-    Ok(socket.get(option.0, option.1)?.max(0) as usize)
+    Ok(socket.get(option.0, option.1)?.max(0) as u32)
 }
 
 /// MTU of the interface with this name.
-pub(crate) fn interface_mtu(name: &str) -> io::Result<usize> {
+pub(crate) fn interface_mtu(name: &str) -> io::Result<u32> {
     let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     // SAFETY: all zeroes is a request without a name.
     let mut request: libc::ifreq = unsafe { zeroed() };
@@ -296,7 +299,7 @@ pub(crate) fn interface_mtu(name: &str) -> io::Result<usize> {
     // SAFETY: this request reads the name and writes the MTU into `request`.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) })?;
     // SAFETY: the kernel has just written that field of the union.
-    Ok(unsafe { request.ifr_ifru.ifru_mtu }.max(0) as usize)
+    Ok(unsafe { request.ifr_ifru.ifru_mtu }.max(0) as u32)
 }
 
 fn check(result: c_int) -> io::Result<c_int> {

@@ -12,7 +12,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use super::end::{Buffers, Measurement, SharedBuffer, StopSign};
 use super::orders::{Contact, Outcome, Role, Settings};
-use crate::perf::processor;
+use super::stopwatch::{READ_PATIENCE, ReceiverWatch, SenderWatch, is_nothing_there};
 use crate::perf::stop::Stop;
 
 /// The headers around a RoCE packet's payload that are UDP payload: BTH before it, ICRC behind it.
@@ -23,8 +23,6 @@ const CALL_BYTES_MAX: usize = 65_507;
 const CALL_SEGMENTS_MAX: usize = 64;
 /// Bytes of a datagram of the ping-pong: a RoCE packet with 2 bytes of payload, padded to 4.
 const PING_BYTES: usize = HEADER_BYTES + 4;
-/// How long a receiver waits for a datagram before it looks whether it is to stop.
-const READ_PATIENCE: Duration = Duration::from_millis(5);
 /// A ping that has not come back after this long was lost.
 const PING_PATIENCE: Duration = Duration::from_millis(20);
 
@@ -90,10 +88,9 @@ impl Measurement for Sender {
 
     fn run(&mut self, duration: Duration, _stop: &StopSign) -> Result<Outcome, Stop> {
         let buffer = self.buffer.borrow();
-        let used = processor::time_used();
-        let begin = Instant::now();
+        let watch = SenderWatch::start();
         let mut calls = 0;
-        while begin.elapsed() < duration {
+        while watch.elapsed() < duration {
             if self.at + self.call_bytes > buffer.len() {
                 self.at = 0;
             }
@@ -105,13 +102,7 @@ impl Measurement for Sender {
             self.at += self.call_bytes;
         }
         let packets = calls * (self.call_bytes / self.segment_bytes) as u64;
-        Ok(Outcome {
-            payload_bytes: packets * (self.segment_bytes - HEADER_BYTES) as u64,
-            packets,
-            nanoseconds: begin.elapsed().as_nanos() as u64,
-            processor_nanoseconds: (processor::time_used() - used).as_nanos() as u64,
-            ..Outcome::default()
-        })
+        Ok(watch.outcome(packets * (self.segment_bytes - HEADER_BYTES) as u64, packets))
     }
 }
 
@@ -135,27 +126,15 @@ impl Measurement for Receiver {
 
     fn run(&mut self, _duration: Duration, stop: &StopSign) -> Result<Outcome, Stop> {
         let mut buffer = self.buffer.borrow_mut();
-        let mut outcome = Outcome::default();
-        let mut first = None;
-        let mut last = Instant::now();
-        let mut used = processor::time_used();
+        let mut watch = ReceiverWatch::new();
         loop {
             if self.at + CALL_BYTES_MAX > buffer.len() {
                 self.at = 0;
             }
             match self.socket.recv(&mut buffer[self.at..self.at + CALL_BYTES_MAX]) {
                 Ok(byte_count) => {
-                    // The clock starts when the first bytes are here.
-                    last = Instant::now();
                     let packets = byte_count.div_ceil(self.segment_bytes);
-                    let payload_bytes = (byte_count - packets * HEADER_BYTES) as u64;
-                    if first.is_none() {
-                        (first, used) = (Some(last), processor::time_used());
-                        outcome.early_bytes = payload_bytes;
-                        continue;
-                    }
-                    outcome.packets += packets as u64;
-                    outcome.payload_bytes += payload_bytes;
+                    watch.arrived((byte_count - packets * HEADER_BYTES) as u64, packets as u64);
                     self.at += byte_count;
                 }
                 Err(error) if is_nothing_there(&error) => {
@@ -166,14 +145,8 @@ impl Measurement for Receiver {
                 Err(error) => return Err(Stop::failed("cannot receive a datagram", error)),
             }
         }
-        outcome.nanoseconds = first.map_or(0, |first| last.duration_since(first).as_nanos() as u64);
-        outcome.processor_nanoseconds = (processor::time_used() - used).as_nanos() as u64;
-        Ok(outcome)
+        Ok(watch.outcome())
     }
-}
-
-fn is_nothing_there(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
 /// Either half of a ping-pong in which both ends look for datagrams without ever sleeping.

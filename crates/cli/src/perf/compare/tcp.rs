@@ -2,16 +2,13 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::MESSAGE_BYTES;
 use super::end::{Buffers, Measurement, SharedBuffer, StopSign};
 use super::orders::{Contact, Outcome, Role, Settings};
-use crate::perf::processor;
+use super::stopwatch::{READ_PATIENCE, ReceiverWatch, SenderWatch, is_nothing_there};
 use crate::perf::stop::Stop;
-
-/// How long a receiver waits for bytes before it looks whether it is to stop.
-const READ_PATIENCE: Duration = Duration::from_millis(5);
 
 /// Sender or receiver of a stream.
 pub(super) fn prepare(settings: &Settings, buffers: &mut Buffers) -> Result<Box<dyn Measurement>, Stop> {
@@ -49,10 +46,9 @@ impl Measurement for Sender {
     fn run(&mut self, duration: Duration, _stop: &StopSign) -> Result<Outcome, Stop> {
         let stream = self.stream.as_mut().ok_or_else(|| Stop::Failed("TCP is not connected".to_owned()))?;
         let buffer = self.buffer.borrow();
-        let used = processor::time_used();
-        let begin = Instant::now();
+        let watch = SenderWatch::start();
         let mut payload_bytes = 0;
-        while begin.elapsed() < duration {
+        while watch.elapsed() < duration {
             if self.rest == 0 {
                 self.rest = MESSAGE_BYTES;
                 if self.at + MESSAGE_BYTES > buffer.len() {
@@ -69,12 +65,7 @@ impl Measurement for Sender {
                 Err(error) => return Err(Stop::failed("cannot send by TCP", error)),
             }
         }
-        Ok(Outcome {
-            payload_bytes,
-            nanoseconds: begin.elapsed().as_nanos() as u64,
-            processor_nanoseconds: (processor::time_used() - used).as_nanos() as u64,
-            ..Outcome::default()
-        })
+        Ok(watch.outcome(payload_bytes, 0))
     }
 }
 
@@ -102,10 +93,7 @@ impl Measurement for Receiver {
     fn run(&mut self, _duration: Duration, stop: &StopSign) -> Result<Outcome, Stop> {
         let stream = self.stream.as_mut().ok_or_else(|| Stop::Failed("TCP is not connected".to_owned()))?;
         let mut buffer = self.buffer.borrow_mut();
-        let mut outcome = Outcome::default();
-        let mut first = None;
-        let mut last = Instant::now();
-        let mut used = processor::time_used();
+        let mut watch = ReceiverWatch::new();
         loop {
             if self.at + MESSAGE_BYTES > buffer.len() {
                 self.at = 0;
@@ -113,19 +101,10 @@ impl Measurement for Receiver {
             match stream.read(&mut buffer[self.at..self.at + MESSAGE_BYTES]) {
                 Ok(0) => return Err(Stop::Failed("the sender has closed the TCP connection".to_owned())),
                 Ok(byte_count) => {
-                    last = Instant::now();
-                    if first.is_none() {
-                        // The clock starts when the first bytes are here.
-                        (first, used) = (Some(last), processor::time_used());
-                        outcome.early_bytes = byte_count as u64;
-                        continue;
-                    }
-                    outcome.payload_bytes += byte_count as u64;
+                    watch.arrived(byte_count as u64, 0);
                     self.at += byte_count;
                 }
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) =>
-                {
+                Err(error) if is_nothing_there(&error) => {
                     if stop.is_up() {
                         break;
                     }
@@ -133,8 +112,6 @@ impl Measurement for Receiver {
                 Err(error) => return Err(Stop::failed("cannot receive by TCP", error)),
             }
         }
-        outcome.nanoseconds = first.map_or(0, |first| last.duration_since(first).as_nanos() as u64);
-        outcome.processor_nanoseconds = (processor::time_used() - used).as_nanos() as u64;
-        Ok(outcome)
+        Ok(watch.outcome())
     }
 }
