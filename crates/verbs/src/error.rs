@@ -80,6 +80,23 @@ pub enum RegisterError {
         /// Bytes.
         length: u64,
     },
+    /// An argument does not fit.
+    #[error("{what}: expected {expected}")]
+    InvalidArgument {
+        /// Which.
+        what: &'static str,
+        /// What would have fitted.
+        expected: &'static str,
+    },
+    /// The region belongs to another device or protection domain.
+    #[error("the {what} belongs to another device or protection domain")]
+    ForeignObject {
+        /// Which.
+        what: &'static str,
+    },
+    /// It has been deregistered.
+    #[error("it has been deregistered already")]
+    Gone,
     /// The operating system or the driver refused; often the limit of locked memory (`ulimit -l`).
     #[error("the system refused; is the limit of locked memory (ulimit -l) large enough?")]
     System(#[from] io::Error),

@@ -50,10 +50,10 @@ pub use error::{
 pub use event::{AsyncEvent, AsyncEventKind, EventSource};
 pub use request::{
     DatagramDestination, ReceiveRequest, RemoteMemory, ScatterGatherEntry, SendFlags, SendOperation, SendRequest,
-    WindowBinding, WindowRequest, WindowType, WriteBurst,
+    SlotBinding, WindowBinding, WindowRequest, WindowType, WriteBurst,
 };
 pub use safe::{
-    AddressHandle, CompletionChannel, CompletionQueue, Device, MemoryRegion, MemoryWindow, ProtectionDomain, QueuePair,
-    QueuePairOptions, SharedReceiveQueue,
+    AddressHandle, CompletionChannel, CompletionQueue, Device, MemoryRegion, MemoryWindow, NullRegion,
+    ProtectionDomain, QueuePair, QueuePairOptions, SharedReceiveQueue, SlottedRegion,
 };
 pub use state::{QueuePairState, TRANSITIONS, Transition, TransitionError, check_transition, find_transition};

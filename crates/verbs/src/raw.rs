@@ -22,8 +22,8 @@ use crate::{
     Access, AsyncEvent, Capabilities, Counter, CreateError, DestroyError, DeviceAttributes, EventError, Gid, GidEntry,
     ModifyError, MulticastError, NotSupported, PathAttributes, PollError, PortAttributes, PostError, PostErrorKind,
     QueryError, QueuePairAttributes, QueuePairLimits, QueuePairNumber, QueuePairState, ReceiveRequest, RegisterError,
-    SendFlags, SendRequest, SharedReceiveQueueAttributes, SharedReceiveQueueChange, Transport, WindowBinding,
-    WindowType, WorkCompletion, WriteBurst,
+    SendFlags, SendRequest, SharedReceiveQueueAttributes, SharedReceiveQueueChange, SlotBinding, Transport,
+    WindowBinding, WindowType, WorkCompletion, WriteBurst,
 };
 
 const fn unsupported(capability: Capabilities) -> NotSupported {
@@ -123,6 +123,17 @@ pub trait ProtectionDomain: Any + Send + Sync {
         Err(unsupported(Capabilities::NULL_REGION).into())
     }
 
+    /// A key over `slots` slots of `slot_bytes` bytes each, all of them bound to nothing. Peers may do through it what `access`
+    /// says, as far as the region behind a slot allows it too.
+    fn allocate_slotted_region(
+        &self,
+        _slots: u32,
+        _slot_bytes: u64,
+        _access: Access,
+    ) -> Result<Arc<dyn SlottedRegion>, RegisterError> {
+        Err(unsupported(Capabilities::SLOTTED_REGION).into())
+    }
+
     /// A memory window, not yet bound (`ibv_alloc_mw`).
     fn allocate_memory_window(&self, window_type: WindowType) -> Result<Arc<dyn MemoryWindow>, CreateError> {
         let capability = match window_type {
@@ -190,6 +201,26 @@ pub trait MemoryRegion: Any + Send + Sync {
     }
     /// Revoke the keys (`ibv_dereg_mr`). When this returns `Ok`, the device does not touch the memory any more and
     /// no access to it is in flight.
+    fn deregister(&self) -> Result<(), DestroyError>;
+}
+
+/// One key over many messages: SDR's indirect root key. (Vendors have it as an indirect memory key; libibverbs has no call for it.)
+///
+/// Addresses count from zero, and slot `i` is `[i · slot_bytes, (i + 1) · slot_bytes)`. Each slot is bound to a part of a region
+/// or to nothing; like a null region, a slot bound to nothing takes writes and keeps nothing, and reads as zeros. Bindings
+/// change at any time, also while packets arrive.
+pub trait SlottedRegion: Any + Send + Sync {
+    /// The key for peers. Work requests of this process cannot use it.
+    fn remote_key(&self) -> u32;
+    /// Slots.
+    fn slots(&self) -> u32;
+    /// Bytes of a slot.
+    fn slot_bytes(&self) -> u64;
+    /// Bind a slot to the first bytes of a part of a region, or to nothing. When this returns, no byte is written through the
+    /// slot to what it was bound to before, and none is on its way. An access beyond the part, or to a region that has been
+    /// deregistered since, is refused like one outside a region.
+    fn bind_slot(&self, slot: u32, to: Option<SlotBinding<'_>>) -> Result<(), RegisterError>;
+    /// Revoke the key. The same promise as with [`MemoryRegion::deregister`].
     fn deregister(&self) -> Result<(), DestroyError>;
 }
 

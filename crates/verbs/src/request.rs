@@ -222,6 +222,17 @@ pub struct WindowBinding<'a> {
     pub access: Access,
 }
 
+/// What a slot of a [`raw::SlottedRegion`] is bound to: the first `length` bytes of the slot are those from `address` on.
+#[derive(Clone, Copy)]
+pub struct SlotBinding<'a> {
+    /// The region, of the same protection domain.
+    pub region: &'a dyn raw::MemoryRegion,
+    /// First byte, as work requests name it.
+    pub address: u64,
+    /// Bytes, at most those of a slot.
+    pub length: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

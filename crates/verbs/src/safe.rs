@@ -2,18 +2,21 @@
 //! them is safe.
 #![allow(unsafe_code, reason = "this file is where the raw layer is made safe")]
 
-use std::ops::Range;
+mod memory;
+
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::raw;
 use crate::{
-    Access, AsyncEvent, Counter, CreateError, DatagramDestination, DestroyError, DeviceAttributes, EventError, Gid,
-    GidEntry, ModifyError, MulticastError, PathAttributes, PollError, PortAttributes, PostError, PostErrorKind,
-    QueryError, QueuePairAttributes, QueuePairLimits, QueuePairNumber, QueuePairState, ReceiveRequest, RegisterError,
-    RemoteMemory, ScatterGatherEntry, SendFlags, SendRequest, SharedReceiveQueueAttributes, Transport, WindowType,
-    WorkCompletion, WriteBurst,
+    AsyncEvent, Counter, CreateError, DatagramDestination, DestroyError, DeviceAttributes, EventError, Gid, GidEntry,
+    ModifyError, MulticastError, PathAttributes, PollError, PortAttributes, PostError, PostErrorKind, QueryError,
+    QueuePairAttributes, QueuePairLimits, QueuePairNumber, QueuePairState, ReceiveRequest, ScatterGatherEntry,
+    SendFlags, SendRequest, SharedReceiveQueueAttributes, SharedReceiveQueueChange, Transport, WorkCompletion,
+    WriteBurst,
 };
+
+pub use memory::{MemoryRegion, MemoryWindow, NullRegion, SlottedRegion};
 
 /// An open device.
 #[derive(Clone)]
@@ -117,35 +120,6 @@ impl ProtectionDomain {
         &self.device
     }
 
-    /// Register a buffer; it belongs to the region until [`MemoryRegion::into_buffer`].
-    pub fn register(&self, buffer: Vec<u8>, access: Access) -> Result<MemoryRegion, RegisterError> {
-        let buffer = buffer.into_boxed_slice();
-        let length = buffer.len();
-        // From here on the bytes are reached through this pointer only; no `&` or `&mut` to them exists.
-        let memory = Box::into_raw(buffer).cast::<u8>();
-        let first_address = if access.contains(Access::ZERO_BASED) { 0 } else { memory as u64 };
-        // SAFETY: `memory` was just taken from a box and is freed only after deregistration (`MemoryRegion::drop`,
-        // `into_buffer`); accesses from this side are copies through the pointer.
-        match unsafe { self.raw.register_memory(memory, length, first_address, access) } {
-            Ok(raw) => Ok(MemoryRegion { inner: Some(OwnedRegion { raw, memory, length }), domain: self.clone() }),
-            Err(error) => {
-                // SAFETY: the pointer and length are those of the box above, and nothing was registered.
-                drop(unsafe { into_box(memory, length) });
-                Err(error)
-            }
-        }
-    }
-
-    /// Register `length` zero bytes.
-    pub fn register_zeroed(&self, length: usize, access: Access) -> Result<MemoryRegion, RegisterError> {
-        self.register(vec![0; length], access)
-    }
-
-    /// A memory window, not yet bound.
-    pub fn allocate_memory_window(&self, window_type: WindowType) -> Result<MemoryWindow, CreateError> {
-        Ok(MemoryWindow { raw: self.raw.allocate_memory_window(window_type)?, _domain: self.clone() })
-    }
-
     /// A shared receive queue.
     pub fn create_shared_receive_queue(
         &self,
@@ -193,170 +167,6 @@ pub struct QueuePairOptions {
     pub signal_all: bool,
     /// Receives come from here instead of its own queue.
     pub shared_receive_queue: Option<SharedReceiveQueue>,
-}
-
-/// Registered memory that owns its bytes.
-///
-/// While it is registered a device (or a peer, through it) may change the bytes at any moment, so there is no slice
-/// of them: they are copied in and out. A copy that overlaps a change may see part of it. (In Rust's memory model two threads
-/// that copy the same bytes at the same time race, and the language has no copy yet that may; on the machines that devices
-/// run on the bytes are old or new. A program that waits for the completion, as it must to know what it has, never races.)
-pub struct MemoryRegion {
-    /// `None` only while being taken apart.
-    inner: Option<OwnedRegion>,
-    domain: ProtectionDomain,
-}
-
-struct OwnedRegion {
-    raw: Arc<dyn raw::MemoryRegion>,
-    memory: *mut u8,
-    length: usize,
-}
-
-// SAFETY: the pointer is to memory that the region owns; it is only used for copies, as by the device's own threads.
-unsafe impl Send for MemoryRegion {}
-// SAFETY: as above; concurrent copies are those that the type's documentation speaks of.
-unsafe impl Sync for MemoryRegion {}
-
-/// # Safety
-///
-/// `memory` and `length` must be those of a `Box<[u8]>` that was turned into a pointer, and nobody else may use them.
-unsafe fn into_box(memory: *mut u8, length: usize) -> Box<[u8]> {
-    // SAFETY: the caller's promise.
-    unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(memory, length)) }
-}
-
-/// Have the device let go of a region. That somebody has done so through the raw object is as good.
-fn revoke(region: &dyn raw::MemoryRegion) -> Result<(), DestroyError> {
-    match region.deregister() {
-        Err(DestroyError::Gone) => Ok(()),
-        result => result,
-    }
-}
-
-impl MemoryRegion {
-    fn owned(&self) -> &OwnedRegion {
-        // Only `into_buffer` and `drop` take it, and both consume the region.
-        self.inner.as_ref().expect("a region in use has its memory")
-    }
-
-    /// The raw object.
-    pub fn raw(&self) -> &Arc<dyn raw::MemoryRegion> {
-        &self.owned().raw
-    }
-
-    /// Its protection domain.
-    pub fn domain(&self) -> &ProtectionDomain {
-        &self.domain
-    }
-
-    /// The key for this process's work requests.
-    pub fn local_key(&self) -> u32 {
-        self.owned().raw.local_key()
-    }
-
-    /// The key for peers.
-    pub fn remote_key(&self) -> u32 {
-        self.owned().raw.remote_key()
-    }
-
-    /// The first byte's address, as work requests and peers name it.
-    pub fn address(&self) -> u64 {
-        self.owned().raw.address()
-    }
-
-    /// Bytes.
-    pub fn len(&self) -> usize {
-        self.owned().length
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// An entry for a work request. Panics when the range is not inside the region.
-    pub fn entry(&self, range: Range<usize>) -> ScatterGatherEntry {
-        self.check(range.start, range.end - range.start);
-        ScatterGatherEntry {
-            address: self.address() + range.start as u64,
-            length: u32::try_from(range.end - range.start).expect("an entry is shorter than 4 GiB"),
-            local_key: self.local_key(),
-        }
-    }
-
-    /// The place at `offset`, for a peer. Not checked: peers may be told anything.
-    pub fn remote(&self, offset: u64) -> RemoteMemory {
-        RemoteMemory { address: self.address().wrapping_add(offset), key: self.remote_key() }
-    }
-
-    /// Copy bytes into the region. Panics when they do not fit.
-    pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
-        self.check(offset, bytes.len());
-        // SAFETY: the range was checked, the memory is alive as long as `self`, and `bytes` is not part of it
-        // because no slice of it exists. The device may write there meanwhile: the bytes are plain data, and which
-        // of the two wins is up to the program, as with every RDMA device.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.owned().memory.add(offset), bytes.len()) }
-    }
-
-    /// Copy bytes out of the region. Panics when the range is not inside it.
-    pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
-        self.check(offset, bytes.len());
-        // SAFETY: as in `copy_in`, in the other direction.
-        unsafe { std::ptr::copy_nonoverlapping(self.owned().memory.add(offset), bytes.as_mut_ptr(), bytes.len()) }
-    }
-
-    /// A copy of a range of the region.
-    pub fn to_vec(&self, range: Range<usize>) -> Vec<u8> {
-        let mut bytes = vec![0; range.end - range.start];
-        self.copy_out(range.start, &mut bytes);
-        bytes
-    }
-
-    /// Revoke the keys and take the bytes back. When the device cannot revoke them the bytes are leaked, because it
-    /// may still write there.
-    pub fn into_buffer(mut self) -> Result<Vec<u8>, DestroyError> {
-        let OwnedRegion { raw, memory, length } = self.inner.take().expect("taken only here and in drop");
-        revoke(&*raw)?;
-        // SAFETY: pointer and length are the box's (`register`), and the device has confirmed that it is done.
-        Ok(unsafe { into_box(memory, length) }.into_vec())
-    }
-
-    fn check(&self, offset: usize, length: usize) {
-        let end = offset.checked_add(length).expect("offset plus length does not wrap");
-        assert!(end <= self.len(), "bytes {offset}..{end} are not inside a region of {} bytes", self.len());
-    }
-}
-
-impl Drop for MemoryRegion {
-    fn drop(&mut self) {
-        let Some(OwnedRegion { raw, memory, length }) = self.inner.take() else {
-            return;
-        };
-        if revoke(&*raw).is_ok() {
-            // SAFETY: as in `into_buffer`. If the device could not revoke the key, the bytes are leaked on purpose.
-            drop(unsafe { into_box(memory, length) });
-        }
-    }
-}
-
-/// A key for a part of a region.
-#[derive(Clone)]
-pub struct MemoryWindow {
-    raw: Arc<dyn raw::MemoryWindow>,
-    _domain: ProtectionDomain,
-}
-
-impl MemoryWindow {
-    /// The raw object, for binding.
-    pub fn raw(&self) -> &Arc<dyn raw::MemoryWindow> {
-        &self.raw
-    }
-
-    /// The key for peers.
-    pub fn remote_key(&self) -> u32 {
-        self.raw.remote_key()
-    }
 }
 
 /// Where events of completion queues arrive.
@@ -420,6 +230,11 @@ impl CompletionQueue {
     pub fn resize(&self, entries: u32) -> Result<(), CreateError> {
         self.raw.resize(entries)
     }
+
+    /// Raise an event only after `count` completions or `period_us` microseconds after the first of them.
+    pub fn moderate(&self, count: u16, period_us: u16) -> Result<(), ModifyError> {
+        self.raw.moderate(count, period_us)
+    }
 }
 
 /// Receives for many queue pairs.
@@ -433,6 +248,21 @@ impl SharedReceiveQueue {
     /// The raw object.
     pub fn raw(&self) -> &Arc<dyn raw::SharedReceiveQueue> {
         &self.raw
+    }
+
+    /// Names it in asynchronous events.
+    pub fn handle(&self) -> u32 {
+        self.raw.handle()
+    }
+
+    /// Change its limit or size.
+    pub fn modify(&self, change: SharedReceiveQueueChange) -> Result<(), ModifyError> {
+        self.raw.modify(change)
+    }
+
+    /// Its sizes.
+    pub fn query(&self) -> Result<SharedReceiveQueueAttributes, QueryError> {
+        self.raw.query()
     }
 
     /// Post receives, in order.
