@@ -22,6 +22,7 @@ use crate::rc_requester::ReliableRequester;
 use crate::requester::Requester;
 use crate::resources::Resources;
 use crate::responder::Responder;
+use crate::shared_receive::SharedReceiveQueueKey;
 use crate::timer::Scheduled;
 use crate::work::{ReceiveWork, SendWork};
 
@@ -32,6 +33,8 @@ pub(crate) struct Identity {
     pub(crate) domain: DomainId,
     pub(crate) send_completions: CompletionQueueKey,
     pub(crate) receive_completions: CompletionQueueKey,
+    /// Where its receives come from, if not from its own queue.
+    pub(crate) shared_receive: Option<SharedReceiveQueueKey>,
     pub(crate) limits: QueuePairLimits,
     pub(crate) signal_all: bool,
 }

@@ -1,14 +1,17 @@
 //! What all queue pairs of a device share, apart from the wire.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use longhaul_time::Instant;
 use longhaul_verbs::{
-    AsyncEvent, AsyncEventKind, CompletionFlags, CompletionOperation, CompletionStatus, EventSource, QueuePairNumber,
-    WorkCompletion,
+    AsyncEvent, AsyncEventKind, CompletionFlags, CompletionOperation, CompletionStatus, EventSource, LinkState,
+    QueuePairNumber, WorkCompletion,
 };
 use slotmap::SlotMap;
 
 use crate::Config;
-use crate::completion::{ChannelKey, CompletionQueue, CompletionQueueKey, Pushed, Waiting};
+use crate::completion::{ChannelKey, CompletionQueue, CompletionQueueKey, Moderation, Pushed, Waiting};
 use crate::counters::Counters;
 use crate::memory::MemoryTable;
 use crate::shared_receive::{SharedReceiveQueue, SharedReceiveQueueKey};
@@ -23,7 +26,11 @@ pub(crate) struct Resources {
     pub(crate) shared_receive_queues: SlotMap<SharedReceiveQueueKey, SharedReceiveQueue>,
     /// Completion queues that have something, with their tokens, per channel. Bounded: a queue is in there once per arming.
     pub(crate) channels: SlotMap<ChannelKey, Waiting<(CompletionQueueKey, u64)>>,
+    /// Events that moderation holds back, and until when.
+    held_events: BTreeSet<(Instant, CompletionQueueKey)>,
+    has_new_deadline: bool,
     pub(crate) events: Waiting<AsyncEvent>,
+    pub(crate) link_state: LinkState,
     /// Completions so far.
     pub(crate) completion_count: u64,
     pub(crate) counters: Counters,
@@ -38,7 +45,10 @@ impl Resources {
             completion_queues: SlotMap::with_key(),
             shared_receive_queues: SlotMap::with_key(),
             channels: SlotMap::with_key(),
+            held_events: BTreeSet::new(),
+            has_new_deadline: false,
             events: Waiting::new(None),
+            link_state: LinkState::Active,
             completion_count: 0,
             counters: Counters::default(),
         }
@@ -65,6 +75,10 @@ impl Resources {
     /// look at what they tell of.
     pub(crate) fn abandon_completion_queue(&mut self, key: CompletionQueueKey) {
         let Some(queue) = self.completion_queues.get_mut(key) else { return };
+        if let Some(until) = queue.held_until() {
+            self.held_events.remove(&(until, key));
+            queue.take_event();
+        }
         if let Some(channel) = queue.detach_channel()
             && let Some(events) = self.channels.get_mut(channel)
         {
@@ -77,8 +91,8 @@ impl Resources {
         }
     }
 
-    /// Put a completion into its queue, and raise the events that follow.
-    pub(crate) fn complete(&mut self, into: CompletionQueueKey, completion: WorkCompletion, solicited: bool) {
+    /// Put a completion into its queue, and raise the events that follow. `false` when there was no room and it is lost.
+    pub(crate) fn complete(&mut self, into: CompletionQueueKey, completion: WorkCompletion, solicited: bool) -> bool {
         match completion.status {
             CompletionStatus::Success => {}
             CompletionStatus::FlushedError => self.counters.cqe_flush_error += 1,
@@ -87,14 +101,22 @@ impl Resources {
         self.completion_count += 1;
         // Queue pairs keep their completion queues alive.
         let Some(queue) = self.completion_queues.get_mut(into) else {
-            return;
+            return true;
         };
-        match queue.push(completion, solicited) {
+        let held_until = queue.held_until();
+        match queue.push(completion, solicited, self.now) {
             Pushed::Quietly => {}
             Pushed::Event(channel, token) => {
+                if let Some(until) = held_until {
+                    self.held_events.remove(&(until, into));
+                }
                 if let Some(tokens) = self.channels.get_mut(channel) {
                     tokens.push((into, token));
                 }
+            }
+            Pushed::Held(until) => {
+                self.held_events.insert((until, into));
+                self.has_new_deadline = true;
             }
             Pushed::Overrun { first } => {
                 self.counters.cq_overrun += 1;
@@ -102,8 +124,10 @@ impl Resources {
                     let source = EventSource::CompletionQueue(handle_of(into));
                     self.raise(AsyncEvent { kind: AsyncEventKind::CompletionQueueError, source });
                 }
+                return false;
             }
         }
+        true
     }
 
     /// Completes a request in error.
@@ -131,13 +155,61 @@ impl Resources {
         self.raise(AsyncEvent { kind, source });
     }
 
+    /// Have a completion queue raise its events only after `count` completions, or `period` after the first since it was armed.
+    /// With either of them 0, events come at once. `false` when there is no such queue.
+    pub(crate) fn moderate(&mut self, key: CompletionQueueKey, count: u16, period: Duration) -> bool {
+        let Some(queue) = self.completion_queues.get_mut(key) else { return false };
+        let is_off = count == 0 || period.is_zero();
+        queue.moderate((!is_off).then_some(Moderation { count, period }));
+        // What the old setting held back is not held any longer.
+        if queue.held_until().is_some() {
+            self.raise_held_event(key);
+        }
+        true
+    }
+
     /// When an event is due that moderation holds back.
     pub(crate) fn moderation_deadline(&self) -> Option<Instant> {
-        None
+        self.held_events.first().map(|(until, _)| *until)
     }
 
     /// Raise the events that moderation has held back until now.
-    pub(crate) fn handle_moderation(&mut self, _now: Instant) {}
+    pub(crate) fn handle_moderation(&mut self, now: Instant) {
+        while let Some(&(until, key)) = self.held_events.first()
+            && until <= now
+        {
+            self.raise_held_event(key);
+        }
+    }
+
+    fn raise_held_event(&mut self, key: CompletionQueueKey) {
+        let Some(queue) = self.completion_queues.get_mut(key) else { return };
+        if let Some(until) = queue.held_until() {
+            self.held_events.remove(&(until, key));
+        }
+        if let Some((channel, token)) = queue.take_event()
+            && let Some(tokens) = self.channels.get_mut(channel)
+        {
+            tokens.push((key, token));
+        }
+    }
+
+    /// Whether a deadline of its own has been added since this was asked last: whoever drives the device may have to come
+    /// back earlier.
+    pub(crate) fn take_new_deadline(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_deadline)
+    }
+
+    /// The port's link has come up or gone down. Nothing else in the device changes.
+    pub(crate) fn set_link_state(&mut self, state: LinkState) {
+        let before = std::mem::replace(&mut self.link_state, state);
+        let kind = match (before == LinkState::Active, state == LinkState::Active) {
+            (true, false) => AsyncEventKind::PortError,
+            (false, true) => AsyncEventKind::PortActive,
+            _ => return,
+        };
+        self.raise(AsyncEvent { kind, source: EventSource::Port(1) });
+    }
 
     pub(crate) fn raise(&mut self, event: AsyncEvent) {
         if self.events.len() >= self.config.events_max {

@@ -5,12 +5,14 @@
 
 use std::collections::VecDeque;
 
-use longhaul_verbs::{AsyncEvent, AsyncEventKind, EventSource, SharedReceiveQueueAttributes};
+use longhaul_verbs::{
+    AsyncEvent, AsyncEventKind, EventSource, ModifyError, PostError, PostErrorKind, ReceiveRequest,
+    SharedReceiveQueueAttributes, SharedReceiveQueueChange,
+};
 use slotmap::{Key, new_key_type};
 
-use crate::memory::DomainId;
 use crate::resources::Resources;
-use crate::work::ReceiveWork;
+use crate::work::{Entries, ReceiveWork};
 
 new_key_type! {
     /// A shared receive queue of one device.
@@ -27,7 +29,6 @@ impl SharedReceiveQueueKey {
 
 /// A shared receive queue.
 pub(crate) struct SharedReceiveQueue {
-    pub(crate) domain: DomainId,
     receives: VecDeque<ReceiveWork>,
     /// `limit` is 0 when no event is wanted, and becomes 0 when it has been raised.
     attributes: SharedReceiveQueueAttributes,
@@ -38,21 +39,12 @@ pub(crate) struct SharedReceiveQueue {
 }
 
 impl SharedReceiveQueue {
-    pub(crate) fn new(domain: DomainId, attributes: SharedReceiveQueueAttributes) -> Self {
-        SharedReceiveQueue { domain, receives: VecDeque::new(), attributes, users: 0, is_abandoned: false }
+    pub(crate) fn new(attributes: SharedReceiveQueueAttributes) -> Self {
+        SharedReceiveQueue { receives: VecDeque::new(), attributes, users: 0, is_abandoned: false }
     }
 
     pub(crate) fn attributes(&self) -> SharedReceiveQueueAttributes {
         self.attributes
-    }
-
-    /// `false` when it is full.
-    pub(crate) fn post(&mut self, work: ReceiveWork) -> bool {
-        let has_room = self.receives.len() < self.attributes.requests as usize;
-        if has_room {
-            self.receives.push_back(work);
-        }
-        has_room
     }
 
     /// Whether fewer receives are left than the program wants to be told of. Says so once.
@@ -77,6 +69,55 @@ impl Resources {
     /// Whether a shared queue has a receive.
     pub(crate) fn has_shared_receive(&self, key: SharedReceiveQueueKey) -> bool {
         self.shared_receive_queues.get(key).is_some_and(|queue| !queue.receives.is_empty())
+    }
+
+    /// Post receives, in order.
+    pub(crate) fn post_shared_receive(
+        &mut self,
+        key: SharedReceiveQueueKey,
+        requests: &[ReceiveRequest<'_>],
+    ) -> Result<(), PostError> {
+        let Some(queue) = self.shared_receive_queues.get_mut(key) else {
+            return Err(PostErrorKind::Gone.at(0));
+        };
+        let SharedReceiveQueueAttributes { requests: depth, entries: most, .. } = queue.attributes;
+        for (index, request) in requests.iter().enumerate() {
+            if queue.receives.len() >= depth as usize {
+                return Err(PostErrorKind::QueueFull { depth }.at(index));
+            }
+            if request.local.len() > most as usize {
+                return Err(PostErrorKind::TooManyEntries { entries: request.local.len(), most }.at(index));
+            }
+            queue.receives.push_back(ReceiveWork { id: request.id, entries: Entries::new(request.local) });
+        }
+        Ok(())
+    }
+
+    /// Change a shared queue, all or nothing. A limit that is above what is left has been reached already.
+    pub(crate) fn modify_shared_receive_queue(
+        &mut self,
+        key: SharedReceiveQueueKey,
+        change: SharedReceiveQueueChange,
+    ) -> Result<(), ModifyError> {
+        let most = self.config.work_requests_max;
+        let queue = self.shared_receive_queues.get_mut(key).ok_or(ModifyError::Gone)?;
+        let requests = change.requests.unwrap_or(queue.attributes.requests);
+        let limit = change.limit.unwrap_or(queue.attributes.limit);
+        if requests == 0 || requests > most || (requests as usize) < queue.receives.len() {
+            return Err(ModifyError::InvalidArgument {
+                what: "shared receive requests",
+                expected: "at least one, at least as many as are posted, and at most the device's limit",
+            });
+        }
+        if limit > requests {
+            return Err(ModifyError::InvalidArgument {
+                what: "limit of a shared receive queue",
+                expected: "at most as many as it can hold",
+            });
+        }
+        queue.attributes = SharedReceiveQueueAttributes { requests, limit, ..queue.attributes };
+        self.report_shared_receive_limit(key);
+        Ok(())
     }
 
     /// Raise the event when too few receives are left.
