@@ -83,3 +83,112 @@ impl MemoryTable {
         }
     }
 }
+
+#[cfg(test)]
+pub(super) mod fixture {
+    //! A table with memory that lives as long as it does.
+
+    use rand_chacha::ChaCha12Rng;
+    use rand_core::SeedableRng;
+
+    use super::*;
+    use crate::Config;
+    use crate::config::Type2Windows;
+    use crate::memory::Accessor;
+
+    pub(in crate::memory) const DOMAIN: DomainId = 1;
+    pub(in crate::memory) const OTHER_DOMAIN: DomainId = 2;
+    pub(in crate::memory) const WHO: Accessor = Accessor { domain: DOMAIN, queue_pair: 7 };
+    /// Everything that peers could do.
+    pub(in crate::memory) const REMOTE: Access =
+        Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
+    pub(in crate::memory) const FULL: Access = REMOTE.union(Access::LOCAL_WRITE).union(Access::WINDOW_BIND);
+
+    pub(in crate::memory) struct Fixture {
+        pub(in crate::memory) table: MemoryTable,
+        pub(in crate::memory) random: ChaCha12Rng,
+        /// Words, so that the bytes are aligned for atomics.
+        buffers: Vec<*mut [u64]>,
+    }
+
+    #[derive(Clone, Copy)]
+    pub(in crate::memory) struct TestRegion {
+        pub(in crate::memory) id: KeyId,
+        pub(in crate::memory) key: u32,
+        /// The first byte's.
+        pub(in crate::memory) address: u64,
+        memory: *mut u8,
+        bytes: usize,
+    }
+
+    impl Fixture {
+        pub(in crate::memory) fn new() -> Self {
+            Self::with_windows(Type2Windows::B)
+        }
+
+        pub(in crate::memory) fn with_windows(type_2_windows: Type2Windows) -> Self {
+            let mut config = Config::new("test", vec!["10.0.0.1".parse().unwrap()], [0; 32]);
+            config.type_2_windows = type_2_windows;
+            let table = MemoryTable::new(&config);
+            Fixture { table, random: ChaCha12Rng::from_seed([1; 32]), buffers: Vec::new() }
+        }
+
+        /// A region of `bytes` bytes that count from 0.
+        pub(in crate::memory) fn region(&mut self, bytes: usize, domain: DomainId, access: Access) -> TestRegion {
+            let buffer = Box::into_raw(vec![0u64; bytes.div_ceil(8)].into_boxed_slice());
+            self.buffers.push(buffer);
+            let memory = buffer.cast::<u8>();
+            let region = self.region_at(memory, bytes, domain, access);
+            for offset in 0..bytes {
+                region.set(offset, offset as u8);
+            }
+            region
+        }
+
+        /// The same memory from `offset` on under another key.
+        pub(in crate::memory) fn region_inside(&mut self, region: TestRegion, offset: usize) -> TestRegion {
+            assert!(offset <= region.bytes);
+            self.region_at(region.memory.wrapping_add(offset), region.bytes - offset, DOMAIN, FULL)
+        }
+
+        fn region_at(&mut self, memory: *mut u8, bytes: usize, domain: DomainId, access: Access) -> TestRegion {
+            // Not where it is: addresses need not be those of this process.
+            let address = 0x7000;
+            // SAFETY: `memory` is of a buffer that lives until the table is gone (`drop` below), and is looked at only through
+            // `TestRegion`, on this thread.
+            let (id, key) =
+                unsafe { self.table.register(memory, bytes as u64, address, domain, access, &mut self.random) };
+            TestRegion { id, key, address, memory, bytes }
+        }
+    }
+
+    impl Drop for Fixture {
+        fn drop(&mut self) {
+            for buffer in self.buffers.drain(..) {
+                // SAFETY: made by `Box::into_raw`; the table is not used any more.
+                drop(unsafe { Box::from_raw(buffer) });
+            }
+        }
+    }
+
+    impl TestRegion {
+        fn at(self, offset: usize) -> *mut u8 {
+            assert!(offset < self.bytes);
+            self.memory.wrapping_add(offset)
+        }
+
+        pub(in crate::memory) fn set(self, offset: usize, byte: u8) {
+            // SAFETY: inside of a buffer that lives as long as the fixture, which every test keeps to its end.
+            unsafe { self.at(offset).write(byte) }
+        }
+
+        pub(in crate::memory) fn bytes(self, range: std::ops::Range<usize>) -> Vec<u8> {
+            // SAFETY: as above.
+            range.map(|offset| unsafe { self.at(offset).read() }).collect()
+        }
+
+        pub(in crate::memory) fn memory(self, offset: usize) -> *mut u8 {
+            self.at(offset)
+        }
+    }
+}

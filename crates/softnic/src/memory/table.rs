@@ -356,3 +356,178 @@ impl MemoryTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use longhaul_verbs::DestroyError;
+
+    use super::super::region::fixture::{DOMAIN, FULL, Fixture, OTHER_DOMAIN, WHO};
+    use super::*;
+
+    const TEN: Payload<'static> = Payload::Carried(&[200; 10]);
+
+    fn contents(gathered: &Gathered) -> Vec<u8> {
+        let mut bytes = vec![0xee; gathered.len()];
+        gathered.copy_to(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn only_the_right_key_domain_range_and_rights() {
+        let mut fixture = Fixture::new();
+        let region = fixture.region(100, DOMAIN, FULL);
+        let (key, address) = (region.key, region.address);
+        let stranger = Accessor { domain: OTHER_DOMAIN, ..WHO };
+        let table = &mut fixture.table;
+        assert_eq!(table.remote_write(WHO, key, address + 90, TEN), Ok(()));
+        assert_eq!(table.remote_write(WHO, key, address + 91, TEN), Err(AccessDenied));
+        assert_eq!(table.remote_write(WHO, key, address - 1, TEN), Err(AccessDenied));
+        assert_eq!(table.remote_write(WHO, key, u64::MAX - 3, TEN), Err(AccessDenied));
+        assert_eq!(table.remote_write(stranger, key, address, TEN), Err(AccessDenied));
+        // Both parts of the key count.
+        assert_eq!(table.remote_write(WHO, key ^ 1, address, TEN), Err(AccessDenied));
+        assert_eq!(table.remote_write(WHO, key ^ 0x100, address, TEN), Err(AccessDenied));
+        assert_eq!(table.region_count(), 1);
+        assert!(table.deregister(region.id).is_ok());
+        assert!(matches!(table.deregister(region.id), Err(DestroyError::Gone)));
+        assert_eq!(table.region_count(), 0);
+        assert_eq!(table.remote_write(WHO, key, address, TEN), Err(AccessDenied));
+        assert_eq!(region.bytes(88..100), [88, 89, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200]);
+        assert_eq!(region.bytes(0..3), [0, 1, 2]);
+    }
+
+    #[test]
+    fn each_access_needs_its_own_right() {
+        let mut fixture = Fixture::new();
+        for right in [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
+            let region = fixture.region(64, DOMAIN, right | Access::LOCAL_WRITE);
+            let (table, key, address) = (&fixture.table, region.key, region.address);
+            assert_eq!(table.remote_read(WHO, key, address, 8).is_ok(), right == Access::REMOTE_READ);
+            assert_eq!(table.remote_write(WHO, key, address, TEN).is_ok(), right == Access::REMOTE_WRITE);
+            assert_eq!(table.find_remote_write(WHO, key, address, 8).is_ok(), right == Access::REMOTE_WRITE);
+            assert_eq!(table.remote_atomic(WHO, key, address, |_| 1).is_ok(), right == Access::REMOTE_ATOMIC);
+            for needed in [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
+                assert_eq!(table.check_remote(WHO, key, address, 64, needed).is_ok(), needed == right);
+                assert_eq!(table.check_remote(WHO, key, address, 65, needed), Err(AccessDenied));
+            }
+        }
+    }
+
+    #[test]
+    fn a_region_for_reading_takes_no_writes() {
+        let mut fixture = Fixture::new();
+        let region = fixture.region(16, DOMAIN, Access::empty());
+        let entry = ScatterGatherEntry { address: region.address, length: 16, local_key: region.key };
+        let table = &fixture.table;
+        assert_eq!(table.scatter(DOMAIN, &[entry], 0, Payload::Carried(&[1; 4])), Err(AccessDenied));
+        assert_eq!(contents(&table.gather(DOMAIN, &[entry], 0, 4).unwrap()), [0, 1, 2, 3]);
+        assert!(table.gather(OTHER_DOMAIN, &[entry], 0, 4).is_err());
+    }
+
+    #[test]
+    fn scatter_and_gather_cross_entries_at_any_offset() {
+        let mut fixture = Fixture::new();
+        let region = fixture.region(64, DOMAIN, FULL);
+        let entry = |offset: u64, length| ScatterGatherEntry {
+            address: region.address + offset,
+            length,
+            local_key: region.key,
+        };
+        let list = [entry(0, 3), entry(10, 0), entry(20, 5), entry(40, 4)];
+        let table = &fixture.table;
+        assert_eq!(contents(&table.gather(DOMAIN, &list, 2, 7).unwrap()), [2, 20, 21, 22, 23, 24, 40]);
+        table.scatter(DOMAIN, &list, 2, Payload::Carried(&[200; 7])).unwrap();
+        // A list whose second entry is not allowed changes nothing at all.
+        let bad = [entry(60, 2), entry(62, 10)];
+        assert_eq!(table.scatter(DOMAIN, &bad, 0, Payload::Carried(&[9; 12])), Err(AccessDenied));
+        assert_eq!(region.bytes(0..4), [0, 1, 200, 3]);
+        assert_eq!(region.bytes(19..26), [19, 200, 200, 200, 200, 200, 25]);
+        assert_eq!(region.bytes(40..42), [200, 41]);
+        assert_eq!(region.bytes(60..64), [60, 61, 62, 63]);
+    }
+
+    #[test]
+    fn a_null_region_keeps_nothing_reads_zeros_and_is_local_only() {
+        let mut fixture = Fixture::new();
+        let region = fixture.region(8, DOMAIN, FULL);
+        let (id, key) = fixture.table.allocate_null_region(DOMAIN, &mut fixture.random);
+        let table = &mut fixture.table;
+        let memory = ScatterGatherEntry { address: region.address, length: 4, local_key: region.key };
+        let nothing = ScatterGatherEntry { address: u64::MAX - 1, length: 100_000, local_key: key };
+        let list = [memory, nothing, memory];
+        let read = contents(&table.gather(DOMAIN, &list, 2, 100_004).unwrap());
+        assert_eq!((&read[..2], &read[100_002..]), (&[2, 3][..], &[0, 1][..]));
+        assert!(read[2..100_002].iter().all(|&byte| byte == 0));
+        let mut message = vec![7; 100_004];
+        message[100_002..].fill(8);
+        table.scatter(DOMAIN, &list, 2, Payload::Carried(&message)).unwrap();
+        assert_eq!(region.bytes(0..5), [8, 8, 7, 7, 4]);
+        assert!(contents(&table.gather(DOMAIN, &[nothing], 0, 5000).unwrap()).iter().all(|&byte| byte == 0));
+        assert!(table.gather(OTHER_DOMAIN, &[nothing], 0, 1).is_err());
+        assert!(table.remote_read(WHO, key, 0, 1).is_err());
+        assert_eq!(table.remote_write(WHO, key, 0, TEN), Err(AccessDenied));
+        assert!(table.deregister(id).is_ok());
+        assert!(table.gather(DOMAIN, &[nothing], 0, 1).is_err());
+    }
+
+    #[test]
+    fn atomics_change_one_aligned_word_in_native_order() {
+        let mut fixture = Fixture::new();
+        let region = fixture.region(24, DOMAIN, FULL);
+        let before = u64::from_ne_bytes(region.bytes(8..16).try_into().unwrap());
+        let old = fixture.table.remote_atomic(WHO, region.key, region.address + 8, |old| old.wrapping_add(1 << 40));
+        assert_eq!(old, Ok(before));
+        let after = u64::from_ne_bytes(region.bytes(8..16).try_into().unwrap());
+        assert_eq!(after, before + (1 << 40));
+        assert_eq!((region.bytes(7..8), region.bytes(16..17)), (vec![7], vec![16]));
+        let last_word = region.address + 16;
+        assert!(fixture.table.remote_atomic(WHO, region.key, last_word, |old| old).is_ok());
+        assert_eq!(fixture.table.remote_atomic(WHO, region.key, last_word + 8, |old| old), Err(AccessDenied));
+    }
+
+    #[test]
+    fn an_atomic_on_memory_that_is_not_aligned_is_refused() {
+        let mut fixture = Fixture::new();
+        let region = fixture.region(24, DOMAIN, FULL);
+        // Aligned for the peer, but not in this process.
+        let odd = fixture.region_inside(region, 4);
+        assert_eq!(fixture.table.remote_atomic(WHO, odd.key, odd.address, |_| 0), Err(AccessDenied));
+        // The other way round it could be done; the caller refuses addresses that are not aligned for the peer.
+        assert!(fixture.table.remote_atomic(WHO, odd.key, odd.address + 4, |_| 0).is_ok());
+        assert_eq!(region.bytes(0..17), [0, 1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0, 16]);
+    }
+
+    #[test]
+    fn concurrent_atomics_lose_nothing() {
+        let mut fixture = Fixture::new();
+        let region = fixture.region(8, DOMAIN, FULL);
+        fixture.table.remote_atomic(WHO, region.key, region.address, |_| 0).unwrap();
+        let word = region.memory(0) as usize;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for _ in 0..100_000 {
+                    update_word(Target::Memory(word as *mut u8), |old| old + 1).unwrap();
+                }
+            });
+            for _ in 0..100_000 {
+                fixture.table.remote_atomic(WHO, region.key, region.address, |old| old + 1).unwrap();
+            }
+        });
+        assert_eq!(u64::from_ne_bytes(region.bytes(0..8).try_into().unwrap()), 200_000);
+    }
+
+    #[test]
+    fn a_region_without_any_name_left_is_gone() {
+        let mut fixture = Fixture::new();
+        let region = fixture.region(16, DOMAIN, FULL);
+        fixture.table.abandon_region(region.id);
+        assert_eq!(fixture.table.remote_write(WHO, region.key, region.address, TEN), Err(AccessDenied));
+        assert_eq!(fixture.table.region_count(), 0);
+        // What has the same index later is another thing.
+        let (id, _) = fixture.table.allocate_null_region(DOMAIN, &mut fixture.random);
+        let stale = KeyId { serial: region.id.serial, ..id };
+        assert!(matches!(fixture.table.deregister(stale), Err(DestroyError::Gone)));
+        fixture.table.abandon_region(stale);
+        assert_eq!(fixture.table.region_count(), 1);
+    }
+}
