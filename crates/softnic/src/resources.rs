@@ -226,3 +226,136 @@ pub(crate) fn handle_of(key: CompletionQueueKey) -> u32 {
     // The lower half of slotmap's number is the slot, unique among living queues.
     key.data().as_ffi() as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PERIOD: Duration = Duration::from_micros(20);
+
+    /// A device with one completion queue on a channel.
+    fn resources() -> (Resources, CompletionQueueKey) {
+        let mut resources = Resources::new(Config::new("test", vec!["10.0.0.1".parse().unwrap()], [0; 32]));
+        let channel = resources.channels.insert(Waiting::new(None));
+        let queue = resources.completion_queues.insert(CompletionQueue::new(100, Some((channel, 5))));
+        (resources, queue)
+    }
+
+    fn complete(resources: &mut Resources, queue: CompletionQueueKey, at_us: u64) {
+        resources.now = Instant::from_nanos(at_us * 1000);
+        assert!(resources.complete(queue, WorkCompletion::default(), false));
+    }
+
+    fn arm(resources: &mut Resources, queue: CompletionQueueKey) {
+        resources.completion_queues[queue].arm(false);
+    }
+
+    fn events(resources: &Resources) -> usize {
+        resources.channels.values().map(Waiting::len).sum()
+    }
+
+    fn deadline_us(resources: &Resources) -> Option<u64> {
+        resources.moderation_deadline().map(|deadline| deadline.as_nanos() / 1000)
+    }
+
+    #[test]
+    fn a_moderated_event_waits_for_so_many_completions() {
+        let (mut resources, queue) = resources();
+        assert!(resources.moderate(queue, 3, PERIOD));
+        // Before it is armed nothing counts.
+        complete(&mut resources, queue, 1);
+        assert_eq!((events(&resources), deadline_us(&resources)), (0, None));
+        arm(&mut resources, queue);
+        for at in [10, 11] {
+            complete(&mut resources, queue, at);
+            assert_eq!((events(&resources), deadline_us(&resources)), (0, Some(30)));
+        }
+        assert!(resources.take_new_deadline());
+        assert!(!resources.take_new_deadline());
+        complete(&mut resources, queue, 12);
+        assert_eq!((events(&resources), deadline_us(&resources)), (1, None));
+        // One event for one arming.
+        for at in 13..20 {
+            complete(&mut resources, queue, at);
+        }
+        resources.handle_moderation(Instant::from_nanos(1_000_000));
+        assert_eq!((events(&resources), deadline_us(&resources)), (1, None));
+        // Counting begins anew.
+        arm(&mut resources, queue);
+        complete(&mut resources, queue, 40);
+        complete(&mut resources, queue, 41);
+        assert_eq!((events(&resources), deadline_us(&resources)), (1, Some(60)));
+    }
+
+    #[test]
+    fn a_moderated_event_waits_no_longer_than_its_period() {
+        let (mut resources, queue) = resources();
+        assert!(resources.moderate(queue, 3, PERIOD));
+        arm(&mut resources, queue);
+        complete(&mut resources, queue, 10);
+        complete(&mut resources, queue, 25);
+        resources.handle_moderation(Instant::from_nanos(29_999));
+        assert_eq!(events(&resources), 0);
+        resources.handle_moderation(Instant::from_nanos(30_000));
+        assert_eq!((events(&resources), deadline_us(&resources)), (1, None));
+        complete(&mut resources, queue, 40);
+        resources.handle_moderation(Instant::from_nanos(100_000));
+        assert_eq!(events(&resources), 1);
+    }
+
+    #[test]
+    fn without_a_count_or_a_period_events_come_at_once() {
+        for (count, period) in [(0, PERIOD), (3, Duration::ZERO), (0, Duration::ZERO), (1, PERIOD)] {
+            let (mut resources, queue) = resources();
+            resources.moderate(queue, count, period);
+            arm(&mut resources, queue);
+            complete(&mut resources, queue, 10);
+            assert_eq!((events(&resources), deadline_us(&resources)), (1, None));
+        }
+    }
+
+    #[test]
+    fn what_is_held_back_is_not_lost() {
+        // When moderation ends, the event comes.
+        let (mut resources, queue) = resources();
+        resources.moderate(queue, 3, PERIOD);
+        arm(&mut resources, queue);
+        complete(&mut resources, queue, 10);
+        resources.moderate(queue, 0, PERIOD);
+        assert_eq!((events(&resources), deadline_us(&resources)), (1, None));
+        // When the queue goes, nothing is left of it.
+        let (mut resources, queue) = self::resources();
+        resources.moderate(queue, 3, PERIOD);
+        arm(&mut resources, queue);
+        complete(&mut resources, queue, 10);
+        resources.abandon_completion_queue(queue);
+        assert_eq!((events(&resources), deadline_us(&resources)), (0, None));
+        assert!(!resources.moderate(queue, 3, PERIOD));
+    }
+
+    #[test]
+    fn a_lost_completion_is_told_to_the_caller() {
+        let (mut resources, _) = resources();
+        let queue = resources.completion_queues.insert(CompletionQueue::new(1, None));
+        assert!(resources.complete(queue, WorkCompletion::default(), false));
+        assert!(!resources.complete(queue, WorkCompletion::default(), false));
+        assert_eq!(resources.events.pop().map(|event| event.kind), Some(AsyncEventKind::CompletionQueueError));
+    }
+
+    #[test]
+    fn the_link_is_reported_when_it_changes() {
+        let (mut resources, _) = resources();
+        let mut set = |state| {
+            resources.set_link_state(state);
+            let event = resources.events.pop();
+            assert!(event.is_none_or(|event| event.source == EventSource::Port(1)));
+            assert_eq!(resources.link_state, state);
+            event.map(|event| event.kind)
+        };
+        assert_eq!(set(LinkState::Active), None);
+        assert_eq!(set(LinkState::Down), Some(AsyncEventKind::PortError));
+        assert_eq!(set(LinkState::Down), None);
+        assert_eq!(set(LinkState::Initializing), None);
+        assert_eq!(set(LinkState::Active), Some(AsyncEventKind::PortActive));
+    }
+}
