@@ -33,6 +33,9 @@ pub(crate) struct Resources {
     pub(crate) link_state: LinkState,
     /// Completions so far.
     pub(crate) completion_count: u64,
+    /// What was read before, for a mutation.
+    #[cfg(feature = "mutations")]
+    pub(crate) stale_reads: std::collections::BTreeMap<(u32, u64, u32), Vec<u8>>,
     pub(crate) counters: Counters,
 }
 
@@ -50,6 +53,8 @@ impl Resources {
             events: Waiting::new(None),
             link_state: LinkState::Active,
             completion_count: 0,
+            #[cfg(feature = "mutations")]
+            stale_reads: Default::default(),
             counters: Counters::default(),
         }
     }

@@ -16,7 +16,7 @@ use super::windows::MemoryWindow;
 use super::{Shared, check_count};
 use crate::memory::DomainId;
 use crate::nic::Nic;
-use crate::queue_pair::Identity;
+use crate::queue_pair::{Identity, Limits};
 use crate::shared_receive::SharedReceiveQueueKey;
 
 /// A protection domain.
@@ -134,7 +134,7 @@ impl raw::ProtectionDomain for ProtectionDomain {
             send_completions,
             receive_completions,
             shared_receive,
-            limits,
+            limits: Limits::new(limits),
             signal_all: init.signal_all,
         });
         drop(nic);

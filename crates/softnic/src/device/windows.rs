@@ -14,7 +14,7 @@ use super::memory::MemoryRegion;
 use super::queue_pair::QueuePair;
 use super::{Shared, check_count};
 use crate::memory::{DomainId, KeyId, WindowBind};
-use crate::nic::{Nic, QueuePairKey};
+use crate::nic::Nic;
 
 /// A memory window.
 pub(super) struct MemoryWindow {
@@ -68,7 +68,7 @@ impl raw::MemoryWindow for MemoryWindow {
             let old = self.newest_key.load(Ordering::Relaxed);
             let key = old & !0xff | old.wrapping_add(1) & 0xff;
             let bind = bind_request(nic.serial, self, WindowType::Type1, binding, key).map_err(|kind| kind.at(0))?;
-            post(nic, through, id, flags, bind)?;
+            nic.post_window_bind(through, id, flags, bind)?;
             self.newest_key.store(key, Ordering::Relaxed);
             Ok(())
         })
@@ -83,16 +83,6 @@ impl Drop for MemoryWindow {
     fn drop(&mut self) {
         self.shared.tidy(|nic| nic.shared.memory.deallocate_window(self.id));
     }
-}
-
-fn post(
-    _nic: &mut Nic,
-    _through: QueuePairKey,
-    _id: u64,
-    _flags: SendFlags,
-    _bind: WindowBind,
-) -> Result<(), PostError> {
-    Err(PostErrorKind::from(NotSupported { capability: Capabilities::WINDOW_TYPE_1 }).at(0))
 }
 
 /// What a request to bind a type 2 window under a key asks of the device with this serial number.

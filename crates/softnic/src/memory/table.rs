@@ -50,7 +50,14 @@ pub(crate) struct MemoryTable {
     pub(super) bound_through: BTreeSet<(u32, u32)>,
     /// Keys that a mutation goes on accepting.
     #[cfg(feature = "mutations")]
-    retired: Option<RandomNumberMap<KeyEntry>>,
+    retired: Option<Retired>,
+}
+
+/// Keys that should not work any more, by key.
+#[cfg(feature = "mutations")]
+struct Retired {
+    mutation: crate::config::Mutation,
+    holders: RandomNumberMap<Holder>,
 }
 
 /// Where an access leads.
@@ -72,7 +79,7 @@ impl MemoryTable {
             type_2_windows: config.type_2_windows,
             bound_through: BTreeSet::new(),
             #[cfg(feature = "mutations")]
-            retired: (config.mutation == Some(crate::config::Mutation::AcceptInvalidatedKey)).then(Default::default),
+            retired: config.mutation.map(|mutation| Retired { mutation, holders: RandomNumberMap::default() }),
         }
     }
 
@@ -106,8 +113,16 @@ impl MemoryTable {
         debug_assert_eq!(entry.serial, id.serial, "what is removed was looked up before");
         self.window_count -= u32::from(matches!(entry.holder, Holder::Window(_)));
         #[cfg(feature = "mutations")]
-        if let (Some(retired), Holder::Region(_)) = (&mut self.retired, &entry.holder) {
-            retired.insert(entry.key, entry);
+        if let Holder::Region(_) = entry.holder {
+            self.retire(crate::config::Mutation::AcceptInvalidatedKey, entry.key, entry.holder);
+        }
+    }
+
+    /// Go on accepting a key, if that is the mistake to make.
+    #[cfg(feature = "mutations")]
+    pub(super) fn retire(&mut self, mistake: crate::config::Mutation, key: u32, holder: Holder) {
+        if let Some(retired) = self.retired.as_mut().filter(|retired| retired.mutation == mistake) {
+            retired.holders.insert(key, holder);
         }
     }
 
@@ -332,7 +347,7 @@ impl MemoryTable {
     fn find_remote(&self, key: u32) -> Result<&Holder, AccessDenied> {
         let found = self.find(key);
         #[cfg(feature = "mutations")]
-        let found = found.or_else(|| self.retired.as_ref()?.get(&key).map(|entry| &entry.holder));
+        let found = found.or_else(|| self.retired.as_ref()?.holders.get(&key));
         found.ok_or(AccessDenied)
     }
 

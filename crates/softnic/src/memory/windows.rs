@@ -17,6 +17,7 @@ use super::{AccessDenied, Accessor, DomainId, KeyId, WindowBind};
 use crate::config::Type2Windows;
 
 /// A memory window.
+#[derive(Clone)]
 pub(super) struct Window {
     window_type: WindowType,
     domain: DomainId,
@@ -129,6 +130,10 @@ impl MemoryTable {
                 })
             }
         };
+        #[cfg(feature = "mutations")]
+        if let (Some(key), old) = (self.key_of(bind.window), self.window(bind.window)?.clone()) {
+            self.retire(crate::config::Mutation::WindowAfterRebind, key, Holder::Window(old));
+        }
         self.set_binding(bind.window, binding);
         self.change_key(bind.window, bind.key);
         Ok(())
