@@ -66,11 +66,6 @@ impl Resources {
         Some(work)
     }
 
-    /// Whether a shared queue has a receive.
-    pub(crate) fn has_shared_receive(&self, key: SharedReceiveQueueKey) -> bool {
-        self.shared_receive_queues.get(key).is_some_and(|queue| !queue.receives.is_empty())
-    }
-
     /// Post receives, in order.
     pub(crate) fn post_shared_receive(
         &mut self,
@@ -186,11 +181,9 @@ mod tests {
     #[test]
     fn receives_are_taken_in_order_and_bounded() {
         let (mut resources, key) = resources(3, 0);
-        assert!(!resources.has_shared_receive(key));
         assert!(resources.take_shared_receive(key).is_none());
         let error = post(&mut resources, key, &[1, 2, 3, 4]).unwrap_err();
         assert!(matches!(error, PostError { index: 3, kind: PostErrorKind::QueueFull { depth: 3 } }));
-        assert!(resources.has_shared_receive(key));
         let ids: Vec<_> = std::iter::from_fn(|| resources.take_shared_receive(key)).map(|work| work.id).collect();
         assert_eq!(ids, [1, 2, 3]);
         let entries = [ScatterGatherEntry::default(); 3];

@@ -22,6 +22,9 @@ pub(super) struct Window {
     window_type: WindowType,
     domain: DomainId,
     binding: Option<Binding>,
+    /// The same, or what it was bound to before it was invalidated.
+    #[cfg(feature = "mutations")]
+    last_binding: Option<Binding>,
 }
 
 #[derive(Clone, Copy)]
@@ -56,7 +59,14 @@ impl MemoryTable {
         domain: DomainId,
         random: &mut impl Rng,
     ) -> (KeyId, u32) {
-        self.insert(Holder::Window(Window { window_type, domain, binding: None }), random)
+        let window = Window {
+            window_type,
+            domain,
+            binding: None,
+            #[cfg(feature = "mutations")]
+            last_binding: None,
+        };
+        self.insert(Holder::Window(window), random)
     }
 
     /// Forget a window, bound or not.
@@ -131,7 +141,8 @@ impl MemoryTable {
             }
         };
         #[cfg(feature = "mutations")]
-        if let (Some(key), old) = (self.key_of(bind.window), self.window(bind.window)?.clone()) {
+        if let (Some(key), mut old) = (self.key_of(bind.window), self.window(bind.window)?.clone()) {
+            old.binding = old.last_binding;
             self.retire(crate::config::Mutation::WindowAfterRebind, key, Holder::Window(old));
         }
         self.set_binding(bind.window, binding);
@@ -167,6 +178,10 @@ impl MemoryTable {
     fn set_binding(&mut self, id: KeyId, binding: Option<Binding>) {
         let Some(Holder::Window(window)) = self.holder_mut(id) else { return };
         let old = std::mem::replace(&mut window.binding, binding);
+        #[cfg(feature = "mutations")]
+        if binding.is_some() {
+            window.last_binding = binding;
+        }
         let is_type_2 = window.window_type == WindowType::Type2;
         if let Some(new) = binding {
             if let Some(Holder::Region(region)) = self.holder_mut(new.region) {
