@@ -89,7 +89,8 @@ impl Network {
 
     /// Takes the fault whose instant has come.
     pub(crate) fn take_fault(&mut self) -> Fault {
-        let (_, fault) = self.faults.faults.pop_first().expect("the schedule is in the event queue only while it has a fault");
+        let (_, fault) =
+            self.faults.faults.pop_first().expect("the schedule is in the event queue only while it has a fault");
         self.announce_fault();
         fault
     }

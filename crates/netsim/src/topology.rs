@@ -300,7 +300,8 @@ impl Topology {
         switch: impl FnMut(usize) -> N,
     ) -> Result<Fabric, ConnectError> {
         let hosts: Vec<NodeId> = (0..self.host_count).map(host).map(|node| simulation.add_node(node)).collect();
-        let switches: Vec<NodeId> = (0..self.switch_count()).map(switch).map(|node| simulation.add_node(node)).collect();
+        let switches: Vec<NodeId> =
+            (0..self.switch_count()).map(switch).map(|node| simulation.add_node(node)).collect();
         let mut join = |one: Endpoint, other: Endpoint, profile: &Profile| {
             simulation.connect(one, other, profile.clone(), profile.clone())
         };
