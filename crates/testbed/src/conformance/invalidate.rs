@@ -26,9 +26,9 @@ type Stubborn = (&'static str, Capabilities, fn(&mut Context<'_>, &Pair) -> Outc
 /// A key, and what has to stay alive behind it.
 struct Kept {
     key: u32,
+    _window: Option<Window>,
     /// What the key still opens, and where.
     memory: Option<(Memory, usize)>,
-    _window: Option<Window>,
     _slotted: Option<longhaul_verbs::SlottedRegion>,
 }
 

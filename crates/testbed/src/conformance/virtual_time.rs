@@ -20,13 +20,16 @@ pub struct VirtualTime {
     devices: [Device; 2],
     gid_index: u8,
     mtu: Mtu,
+    /// The node of each end.
+    nodes: [usize; 2],
 }
 
 impl VirtualTime {
     /// With IPv4 addresses and an MTU of 1024.
     pub fn new(seed: u64) -> Self {
         let world = World::new(WorldConfig { seed, ..WorldConfig::default() });
-        VirtualTime { devices: [world.device(0), world.device(1)], world, gid_index: 0, mtu: Mtu::default() }
+        let devices = [world.device(0), world.device(1)];
+        VirtualTime { devices, world, gid_index: 0, mtu: Mtu::default(), nodes: [0, 1] }
     }
 
     /// The same with IPv6 addresses.
@@ -39,7 +42,7 @@ impl VirtualTime {
     #[must_use]
     pub fn with_one_device(self) -> Self {
         let device = self.world.device(0);
-        VirtualTime { devices: [device.clone(), device], ..self }
+        VirtualTime { devices: [device.clone(), device], nodes: [0, 0], ..self }
     }
 
     /// The same with another MTU.
@@ -81,5 +84,10 @@ impl Environment for VirtualTime {
 
     fn quiet(&self) -> u32 {
         QUIET
+    }
+
+    fn set_link(&mut self, end: usize, up: bool) -> bool {
+        self.world.set_link(self.nodes[end], up);
+        true
     }
 }

@@ -155,8 +155,9 @@ pub(super) fn part(memory: &Memory, range: Range<usize>, access: Access) -> Wind
 /// A pair whose second end has bound a window to a part of a region.
 pub(super) struct Bound {
     pub(super) pair: Pair,
-    pub(super) memory: Memory,
+    // Before the memory: a region that windows are bound to cannot go.
     pub(super) window: Window,
+    pub(super) memory: Memory,
     pub(super) key: u32,
 }
 

@@ -278,8 +278,8 @@ fn in_order_with_sends(context: &mut Context<'_>, kind: Kind) -> Outcome {
 /// A pair whose second end has a SEND waiting for the first end's receive, and a bind behind it.
 struct Waiting {
     pair: Pair,
-    memory: Memory,
     window: Window,
+    memory: Memory,
     key: u32,
 }
 
