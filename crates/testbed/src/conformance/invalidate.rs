@@ -3,7 +3,7 @@
 
 use longhaul_verbs::{
     Access, Capabilities, CompletionOperation, CompletionStatus, PostErrorKind, QueuePairState, RemoteMemory,
-    SendFlags, SendOperation, Transport,
+    SendFlags, SendOperation, SendRequest, Transport,
 };
 
 use super::Test;
@@ -442,7 +442,7 @@ fn send_is_refused(context: &mut Context<'_>, transport: Transport) -> Outcome {
 fn local_is_refused(context: &mut Context<'_>) -> Outcome {
     let pair = Pair::of(context, Transport::UnreliableDatagram)?;
     let end = &pair.ends[0];
-    let request = end.request(1, SendOperation::LocalInvalidate(1), &[]);
+    let request = SendRequest::new(1, SendOperation::LocalInvalidate(1), &[]);
     let error = refusal("local invalidation", end.queue_pair.post_send(&[request]))?;
     let fits = matches!(
         error.kind,
