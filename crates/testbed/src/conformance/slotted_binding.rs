@@ -9,7 +9,7 @@ use longhaul_verbs::{
 use super::Test;
 use super::attempts::{Attempt, is_let};
 use super::context::Context;
-use super::failure::{Outcome, ensure, refusal, status};
+use super::failure::{Failure, Outcome, ensure, refusal, status};
 use super::memory::{Memory, pattern};
 use super::pair::Form;
 use super::slotted::{SLOT_BYTES, SLOTS, Slotted, bind, slotted_test};
@@ -40,6 +40,7 @@ pub(super) fn tests() -> Vec<Test> {
     alone("binding/part-does-not-fit", part_does_not_fit);
     alone("binding/region-of-another-domain", region_of_another_domain);
     alone("binding/region-gone", region_gone);
+    alone("binding/null-region", null_region);
     alone("binding/key-gone", key_gone);
     tests
 }
@@ -316,6 +317,18 @@ fn region_of_another_domain(context: &mut Context<'_>) -> Outcome {
     let to = SlotBinding { region, address: foreign.region_start(), length: 10 };
     let error = refusal("a region of another domain", slotted.raw().bind_slot(0, Some(to)))?;
     ensure(matches!(error, RegisterError::ForeignObject { .. }), || format!("expected ForeignObject, came {error}"))
+}
+
+/// A slot without a region is bound to nothing, not to the null region, which is for local use.
+fn null_region(context: &mut Context<'_>) -> Outcome {
+    if !context.capabilities()?.contains(Capabilities::NULL_REGION) {
+        return Err(Failure::not_applicable("NULL_REGION"));
+    }
+    let domain = context.device(1).allocate_protection_domain()?;
+    let slotted = domain.allocate_slotted_region(SLOTS, SLOT_BYTES as u64, Access::REMOTE_READ)?;
+    let null = domain.allocate_null_region()?;
+    let to = SlotBinding { region: &**null.raw(), address: 0, length: 10 };
+    refusal("the null region behind a slot", slotted.raw().bind_slot(0, Some(to))).map(drop)
 }
 
 fn region_gone(context: &mut Context<'_>) -> Outcome {

@@ -1,6 +1,7 @@
 //! The suite on virtual time: two software RNICs on a simulated link. Seconds of retries take milliseconds, and a
 //! seed repeats a run to the byte.
 
+use longhaul_softnic::Type2Windows;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{Device, Mtu};
 
@@ -27,7 +28,18 @@ pub struct VirtualTime {
 impl VirtualTime {
     /// With IPv4 addresses and an MTU of 1024.
     pub fn new(seed: u64) -> Self {
-        let world = World::new(WorldConfig { seed, ..WorldConfig::default() });
+        VirtualTime::of(WorldConfig { seed, ..WorldConfig::default() })
+    }
+
+    /// The same with devices that have the other kind of type 2 memory windows than usual.
+    pub fn with_type_2a_windows(seed: u64) -> Self {
+        let mut config = WorldConfig { seed, ..WorldConfig::default() };
+        config.nic.type_2_windows = Type2Windows::A;
+        VirtualTime::of(config)
+    }
+
+    fn of(config: WorldConfig) -> Self {
+        let world = World::new(config);
         let devices = [world.device(0), world.device(1)];
         VirtualTime { devices, world, gid_index: 0, mtu: Mtu::default(), nodes: [0, 1] }
     }

@@ -49,6 +49,14 @@ pub(super) fn tests() -> Vec<Test> {
         let name = "bind/refused";
         tests.push(window_test(UD, kind, name, none, move |context| refused_on_datagrams(context, kind)));
     }
+    for kind in Kind::ALL {
+        tests.push(window_test(RC, kind, "bind/null-region", Capabilities::NULL_REGION, move |context| {
+            null_region(context, kind)
+        }));
+        tests.push(window_test(RC, kind, "bind/zero-based-window", Capabilities::ZERO_BASED, move |context| {
+            zero_based_window(context, kind)
+        }));
+    }
     tests.push(window_test(RC, Kind::Type2, "bind/key-of-the-programs-choice", none, key_of_the_programs_choice));
     tests.push(Test::new(
         format!("{}/window-type-2/bind/atomic-rights-without-local-write", prefix(RC)),
@@ -159,15 +167,52 @@ fn region_of_another_domain(context: &mut Context<'_>, transport: Transport, kin
     opens_nothing(context, &pair, &window, &memory)
 }
 
-/// A queue pair binds windows of its own protection domain (IBTA C10-72).
+/// A queue pair binds windows of its own protection domain (IBTA C10-72), but for type 2A, whose windows are their queue pair's.
 fn window_of_another_domain(context: &mut Context<'_>, transport: Transport, kind: Kind) -> Outcome {
     let setup = open_setup(context, transport)?;
     let pair = Pair::new(context, &setup)?;
     let other = context.device(1).allocate_protection_domain()?;
     let memory = Memory::new(&pair.ends[1].domain, REGION_BYTES, BINDABLE)?;
     let window = Window::new(&other, kind)?;
+    if kind == Kind::Type2 && context.device_attributes(1)?.capabilities.contains(Capabilities::WINDOW_TYPE_2A) {
+        return Ok(());
+    }
     bind_fails(context, &pair.ends[1], &window, part(&memory, PART, Access::REMOTE_WRITE))?;
     opens_nothing(context, &pair, &window, &memory)
+}
+
+/// The null region is for local use, and has nothing that a window could open.
+fn null_region(context: &mut Context<'_>, kind: Kind) -> Outcome {
+    let setup = open_setup(context, RC)?;
+    let pair = Pair::new(context, &setup)?;
+    let null = pair.ends[1].domain.allocate_null_region()?;
+    let memory = Memory::new(&pair.ends[1].domain, REGION_BYTES, BINDABLE)?;
+    let window = Window::new(&pair.ends[1].domain, kind)?;
+    let binding = WindowBinding { region: &**null.raw(), ..part(&memory, PART, Access::REMOTE_WRITE) };
+    bind_fails(context, &pair.ends[1], &window, binding)?;
+    opens_nothing(context, &pair, &window, &memory)
+}
+
+/// Through a zero-based window peers count from its first byte. Only type 2 has them (IBTA o10-36.2.2).
+fn zero_based_window(context: &mut Context<'_>, kind: Kind) -> Outcome {
+    let setup = open_setup(context, RC)?;
+    let pair = Pair::new(context, &setup)?;
+    let mut memory = Memory::new(&pair.ends[1].domain, REGION_BYTES, BINDABLE)?;
+    let window = Window::new(&pair.ends[1].domain, kind)?;
+    let binding = part(&memory, PART, Access::REMOTE_WRITE | Access::ZERO_BASED);
+    if kind == Kind::Type1 {
+        bind_fails(context, &pair.ends[1], &window, binding)?;
+        return opens_nothing(context, &pair, &window, &memory);
+    }
+    let key = match window.bind(context, &pair.ends[1], binding) {
+        Ok(key) => key,
+        // Not every device has them.
+        Err(failure) => return context.tolerate(Err(failure)),
+    };
+    let at = |address| longhaul_verbs::RemoteMemory { address, key };
+    is_let(context, &pair, Attempt::Write, at(0), &mut memory, PART)?;
+    is_let(context, &pair, Attempt::Write, at(255), &mut memory, PART.end - 1..PART.end)?;
+    is_refused(context, &pair, Attempt::Write, at(255), 2, &memory)
 }
 
 fn region_deregistered(context: &mut Context<'_>, transport: Transport, kind: Kind) -> Outcome {

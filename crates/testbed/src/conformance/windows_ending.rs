@@ -35,6 +35,10 @@ pub(super) fn tests() -> Vec<Test> {
             add("end/region-free-after-deallocation", none, region_free_after_deallocation);
             add("end/queue-pair-destroyed", none, queue_pair_destroyed);
         }
+        let name = "end/bound-to-no-bytes";
+        tests.push(window_test(transport, Kind::Type2, name, Capabilities::empty(), move |context| {
+            bound_to_no_bytes(context, transport)
+        }));
         let name = "end/bound-anew-while-bound";
         tests.push(window_test(transport, Kind::Type2, name, Capabilities::empty(), move |context| {
             bound_anew_while_bound(context, transport)
@@ -94,6 +98,26 @@ fn bound_anew_while_bound(context: &mut Context<'_>, transport: Transport) -> Ou
     }
     let other = pair_in_domain(context, &bound.pair.setup, &owner.domain)?;
     let remote = RemoteMemory { key, ..bound.memory.remote(400) };
+    is_refused(context, &other, Attempt::Write, remote, 8, &bound.memory)
+}
+
+/// A bind of no bytes unbinds a type 2 window, or fails, as the specification has it (o10-37.2.40) and Soft-RoCE does. In both cases
+/// its new key opens nothing, and in the first its old one neither.
+fn bound_to_no_bytes(context: &mut Context<'_>, transport: Transport) -> Outcome {
+    let bound = Bound::new(context, transport, Kind::Type2)?;
+    let owner = &bound.pair.ends[1];
+    let binding = part(&bound.memory, PART.start..PART.start, Access::REMOTE_WRITE);
+    let key = bound.window.post_bind(owner, 1, SendFlags::SIGNALED, binding)?;
+    let done = context.completion("bind to no bytes", &owner.send_queue)?;
+    let either = [CompletionStatus::Success, CompletionStatus::WindowBindError];
+    status_among("bind to no bytes", &done, 1, &either)?;
+    if done.is_success() {
+        bound.refuses_writes(context, &bound.pair)?;
+        // Nothing is bound to the region any more.
+        return Ok(bound.memory.region().raw().deregister()?);
+    }
+    let other = pair_in_domain(context, &bound.pair.setup, &owner.domain)?;
+    let remote = RemoteMemory { key, ..bound.memory.remote(PART.start) };
     is_refused(context, &other, Attempt::Write, remote, 8, &bound.memory)
 }
 
