@@ -266,7 +266,8 @@ impl Scale {
                 let device = world.device(node);
                 let domain = device.allocate_protection_domain().expect("a new device has room");
                 let completions = device.create_completion_queue(entries).expect("a new device has room");
-                let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+                // Zero-based: packets name addresses, and those of this process are different in every run.
+                let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::ZERO_BASED;
                 let region = domain.register_zeroed(region_bytes, access).expect("a new device has room");
                 ScaleNode { domain, completions, region, ends: Vec::with_capacity(options.queue_pairs_per_node) }
             })

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use longhaul_impair::Profile;
 use longhaul_netsim::capture::Capture;
-use longhaul_netsim::{Direction, Frame, LinkId, Node, NodeId, NodeIo, Simulation, Switch};
+use longhaul_netsim::{Direction, Frame, LinkId, Node, NodeId, NodeIo, Simulation, SimulationLimits, Switch};
 use longhaul_softnic as softnic;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::Gid;
@@ -83,6 +83,15 @@ impl Node for WorldNode {
     }
 }
 
+/// Without payload frames are headers only, and buffers of their size lie in far fewer pages.
+fn limits(payload: softnic::PayloadMode) -> SimulationLimits {
+    let limits = SimulationLimits::default();
+    match payload {
+        softnic::PayloadMode::Carried => limits,
+        softnic::PayloadMode::Elided => SimulationLimits { pool_buffer_bytes: 128, ..limits },
+    }
+}
+
 /// The addresses of a node, rows 0 and 1 of its GID table.
 fn addresses(node: usize) -> [IpAddr; 2] {
     let number = node as u32 + 1;
@@ -111,7 +120,7 @@ fn node_of(frame: &Frame) -> Option<usize> {
 impl World {
     /// A world at the beginning of time. Panics when the profile is not valid: scenarios check theirs before.
     pub fn new(config: WorldConfig) -> World {
-        let mut simulation = Simulation::new(config.seed);
+        let mut simulation = Simulation::with_limits(config.seed, limits(config.nic.payload));
         simulation.set_ecn_marker(mark_congestion);
         let news = Arc::new(Mutex::new(Vec::new()));
         let mut nics = Vec::new();
