@@ -14,6 +14,7 @@
 use std::fmt;
 
 use longhaul_impair::Profile;
+use longhaul_netsim::SimulationLimits;
 use longhaul_softnic::PayloadMode;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
@@ -24,7 +25,7 @@ use longhaul_verbs::{
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-use crate::world::{World, WorldConfig};
+use crate::world::{Topology, World, WorldConfig};
 
 /// Messages of one direction of a connection that are under way at most.
 const WINDOW: u32 = 4;
@@ -40,6 +41,9 @@ const SLICE: Duration = Duration::from_micros(5);
 /// than RC takes to give up.
 const SLICE_MAX: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Room for the headers of a packet: without payload frames are nothing else, and lie in far fewer pages.
+const HEADER_BYTES_MAX: usize = 128;
 
 /// Failures that are told; the others are counted.
 const FAILURES_KEPT: usize = 10;
@@ -59,8 +63,48 @@ pub struct ScaleOptions {
     pub message_bytes: u32,
     /// Whether messages have contents, which are then checked. The memory for them is all taken at once.
     pub payload: PayloadMode,
+    /// How the nodes are joined.
+    pub fabric: ScaleFabric,
     /// Each direction of each link.
     pub link: Profile,
+}
+
+/// How the nodes are joined, as large as it has to be for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScaleFabric {
+    /// By one switch.
+    #[default]
+    Star,
+    /// By two tiers of switches, as many leaves as there are nodes at each, and a spine for each node at a leaf: with as much room
+    /// upwards as downwards.
+    Clos,
+    /// By three tiers of switches with as few ports as will do.
+    FatTree,
+}
+
+impl ScaleFabric {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            ScaleFabric::Star => "star",
+            ScaleFabric::Clos => "clos",
+            ScaleFabric::FatTree => "fat-tree",
+        }
+    }
+
+    fn of(self, nodes: usize) -> Topology {
+        match self {
+            ScaleFabric::Star => Topology::Star,
+            ScaleFabric::Clos => {
+                let leaf_count = (1..).find(|leaves| leaves * leaves >= nodes).expect("squares grow");
+                Topology::Clos { leaf_count, spine_count: nodes.div_ceil(leaf_count) }
+            }
+            ScaleFabric::FatTree => {
+                let arity = (2..).step_by(2).find(|arity: &usize| arity.pow(3) / 4 >= nodes).expect("cubes grow");
+                Topology::FatTree { arity }
+            }
+        }
+    }
 }
 
 impl Default for ScaleOptions {
@@ -70,9 +114,10 @@ impl Default for ScaleOptions {
             seed: 1,
             nodes: 10_000,
             queue_pairs_per_node: 4,
-            messages: 16,
+            messages: 8,
             message_bytes: 16 << 10,
             payload: PayloadMode::Elided,
+            fabric: ScaleFabric::Star,
             link: healthy_link(),
         }
     }
@@ -209,6 +254,8 @@ pub struct ScaleOutcome {
     pub completions: u64,
     /// Packets that the devices sent.
     pub packets: u64,
+    /// Arrivals at nodes and switches, and wake-ups of nodes.
+    pub events: u64,
     /// Virtual time that passed.
     pub virtual_time: Duration,
     /// The hash of every delivery.
@@ -255,9 +302,17 @@ impl Scale {
     /// The nodes, each with a protection domain, a completion queue and memory, but without queue pairs. Panics when the link's
     /// profile is not valid or the memory is more than a machine has.
     pub fn new(options: ScaleOptions) -> Scale {
-        let mut config =
-            WorldConfig { seed: options.seed, nodes: options.nodes, link: options.link.clone(), ..Default::default() };
+        let mut config = WorldConfig {
+            seed: options.seed,
+            nodes: options.nodes,
+            topology: options.fabric.of(options.nodes),
+            link: options.link.clone(),
+            ..Default::default()
+        };
         config.nic.payload = options.payload;
+        if options.payload == PayloadMode::Elided {
+            config.limits = SimulationLimits { pool_buffer_bytes: HEADER_BYTES_MAX, ..config.limits };
+        }
         let world = World::new(config);
         let region_bytes = usize::try_from(options.region_bytes_per_node()).expect("memory that fits into a machine");
         let entries = 2 * WINDOW * options.queue_pairs_per_node as u32;
@@ -368,6 +423,7 @@ impl Scale {
             self.take_completions(node);
         }
         self.outcome.packets = self.world.packet_count();
+        self.outcome.events = self.world.event_count();
         self.outcome.virtual_time = self.world.now() - Instant::ZERO;
         self.outcome.trace_hash = self.world.trace_hash();
         self.outcome
@@ -567,6 +623,15 @@ fn pairs(nodes: usize, random: &mut impl Rng) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fabrics_have_room_for_all() {
+        assert_eq!(ScaleFabric::Clos.of(10_000), Topology::Clos { leaf_count: 100, spine_count: 100 });
+        assert_eq!(ScaleFabric::Clos.of(7), Topology::Clos { leaf_count: 3, spine_count: 3 });
+        assert_eq!(ScaleFabric::FatTree.of(10_000), Topology::FatTree { arity: 36 });
+        assert_eq!(ScaleFabric::FatTree.of(16), Topology::FatTree { arity: 4 });
+        assert_eq!(ScaleFabric::FatTree.of(17), Topology::FatTree { arity: 6 });
+    }
 
     #[test]
     fn partners_are_each_others() {

@@ -2,7 +2,7 @@
 
 use longhaul_impair::Loss;
 use longhaul_softnic::PayloadMode;
-use longhaul_testbed::scale::{Scale, ScaleOptions, ScaleOutcome};
+use longhaul_testbed::scale::{Scale, ScaleFabric, ScaleOptions, ScaleOutcome};
 
 fn small() -> ScaleOptions {
     ScaleOptions { nodes: 40, messages: 6, message_bytes: 10_000, ..ScaleOptions::default() }
@@ -46,6 +46,13 @@ fn a_node_without_a_partner_talks_to_itself() {
 #[test]
 fn two_nodes_and_one_queue_pair_are_enough() {
     assert_complete(ScaleOptions { nodes: 2, queue_pairs_per_node: 1, messages: 1, ..small() });
+}
+
+#[test]
+fn everything_arrives_over_many_switches() {
+    for fabric in [ScaleFabric::Clos, ScaleFabric::FatTree] {
+        assert_complete(ScaleOptions { fabric, payload: PayloadMode::Carried, ..small() });
+    }
 }
 
 #[test]

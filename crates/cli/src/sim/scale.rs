@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use longhaul_softnic::PayloadMode;
-use longhaul_testbed::scale::{Scale, ScaleOptions, ScaleOutcome};
+use longhaul_testbed::scale::{Scale, ScaleFabric, ScaleOptions, ScaleOutcome};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Value, json};
 
@@ -34,12 +34,16 @@ pub(crate) struct Arguments {
     queue_pairs: u32,
 
     /// Messages that each queue pair sends
-    #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     messages: u32,
 
     /// Bytes of a message
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 10, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     message_size: u32,
+
+    /// How the nodes are joined; there are as many switches as they need
+    #[arg(long, value_enum, default_value_t = Topology::Star)]
+    topology: Topology,
 
     /// Carry contents, and compare what arrived with what was sent
     #[arg(long)]
@@ -52,6 +56,26 @@ pub(crate) struct Arguments {
     /// Print one line of JSON instead of a table
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Topology {
+    /// One switch
+    Star,
+    /// Leaves and spines, with paths of equal cost
+    Clos,
+    /// Three tiers of equal switches, with paths of equal cost
+    FatTree,
+}
+
+impl From<Topology> for ScaleFabric {
+    fn from(topology: Topology) -> Self {
+        match topology {
+            Topology::Star => ScaleFabric::Star,
+            Topology::Clos => ScaleFabric::Clos,
+            Topology::FatTree => ScaleFabric::FatTree,
+        }
+    }
 }
 
 /// What came of it, and what it took.
@@ -73,6 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         queue_pairs_per_node: arguments.queue_pairs as usize,
         messages: arguments.messages,
         message_bytes: arguments.message_size,
+        fabric: arguments.topology.into(),
         payload: if arguments.contents { PayloadMode::Carried } else { PayloadMode::Elided },
         ..Default::default()
     };
@@ -157,7 +182,7 @@ fn to_json(report: &Report) -> Value {
         "setup_seconds": report.setup.as_secs_f64(),
         "traffic_seconds": report.traffic.as_secs_f64(),
         "virtual_seconds": outcome.virtual_time.as_secs_f64(),
-        "topology": "star",
+        "topology": options.fabric.name(),
         "seed": options.seed,
         "reliable_queue_pairs": options.nodes * options.queue_pairs_per_node.div_ceil(2),
         "unreliable_queue_pairs": options.nodes * (options.queue_pairs_per_node / 2),
@@ -166,6 +191,8 @@ fn to_json(report: &Report) -> Value {
         "contents_checked": options.payload == PayloadMode::Carried,
         "completions": outcome.completions,
         "packets": outcome.packets,
+        "events": outcome.events,
+        "events_per_second": (outcome.events as f64 / report.traffic.as_secs_f64()).round(),
         "failures": outcome.failures.count(),
         "trace_hash": format!("{:016x}", outcome.trace_hash),
         "peak_resident_bytes": report.peak_resident_bytes,
@@ -181,6 +208,7 @@ fn to_table(report: &Report) -> String {
     let peak = report.peak_resident_bytes.map_or("unknown".to_owned(), |bytes| (bytes >> 20).to_string());
     let rows = [
         ("nodes", options.nodes.to_string()),
+        ("topology", options.fabric.name().to_owned()),
         ("queue pairs, RC and UC", options.queue_pair_count().to_string()),
         ("bytes per queue pair", format!("{:.0}", report.bytes_per_queue_pair)),
         ("messages", outcome.messages.to_string()),
@@ -189,6 +217,7 @@ fn to_table(report: &Report) -> String {
         ("completions", outcome.completions.to_string()),
         ("packets", outcome.packets.to_string()),
         ("packets/s", format!("{:.0}", outcome.packets as f64 / report.traffic.as_secs_f64())),
+        ("events/s of the simulator", format!("{:.0}", outcome.events as f64 / report.traffic.as_secs_f64())),
         ("trace hash", format!("{:016x}", outcome.trace_hash)),
         ("failures", outcome.failures.count().to_string()),
         ("virtual milliseconds", format!("{:.3}", outcome.virtual_time.as_secs_f64() * 1e3)),
