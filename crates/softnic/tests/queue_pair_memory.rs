@@ -219,7 +219,8 @@ fn queues_take_memory_when_they_are_used() {
         drop((receives, sends));
         queue_pair.modify(&QueuePairAttributes::to_state(QueuePairState::Reset)).expect("any state may be reset");
         let after_reset = bytes_in_use() - idle;
-        // What is left: its place in the device's list of those that have something to send.
-        assert!(after_reset <= 64, "expected the queues to be given back, came {after_reset} bytes kept");
+        // What is left is small: its place in the device's list of those that have something to send, and the state beside the
+        // queues, which has the entry among the device's timers.
+        assert!(after_reset <= 256, "expected the queues to be given back, came {after_reset} bytes kept");
     }
 }
