@@ -55,6 +55,14 @@ pub struct Config {
     pub completion_queue_entries_max: u32,
     /// Regions.
     pub memory_regions_max: u32,
+    /// Memory windows.
+    pub memory_windows_max: u32,
+    /// Whether type 2 windows are of kind 2A (bound to a queue pair) or 2B (to its protection domain as well).
+    pub type_2_windows: Type2Windows,
+    /// Slots of all slotted regions together.
+    pub slotted_slots_max: u32,
+    /// Shared receive queues.
+    pub shared_receive_queues_max: u32,
     /// Requests of one queue.
     pub work_requests_max: u32,
     /// Entries of one request.
@@ -78,6 +86,16 @@ pub enum PayloadMode {
     Carried,
     /// Only lengths travel: for large simulations that look at time, not at contents.
     Elided,
+}
+
+/// Which of the specification's two kinds the type 2 windows of a device are; a device has one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Type2Windows {
+    /// Usable through the queue pair that a window was bound on.
+    A,
+    /// And only when window, region and queue pair are of one protection domain.
+    #[default]
+    B,
 }
 
 /// Mistakes that tests have the device make, to see that the checkers notice.
@@ -120,6 +138,10 @@ impl Config {
             completion_channels_max: 1 << 16,
             completion_queue_entries_max: 1 << 22,
             memory_regions_max: 1 << 20,
+            memory_windows_max: 1 << 20,
+            type_2_windows: Type2Windows::B,
+            slotted_slots_max: 1 << 22,
+            shared_receive_queues_max: 1 << 16,
             work_requests_max: 1 << 20,
             scatter_gather_entries_max: 32,
             inline_bytes_max: 512,

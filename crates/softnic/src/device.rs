@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "implements the unsafe calls of the raw verbs layer")]
 
 mod completions;
+mod windows;
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -21,6 +22,8 @@ use longhaul_verbs::{
 };
 
 use completions::{CompletionChannel, CompletionQueue};
+
+pub(crate) use windows::window_bind;
 
 use crate::Config;
 use crate::completion::{CompletionQueue as Queue, Waiting};

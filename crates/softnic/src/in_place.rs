@@ -68,8 +68,8 @@ impl Nic {
             return None;
         }
         let bytes = count as u64 * u64::from(mtu_bytes);
-        let domain = queue_pair.identity.domain;
-        let memory = self.shared.memory.find_remote_write(domain, write.key, write.address, bytes).ok()?;
+        let who = queue_pair.identity.accessor();
+        let memory = self.shared.memory.find_remote_write(who, write.key, write.address, bytes).ok()?;
         Some(ExpectedPackets {
             queue_pair: queue_pair.identity.number,
             opcode: match queue_pair.identity.transport {

@@ -46,10 +46,11 @@ mod completion;
 mod in_place;
 mod memory;
 mod resources;
+mod shared_receive;
 
 #[cfg(feature = "mutations")]
 pub use config::Mutation;
-pub use config::{Config, PayloadMode};
+pub use config::{Config, PayloadMode, Type2Windows};
 pub use counters::{Counters, QueuePairCounters};
 pub use device::Device;
 pub use drive::{Drive, Signal};

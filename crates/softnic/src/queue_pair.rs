@@ -14,7 +14,7 @@ use longhaul_verbs::{
 
 use crate::completion::CompletionQueueKey;
 use crate::counters::QueuePairCounters;
-use crate::memory::DomainId;
+use crate::memory::{Accessor, DomainId};
 use crate::pacing::Pacer;
 use crate::peer::{PeerShare, charge_bytes};
 use crate::port::Route;
@@ -34,6 +34,13 @@ pub(crate) struct Identity {
     pub(crate) receive_completions: CompletionQueueKey,
     pub(crate) limits: QueuePairLimits,
     pub(crate) signal_all: bool,
+}
+
+impl Identity {
+    /// As whom it uses keys.
+    pub(crate) fn accessor(&self) -> Accessor {
+        Accessor { domain: self.domain, queue_pair: self.number }
+    }
 }
 
 /// What `modify` has set.

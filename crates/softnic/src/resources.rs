@@ -1,5 +1,6 @@
 //! What all queue pairs of a device share, apart from the wire.
 
+use longhaul_time::Instant;
 use longhaul_verbs::{
     AsyncEvent, AsyncEventKind, CompletionFlags, CompletionOperation, CompletionStatus, EventSource, QueuePairNumber,
     WorkCompletion,
@@ -10,12 +11,16 @@ use crate::Config;
 use crate::completion::{ChannelKey, CompletionQueue, CompletionQueueKey, Pushed, Waiting};
 use crate::counters::Counters;
 use crate::memory::MemoryTable;
+use crate::shared_receive::{SharedReceiveQueue, SharedReceiveQueueKey};
 
 /// What all queue pairs of a device share.
 pub(crate) struct Resources {
     pub(crate) config: Config,
     pub(crate) memory: MemoryTable,
+    /// The time of the call that the device is in.
+    pub(crate) now: Instant,
     pub(crate) completion_queues: SlotMap<CompletionQueueKey, CompletionQueue>,
+    pub(crate) shared_receive_queues: SlotMap<SharedReceiveQueueKey, SharedReceiveQueue>,
     /// Completion queues that have something, with their tokens, per channel. Bounded: a queue is in there once per arming.
     pub(crate) channels: SlotMap<ChannelKey, Waiting<(CompletionQueueKey, u64)>>,
     pub(crate) events: Waiting<AsyncEvent>,
@@ -29,7 +34,9 @@ impl Resources {
         Resources {
             memory: MemoryTable::new(&config),
             config,
+            now: Instant::ZERO,
             completion_queues: SlotMap::with_key(),
+            shared_receive_queues: SlotMap::with_key(),
             channels: SlotMap::with_key(),
             events: Waiting::new(None),
             completion_count: 0,
@@ -124,7 +131,15 @@ impl Resources {
         self.raise(AsyncEvent { kind, source });
     }
 
-    fn raise(&mut self, event: AsyncEvent) {
+    /// When an event is due that moderation holds back.
+    pub(crate) fn moderation_deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Raise the events that moderation has held back until now.
+    pub(crate) fn handle_moderation(&mut self, _now: Instant) {}
+
+    pub(crate) fn raise(&mut self, event: AsyncEvent) {
         if self.events.len() >= self.config.events_max {
             self.events.pop();
             self.counters.events_lost += 1;

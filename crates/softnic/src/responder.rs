@@ -218,10 +218,10 @@ fn begin(queue_pair: &QueuePair, shared: &Resources, headers: &Headers) -> Resul
             }
             // A WRITE of nothing needs no key (IBTA 9.7.4.1.1).
             if reth.dma_length > 0 {
-                let (domain, length) = (queue_pair.identity.domain, u64::from(reth.dma_length));
+                let (who, length) = (queue_pair.identity.accessor(), u64::from(reth.dma_length));
                 shared
                     .memory
-                    .check_remote_write(domain, reth.remote_key, reth.virtual_address, length)
+                    .check_remote(who, reth.remote_key, reth.virtual_address, length, Access::REMOTE_WRITE)
                     .map_err(|_| Refusal::RemoteAccess)?;
             }
             let (address, key) = (reth.virtual_address, reth.remote_key);
@@ -242,17 +242,17 @@ fn place_write(
     if payload.len() == 0 {
         return Ok(());
     }
-    let domain = queue_pair.identity.domain;
+    let who = queue_pair.identity.accessor();
     #[cfg(feature = "mutations")]
     if shared.config.mutation == Some(crate::config::Mutation::AcknowledgeBeforePlacement)
         && let Payload::Carried(bytes) = payload
     {
-        shared.memory.check_remote_write(domain, key, address, bytes.len() as u64)?;
+        shared.memory.check_remote(who, key, address, bytes.len() as u64, Access::REMOTE_WRITE)?;
         let late = queue_pair.responder.deferred.replace((key, address, bytes.to_vec()));
         if let Some((key, address, bytes)) = late {
-            let _ = shared.memory.remote_write(domain, key, address, Payload::Carried(&bytes));
+            let _ = shared.memory.remote_write(who, key, address, Payload::Carried(&bytes));
         }
         return Ok(());
     }
-    shared.memory.remote_write(domain, key, address, payload)
+    shared.memory.remote_write(who, key, address, payload)
 }
