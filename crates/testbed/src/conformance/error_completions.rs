@@ -152,7 +152,7 @@ type Run = fn(&mut Context<'_>, Operation) -> Outcome;
 /// A test, or why there can be none.
 pub(super) enum Cell {
     Tested(Run),
-    Never(&'static str),
+    Never(#[cfg_attr(not(test), expect(dead_code, reason = "for the reader of the table"))] &'static str),
 }
 
 /// What there is for an operation and an error.
