@@ -28,6 +28,10 @@ pub struct Config {
     pub window_packets_max: u32,
     /// RC: an acknowledgement is asked for at the end of a message, and after this many packets within one.
     pub acknowledge_packets: u32,
+    /// RC: READs and atomics that a queue pair may have outstanding, as requester and as responder.
+    pub read_atomic_max: u8,
+    /// RC: a READ is asked for in parts of at most so many packets.
+    pub read_packets_max: u32,
     /// At most one congestion notification per queue pair in this time.
     pub congestion_notification_interval: Duration,
     /// RC: what may be in flight towards one peer, over all queue pairs: what its socket's receive buffer takes. Each packet
@@ -112,6 +116,16 @@ pub enum Mutation {
     DropsWithoutImmediate,
     /// RC: a request fails where it should be tried again for the first time.
     GivesUpAtOnce,
+    /// RC: a READ is answered with what the memory held when it was read before.
+    ReadFromWrongEpoch,
+    /// RC: an atomic that comes a second time is carried out again.
+    AtomicTwice,
+    /// RC: of two requests that are acknowledged together the second one completes first.
+    CompletionOutOfOrder,
+    /// A window's key still works for peers after the window was bound anew.
+    WindowAfterRebind,
+    /// When a send queue is flushed, its last request is forgotten.
+    FlushLosesRequest,
 }
 
 impl Config {
@@ -127,6 +141,8 @@ impl Config {
             ecn_capable: true,
             window_packets_max: 1 << 16,
             acknowledge_packets: 64,
+            read_atomic_max: 16,
+            read_packets_max: 256,
             congestion_notification_interval: Duration::from_micros(50),
             peer_window_bytes: None,
             default_rate_bits_per_second: None,

@@ -22,7 +22,9 @@ mod nic;
 mod post;
 mod work;
 
+mod lazy;
 mod queue_pair;
+mod rc_completer;
 mod rc_requester;
 mod requester;
 mod uc_requester;
@@ -38,6 +40,7 @@ mod driver;
 pub mod udp;
 
 mod rc_responder;
+mod rc_responses;
 mod responder;
 mod uc_responder;
 mod ud_responder;

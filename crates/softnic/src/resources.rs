@@ -26,6 +26,9 @@ pub(crate) struct Resources {
     pub(crate) events: Waiting<AsyncEvent>,
     /// Completions so far.
     pub(crate) completion_count: u64,
+    /// What was read before, for a mutation.
+    #[cfg(feature = "mutations")]
+    pub(crate) stale_reads: std::collections::BTreeMap<(u32, u64, u32), Vec<u8>>,
     pub(crate) counters: Counters,
 }
 
@@ -40,6 +43,8 @@ impl Resources {
             channels: SlotMap::with_key(),
             events: Waiting::new(None),
             completion_count: 0,
+            #[cfg(feature = "mutations")]
+            stale_reads: Default::default(),
             counters: Counters::default(),
         }
     }
@@ -77,8 +82,8 @@ impl Resources {
         }
     }
 
-    /// Put a completion into its queue, and raise the events that follow.
-    pub(crate) fn complete(&mut self, into: CompletionQueueKey, completion: WorkCompletion, solicited: bool) {
+    /// Put a completion into its queue, and raise the events that follow. `false` when there was no room for it.
+    pub(crate) fn complete(&mut self, into: CompletionQueueKey, completion: WorkCompletion, solicited: bool) -> bool {
         match completion.status {
             CompletionStatus::Success => {}
             CompletionStatus::FlushedError => self.counters.cqe_flush_error += 1,
@@ -87,7 +92,7 @@ impl Resources {
         self.completion_count += 1;
         // Queue pairs keep their completion queues alive.
         let Some(queue) = self.completion_queues.get_mut(into) else {
-            return;
+            return true;
         };
         match queue.push(completion, solicited) {
             Pushed::Quietly => {}
@@ -102,8 +107,10 @@ impl Resources {
                     let source = EventSource::CompletionQueue(handle_of(into));
                     self.raise(AsyncEvent { kind: AsyncEventKind::CompletionQueueError, source });
                 }
+                return false;
             }
         }
+        true
     }
 
     /// Completes a request in error.
