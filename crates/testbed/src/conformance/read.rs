@@ -352,24 +352,24 @@ fn sequence_numbers_wrap(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// A READ sees what WRITEs before it on the queue pair have written (IBTA table 79), without waiting for them.
+/// A READ sees what WRITEs before it on the queue pair have written, without waiting for them. Each round has a place of its
+/// own: a WRITE behind a READ may overtake it where no fence is (IBTA table 79).
 fn after_write_sees_it(context: &mut Context<'_>) -> Outcome {
-    const ROUNDS: u64 = 20;
+    const ROUNDS: usize = 20;
     let pair = Pair::new(context, &setup())?;
     let [reader, owner] = &pair.ends;
     let size = 3 * context.mtu() + 5;
     let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-    let remote = Memory::new(&owner.domain, size, rights)?;
-    let source = Memory::source(&reader.domain, &pattern(61, size + ROUNDS as usize))?;
-    let mut local = Memory::target(&reader.domain, size * ROUNDS as usize)?;
+    let remote = Memory::new(&owner.domain, size * ROUNDS, rights)?;
+    let source = Memory::source(&reader.domain, &pattern(61, size + ROUNDS))?;
+    let mut local = Memory::target(&reader.domain, size * ROUNDS)?;
     for round in 0..ROUNDS {
-        let start = round as usize;
-        reader.send(2 * round, SendOperation::Write(remote.remote(0)), &[source.entry(start..start + size)])?;
-        let entry = [local.entry(start * size..(start + 1) * size)];
-        reader.send(2 * round + 1, SendOperation::Read(remote.remote(0)), &entry)?;
-        local.expect(start * size, &source.bytes(start..start + size));
+        let (id, place) = (2 * round as u64, round * size);
+        reader.send(id, SendOperation::Write(remote.remote(place)), &[source.entry(round..round + size)])?;
+        reader.send(id + 1, SendOperation::Read(remote.remote(place)), &[local.entry(place..place + size)])?;
+        local.expect(place, &source.bytes(round..round + size));
     }
-    for (id, done) in (0..).zip(context.completions("reader", &reader.send_queue, 2 * ROUNDS as usize)?) {
+    for (id, done) in (0..).zip(context.completions("reader", &reader.send_queue, 2 * ROUNDS)?) {
         match id % 2 {
             0 => Form::Write.check_sent(&done, reader, id)?,
             _ => check_read(context, &done, reader, id, size)?,
