@@ -165,22 +165,70 @@ impl End {
     }
 }
 
-/// Carries packets between two ends, at once, until neither has anything to send or to wait for. `arrives` is asked about
-/// each packet, in the order in which they are sent. Returns the time of the end.
+/// Reproducible chances, from a seed that is not 0.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn chance(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
+    }
+
+    /// One packet in `rarity` is lost, as many are repeated, as many are late.
+    pub(crate) fn fate(&mut self, rarity: u64) -> Fate {
+        match self.chance() % (3 * rarity) {
+            0..3 => Fate::Lost,
+            3..6 => Fate::Repeated,
+            6..9 => Fate::Late,
+            _ => Fate::Arrives,
+        }
+    }
+}
+
+/// What the wire does to a packet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Lost,
+    Arrives,
+    /// Arrives, and once more after what is sent next.
+    Repeated,
+    /// Arrives after what is sent next.
+    Late,
+}
+
+/// Carries packets between two ends until neither has anything to send or to wait for. `arrives` is asked about each packet, in
+/// the order in which they are sent. Returns the time of the end.
 pub(crate) fn carry(ends: (&End, &End), from: Instant, mut arrives: impl FnMut(&Datagram) -> bool) -> Instant {
+    carry_badly(ends, from, |datagram| if arrives(datagram) { Fate::Arrives } else { Fate::Lost })
+}
+
+/// The same over a wire that also repeats and reorders.
+pub(crate) fn carry_badly(ends: (&End, &End), from: Instant, mut fate: impl FnMut(&Datagram) -> Fate) -> Instant {
     let (one, two) = ends;
     let mut now = from;
+    let mut held = [Vec::new(), Vec::new()];
     for _ in 0..100_000 {
         let mut is_quiet = true;
-        for (sender, receiver) in [(one, two), (two, one)] {
+        for (index, (sender, receiver)) in [(one, two), (two, one)].into_iter().enumerate() {
+            let before = std::mem::take(&mut held[index]);
             for datagram in sender.poll(now) {
                 is_quiet = false;
-                if arrives(&datagram) {
+                let fate = fate(&datagram);
+                if matches!(fate, Fate::Arrives | Fate::Repeated) {
                     receiver.receive(&datagram, now);
                 }
+                if matches!(fate, Fate::Late | Fate::Repeated) {
+                    held[index].push(datagram);
+                }
+            }
+            for datagram in before {
+                is_quiet = false;
+                receiver.receive(&datagram, now);
             }
         }
-        if is_quiet {
+        if is_quiet && held.iter().all(Vec::is_empty) {
             match one.next_deadline().into_iter().chain(two.next_deadline()).min() {
                 Some(deadline) => now = deadline.max(now),
                 None => return now,

@@ -276,8 +276,10 @@ fn result_of_another_length(context: &mut Context<'_>) -> Outcome {
         let local = Memory::target(&requester.domain, length)?;
         let entry = [local.whole()];
         let remote = words.remote(0);
-        let operations =
-            [SendOperation::FetchAndAdd { remote, add: 1 }, SendOperation::CompareAndSwap { remote, compare: words.get(0), swap: 1 }];
+        let operations = [
+            SendOperation::FetchAndAdd { remote, add: 1 },
+            SendOperation::CompareAndSwap { remote, compare: words.get(0), swap: 1 },
+        ];
         for operation in operations {
             match requester.queue_pair.post_send(&[requester.request(1, operation, &entry)]) {
                 Err(error) => {

@@ -265,7 +265,8 @@ fn local_length(context: &mut Context<'_>, operation: Operation) -> Outcome {
     if requester.queue_pair.post_send(&[request]).is_ok() {
         requester.send(2, SendOperation::Send, &[])?;
         // Devices that look at the memory first find that the entries are longer than it is.
-        return stage.has_failed(context, &[CompletionStatus::LocalLengthError, CompletionStatus::LocalProtectionError]);
+        return stage
+            .has_failed(context, &[CompletionStatus::LocalLengthError, CompletionStatus::LocalProtectionError]);
     }
     requester.is_in(QueuePairState::ReadyToSend)?;
     context.no_completion("requester of a refused request", &requester.send_queue)?;

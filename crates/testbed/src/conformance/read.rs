@@ -259,9 +259,7 @@ fn outstanding(context: &mut Context<'_>, depth: u8) -> Outcome {
     let mut local = Memory::target(&reader.domain, slot * COUNT)?;
     let entries: Vec<_> = (0..COUNT).map(|index| [local.entry(index * slot..(index + 1) * slot)]).collect();
     let requests: Vec<_> = (0..COUNT)
-        .map(|index| {
-            reader.request(index as u64, SendOperation::Read(remote.remote(index * slot)), &entries[index])
-        })
+        .map(|index| reader.request(index as u64, SendOperation::Read(remote.remote(index * slot)), &entries[index]))
         .collect();
     reader.queue_pair.post_send(&requests)?;
     for index in 0..COUNT {
