@@ -199,8 +199,7 @@ impl Hosts {
         }
         let mut simulation = Simulation::new(0);
         let all = sender.nics.iter().chain(&receiver.nics);
-        let nodes: Vec<_> =
-            all.map(|nic| simulation.add_node(VirtualNic::new(nic.device.clone()))).collect();
+        let nodes: Vec<_> = all.map(|nic| simulation.add_node(VirtualNic::new(nic.device.clone()))).collect();
         let rails = [0, 1].map(|rail| {
             let ends = (nodes[rail].port(0), nodes[RAILS + rail].port(0));
             simulation.connect(ends.0, ends.1, good(), good()).expect("free ports")

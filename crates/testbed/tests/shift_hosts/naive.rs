@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use longhaul_verbs::{CompletionStatus, QueuePairAttributes, QueuePairState, ReceiveRequest, SendOperation, SendRequest};
+use longhaul_verbs::{
+    CompletionStatus, QueuePairAttributes, QueuePairState, ReceiveRequest, SendOperation, SendRequest,
+};
 
 use super::{Host, RAILS};
 

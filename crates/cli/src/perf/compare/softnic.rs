@@ -4,16 +4,17 @@
 use std::time::Duration;
 
 use longhaul_softnic::udp::UdpConfig;
-use longhaul_verbs::Mtu;
+use longhaul_verbs::{Access, Mtu};
 
 use super::MESSAGE_BYTES;
 use super::end::{Buffers, Measurement, StopSign};
 use super::orders::{Contact, Outcome, Role, Settings, Subject};
 use crate::perf::connection::{Connection, Group, GroupOptions};
 use crate::perf::nic::Nic;
+use crate::perf::operation::Operation;
 use crate::perf::ping_pong::PingPong;
 use crate::perf::stop::Stop;
-use crate::perf::stream::{Bound, Operation, Receiver, Run, Sender};
+use crate::perf::stream::{Bound, Receiver, Run, Sender};
 
 /// RC: WRITEs of 1 MiB that are on their way at once.
 const WRITES_AT_ONCE: u32 = 8;
@@ -43,6 +44,8 @@ pub(super) fn prepare(
         queue_pairs: if subject == Subject::RcWriteMany { settings.queue_pairs } else { 1 },
         send_depth,
         receive_depth,
+        outstanding_reads: 0,
+        remote_access: Access::REMOTE_WRITE,
         sleeps: false,
         timeout: TIMEOUT,
         rate_bits_per_second: None,
@@ -159,5 +162,5 @@ pub(super) fn open(settings: &Settings) -> Result<Nic, Stop> {
     udp.off_host_rate_bits_per_second = None;
     // One end's warnings are the other's. And that the link carries small packets is no surprise to who asked for it.
     let is_quiet = settings.role == Role::Sender || settings.payload_bytes < Mtu::Bytes4096.byte_count();
-    Nic::open(&[settings.address], udp, settings.buffer_bytes, is_quiet)
+    Nic::open(&[settings.address], udp, settings.buffer_bytes, Access::REMOTE_WRITE, is_quiet)
 }
