@@ -78,7 +78,7 @@ fn several_queue_pairs_and_few_outstanding() {
 #[test]
 fn exactly_once_over_a_bad_network() {
     let server = Server::start(&["--impair", "loss=2%,duplicate=5%,reorder=2%,hold=500us"]);
-    let bad = ["-u", "10", "--verify", "--impair", "loss=2%,duplicate=5%,reorder=2%,hold=500us"];
+    let bad = ["-u", "12", "--verify", "--impair", "loss=2%,duplicate=5%,reorder=2%,hold=500us"];
     for kind in TESTS {
         let mut name = String::new();
         let arguments = test(kind, true, &mut name);
@@ -97,7 +97,7 @@ fn latency_is_that_of_both_ways() {
     for name in ["read_lat", "atomic_lat"] {
         let value = server.measure(&[&[name][..], &slow].concat());
         let least = number(&value["results"][0], "t_min_us");
-        assert!((2000.0..4000.0).contains(&least), "the client's way of 2 ms counts once and is not halved: {value}");
+        assert!(least >= 4000.0, "2 ms there and 2 ms back are not halved: {value}");
     }
 }
 
