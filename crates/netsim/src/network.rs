@@ -1,13 +1,17 @@
 //! Everything of a simulation but its nodes, and the part of it that a node may touch.
 
+use std::sync::Arc;
+
 use longhaul_capture::{Capture, CaptureDirection};
 use longhaul_impair::{Impairment, Profile, ProfileError, Verdict};
 use longhaul_time::Instant;
 
 use crate::event_queue::{EventKey, EventQueue, Source, SourceId};
+use crate::fault::FaultSchedule;
 use crate::frame::{Frame, FramePool};
 use crate::link::{Direction, Lane, LinkId};
 use crate::node::{Endpoint, NodeId};
+use crate::node_trouble::NodeTrouble;
 use crate::simulation::SimulationLimits;
 use crate::trace_hash::TraceHash;
 
@@ -40,15 +44,63 @@ impl ConnectError {
 }
 
 /// What the simulator knows about a node.
-struct NodeState {
-    /// The direction that leaves by each port.
-    ports: Vec<Option<u32>>,
-    source: SourceId,
+pub(crate) struct NodeState {
+    ports: Ports,
+    pub(crate) source: SourceId,
     /// The instant of the node's entry in the event queue; [`Instant::FAR_FUTURE`] if it has none. It may be earlier
-    /// than the node's deadline (deadlines that move away are noticed when the entry comes up) but never later.
-    scheduled_at: Instant,
-    woken: bool,
+    /// than the node's deadline (deadlines that move away are noticed when the entry comes up) but never later. While
+    /// the node does not run it is [`Instant::ZERO`], which no deadline undercuts, so that nothing is announced for it.
+    pub(crate) scheduled_at: Instant,
+    pub(crate) woken: bool,
+    pub(crate) is_running: bool,
     capture_interface: Option<u32>,
+    /// Only of nodes that were paused or stopped at some time.
+    pub(crate) trouble: Option<Box<NodeTrouble>>,
+}
+
+/// The direction that leaves by each port of a node. Most nodes have one port, so the first is at hand.
+struct Ports {
+    first: u32,
+    others: Vec<u32>,
+}
+
+/// No link at a port.
+const NO_LANE: u32 = u32::MAX;
+
+impl Default for Ports {
+    fn default() -> Self {
+        Ports { first: NO_LANE, others: Vec::new() }
+    }
+}
+
+impl Ports {
+    #[inline]
+    fn get(&self, port: usize) -> Option<usize> {
+        let lane = match port.checked_sub(1) {
+            None => self.first,
+            Some(other) => self.others.get(other).copied().unwrap_or(NO_LANE),
+        };
+        (lane != NO_LANE).then_some(lane as usize)
+    }
+
+    fn set(&mut self, port: usize, lane: u32) {
+        let Some(other) = port.checked_sub(1) else {
+            self.first = lane;
+            return;
+        };
+        if self.others.len() <= other {
+            self.others.resize(other + 1, NO_LANE);
+        }
+        self.others[other] = lane;
+    }
+
+    /// One more than the highest port that has a link.
+    fn count(&self) -> usize {
+        match self.others.len() {
+            0 => usize::from(self.first != NO_LANE),
+            others => others + 1,
+        }
+    }
 }
 
 pub(crate) struct Network {
@@ -62,7 +114,10 @@ pub(crate) struct Network {
     pub(crate) ecn_marker: Option<fn(&mut Frame)>,
     pub(crate) limits: SimulationLimits,
     pub(crate) frames_without_link: u64,
-    nodes: Vec<NodeState>,
+    pub(crate) faults: FaultSchedule,
+    /// Directions that are cut now.
+    pub(crate) cut_lane_count: usize,
+    pub(crate) nodes: Vec<NodeState>,
     sequence: u64,
 }
 
@@ -79,6 +134,8 @@ impl Network {
             ecn_marker: None,
             limits,
             frames_without_link: 0,
+            faults: FaultSchedule::default(),
+            cut_lane_count: 0,
             nodes: Vec::new(),
             sequence: 0,
         }
@@ -88,11 +145,13 @@ impl Network {
         let index = self.nodes.len();
         let source = self.queue.add_source(Source::Node(index));
         self.nodes.push(NodeState {
-            ports: Vec::new(),
+            ports: Ports::default(),
             source,
             scheduled_at: Instant::FAR_FUTURE,
             woken: false,
+            is_running: true,
             capture_interface: None,
+            trouble: None,
         });
         NodeId(u32::try_from(index).expect("fewer than 2^32 nodes: they would not fit in memory"))
     }
@@ -101,8 +160,8 @@ impl Network {
         &mut self,
         one: Endpoint,
         other: Endpoint,
-        forward: Profile,
-        backward: Profile,
+        forward: Arc<Profile>,
+        backward: Arc<Profile>,
     ) -> Result<LinkId, ConnectError> {
         if one == other {
             return Err(ConnectError::SamePort(one));
@@ -121,27 +180,23 @@ impl Network {
         };
         let forward = impairment(one, forward, Direction::Forward)?;
         let backward = impairment(other, backward, Direction::Backward)?;
-        let link = LinkId(u32::try_from(self.lanes.len() / 2).expect("fewer than 2^32 links"));
+        let link = LinkId(u32::try_from(self.lanes.len() / 2).expect("fewer than 2^31 links: they fit in memory"));
         for (impairment, from, to) in [(forward, one, other), (backward, other, one)] {
             let index = self.lanes.len();
             let source = self.queue.add_source(Source::Lane(index));
-            self.lanes.push(Lane::new(impairment, source, from, to));
-            let ports = &mut self.nodes[from.node.index()].ports;
-            if ports.len() <= from.port {
-                ports.resize(from.port + 1, None);
-            }
-            ports[from.port] = Some(index as u32);
+            self.lanes.push(Lane::new(impairment, source, to));
+            self.nodes[from.node.index()].ports.set(from.port, index as u32);
         }
         Ok(link)
     }
 
     #[inline]
-    fn lane_from(&self, end: Endpoint) -> Option<usize> {
-        self.nodes[end.node.index()].ports.get(end.port).copied().flatten().map(|lane| lane as usize)
+    pub(crate) fn lane_from(&self, end: Endpoint) -> Option<usize> {
+        self.nodes[end.node.index()].ports.get(end.port)
     }
 
     #[inline]
-    fn next_key(&mut self, at: Instant) -> EventKey {
+    pub(crate) fn next_key(&mut self, at: Instant) -> EventKey {
         self.sequence += 1;
         EventKey::new(at, self.sequence)
     }
@@ -191,8 +246,13 @@ impl Network {
     fn put_in_flight(&mut self, lane_index: usize, at: Instant, frame: Frame) {
         let key = self.next_key(at);
         let lane = &mut self.lanes[lane_index];
+        if lane.is_cut() {
+            lane.rarities_mut().sent_into_cut += 1;
+            self.pool.give_back(frame.bytes);
+            return;
+        }
         if lane.in_flight_count() >= self.limits.in_flight_frames_max {
-            lane.in_flight_limit += 1;
+            lane.rarities_mut().in_flight_limit += 1;
             self.pool.give_back(frame.bytes);
             return;
         }
@@ -203,21 +263,27 @@ impl Network {
 
     /// Takes the frame that a direction announced, and announces its next.
     #[inline]
-    pub(crate) fn take_arrival(&mut self, lane_index: usize) -> (Endpoint, Frame) {
+    pub(crate) fn take_arrival(&mut self, lane_index: usize) -> Frame {
         let lane = &mut self.lanes[lane_index];
         let arrival = lane.pop().expect("a direction is in the event queue only while it has a frame");
         match lane.next_key() {
             Some(key) => self.queue.set(lane.source, key),
             None => self.queue.remove(lane.source),
         }
+        arrival.frame
+    }
+
+    /// Notes that a frame is being handed to the node at the end of a direction; says where that is.
+    #[inline]
+    pub(crate) fn note_delivery(&mut self, lane_index: usize, frame: &Frame) -> Endpoint {
+        let lane = &mut self.lanes[lane_index];
         lane.delivered += 1;
         let to = lane.to;
-        let frame = arrival.frame;
         self.trace_hash.add(self.now.as_nanos(), lane_index as u64, frame.wire_bytes(), &frame.bytes);
         if self.capture.is_some() {
-            self.capture_delivered(to, &frame);
+            self.capture_delivered(to, frame);
         }
-        (to, frame)
+        to
     }
 
     /// Notes a node's deadline, if it has come nearer.
@@ -264,14 +330,15 @@ impl Network {
         for node in &mut self.nodes {
             node.capture_interface = None;
         }
-        for lane in &mut self.lanes {
-            lane.capture_interface = None;
+        for rarities in self.lanes.iter_mut().filter_map(|lane| lane.rarities.as_mut()) {
+            rarities.capture_interface = None;
         }
     }
 
     #[cold]
     fn capture_sent(&mut self, from: Endpoint, lane_index: usize, frame: &Frame) {
-        let interfaces = [self.nodes[from.node.index()].capture_interface, self.lanes[lane_index].capture_interface];
+        let lane_interface = self.lanes[lane_index].rarities.as_ref().and_then(|rarities| rarities.capture_interface);
+        let interfaces = [self.nodes[from.node.index()].capture_interface, lane_interface];
         if let Some(capture) = &mut self.capture {
             for interface in interfaces.into_iter().flatten() {
                 capture.record(interface, self.now, &frame.bytes, frame.wire_bytes(), CaptureDirection::Sent);
@@ -335,12 +402,27 @@ impl NodeIo<'_> {
 
     /// One more than the highest port that has a link.
     pub fn port_count(&self) -> usize {
-        self.network.nodes[self.node.index()].ports.len()
+        self.network.nodes[self.node.index()].ports.count()
     }
 
     /// Whether a port has a link.
     pub fn is_connected(&self, port: usize) -> bool {
         self.lane(port).is_some()
+    }
+
+    /// Whether no link is cut anywhere: most of the time, and cheap to ask.
+    #[inline]
+    pub fn all_links_are_whole(&self) -> bool {
+        self.network.cut_lane_count == 0
+    }
+
+    /// Since when the link of any port of any node is cut in either direction; `None` if it is whole or there is none. As
+    /// with Ethernet's fault signalling, a link of which one direction is dead is known at both ends not to work.
+    pub fn link_cut_since(&self, port: Endpoint) -> Option<Instant> {
+        let lane = self.network.lane_from(port)?;
+        // The two directions of a link are neighbours.
+        let since = self.network.lanes[lane].cut_since.min(self.network.lanes[lane ^ 1].cut_since);
+        (since != Instant::FAR_FUTURE).then_some(since)
     }
 
     /// The node being driven.

@@ -1,5 +1,7 @@
 //! The run loop.
 
+use std::sync::Arc;
+
 use longhaul_capture::{Capture, CaptureError, CaptureSummary};
 use longhaul_impair::{Profile, ProfileError};
 use longhaul_time::Instant;
@@ -19,8 +21,8 @@ use crate::node::{Endpoint, Node, NodeId};
 ///
 /// Identifiers belong to the simulation that gave them; one of another simulation panics or names something else.
 pub struct Simulation<N: Node> {
-    nodes: Vec<N>,
-    network: Network,
+    pub(crate) nodes: Vec<N>,
+    pub(crate) network: Network,
     events_at_now: u64,
     event_count: u64,
 }
@@ -36,6 +38,11 @@ pub struct SimulationLimits {
     pub pool_buffer_bytes: usize,
     /// Unused buffers that the pool keeps.
     pub pool_buffer_count_max: usize,
+    /// Frames that wait for a paused node; further ones are dropped and counted. The default, 4,096, is a large receive
+    /// ring of a NIC.
+    pub paused_frames_max: usize,
+    /// Faults that are scheduled and have not happened. The default is 2^20.
+    pub scheduled_faults_max: usize,
     /// Events at one instant before the simulation panics, because time has stopped: a node whose deadline does not
     /// move on, or frames in a circle without delay.
     pub events_per_instant_max: u64,
@@ -47,6 +54,8 @@ impl Default for SimulationLimits {
             in_flight_frames_max: 1 << 22,
             pool_buffer_bytes: 4_352,
             pool_buffer_count_max: 1 << 16,
+            paused_frames_max: 4_096,
+            scheduled_faults_max: 1 << 20,
             events_per_instant_max: 1 << 26,
         }
     }
@@ -71,20 +80,26 @@ impl<N: Node> Simulation<N> {
         id
     }
 
-    /// Joins two ports by a link, with a profile for each direction: `forward` from `one` to `other`.
+    /// Joins two ports by a link, with a profile for each direction: `forward` from `one` to `other`. Many links of one
+    /// profile take less memory if each is given an `Arc` of it.
     pub fn connect(
         &mut self,
         one: Endpoint,
         other: Endpoint,
-        forward: Profile,
-        backward: Profile,
+        forward: impl Into<Arc<Profile>>,
+        backward: impl Into<Arc<Profile>>,
     ) -> Result<LinkId, ConnectError> {
-        self.network.connect(one, other, forward, backward)
+        self.network.connect(one, other, forward.into(), backward.into())
     }
 
     /// Makes a direction of a link better or worse. Frames in flight arrive as announced; those sent from now on may
     /// overtake them if the delay is now shorter or the rate higher.
-    pub fn set_profile(&mut self, link: LinkId, direction: Direction, profile: Profile) -> Result<(), ProfileError> {
+    pub fn set_profile(
+        &mut self,
+        link: LinkId,
+        direction: Direction,
+        profile: impl Into<Arc<Profile>>,
+    ) -> Result<(), ProfileError> {
         let now = self.network.now;
         self.network.lanes[link.lane(direction)].impairment.set_profile(profile, now)
     }
@@ -174,7 +189,7 @@ impl<N: Node> Simulation<N> {
         self.network.trace_hash.value()
     }
 
-    /// Deliveries and polls so far.
+    /// Arrivals, polls and scheduled faults so far.
     pub fn event_count(&self) -> u64 {
         self.event_count
     }
@@ -191,8 +206,8 @@ impl<N: Node> Simulation<N> {
 
     /// Where a link begins and ends, in its forward direction.
     pub fn endpoints(&self, link: LinkId) -> (Endpoint, Endpoint) {
-        let lane = &self.network.lanes[link.lane(Direction::Forward)];
-        (lane.from, lane.to)
+        let end = |direction| self.network.lanes[link.lane(direction)].to;
+        (end(Direction::Backward), end(Direction::Forward))
     }
 
     /// Frames sent on ports that have no link.
@@ -222,7 +237,7 @@ impl<N: Node> Simulation<N> {
     /// Captures a direction of a link at its beginning: every frame sent into it, those included that it then loses.
     pub fn capture_link(&mut self, link: LinkId, direction: Direction, name: &str) -> Result<(), CaptureError> {
         let interface = self.network.capture.as_mut().ok_or(CaptureError::NotStarted)?.add_interface(name)?;
-        self.network.lanes[link.lane(direction)].capture_interface = Some(interface);
+        self.network.lanes[link.lane(direction)].rarities_mut().capture_interface = Some(interface);
         Ok(())
     }
 
@@ -247,11 +262,18 @@ impl<N: Node> Simulation<N> {
             match source {
                 Source::Lane(lane) => {
                     self.move_clock(at);
-                    let (to, frame) = self.network.take_arrival(lane);
-                    let index = to.node.index();
-                    let mut io = NodeIo { network: &mut self.network, node: to.node };
-                    self.nodes[index].handle(to.port, frame, at, &mut io);
-                    self.reschedule(index);
+                    let frame = self.network.take_arrival(lane);
+                    if self.network.leads_to_running_node(lane) {
+                        let index = self.deliver(lane, frame);
+                        self.reschedule(index);
+                    } else {
+                        self.network.hold_or_drop(lane, frame);
+                    }
+                }
+                Source::Faults => {
+                    self.move_clock(at);
+                    let fault = self.network.take_fault();
+                    self.apply(fault);
                 }
                 Source::Node(index) => {
                     let deadline = self.nodes[index].next_deadline();
@@ -268,6 +290,16 @@ impl<N: Node> Simulation<N> {
             self.event_count += 1;
             return true;
         }
+    }
+
+    /// Hands a frame to the node at the end of a direction, and says which node that is.
+    #[inline]
+    pub(crate) fn deliver(&mut self, lane: usize, frame: Frame) -> usize {
+        let to = self.network.note_delivery(lane, &frame);
+        let now = self.network.now;
+        let mut io = NodeIo { network: &mut self.network, node: to.node };
+        self.nodes[to.node.index()].handle(to.port, frame, now, &mut io);
+        to.node.index()
     }
 
     #[inline]
@@ -288,7 +320,7 @@ impl<N: Node> Simulation<N> {
     }
 
     #[inline]
-    fn reschedule(&mut self, index: usize) {
+    pub(crate) fn reschedule(&mut self, index: usize) {
         let deadline = self.nodes[index].next_deadline();
         self.network.schedule_node(index, deadline);
     }
