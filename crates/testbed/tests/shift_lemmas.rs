@@ -11,9 +11,7 @@ mod shift_hosts;
 
 use longhaul_time::Duration;
 use longhaul_verbs::{CompletionStatus, QueuePairState};
-use shift_hosts::{
-    EXECUTED, Hosts, NaiveFailover, NaiveReceives, Operation, PATIENCE, Policy, Request, SenderView, Towards, slow,
-};
+use shift_hosts::{Hosts, NaiveFailover, NaiveReceives, Operation, PATIENCE, Policy, Request, SenderView};
 
 /// A word of the receiver's memory that requests change.
 const TARGET: usize = 7;
@@ -31,17 +29,17 @@ enum Failure {
     AcknowledgementLost,
 }
 
-/// Post the request while NIC 0 fails in this way, and go on until it is dead. The sender has noticed nothing yet.
+/// Post the request while the receiver's NIC 0 fails in this way, and go on until it has. The sender has noticed nothing yet.
 fn post_during(hosts: &mut Hosts, sender: &mut NaiveFailover, failure: Failure, request: Request) {
-    match failure {
-        Failure::None => {}
-        Failure::PacketLost => hosts.cut(0, Towards::Receiver),
-        Failure::AcknowledgementLost => hosts.cut(0, Towards::Sender),
+    if failure == Failure::PacketLost {
+        hosts.kill_receiver(0);
     }
     sender.post(request);
-    hosts.run_for(EXECUTED);
-    if failure != Failure::None {
-        hosts.kill_nic(0);
+    if failure != Failure::PacketLost {
+        hosts.run_until_executed(0);
+    }
+    if failure == Failure::AcknowledgementLost {
+        hosts.kill_receiver(0);
     }
 }
 
@@ -261,7 +259,7 @@ fn theorem_c_6_a_ghost_arrives_after_its_backup() {
     let run = |delay: Option<Duration>| {
         let (mut hosts, mut sender) = begin(Policy::SendAgain);
         if let Some(delay) = delay {
-            hosts.set_rail(0, Towards::Receiver, slow(delay));
+            hosts.hold_back(0, delay);
         }
         sender.post(request(1, Operation::FetchAndAdd { at: TARGET, add: 1 }));
         hosts.finish(&mut sender);

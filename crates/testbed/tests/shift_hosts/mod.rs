@@ -19,9 +19,9 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use longhaul_impair::{Loss, Profile};
+use longhaul_impair::Profile;
 use longhaul_netsim::capture::Capture;
-use longhaul_netsim::{Direction, LinkId, NodeId, Simulation};
+use longhaul_netsim::{Direction, Fault, LinkId, NodeId, Simulation};
 use longhaul_softnic::{Config, Counters, Device};
 use longhaul_testbed::virtual_port::VirtualNic;
 use longhaul_time::{Duration, Instant};
@@ -44,8 +44,6 @@ const DELAY: Duration = Duration::from_micros(10);
 const TIMEOUT: u8 = 8;
 /// Times to send again before the request fails.
 const RETRIES: u8 = 3;
-/// Time enough for a request to reach the other end and be carried out, and not enough for a time-out.
-pub(crate) const EXECUTED: Duration = Duration::from_micros(100);
 /// Time enough for anything in these tests.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -153,13 +151,6 @@ impl Host {
     }
 }
 
-/// Which way along a rail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Towards {
-    Receiver,
-    Sender,
-}
-
 /// Everything that the sending host can see of its NIC 0 and of the wire in front of it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SenderView {
@@ -202,7 +193,8 @@ impl Hosts {
         let nodes: Vec<_> = all.map(|nic| simulation.add_node(VirtualNic::new(nic.device.clone()))).collect();
         let rails = [0, 1].map(|rail| {
             let ends = (nodes[rail].port(0), nodes[RAILS + rail].port(0));
-            simulation.connect(ends.0, ends.1, good(), good()).expect("free ports")
+            let good = Profile::default().with_propagation_delay(DELAY);
+            simulation.connect(ends.0, ends.1, good.clone(), good).expect("free ports")
         });
         let captured = Captured::default();
         simulation.start_capture(Capture::new(captured.clone()).expect("memory takes everything"));
@@ -214,24 +206,26 @@ impl Hosts {
         self.simulation.now()
     }
 
-    /// From now on a rail is as this profile says, one way.
-    pub(crate) fn set_rail(&mut self, rail: usize, towards: Towards, profile: Profile) {
-        let direction = match towards {
-            Towards::Receiver => Direction::Forward,
-            Towards::Sender => Direction::Backward,
-        };
-        self.simulation.set_profile(self.rails[rail], direction, profile).expect("a valid profile");
+    /// From now on requests along a rail take this long to arrive.
+    pub(crate) fn hold_back(&mut self, rail: usize, delay: Duration) {
+        let profile = Profile::default().with_propagation_delay(delay);
+        self.simulation.set_profile(self.rails[rail], Direction::Forward, profile).expect("a valid profile");
     }
 
-    /// From now on nothing gets through, one way.
-    pub(crate) fn cut(&mut self, rail: usize, towards: Towards) {
-        self.set_rail(rail, towards, good().with_loss(Loss::Independent { probability: 1.0 }));
+    /// The receiver's NIC dies: what is under way from it and to it is lost, and it does nothing any more.
+    pub(crate) fn kill_receiver(&mut self, rail: usize) {
+        for direction in [Direction::Forward, Direction::Backward] {
+            self.simulation.apply(Fault::Cut(self.rails[rail], direction));
+        }
+        self.simulation.apply(Fault::Stop(self.nodes[RAILS + rail]));
     }
 
-    /// The NIC is dead: nothing comes from it and nothing reaches it any more.
-    pub(crate) fn kill_nic(&mut self, rail: usize) {
-        self.cut(rail, Towards::Receiver);
-        self.cut(rail, Towards::Sender);
+    /// Until a packet has reached the receiver's NIC and has been dealt with there; what it answers is under way.
+    #[track_caller]
+    pub(crate) fn run_until_executed(&mut self, rail: usize) {
+        let device = self.receiver.nics[rail].device.clone();
+        let deadline = self.now() + PATIENCE;
+        assert!(self.run_until(deadline, || device.nic().counters().rcvd_pkts > 0), "nothing has come");
     }
 
     pub(crate) fn run_for(&mut self, duration: Duration) {
@@ -281,15 +275,6 @@ impl Hosts {
     pub(crate) fn duplicates_at(&self, rail: usize) -> u64 {
         self.receiver.nics[rail].device.nic().counters().duplicate_request
     }
-}
-
-fn good() -> Profile {
-    Profile::default().with_propagation_delay(DELAY)
-}
-
-/// A good rail on which everything takes this long.
-pub(crate) fn slow(delay: Duration) -> Profile {
-    Profile::default().with_propagation_delay(delay)
 }
 
 /// A capture in memory.
