@@ -12,6 +12,7 @@
 //! References are to the InfiniBand Architecture Specification, volume 1, release 1.3 and later ("IBTA").
 
 mod async_errors;
+mod atomics;
 mod attempts;
 mod capabilities;
 mod context;
@@ -19,11 +20,14 @@ mod datagram;
 mod descriptors;
 mod destroy;
 mod drain;
+mod error_completions;
 mod errors_local;
+mod errors_read;
 mod errors_remote;
 mod errors_unreliable;
 mod events;
 mod failure;
+mod fence;
 mod flush;
 mod invalidate;
 mod keys;
@@ -35,6 +39,9 @@ mod pair;
 mod port_events;
 mod queries;
 mod queues;
+mod read;
+mod read_atomic_limits;
+mod read_states;
 mod real_time;
 mod scatter_gather;
 mod shared_receive;
@@ -139,14 +146,21 @@ pub const GROUPS: &[Group] = &[
     Group { name: "transfer", tests: transfer::tests },
     Group { name: "transfer_forms", tests: transfer_forms::tests },
     Group { name: "scatter_gather", tests: scatter_gather::tests },
+    Group { name: "read", tests: read::tests },
+    Group { name: "atomics", tests: atomics::tests },
+    Group { name: "fence", tests: fence::tests },
+    Group { name: "read_atomic_limits", tests: read_atomic_limits::tests },
     Group { name: "datagram", tests: datagram::tests },
     Group { name: "multicast", tests: multicast::tests },
     Group { name: "queues", tests: queues::tests },
     Group { name: "state_table", tests: state_table::tests },
     Group { name: "states", tests: states::tests },
     Group { name: "flush", tests: flush::tests },
+    Group { name: "read_states", tests: read_states::tests },
+    Group { name: "error_completions", tests: error_completions::tests },
     Group { name: "errors_local", tests: errors_local::tests },
     Group { name: "errors_remote", tests: errors_remote::tests },
+    Group { name: "errors_read", tests: errors_read::tests },
     Group { name: "errors_unreliable", tests: errors_unreliable::tests },
     Group { name: "keys", tests: keys::tests },
     Group { name: "events", tests: events::tests },

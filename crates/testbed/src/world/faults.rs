@@ -236,7 +236,7 @@ impl World {
     }
 
     /// Tells a device whether its link is up.
-    fn tell_link_state(&mut self, node: usize) {
+    fn tell_link_state(&self, node: usize) {
         let state = if self.nodes[node].link_is_up { LinkState::Active } else { LinkState::Down };
         self.devices[node].nic().set_link_state(state);
     }
