@@ -71,7 +71,7 @@ impl Nic {
                 Err(PostErrorKind::WrongTransport { transport: Transport::UnreliableDatagram })
             }
             _ => {
-                let kind = SendKind::BindWindow(Box::new(bind.clone()));
+                let kind = SendKind::BindWindow(Box::new(bind));
                 Ok(SendWork::new(id, kind, flags - SendFlags::INLINE, 0, Entries::new(&[])))
             }
         });
