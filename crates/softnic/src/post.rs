@@ -168,8 +168,10 @@ fn prepare(
         SendOperation::WriteWithImmediate(remote, immediate) => {
             (SendKind::Write(remote), Attached::Immediate(immediate))
         }
-        SendOperation::LocalInvalidate(key) => return prepare_local(request, SendKind::LocalInvalidate(key)),
         // Windows are for peers that write and read, which datagrams do not.
+        SendOperation::LocalInvalidate(key) if !is_datagram => {
+            return prepare_local(request, SendKind::LocalInvalidate(key));
+        }
         SendOperation::BindWindow(key) if !is_datagram => {
             let window = request.window.as_ref().ok_or(PostErrorKind::Window)?;
             let bind = window_bind(serial, window, key)?;
