@@ -138,21 +138,22 @@ fn atomic_rights_without_local_write(context: &mut Context<'_>) -> Outcome {
 /// The whole part must lie in the region (IBTA C10-75).
 fn beyond_the_region(context: &mut Context<'_>, transport: Transport, kind: Kind) -> Outcome {
     let setup = open_setup(context, transport)?;
-    let before = |memory: &Memory| (memory.region_start() - 1, 16);
-    let behind = |memory: &Memory| (memory.region_end() - 15, 16);
-    let longer = |memory: &Memory| (memory.region_start(), memory.region_end() - memory.region_start() + 1);
-    let elsewhere = |memory: &Memory| (memory.region_end() + 4096, 16);
-    let wrapping = |memory: &Memory| (memory.region_start(), u64::MAX);
-    let parts: [fn(&Memory) -> (u64, u64); 5] = [before, behind, longer, elsewhere, wrapping];
-    for (index, wrong) in parts.into_iter().enumerate() {
+    for case in 0..5 {
         let pair = Pair::new(context, &setup)?;
         let memory = Memory::new(&pair.ends[1].domain, REGION_BYTES, BINDABLE)?;
         let window = Window::new(&pair.ends[1].domain, kind)?;
-        let (address, length) = wrong(&memory);
+        let (start, end) = (memory.region_start(), memory.region_end());
+        let (what, address, length) = match case {
+            0 => ("begins before it", start - 1, 16),
+            1 => ("ends behind it", end - 15, 16),
+            2 => ("is longer than it", start, end - start + 1),
+            3 => ("is elsewhere", end + 4096, 16),
+            _ => ("wraps around", start, u64::MAX),
+        };
         let binding = WindowBinding { address, length, ..part(&memory, PART, Access::REMOTE_WRITE) };
         bind_fails(context, &pair.ends[1], &window, binding)
             .and_then(|()| opens_nothing(context, &pair, &window, &memory))
-            .map_err(|failure| failure.context(format_args!("part {index}")))?;
+            .map_err(|failure| failure.context(format_args!("a part that {what}")))?;
     }
     Ok(())
 }
