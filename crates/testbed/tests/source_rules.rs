@@ -19,6 +19,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/softnic/src/udp/receive.rs",
     "crates/softnic/src/udp/socket.rs",
     "crates/softnic/tests/queue_pair_memory.rs",
+    "crates/testbed/tests/shift_hosts/mod.rs",
     "crates/verbs/src/raw.rs",
     "crates/verbs/src/safe.rs",
     "crates/verbs/src/safe/memory.rs",
