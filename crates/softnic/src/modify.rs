@@ -101,8 +101,11 @@ impl Nic {
             self.join_peer(key);
         }
         self.settle_with_peer(key);
-        // A turn would have it take the memory of one that works.
-        if self.queue_pairs.get(key).is_some_and(|queue_pair| !queue_pair.traffic.send_queue.is_empty()) {
+        // A turn would have UC and UD take the memory of those that work. RC gets one, which may give it a place in the queue for
+        // the peer's window before those that come later.
+        let has_requests =
+            self.queue_pairs.get(key).is_some_and(|queue_pair| !queue_pair.traffic.send_queue.is_empty());
+        if has_requests || transport == Transport::ReliableConnection {
             self.activate(key);
         }
         self.has_news = true;
