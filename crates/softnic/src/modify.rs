@@ -101,11 +101,8 @@ impl Nic {
             self.join_peer(key);
         }
         self.settle_with_peer(key);
-        // A turn would have UC and UD take the memory of those that work. RC gets one, which may give it a place in the queue for
-        // the peer's window before those that come later.
-        let has_requests =
-            self.queue_pairs.get(key).is_some_and(|queue_pair| !queue_pair.traffic.send_queue.is_empty());
-        if has_requests || transport == Transport::ReliableConnection {
+        // One without requests would only take the memory of those that work.
+        if self.queue_pairs.get(key).is_some_and(|queue_pair| queue_pair.has_request_to_send()) {
             self.activate(key);
         }
         self.has_news = true;
