@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use longhaul_verbs::{CompletionFlags, CompletionOperation, CompletionStatus, Transport, WorkCompletion};
 
 use super::contents::{self, MessageNumber};
-use super::judge::{EndNumber, Ended, Judge, Kind, Mistake, Observation, Target, header_bytes};
+use super::facts::{EndNumber, Ended, Kind, Mistake, Observation, Target, header_bytes};
+use super::judge::Judge;
 use super::memory::ReadMemory;
 use super::receive_queue::{PostedReceive, ReceiveFault};
 use super::violation::Rule;
@@ -55,7 +56,7 @@ impl Judge {
                 }
                 header + length
             }
-            Kind::Write => {
+            _ => {
                 self.settle(message, "its receive completed", memory);
                 0
             }
@@ -160,7 +161,7 @@ impl Judge {
         let is_datagram = transport == Transport::UnreliableDatagram;
         let operation = match facts.kind {
             Kind::Send => CompletionOperation::Receive,
-            Kind::Write => CompletionOperation::ReceiveWriteWithImmediate,
+            _ => CompletionOperation::ReceiveWriteWithImmediate,
         };
         let immediate = facts.has_immediate.then(|| contents::immediate(number));
         let sender = self.ends[message.from.0].facts.queue_pair;

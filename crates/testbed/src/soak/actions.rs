@@ -2,8 +2,8 @@
 
 use longhaul_time::Duration;
 use longhaul_verbs::{
-    PostError, QueuePairAttributes, QueuePairState, ReceiveRequest, RemoteMemory, SendFlags, SendOperation,
-    SendRequest, Transport, WriteBurst,
+    Capabilities, PostError, QueuePairAttributes, QueuePairState, ReceiveRequest, RemoteMemory, SendFlags,
+    SendOperation, SendRequest, Transport, WriteBurst,
 };
 
 use super::ground::Ground;
@@ -45,8 +45,13 @@ impl Program {
         self.mend(end, ground);
         self.post_receives(end);
         let may_burst = self.transport(end) != Transport::UnreliableDatagram;
+        let may_respond = self.transport(end) == Transport::ReliableConnection;
         match self.dice.within(0..=9) {
             0 if may_burst => self.post_burst(end),
+            1..=2 if may_respond && self.has(Capabilities::READ) => self.post_some_read(end),
+            3 if may_respond && self.has(Capabilities::ATOMICS) => {
+                self.post_atomic(end, true);
+            }
             _ => {
                 let draft = self.draft(end);
                 self.post_message(end, draft);
@@ -145,6 +150,7 @@ impl Program {
             return;
         }
         self.tally.revocations += 1;
+        self.tally.count_operation("deregister");
         let index = self.dice.index(count);
         let region = self.ends[end.0].targets.regions[index];
         let bytes = self.memory.region_bytes(region);
@@ -208,12 +214,12 @@ impl Program {
         }
     }
 
-    fn accuse_refusal(&mut self, end: EndNumber, what: &str, error: &PostError) {
+    pub(super) fn accuse_refusal(&mut self, end: EndNumber, what: &str, error: &PostError) {
         let subject = format!("posting a {what} to queue pair {}", end.0);
         self.judge.accuse(Rule::Refusal, subject, "it to be taken", error.to_string());
     }
 
-    fn next_id(&mut self) -> u64 {
+    pub(super) fn next_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
@@ -225,8 +231,8 @@ impl Program {
         }
     }
 
-    fn draft(&mut self, end: EndNumber) -> Draft {
-        let transport = self.transport(end);
+    /// Lengths that packets are cut at, and others.
+    pub(super) fn draft_length(&mut self, end: EndNumber) -> usize {
         let packet = self.pair(end).mtu.byte_count() as usize;
         let most = self.message_bytes_max(end);
         let length = match self.dice.within(0..=9) {
@@ -238,7 +244,12 @@ impl Program {
             5..=7 => self.dice.index(4 * packet),
             _ => self.dice.index(most + 1),
         };
-        let length = length.min(most);
+        length.min(most)
+    }
+
+    fn draft(&mut self, end: EndNumber) -> Draft {
+        let transport = self.transport(end);
+        let length = self.draft_length(end);
         let kind = match transport {
             Transport::UnreliableDatagram => Kind::Send,
             _ => self.dice.pick(&[Kind::Send, Kind::Write, Kind::Write]),
@@ -248,8 +259,8 @@ impl Program {
             mistake = Some(match (kind, transport) {
                 _ if self.dice.chance(20) => Mistake::LocalKey,
                 (Kind::Write, _) => Mistake::RemoteAccess,
-                (Kind::Send, Transport::UnreliableDatagram) => Mistake::QueueKey,
-                (Kind::Send, _) => Mistake::LocalKey,
+                (_, Transport::UnreliableDatagram) => Mistake::QueueKey,
+                _ => Mistake::LocalKey,
             });
         }
         let inline_bytes = self.pair(end).limits.inline_bytes as usize;
@@ -269,35 +280,50 @@ impl Program {
     }
 
     /// An unsignalled request keeps its place until a later one completes, so some must be signalled.
-    fn must_signal(&self, end: EndNumber, count: usize) -> bool {
+    pub(super) fn must_signal(&self, end: EndNumber, count: usize) -> bool {
         self.judge.unsignaled_tail(end) + count >= self.pair(end).limits.send_requests as usize / 2
     }
 
     /// Posts one message, if there is room for it; its number.
     pub(super) fn post_message(&mut self, end: EndNumber, draft: Draft) -> Option<MessageNumber> {
+        self.post_message_from(end, draft, None)
+    }
+
+    /// The same; `read` is memory that READs before it bring its bytes to, so it must wait for them.
+    pub(super) fn post_message_from(
+        &mut self,
+        end: EndNumber,
+        draft: Draft,
+        read: Option<Vec<Piece>>,
+    ) -> Option<MessageNumber> {
         if self.free_sends(end) == 0 {
             return None;
         }
+        let has_fence = read.is_some();
         let peer = self.peer(end);
         let number = self.judge.next_message();
         let bytes = message_bytes(number, draft.length);
         let (target, remote) = match draft.kind {
-            Kind::Send => (None, RemoteMemory::default()),
             Kind::Write if draft.mistake == Some(Mistake::RemoteAccess) => (None, self.wrong_place(peer, draft.length)),
             Kind::Write => {
                 let arena = &mut self.ends[peer.0].targets;
                 let place = arena.allocate(&mut self.memory, &mut self.judge, &mut self.dice, draft.length);
                 (Some(place), self.memory.remote(place))
             }
+            _ => (None, RemoteMemory::default()),
         };
         let immediate = immediate(number);
         let operation = match (draft.kind, draft.has_immediate) {
-            (Kind::Send, false) => SendOperation::Send,
-            (Kind::Send, true) => SendOperation::SendWithImmediate(immediate),
             (Kind::Write, false) => SendOperation::Write(remote),
             (Kind::Write, true) => SendOperation::WriteWithImmediate(remote, immediate),
+            (_, false) => SendOperation::Send,
+            (_, true) => SendOperation::SendWithImmediate(immediate),
         };
-        let sources = if draft.is_inline { Vec::new() } else { self.place_sources(end, &bytes) };
+        let sources = match read {
+            Some(read) => read,
+            None if draft.is_inline => Vec::new(),
+            None => self.place_sources(end, &bytes),
+        };
         let mut entries: Vec<_> = sources.iter().map(|piece| self.memory.entry(*piece)).collect();
         if draft.mistake == Some(Mistake::LocalKey) {
             let index = self.dice.index(entries.len());
@@ -307,6 +333,7 @@ impl Program {
         let mut flags = SendFlags::empty();
         flags.set(SendFlags::SIGNALED, is_signaled);
         flags.set(SendFlags::SOLICITED, self.dice.chance(10));
+        flags.set(SendFlags::FENCE, has_fence);
         let id = self.next_id();
         let queue_key = if draft.mistake == Some(Mistake::QueueKey) { !QUEUE_KEY & 0x7fff_ffff } else { QUEUE_KEY };
         let (this, other) = (&self.ends[end.0], &self.ends[peer.0]);
@@ -324,6 +351,13 @@ impl Program {
             self.end_receive(sources);
             return None;
         }
+        self.tally.count_operation(match (draft.kind, draft.has_immediate, has_fence) {
+            (_, _, true) => "fenced",
+            (Kind::Write, false, _) => "write",
+            (Kind::Write, true, _) => "write_with_immediate",
+            (_, false, _) => "send",
+            (_, true, _) => "send_with_immediate",
+        });
         self.messages.push(MessageMemory {
             sources,
             target: piece,
@@ -357,7 +391,7 @@ impl Program {
     }
 
     /// A place that a peer must not be able to write to.
-    fn wrong_place(&mut self, owner: EndNumber, length: usize) -> RemoteMemory {
+    pub(super) fn wrong_place(&mut self, owner: EndNumber, length: usize) -> RemoteMemory {
         let wrong = self.dice.within(0..=4);
         let revoked = &self.ends[owner.0].revoked;
         if wrong <= 1 && !revoked.is_empty() {
@@ -422,6 +456,7 @@ impl Program {
         if let Err(error) = self.ends[end.0].queue_pair.post_write_burst(&burst) {
             return self.accuse_refusal(end, "burst", &error);
         }
+        self.tally.count_operation("write_burst");
         for index in 0..count {
             let piece = |place: Place| Piece {
                 place: Place { offset: place.offset + index * stride, ..place },

@@ -12,13 +12,14 @@ mod memory;
 mod plan;
 mod program;
 mod real_time;
+mod responses;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use longhaul_softnic::Config;
 use longhaul_time::{Duration, Instant};
-use longhaul_verbs::{QueuePairState, Transport};
+use longhaul_verbs::{Capabilities, QueuePairState, Transport};
 
 use crate::checker::{EndNumber, Ending, Kind, MessageNumber, NetworkFacts, Rule, Violations};
 use crate::world::{World, WorldConfig};
@@ -93,7 +94,7 @@ impl SeedReport {
             packets: 0,
             trace_hash: None,
             troubles: Troubles::default(),
-            tally: program.tally,
+            tally: program.tally.clone(),
             violations: program.judge.violations().clone(),
         }
     }
@@ -306,6 +307,17 @@ fn post_last_messages(program: &mut Program, ground: &mut dyn Ground) -> Vec<(En
                 program.post_receive(peer, false);
             }
             let is_datagram = program.transport(end) == Transport::UnreliableDatagram;
+            if round >= 2 && program.transport(end) == Transport::ReliableConnection {
+                let message = match round {
+                    2 if program.has(Capabilities::READ) => program.post_read(end, false),
+                    3 if program.has(Capabilities::ATOMICS) => program.post_atomic(end, false),
+                    _ => None,
+                };
+                posted.extend(message.map(|message| (end, message)));
+            }
+            if program.free_sends(end) == 0 {
+                continue;
+            }
             let length = program.dice.index(program.message_bytes_max(end) + 1);
             let draft = Draft {
                 kind: if is_datagram || round % 2 == 0 { Kind::Send } else { Kind::Write },

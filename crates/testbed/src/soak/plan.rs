@@ -35,6 +35,8 @@ pub(super) struct PairPlan {
     pub(super) retry_count: u8,
     pub(super) receiver_not_ready_retry: u8,
     pub(super) receiver_not_ready_timer: u8,
+    /// RC: READs and atomics under way, in each direction.
+    pub(super) read_atomic_max: u8,
     pub(super) first_psn: [u32; 2],
     /// Row of the GID tables: IPv4 or IPv6.
     pub(super) gid_index: u8,
@@ -227,6 +229,7 @@ fn draw_pair(dice: &mut Dice, index: usize, node_count: usize, transit_max: Dura
         retry_count: dice.pick(&[7, 7, 7, 6]),
         receiver_not_ready_retry: dice.pick(&[7, 7, 7, 6]),
         receiver_not_ready_timer: dice.within(1..=14) as u8,
+        read_atomic_max: dice.pick(&[1, 2, 4, 16]),
         first_psn: [0, 1].map(|_| dice.within(0..=0xff_ffff) as u32),
         gid_index: dice.pick(&[0, 1]),
     }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
-    Access, AddressHandle, CompletionQueue, PathAttributes, ProtectionDomain, QueuePair, QueuePairAttributes,
-    QueuePairNumber, QueuePairOptions, QueuePairState, RemoteMemory, Transport, WorkCompletion,
+    Access, AddressHandle, Capabilities, CompletionQueue, NullRegion, PathAttributes, ProtectionDomain, QueuePair,
+    QueuePairAttributes, QueuePairNumber, QueuePairOptions, QueuePairState, RemoteMemory, ScatterGatherEntry,
+    Transport, WorkCompletion,
 };
 use longhaul_wire::aeth::rnr_timer_duration;
 
@@ -13,6 +14,7 @@ use super::dice::Dice;
 use super::ground::Ground;
 use super::memory::{Arena, ProgramMemory};
 use super::plan::{CompletionQueueSharing, PairPlan, Plan};
+use super::responses::NodeWords;
 use crate::checker::{EndFacts, EndNumber, Ending, Judge, MessageNumber, Observation, Piece, Rule};
 
 /// The key that all datagram queue pairs demand.
@@ -39,8 +41,12 @@ pub(super) struct End {
     pub(super) sources: Arena,
     /// What it receives into.
     pub(super) receives: Arena,
-    /// What its peer writes to.
+    /// What its peer writes to, and reads back.
     pub(super) targets: Arena,
+    /// What its peer reads.
+    pub(super) exposed: Arena,
+    /// What READs and atomics bring their bytes to.
+    pub(super) responses: Arena,
     /// Places that its peer could write to until their key was revoked, and the bytes from there to the region's end.
     pub(super) revoked: Vec<(RemoteMemory, usize)>,
 }
@@ -54,7 +60,7 @@ pub(super) struct MessageMemory {
 }
 
 /// How requests ended, over a whole run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Sends that succeeded.
     pub succeeded: u64,
@@ -70,6 +76,10 @@ pub struct Tally {
     pub revocations: u64,
     /// Connections made anew.
     pub reconnections: u64,
+    /// How often each operation was asked for.
+    pub operations: BTreeMap<&'static str, u64>,
+    /// How often each fault was made.
+    pub faults: BTreeMap<&'static str, u64>,
 }
 
 impl Tally {
@@ -82,6 +92,16 @@ impl Tally {
         self.received += other.received;
         self.revocations += other.revocations;
         self.reconnections += other.reconnections;
+        for (name, count) in &other.operations {
+            *self.operations.entry(name).or_default() += count;
+        }
+        for (name, count) in &other.faults {
+            *self.faults.entry(name).or_default() += count;
+        }
+    }
+
+    pub(super) fn count_operation(&mut self, name: &'static str) {
+        *self.operations.entry(name).or_default() += 1;
     }
 }
 
@@ -97,7 +117,15 @@ pub(super) struct Program {
     pub(super) next_id: u64,
     /// Different for every range that is filled anew.
     pub(super) epoch: u32,
+    /// What the devices can do.
+    capabilities: Capabilities,
+    /// The most READs and atomics that a queue pair can have under way.
+    read_atomic_max: u8,
+    /// The words of each node that atomics are used on.
+    pub(super) words: Vec<NodeWords>,
     domains: Vec<ProtectionDomain>,
+    /// One for each node that has used it.
+    null_regions: Vec<Option<NullRegion>>,
     completion_queues: Vec<(usize, CompletionQueue)>,
     numbers: BTreeMap<(usize, QueuePairNumber), EndNumber>,
     polled: Vec<Observation>,
@@ -107,7 +135,9 @@ impl Program {
     pub(super) fn new(plan: Plan, seed: u64, ground: &dyn Ground) -> Program {
         let domains = (0..plan.node_count)
             .map(|node| ground.device(node).allocate_protection_domain().expect("each node has a domain"))
-            .collect();
+            .collect::<Vec<ProtectionDomain>>();
+        let attributes = ground.device(0).attributes().expect("a software RNIC tells its attributes");
+        let words = domains.iter().map(NodeWords::new).collect();
         let mut program = Program {
             dice: Dice::new(seed ^ 0x7072_6f67),
             judge: Judge::new(plan.network),
@@ -117,6 +147,10 @@ impl Program {
             tally: Tally::default(),
             next_id: 1,
             epoch: 1000,
+            capabilities: attributes.capabilities,
+            read_atomic_max: attributes.max_read_atomic.min(attributes.max_destination_read_atomic),
+            words,
+            null_regions: domains.iter().map(|_| None).collect(),
             domains,
             completion_queues: Vec::new(),
             numbers: BTreeMap::new(),
@@ -136,6 +170,11 @@ impl Program {
             program.connect_pair(pair, ground);
         }
         program
+    }
+
+    /// Whether the devices can do this.
+    pub(super) fn has(&self, capability: Capabilities) -> bool {
+        self.capabilities.contains(capability)
     }
 
     pub(super) fn pair(&self, end: EndNumber) -> &PairPlan {
@@ -216,7 +255,12 @@ impl Program {
             address_handle: None,
             sources: arena(Access::empty(), 2 * bytes_max),
             receives: arena(Access::LOCAL_WRITE | Access::ZERO_BASED, 2 * bytes_max + 80),
-            targets: arena(Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::ZERO_BASED, 4 * bytes_max),
+            targets: arena(
+                Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::ZERO_BASED,
+                4 * bytes_max,
+            ),
+            exposed: arena(Access::REMOTE_READ | Access::ZERO_BASED, bytes_max),
+            responses: arena(Access::LOCAL_WRITE, bytes_max),
             revoked: Vec::new(),
         });
     }
@@ -265,6 +309,10 @@ impl Program {
             let peer_number = self.ends[peer.0].queue_pair.number();
             let ready = QueuePairAttributes::ready_to_receive(path, plan.mtu, peer_number, receive_psn);
             let send = QueuePairAttributes::ready_to_send(send_psn);
+            let read_atomic = plan.read_atomic_max.min(self.read_atomic_max).max(1);
+            let mut access = Access::REMOTE_WRITE;
+            access.set(Access::REMOTE_READ, self.has(Capabilities::READ));
+            access.set(Access::REMOTE_ATOMIC, self.has(Capabilities::ATOMICS));
             let steps = match plan.transport {
                 Transport::UnreliableDatagram => [
                     QueuePairAttributes::init_datagram(QUEUE_KEY),
@@ -275,9 +323,9 @@ impl Program {
                     [QueuePairAttributes::init_connected(Access::REMOTE_WRITE), ready, send]
                 }
                 _ => [
-                    QueuePairAttributes::init_connected(Access::REMOTE_WRITE),
-                    ready.reliable_receive(1, plan.receiver_not_ready_timer),
-                    send.reliable_send(plan.timeout, plan.retry_count, plan.receiver_not_ready_retry, 1),
+                    QueuePairAttributes::init_connected(access),
+                    ready.reliable_receive(read_atomic, plan.receiver_not_ready_timer),
+                    send.reliable_send(plan.timeout, plan.retry_count, plan.receiver_not_ready_retry, read_atomic),
                 ],
             };
             for step in steps {
@@ -288,6 +336,15 @@ impl Program {
                 self.ends[end.0].address_handle = Some(handle.expect("a few address handles can be made"));
             }
         }
+    }
+
+    /// An entry that takes so many bytes and keeps none.
+    pub(super) fn null_entry(&mut self, end: EndNumber, length: u32) -> ScatterGatherEntry {
+        let node = self.pair(end).nodes[self.ends[end.0].side];
+        let domain = &self.domains[node];
+        let region = self.null_regions[node]
+            .get_or_insert_with(|| domain.allocate_null_region().expect("each node can have a null region"));
+        region.entry(length)
     }
 
     /// Changes a queue pair in a way that is always allowed.

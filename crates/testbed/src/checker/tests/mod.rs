@@ -9,6 +9,7 @@ use super::*;
 
 mod completions;
 mod memory;
+mod responses;
 
 const A: EndNumber = EndNumber(0);
 const B: EndNumber = EndNumber(1);
@@ -141,7 +142,7 @@ impl Bench {
             id: RECEIVE + slot as u64,
             operation: match facts.kind {
                 Kind::Send => CompletionOperation::Receive,
-                Kind::Write => CompletionOperation::ReceiveWriteWithImmediate,
+                _ => CompletionOperation::ReceiveWriteWithImmediate,
             },
             flags,
             byte_count: (facts.length + if is_datagram { 40 } else { 0 }) as u32,
