@@ -41,6 +41,8 @@ pub(crate) enum Source {
     Lane(usize),
     /// The node with this index.
     Node(usize),
+    /// The schedule of faults.
+    Faults,
 }
 
 const CHILDREN: usize = 4;

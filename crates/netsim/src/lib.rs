@@ -7,7 +7,11 @@
 //! same run, on every machine. [`Simulation::trace_hash`] tells whether two runs were the same.
 //!
 //! The simulator carries bytes and does not know what they mean. Where it must change them it asks: marking
-//! congestion in a packet is a function that the caller supplies ([`Simulation::set_ecn_marker`]).
+//! congestion in a packet is a function that the caller supplies ([`Simulation::set_ecn_marker`]), and so is telling
+//! flows apart where a network has several ways ([`FabricSwitch`]).
+//!
+//! Networks are built link by link or by a [`Topology`]. What goes wrong in them is a [`Fault`]: links are cut, one way or
+//! both, nodes pause, stop, and [come back empty](Simulation::replace).
 //!
 //! ```
 //! use longhaul_impair::Profile;
@@ -51,19 +55,29 @@
 //! capture → [`Node::handle`].
 
 mod event_queue;
+mod fabric;
+mod fabric_switch;
+mod fault;
 mod frame;
 mod link;
 mod network;
 mod node;
+mod node_trouble;
 mod simulation;
 mod switch;
+mod topology;
 mod trace_hash;
 
+pub use fabric::{Fabric, FabricLink};
+pub use fabric_switch::{Destination, FabricSwitch, FabricSwitchCounters, Flow, FlowOf, PathAvoidance};
+pub use fault::{Fault, TooManyFaults};
 pub use frame::{Frame, FramePool};
 pub use link::{Direction, LinkCounters, LinkId};
 pub use longhaul_capture as capture;
 pub use longhaul_impair::{Profile, ProfileError};
 pub use network::{ConnectError, NodeIo};
 pub use node::{Endpoint, Node, NodeId};
+pub use node_trouble::{NodeCondition, NodeCounters};
 pub use simulation::{Simulation, SimulationLimits};
 pub use switch::Switch;
+pub use topology::{FabricProfiles, Neighbour, Shape, Topology, TopologyError};

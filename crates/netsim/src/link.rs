@@ -9,6 +9,7 @@ use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 
 use longhaul_impair::{Counters, Impairment};
+use longhaul_time::Instant;
 
 use crate::event_queue::{EventKey, SourceId};
 use crate::frame::Frame;
@@ -48,6 +49,10 @@ pub struct LinkCounters {
     /// Frames dropped because too many were in flight (see
     /// [`SimulationLimits::in_flight_frames_max`](crate::SimulationLimits)).
     pub in_flight_limit: u64,
+    /// Frames that were under way when the direction was cut.
+    pub lost_by_cut: u64,
+    /// Frames sent while the direction was cut.
+    pub sent_into_cut: u64,
 }
 
 /// One direction of one link.
@@ -58,6 +63,10 @@ pub(crate) struct Lane {
     pub(crate) from: Endpoint,
     pub(crate) delivered: u64,
     pub(crate) in_flight_limit: u64,
+    pub(crate) lost_by_cut: u64,
+    pub(crate) sent_into_cut: u64,
+    /// Since when the direction is cut; [`Instant::FAR_FUTURE`] while it is whole.
+    pub(crate) cut_since: Instant,
     /// The capture's interface for frames as they are sent into this direction.
     pub(crate) capture_interface: Option<u32>,
     in_order: VecDeque<InFlight>,
@@ -78,10 +87,18 @@ impl Lane {
             from,
             delivered: 0,
             in_flight_limit: 0,
+            lost_by_cut: 0,
+            sent_into_cut: 0,
+            cut_since: Instant::FAR_FUTURE,
             capture_interface: None,
             in_order: VecDeque::new(),
             overtaking: BinaryHeap::new(),
         }
+    }
+
+    #[inline]
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut_since != Instant::FAR_FUTURE
     }
 
     /// Adds a frame; says whether it is now the direction's earliest.
@@ -135,6 +152,8 @@ impl Lane {
             impairment: self.impairment.counters(),
             delivered: self.delivered,
             in_flight_limit: self.in_flight_limit,
+            lost_by_cut: self.lost_by_cut,
+            sent_into_cut: self.sent_into_cut,
         }
     }
 }

@@ -5,9 +5,11 @@ use longhaul_impair::{Impairment, Profile, ProfileError, Verdict};
 use longhaul_time::Instant;
 
 use crate::event_queue::{EventKey, EventQueue, Source, SourceId};
+use crate::fault::FaultSchedule;
 use crate::frame::{Frame, FramePool};
 use crate::link::{Direction, Lane, LinkId};
 use crate::node::{Endpoint, NodeId};
+use crate::node_trouble::NodeTrouble;
 use crate::simulation::SimulationLimits;
 use crate::trace_hash::TraceHash;
 
@@ -40,15 +42,19 @@ impl ConnectError {
 }
 
 /// What the simulator knows about a node.
-struct NodeState {
+pub(crate) struct NodeState {
     /// The direction that leaves by each port.
     ports: Vec<Option<u32>>,
-    source: SourceId,
+    pub(crate) source: SourceId,
     /// The instant of the node's entry in the event queue; [`Instant::FAR_FUTURE`] if it has none. It may be earlier
-    /// than the node's deadline (deadlines that move away are noticed when the entry comes up) but never later.
-    scheduled_at: Instant,
-    woken: bool,
+    /// than the node's deadline (deadlines that move away are noticed when the entry comes up) but never later. While
+    /// the node does not run it is [`Instant::ZERO`], which no deadline undercuts, so that nothing is announced for it.
+    pub(crate) scheduled_at: Instant,
+    pub(crate) woken: bool,
+    pub(crate) is_running: bool,
     capture_interface: Option<u32>,
+    /// Only of nodes that were paused or stopped at some time.
+    pub(crate) trouble: Option<Box<NodeTrouble>>,
 }
 
 pub(crate) struct Network {
@@ -62,7 +68,10 @@ pub(crate) struct Network {
     pub(crate) ecn_marker: Option<fn(&mut Frame)>,
     pub(crate) limits: SimulationLimits,
     pub(crate) frames_without_link: u64,
-    nodes: Vec<NodeState>,
+    pub(crate) faults: FaultSchedule,
+    /// Directions that are cut now.
+    pub(crate) cut_lane_count: usize,
+    pub(crate) nodes: Vec<NodeState>,
     sequence: u64,
 }
 
@@ -79,6 +88,8 @@ impl Network {
             ecn_marker: None,
             limits,
             frames_without_link: 0,
+            faults: FaultSchedule::default(),
+            cut_lane_count: 0,
             nodes: Vec::new(),
             sequence: 0,
         }
@@ -92,7 +103,9 @@ impl Network {
             source,
             scheduled_at: Instant::FAR_FUTURE,
             woken: false,
+            is_running: true,
             capture_interface: None,
+            trouble: None,
         });
         NodeId(u32::try_from(index).expect("fewer than 2^32 nodes: they would not fit in memory"))
     }
@@ -136,12 +149,12 @@ impl Network {
     }
 
     #[inline]
-    fn lane_from(&self, end: Endpoint) -> Option<usize> {
+    pub(crate) fn lane_from(&self, end: Endpoint) -> Option<usize> {
         self.nodes[end.node.index()].ports.get(end.port).copied().flatten().map(|lane| lane as usize)
     }
 
     #[inline]
-    fn next_key(&mut self, at: Instant) -> EventKey {
+    pub(crate) fn next_key(&mut self, at: Instant) -> EventKey {
         self.sequence += 1;
         EventKey::new(at, self.sequence)
     }
@@ -191,6 +204,11 @@ impl Network {
     fn put_in_flight(&mut self, lane_index: usize, at: Instant, frame: Frame) {
         let key = self.next_key(at);
         let lane = &mut self.lanes[lane_index];
+        if lane.is_cut() {
+            lane.sent_into_cut += 1;
+            self.pool.give_back(frame.bytes);
+            return;
+        }
         if lane.in_flight_count() >= self.limits.in_flight_frames_max {
             lane.in_flight_limit += 1;
             self.pool.give_back(frame.bytes);
@@ -203,21 +221,27 @@ impl Network {
 
     /// Takes the frame that a direction announced, and announces its next.
     #[inline]
-    pub(crate) fn take_arrival(&mut self, lane_index: usize) -> (Endpoint, Frame) {
+    pub(crate) fn take_arrival(&mut self, lane_index: usize) -> Frame {
         let lane = &mut self.lanes[lane_index];
         let arrival = lane.pop().expect("a direction is in the event queue only while it has a frame");
         match lane.next_key() {
             Some(key) => self.queue.set(lane.source, key),
             None => self.queue.remove(lane.source),
         }
+        arrival.frame
+    }
+
+    /// Notes that a frame is being handed to the node at the end of a direction; says where that is.
+    #[inline]
+    pub(crate) fn note_delivery(&mut self, lane_index: usize, frame: &Frame) -> Endpoint {
+        let lane = &mut self.lanes[lane_index];
         lane.delivered += 1;
         let to = lane.to;
-        let frame = arrival.frame;
         self.trace_hash.add(self.now.as_nanos(), lane_index as u64, frame.wire_bytes(), &frame.bytes);
         if self.capture.is_some() {
-            self.capture_delivered(to, &frame);
+            self.capture_delivered(to, frame);
         }
-        (to, frame)
+        to
     }
 
     /// Notes a node's deadline, if it has come nearer.
@@ -341,6 +365,21 @@ impl NodeIo<'_> {
     /// Whether a port has a link.
     pub fn is_connected(&self, port: usize) -> bool {
         self.lane(port).is_some()
+    }
+
+    /// Whether no link is cut anywhere: most of the time, and cheap to ask.
+    #[inline]
+    pub fn all_links_are_whole(&self) -> bool {
+        self.network.cut_lane_count == 0
+    }
+
+    /// Since when the link of any port of any node is cut in either direction; `None` if it is whole or there is none. As
+    /// with Ethernet's fault signalling, a link of which one direction is dead is known at both ends not to work.
+    pub fn link_cut_since(&self, port: Endpoint) -> Option<Instant> {
+        let lane = self.network.lane_from(port)?;
+        // The two directions of a link are neighbours.
+        let since = self.network.lanes[lane].cut_since.min(self.network.lanes[lane ^ 1].cut_since);
+        (since != Instant::FAR_FUTURE).then_some(since)
     }
 
     /// The node being driven.

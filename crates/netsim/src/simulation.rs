@@ -19,8 +19,8 @@ use crate::node::{Endpoint, Node, NodeId};
 ///
 /// Identifiers belong to the simulation that gave them; one of another simulation panics or names something else.
 pub struct Simulation<N: Node> {
-    nodes: Vec<N>,
-    network: Network,
+    pub(crate) nodes: Vec<N>,
+    pub(crate) network: Network,
     events_at_now: u64,
     event_count: u64,
 }
@@ -36,6 +36,11 @@ pub struct SimulationLimits {
     pub pool_buffer_bytes: usize,
     /// Unused buffers that the pool keeps.
     pub pool_buffer_count_max: usize,
+    /// Frames that wait for a paused node; further ones are dropped and counted. The default, 4,096, is a large receive
+    /// ring of a NIC.
+    pub paused_frames_max: usize,
+    /// Faults that are scheduled and have not happened. The default is 2^20.
+    pub scheduled_faults_max: usize,
     /// Events at one instant before the simulation panics, because time has stopped: a node whose deadline does not
     /// move on, or frames in a circle without delay.
     pub events_per_instant_max: u64,
@@ -47,6 +52,8 @@ impl Default for SimulationLimits {
             in_flight_frames_max: 1 << 22,
             pool_buffer_bytes: 4_352,
             pool_buffer_count_max: 1 << 16,
+            paused_frames_max: 4_096,
+            scheduled_faults_max: 1 << 20,
             events_per_instant_max: 1 << 26,
         }
     }
@@ -174,7 +181,7 @@ impl<N: Node> Simulation<N> {
         self.network.trace_hash.value()
     }
 
-    /// Deliveries and polls so far.
+    /// Arrivals, polls and scheduled faults so far.
     pub fn event_count(&self) -> u64 {
         self.event_count
     }
@@ -247,11 +254,18 @@ impl<N: Node> Simulation<N> {
             match source {
                 Source::Lane(lane) => {
                     self.move_clock(at);
-                    let (to, frame) = self.network.take_arrival(lane);
-                    let index = to.node.index();
-                    let mut io = NodeIo { network: &mut self.network, node: to.node };
-                    self.nodes[index].handle(to.port, frame, at, &mut io);
-                    self.reschedule(index);
+                    let frame = self.network.take_arrival(lane);
+                    if self.network.leads_to_running_node(lane) {
+                        let index = self.deliver(lane, frame);
+                        self.reschedule(index);
+                    } else {
+                        self.network.hold_or_drop(lane, frame);
+                    }
+                }
+                Source::Faults => {
+                    self.move_clock(at);
+                    let fault = self.network.take_fault();
+                    self.apply(fault);
                 }
                 Source::Node(index) => {
                     let deadline = self.nodes[index].next_deadline();
@@ -268,6 +282,16 @@ impl<N: Node> Simulation<N> {
             self.event_count += 1;
             return true;
         }
+    }
+
+    /// Hands a frame to the node at the end of a direction, and says which node that is.
+    #[inline]
+    pub(crate) fn deliver(&mut self, lane: usize, frame: Frame) -> usize {
+        let to = self.network.note_delivery(lane, &frame);
+        let now = self.network.now;
+        let mut io = NodeIo { network: &mut self.network, node: to.node };
+        self.nodes[to.node.index()].handle(to.port, frame, now, &mut io);
+        to.node.index()
     }
 
     #[inline]
@@ -288,7 +312,7 @@ impl<N: Node> Simulation<N> {
     }
 
     #[inline]
-    fn reschedule(&mut self, index: usize) {
+    pub(crate) fn reschedule(&mut self, index: usize) {
         let deadline = self.nodes[index].next_deadline();
         self.network.schedule_node(index, deadline);
     }

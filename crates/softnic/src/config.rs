@@ -28,6 +28,10 @@ pub struct Config {
     pub window_packets_max: u32,
     /// RC: an acknowledgement is asked for at the end of a message, and after this many packets within one.
     pub acknowledge_packets: u32,
+    /// RC: READs and atomics that a queue pair may have outstanding, as requester and as responder.
+    pub read_atomic_max: u8,
+    /// RC: a READ is asked for in parts of at most so many packets.
+    pub read_packets_max: u32,
     /// At most one congestion notification per queue pair in this time.
     pub congestion_notification_interval: Duration,
     /// RC: what may be in flight towards one peer, over all queue pairs: what its socket's receive buffer takes. Each packet
@@ -55,6 +59,14 @@ pub struct Config {
     pub completion_queue_entries_max: u32,
     /// Regions.
     pub memory_regions_max: u32,
+    /// Memory windows.
+    pub memory_windows_max: u32,
+    /// Whether type 2 windows are of kind 2A (bound to a queue pair) or 2B (to its protection domain as well).
+    pub type_2_windows: Type2Windows,
+    /// Slots of all slotted regions together.
+    pub slotted_slots_max: u32,
+    /// Shared receive queues.
+    pub shared_receive_queues_max: u32,
     /// Requests of one queue.
     pub work_requests_max: u32,
     /// Entries of one request.
@@ -80,6 +92,16 @@ pub enum PayloadMode {
     Elided,
 }
 
+/// Which of the specification's two kinds the type 2 windows of a device are; a device has one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Type2Windows {
+    /// Usable through the queue pair that a window was bound on.
+    A,
+    /// And only when window, region and queue pair are of one protection domain.
+    #[default]
+    B,
+}
+
 /// Mistakes that tests have the device make, to see that the checkers notice.
 #[cfg(feature = "mutations")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +116,16 @@ pub enum Mutation {
     DropsWithoutImmediate,
     /// RC: a request fails where it should be tried again for the first time.
     GivesUpAtOnce,
+    /// RC: a READ is answered with what the memory held when it was read before.
+    ReadFromWrongEpoch,
+    /// RC: an atomic that comes a second time is carried out again.
+    AtomicTwice,
+    /// RC: of two requests that are acknowledged together the second one completes first.
+    CompletionOutOfOrder,
+    /// A window's key still works for peers after the window was bound anew.
+    WindowAfterRebind,
+    /// When a send queue is flushed, its last request is forgotten.
+    FlushLosesRequest,
 }
 
 impl Config {
@@ -109,6 +141,8 @@ impl Config {
             ecn_capable: true,
             window_packets_max: 1 << 16,
             acknowledge_packets: 64,
+            read_atomic_max: 16,
+            read_packets_max: 256,
             congestion_notification_interval: Duration::from_micros(50),
             peer_window_bytes: None,
             default_rate_bits_per_second: None,
@@ -120,6 +154,10 @@ impl Config {
             completion_channels_max: 1 << 16,
             completion_queue_entries_max: 1 << 22,
             memory_regions_max: 1 << 20,
+            memory_windows_max: 1 << 20,
+            type_2_windows: Type2Windows::B,
+            slotted_slots_max: 1 << 22,
+            shared_receive_queues_max: 1 << 16,
             work_requests_max: 1 << 20,
             scatter_gather_entries_max: 32,
             inline_bytes_max: 512,

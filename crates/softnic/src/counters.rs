@@ -49,6 +49,12 @@ counters! {
     rcvd_seq_err,
     /// Sequence error answers sent.
     send_seq_err,
+    /// Answers of READs and atomics that were missing when something later came (mlx5).
+    implied_nak_seq_err,
+    /// READs that were accepted (mlx5).
+    rx_read_requests,
+    /// Atomics that were carried out (mlx5).
+    rx_atomic_requests,
     /// Packets sent again.
     retransmitted_pkts,
     /// Times that no acknowledgement came in time (mlx5).

@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "implements the unsafe calls of the raw verbs layer")]
 
 mod completions;
+mod windows;
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -22,6 +23,8 @@ use longhaul_verbs::{
 
 use completions::{CompletionChannel, CompletionQueue};
 
+pub(crate) use windows::window_bind;
+
 use crate::Config;
 use crate::completion::{CompletionQueue as Queue, Waiting};
 use crate::drive::{Drive, Signal};
@@ -29,12 +32,14 @@ use crate::guard::{NicGuard, NicLock};
 use crate::memory::{DomainId, copy_inline};
 use crate::nic::{Nic, QueuePairKey};
 use crate::post::MESSAGE_BYTES_MAX;
-use crate::queue_pair::Identity;
+use crate::queue_pair::{Identity, Limits};
 
 /// What a software RNIC can do today, whatever its port.
 const CAPABILITIES: Capabilities = Capabilities::RELIABLE_CONNECTION
     .union(Capabilities::UNRELIABLE_CONNECTION)
     .union(Capabilities::UNRELIABLE_DATAGRAM)
+    .union(Capabilities::READ)
+    .union(Capabilities::ATOMICS)
     .union(Capabilities::WRITE_BURST)
     .union(Capabilities::COMPLETION_CHANNEL)
     .union(Capabilities::RESIZE_COMPLETION_QUEUE)
@@ -70,7 +75,7 @@ impl Shared {
 
     /// Have the answer sent that a queue pair owes its peer, before it is forgotten.
     fn send_answer_of(&self, nic: &mut NicGuard<'_>, key: QueuePairKey) {
-        if nic.queue_pairs.get(key).is_some_and(|queue_pair| queue_pair.owes_answer()) {
+        if nic.queue_pairs.get(key).is_some_and(|queue_pair| queue_pair.owes_anything()) {
             self.drive.before_destroy(nic);
         }
     }
@@ -163,8 +168,8 @@ impl raw::Device for Device {
             max_protection_domains: u32::MAX,
             max_inline_bytes: config.inline_bytes_max,
             max_message_bytes: MESSAGE_BYTES_MAX,
-            max_destination_read_atomic: 0,
-            max_read_atomic: 0,
+            max_destination_read_atomic: config.read_atomic_max,
+            max_read_atomic: config.read_atomic_max,
             max_shared_receive_queues: 0,
             max_memory_windows: 0,
             max_address_handles: u32::MAX,
@@ -372,7 +377,8 @@ impl raw::ProtectionDomain for ProtectionDomain {
             domain: self.id,
             send_completions,
             receive_completions,
-            limits,
+            shared_receive: None,
+            limits: Limits::new(limits),
             signal_all: init.signal_all,
         });
         drop(nic);

@@ -57,7 +57,7 @@ impl Nic {
     pub(crate) fn expected_packets(&self, count_max: usize) -> Option<ExpectedPackets> {
         let queue_pair = self.queue_pairs.get(self.last_writer?)?;
         let mtu_bytes = queue_pair.mtu_bytes();
-        let write = queue_pair.responder.write_in_progress().filter(|_| queue_pair.state.receives())?;
+        let write = queue_pair.traffic.arriving.write_in_progress().filter(|_| queue_pair.state.receives())?;
         // A reliable connection carries out each packet once; of an unreliable one's messages only those that are new will do.
         if queue_pair.identity.transport == Transport::UnreliableConnection && !queue_pair.responder.is_message_new() {
             return None;
@@ -68,8 +68,8 @@ impl Nic {
             return None;
         }
         let bytes = count as u64 * u64::from(mtu_bytes);
-        let domain = queue_pair.identity.domain;
-        let memory = self.shared.memory.find_remote_write(domain, write.key, write.address, bytes).ok()?;
+        let who = queue_pair.identity.accessor();
+        let memory = self.shared.memory.find_remote_write(who, write.key, write.address, bytes).ok()?;
         Some(ExpectedPackets {
             queue_pair: queue_pair.identity.number,
             opcode: match queue_pair.identity.transport {

@@ -22,7 +22,9 @@ mod nic;
 mod post;
 mod work;
 
+mod lazy;
 mod queue_pair;
+mod rc_completer;
 mod rc_requester;
 mod requester;
 mod uc_requester;
@@ -38,6 +40,7 @@ mod driver;
 pub mod udp;
 
 mod rc_responder;
+mod rc_responses;
 mod responder;
 mod uc_responder;
 mod ud_responder;
@@ -46,10 +49,11 @@ mod completion;
 mod in_place;
 mod memory;
 mod resources;
+mod shared_receive;
 
 #[cfg(feature = "mutations")]
 pub use config::Mutation;
-pub use config::{Config, PayloadMode};
+pub use config::{Config, PayloadMode, Type2Windows};
 pub use counters::{Counters, QueuePairCounters};
 pub use device::Device;
 pub use drive::{Drive, Signal};

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use longhaul_verbs::{Access, ScatterGatherEntry};
 use rand_core::Rng;
@@ -17,6 +18,33 @@ pub(crate) type DomainId = u32;
 /// The key, the range or the rights were wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AccessDenied;
+
+/// Through which queue pair a key is used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Accessor {
+    pub(crate) domain: DomainId,
+    pub(crate) queue_pair: u32,
+}
+
+/// What the key of a registration, window or slotted region stands for, told from whatever has the same key later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyId {
+    /// The upper 24 bits of the key.
+    pub(crate) index: u32,
+    pub(crate) serial: u64,
+}
+
+/// A window that a request binds, with everything that was known when it was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WindowBind {
+    pub(crate) window: KeyId,
+    /// The window's key from now on.
+    pub(crate) key: u32,
+    pub(crate) region: KeyId,
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    pub(crate) access: Access,
+}
 
 /// Bytes on their way into memory; without payload only their number exists.
 #[derive(Clone, Copy, Debug)]
@@ -221,46 +249,103 @@ impl MemoryTable {
         })
     }
 
-    /// Whether a peer may write this range.
-    pub(crate) fn check_remote_write(
+    /// Whether a peer may do this with a range.
+    pub(crate) fn check_remote(
         &self,
-        domain: DomainId,
+        who: Accessor,
         key: u32,
         address: u64,
         length: u64,
+        needed: Access,
     ) -> Result<(), AccessDenied> {
-        self.resolve_remote(domain, key, address, length).map(drop)
+        self.resolve_remote(who, key, address, length, needed).map(drop)
     }
 
     /// Copy payload to where a peer wants it.
     pub(crate) fn remote_write(
         &self,
-        domain: DomainId,
+        who: Accessor,
         key: u32,
         address: u64,
         payload: Payload<'_>,
     ) -> Result<(), AccessDenied> {
-        let memory = self.resolve_remote(domain, key, address, payload.len().into())?;
+        let memory = self.resolve_remote(who, key, address, payload.len().into(), Access::REMOTE_WRITE)?;
         place(memory, payload);
         Ok(())
     }
 
-    /// Where in memory a range is that a peer may write.
+    /// Resolve what a peer reads, without reading it.
+    pub(crate) fn remote_read(
+        &self,
+        who: Accessor,
+        key: u32,
+        address: u64,
+        length: u64,
+    ) -> Result<Gathered, AccessDenied> {
+        let memory = self.resolve_remote(who, key, address, length, Access::REMOTE_READ)?;
+        Ok(Gathered { first: Piece { memory, bytes: length as usize }, more: Vec::new() })
+    }
+
+    /// Change eight bytes that a peer names, in one step that no other thread or device can come between; what was there
+    /// before. The number is in the byte order of this machine.
+    pub(crate) fn remote_atomic(
+        &self,
+        who: Accessor,
+        key: u32,
+        address: u64,
+        update: impl Fn(u64) -> u64,
+    ) -> Result<u64, AccessDenied> {
+        let word = self.resolve_remote(who, key, address, 8, Access::REMOTE_ATOMIC)?.cast::<u64>();
+        if !word.is_aligned() {
+            return Err(AccessDenied);
+        }
+        // SAFETY: eight bytes inside a region registered for atomics, which includes writing, and aligned.
+        let word = unsafe { AtomicU64::from_ptr(word) };
+        let mut old = word.load(Ordering::Acquire);
+        loop {
+            match word.compare_exchange_weak(old, update(old), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(old) => return Ok(old),
+                Err(newer) => old = newer,
+            }
+        }
+    }
+
+    /// Where in memory a range is that a peer may write, when it is one piece.
     pub(crate) fn find_remote_write(
         &self,
-        domain: DomainId,
+        who: Accessor,
         key: u32,
         address: u64,
         length: u64,
     ) -> Result<*mut u8, AccessDenied> {
-        self.resolve_remote(domain, key, address, length)
+        self.resolve_remote(who, key, address, length, Access::REMOTE_WRITE)
     }
 
-    fn resolve_remote(&self, domain: DomainId, key: u32, address: u64, length: u64) -> Result<*mut u8, AccessDenied> {
+    /// Make a key invalid, as a request of this queue pair or its peer asks.
+    pub(crate) fn invalidate(&mut self, _who: Accessor, _key: u32) -> Result<(), AccessDenied> {
+        Err(AccessDenied)
+    }
+
+    /// Carry out a request that binds a window.
+    pub(crate) fn bind_window(&mut self, _who: Accessor, _bind: &WindowBind) -> Result<(), AccessDenied> {
+        Err(AccessDenied)
+    }
+
+    /// A queue pair is gone: the windows that were bound through it cannot be used any more.
+    pub(crate) fn forget_queue_pair(&mut self, _queue_pair: u32) {}
+
+    fn resolve_remote(
+        &self,
+        who: Accessor,
+        key: u32,
+        address: u64,
+        length: u64,
+        needed: Access,
+    ) -> Result<*mut u8, AccessDenied> {
         let region = self.regions.get(&key);
         #[cfg(feature = "mutations")]
         let region = region.or_else(|| self.retired.as_ref()?.get(&key));
-        resolve(region, domain, address, length, Access::REMOTE_WRITE)
+        resolve(region, who.domain, address, length, needed)
     }
 
     /// Resolve the range `offset..offset + length` of a list, entry by entry: `visit(memory, place in the range, bytes)`.
@@ -353,6 +438,10 @@ mod tests {
 
     const FULL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 
+    fn through(domain: DomainId) -> Accessor {
+        Accessor { domain, queue_pair: 7 }
+    }
+
     fn table_with(memory: &mut [u8], access: Access) -> (MemoryTable, u32, u64) {
         let config = crate::Config::new("test", vec!["10.0.0.1".parse().unwrap()], [0; 32]);
         let mut table = MemoryTable::new(&config);
@@ -369,15 +458,15 @@ mod tests {
         let mut memory = vec![0u8; 100];
         let (mut table, key, address) = table_with(&mut memory, FULL);
         let bytes = Payload::Carried(&[7; 10]);
-        assert_eq!(table.remote_write(1, key, address + 90, bytes), Ok(()));
-        assert_eq!(table.remote_write(1, key, address + 91, bytes), Err(AccessDenied));
-        assert_eq!(table.remote_write(1, key, address.wrapping_sub(1), bytes), Err(AccessDenied));
-        assert_eq!(table.remote_write(1, key, u64::MAX - 3, bytes), Err(AccessDenied));
-        assert_eq!(table.remote_write(2, key, address, bytes), Err(AccessDenied));
-        assert_eq!(table.remote_write(1, key ^ 1, address, bytes), Err(AccessDenied));
+        assert_eq!(table.remote_write(through(1), key, address + 90, bytes), Ok(()));
+        assert_eq!(table.remote_write(through(1), key, address + 91, bytes), Err(AccessDenied));
+        assert_eq!(table.remote_write(through(1), key, address.wrapping_sub(1), bytes), Err(AccessDenied));
+        assert_eq!(table.remote_write(through(1), key, u64::MAX - 3, bytes), Err(AccessDenied));
+        assert_eq!(table.remote_write(through(2), key, address, bytes), Err(AccessDenied));
+        assert_eq!(table.remote_write(through(1), key ^ 1, address, bytes), Err(AccessDenied));
         assert!(table.deregister(key));
         assert!(!table.deregister(key));
-        assert_eq!(table.remote_write(1, key, address, bytes), Err(AccessDenied));
+        assert_eq!(table.remote_write(through(1), key, address, bytes), Err(AccessDenied));
         assert_eq!(&memory[88..], &[0, 0, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7]);
     }
 

@@ -7,7 +7,7 @@ use longhaul_verbs::{
 use longhaul_wire::Psn;
 
 use crate::config::Config;
-use crate::nic::{self, Nic, QueuePairKey};
+use crate::nic::{Nic, QueuePairKey};
 use crate::pacing::{FixedRate, HalvingRate, Pacer, RateController};
 use crate::queue_pair::QueuePair;
 
@@ -37,8 +37,10 @@ impl Nic {
         check_values(attributes, config, transport)?;
 
         if to == QueuePairState::Reset {
-            queue_pair.reset();
             self.leave_peer(key);
+            if let Some(queue_pair) = self.queue_pairs.get_mut(key) {
+                queue_pair.reset();
+            }
             // Others may have waited for what it had in flight to a common peer.
             self.has_news = true;
             return Ok(());
@@ -72,26 +74,25 @@ impl Nic {
             settings.destination_queue_pair = peer.value();
         }
         if let Some(path) = attributes.path {
-            settings.path = Some(path);
-            queue_pair.route = Some(nic::route(config, queue_pair.identity.number, &path));
+            settings.set_path(path);
         }
         if let Some(first) = attributes.receive_psn {
             queue_pair.responder.start(Psn::new(first));
+            if transport == Transport::ReliableConnection {
+                queue_pair.reliable.responder = Default::default();
+            }
         }
         if let Some(first) = attributes.send_psn {
             queue_pair.requester.next_psn = Psn::new(first);
-            queue_pair.reliable.start(Psn::new(first));
+            if transport == Transport::ReliableConnection {
+                queue_pair.reliable.requester.start(Psn::new(first));
+            }
         }
         let is_starting = from == QueuePairState::ReadyToReceive && to == QueuePairState::ReadyToSend;
-        if attributes.rate_limit_kilobits_per_second.is_some() || is_starting {
-            let is_controlled = is_starting && queue_pair.pacer.has_controller();
-            if let Some(pacer) = pacer(queue_pair, config)
-                && !is_controlled
-            {
-                queue_pair.pacer = pacer;
-            } else if attributes.rate_limit_kilobits_per_second == Some(0) {
-                queue_pair.pacer = Pacer::default();
-            }
+        // A controller that was given by hand before the start stays.
+        if attributes.rate_limit_kilobits_per_second.is_some() || is_starting && queue_pair.pacer.is_none() {
+            queue_pair.pacer = None;
+            queue_pair.wants_pacer = true;
         }
         match to {
             QueuePairState::Error => queue_pair.enter_error(&mut self.shared),
@@ -121,7 +122,7 @@ impl Nic {
             partition_key_index: given(M::PARTITION_KEY_INDEX).then_some(0),
             port: given(M::PORT).then_some(1),
             queue_key: given(M::QUEUE_KEY).then_some(settings.queue_key),
-            path: settings.path,
+            path: settings.path().copied(),
             path_mtu: given(M::PATH_MTU).then_some(settings.mtu),
             timeout: given(M::TIMEOUT).then_some(settings.timeout),
             retry_count: given(M::RETRY_COUNT).then_some(settings.retry_count),
@@ -135,7 +136,7 @@ impl Nic {
             min_receiver_not_ready_timer: given(M::MIN_RECEIVER_NOT_READY_TIMER)
                 .then_some(settings.min_receiver_not_ready_timer),
             path_migration_state: None,
-            limits: Some(queue_pair.identity.limits),
+            limits: Some(queue_pair.identity.limits.to_verbs()),
             destination_queue_pair: given(M::DESTINATION_QUEUE_PAIR)
                 .then_some(QueuePairNumber::new(settings.destination_queue_pair)),
             rate_limit_kilobits_per_second: given(M::RATE_LIMIT).then_some(settings.rate_limit_kilobits_per_second),
@@ -143,16 +144,21 @@ impl Nic {
     }
 }
 
-/// What a queue pair is paced with: its own rate limit, or the default, which spares peers on this host. Only RC hears of
-/// losses, and of what arrives again after them.
-fn pacer(queue_pair: &QueuePair, config: &Config) -> Option<Pacer> {
+/// Make what a queue pair is paced with, when it sends for the first time: its own rate limit, or the default, which spares
+/// peers on this host. Only RC hears of losses, and of what arrives again after them.
+pub(crate) fn make_pacer(queue_pair: &mut QueuePair, config: &Config) {
+    if !std::mem::take(&mut queue_pair.wants_pacer) {
+        return;
+    }
     let own_limit = queue_pair.settings.rate_limit_kilobits_per_second;
     if own_limit > 0 {
-        return Some(Pacer::new(Box::new(FixedRate(u64::from(own_limit) * 1000)), config.pacing_burst));
+        let controller = Box::new(FixedRate(u64::from(own_limit) * 1000));
+        queue_pair.pacer = Some(Box::new(Pacer::new(controller, config.pacing_burst)));
+        return;
     }
-    let rate = config.default_rate_bits_per_second?;
-    if queue_pair.route.is_some_and(|route| config.is_local(route.destination)) {
-        return None;
+    let Some(rate) = config.default_rate_bits_per_second else { return };
+    if queue_pair.settings.path().is_some_and(|path| config.is_local(path.destination.to_ip())) {
+        return;
     }
     let controller: Box<dyn RateController> = match queue_pair.identity.transport {
         Transport::ReliableConnection => Box::new(HalvingRate::new(rate)),
@@ -161,7 +167,7 @@ fn pacer(queue_pair: &QueuePair, config: &Config) -> Option<Pacer> {
     let mut pacer = Pacer::new(controller, config.pacing_burst);
     // A datagram queue pair has peers here and there.
     pacer.spares_local = true;
-    Some(pacer)
+    queue_pair.pacer = Some(Box::new(pacer));
 }
 
 fn check_values(attributes: &QueuePairAttributes, config: &Config, transport: Transport) -> Result<(), ModifyError> {
@@ -201,6 +207,15 @@ fn check_values(attributes: &QueuePairAttributes, config: &Config, transport: Tr
     for (attribute, value, most) in timers {
         if value.is_some_and(|value| value > most) {
             return refuse(attribute, if most == TIMER_MAX { "0 to 31" } else { "0 to 7" });
+        }
+    }
+    let resources = [
+        (M::MAX_READ_ATOMIC, attributes.max_read_atomic),
+        (M::MAX_DESTINATION_READ_ATOMIC, attributes.max_destination_read_atomic),
+    ];
+    for (attribute, value) in resources {
+        if value.is_some_and(|value| value > config.read_atomic_max) {
+            return refuse(attribute, "at most what the device's attributes say");
         }
     }
     for (attribute, value) in [(M::RECEIVE_PSN, attributes.receive_psn), (M::SEND_PSN, attributes.send_psn)] {

@@ -27,11 +27,14 @@ use crate::counters::{Counters, QueuePairCounters};
 use crate::memory::{Payload, RandomNumberMap};
 use crate::pacing::{Pacer, RateController};
 use crate::peer::Peers;
-use crate::port::{Received, Route, TransmitSink};
+use crate::port::{OutgoingPayload, Received, Route, TransmitSink};
 use crate::queue_pair::{Identity, QueuePair, Turn};
 use crate::resources::Resources;
 use crate::timer::Timers;
-use crate::{rc_requester, rc_responder, uc_requester, uc_responder, ud_requester, ud_responder};
+use crate::{
+    modify, rc_completer, rc_requester, rc_responder, rc_responses, requester, uc_requester, uc_responder,
+    ud_requester, ud_responder,
+};
 
 new_key_type! {
     /// A queue pair of one device.
@@ -44,7 +47,8 @@ const DEFAULT_PARTITION_KEY: u16 = 0xffff;
 /// A software RNIC, driven from outside.
 pub struct Nic {
     pub(crate) shared: Resources,
-    pub(crate) queue_pairs: SlotMap<QueuePairKey, QueuePair>,
+    /// Boxed, so that the table's spare room costs little.
+    pub(crate) queue_pairs: SlotMap<QueuePairKey, Box<QueuePair>>,
     /// Which queue pair has a number. Numbers are drawn at random.
     pub(crate) numbers: RandomNumberMap<QueuePairKey>,
     /// Which queue pairs are members of which multicast groups.
@@ -54,6 +58,8 @@ pub struct Nic {
     pub(crate) serial: u64,
     /// Queue pairs that owe their peer an answer. They come before all that is in `active`: the peer's timer runs.
     answering: VecDeque<QueuePairKey>,
+    /// Queue pairs that owe their peer the answers of READs and atomics, in turn.
+    responding: VecDeque<QueuePairKey>,
     /// Queue pairs that have something to send, in turn.
     pub(crate) active: VecDeque<QueuePairKey>,
     /// Who it has reliable connections to, and how much is in flight towards them.
@@ -76,6 +82,11 @@ impl Nic {
         let window = config.window_packets_max;
         assert!((1..1 << 23).contains(&window), "a window of {window} packets: expected 1 to 2^23 - 1");
         assert!(config.turn_packets > 0, "a turn of no packets would never send anything");
+        assert!(config.read_packets_max > 0, "a READ is asked for in parts of at least one packet");
+        for (what, most) in [("entries", config.scatter_gather_entries_max), ("inline bytes", config.inline_bytes_max)]
+        {
+            assert!(u16::try_from(most).is_ok(), "{most} {what} in a request: expected at most {}", u16::MAX);
+        }
         Nic {
             random: ChaCha12Rng::from_seed(config.random_seed),
             peers: Peers::new(&config),
@@ -86,6 +97,7 @@ impl Nic {
             next_domain: 1,
             serial,
             answering: VecDeque::new(),
+            responding: VecDeque::new(),
             active: VecDeque::new(),
             last_writer: None,
             timers: Timers::new(),
@@ -107,7 +119,7 @@ impl Nic {
     /// What a queue pair has counted.
     pub fn queue_pair_counters(&self, number: QueuePairNumber) -> Option<QueuePairCounters> {
         let key = self.numbers.get(&number.value())?;
-        self.queue_pairs.get(*key).map(|queue_pair| queue_pair.counters)
+        self.queue_pairs.get(*key).map(|queue_pair| queue_pair.traffic.counters)
     }
 
     /// Put a queue pair's rate under the control of `controller`. Takes the place of its rate limit.
@@ -115,7 +127,8 @@ impl Nic {
         let found = self.numbers.get(&number.value()).and_then(|key| self.queue_pairs.get_mut(*key));
         match found {
             Some(queue_pair) => {
-                queue_pair.pacer = Pacer::new(controller, self.shared.config.pacing_burst);
+                queue_pair.pacer = Some(Box::new(Pacer::new(controller, self.shared.config.pacing_burst)));
+                queue_pair.wants_pacer = false;
                 true
             }
             None => false,
@@ -139,6 +152,7 @@ impl Nic {
 
     /// A packet with headers that could be read.
     pub(crate) fn accept(&mut self, headers: &Headers, payload: Payload<'_>, received: &Received<'_>, now: Instant) {
+        self.shared.now = now;
         if headers.bth.version != 0 || headers.bth.partition_key & 0x7fff != DEFAULT_PARTITION_KEY & 0x7fff {
             self.shared.counters.rx_malformed += 1;
             return;
@@ -174,7 +188,7 @@ impl Nic {
         let opcode = headers.bth.opcode;
         if opcode.transport() == Transport::UnreliableDatagram {
             if queue_pair.identity.transport == VerbsTransport::UnreliableDatagram {
-                queue_pair.counters.received_packets += 1;
+                queue_pair.traffic.counters.received_packets += 1;
                 ud_responder::handle_datagram(queue_pair, shared, headers, payload, received);
             } else {
                 shared.counters.rx_no_queue_pair += 1;
@@ -182,33 +196,38 @@ impl Nic {
             return;
         }
         // RC and UC take packets from the connected peer only.
-        if queue_pair
-            .route
-            .is_none_or(|route| route.destination != received.source || route.source != received.destination)
-        {
+        let is_peer = queue_pair.settings.path().is_some_and(|path| {
+            path.destination.to_ip() == received.source
+                && shared.config.addresses[usize::from(path.source_gid_index)] == received.destination
+        });
+        if !is_peer {
             shared.counters.rx_wrong_peer += 1;
             return;
         }
-        queue_pair.counters.received_packets += 1;
+        queue_pair.traffic.counters.received_packets += 1;
         if opcode == Opcode::Cnp {
             shared.counters.rp_cnp_handled += 1;
-            queue_pair.pacer.report(|controller| controller.on_congestion(now));
+            queue_pair.report_to_controller(|controller| controller.on_congestion(now));
             return;
         }
         if received.is_congestion_experienced() {
             shared.counters.np_ecn_marked_roce_packets += 1;
-            if queue_pair.responder.next_notification <= now {
+            let arriving = &mut queue_pair.traffic.arriving;
+            if arriving.next_notification <= now {
+                arriving.next_notification = now + shared.config.congestion_notification_interval;
                 queue_pair.responder.notify_congestion = true;
-                queue_pair.responder.next_notification = now + shared.config.congestion_notification_interval;
             }
         }
         match (queue_pair.identity.transport, opcode.transport(), opcode.operation()) {
             (VerbsTransport::ReliableConnection, Transport::ReliableConnection, Operation::Acknowledge) => {
                 if let Some(aeth) = headers.aeth {
-                    rc_requester::handle_acknowledge(queue_pair, shared, headers.bth.psn, aeth.syndrome, now);
+                    rc_completer::handle_acknowledge(queue_pair, shared, headers.bth.psn, aeth.syndrome, now);
                 }
             }
-            (VerbsTransport::ReliableConnection, Transport::ReliableConnection, _) if !opcode.is_response() => {
+            (VerbsTransport::ReliableConnection, Transport::ReliableConnection, _) if opcode.is_response() => {
+                rc_completer::handle_response(queue_pair, shared, headers, payload, now);
+            }
+            (VerbsTransport::ReliableConnection, Transport::ReliableConnection, _) => {
                 note_established(queue_pair, shared);
                 rc_responder::handle_request(queue_pair, shared, headers, payload);
             }
@@ -221,11 +240,8 @@ impl Nic {
                 return;
             }
         }
-        self.last_writer = queue_pair.responder.write_in_progress().map(|_| key);
-        if queue_pair.owes_answer() && !queue_pair.is_answering {
-            queue_pair.is_answering = true;
-            self.answering.push_back(key);
-        }
+        self.last_writer = queue_pair.traffic.arriving.write_in_progress().map(|_| key);
+        list_debtor(&mut self.answering, &mut self.responding, key, queue_pair);
         if queue_pair.has_request_to_send() {
             self.activate(key);
         }
@@ -245,7 +261,7 @@ impl Nic {
             if let Some(queue_pair) = self.queue_pairs.get_mut(*key)
                 && queue_pair.state.receives()
             {
-                queue_pair.counters.received_packets += 1;
+                queue_pair.traffic.counters.received_packets += 1;
                 ud_responder::handle_datagram(queue_pair, &mut self.shared, headers, payload, received);
             }
         }
@@ -257,6 +273,8 @@ impl Nic {
         self.handle_deadlines(now);
         self.send_answers(sink);
         self.send_requests(now, sink);
+        // Acknowledgements that had to wait for the answers of READs.
+        self.send_answers(sink);
         sink.flush();
     }
 
@@ -276,17 +294,24 @@ impl Nic {
 
     /// Whether anything has to be done now: something to send, or a deadline that has come.
     pub(crate) fn has_due_work(&self, now: Instant) -> bool {
-        self.has_output() || self.has_news || self.timers.next().is_some_and(|deadline| deadline <= now)
+        self.has_output() || self.has_news || self.next_deadline().is_some_and(|deadline| deadline <= now)
     }
 
-    /// Give queue pairs with requests their turns, as far as the port has room.
+    /// Give queue pairs with answers to READs, and those with requests, their turns, as far as the port has room.
     fn send_requests<S: TransmitSink + ?Sized>(&mut self, now: Instant, sink: &mut S) {
         while sink.has_room() {
-            let Some(key) = self.active.pop_front() else { break };
+            let has_responded = self.send_responses(now, sink);
+            let Some(key) = self.active.pop_front() else {
+                if has_responded {
+                    continue;
+                }
+                break;
+            };
             let budget = self.shared.config.turn_packets;
             let (shared, queue_pair) = (&mut self.shared, self.queue_pairs.get_mut(key));
             // Destroyed while it waited for its turn.
             let Some(queue_pair) = queue_pair else { continue };
+            modify::make_pacer(queue_pair, &shared.config);
             let turn = match queue_pair.state {
                 QueuePairState::ReadyToSend | QueuePairState::SendQueueDrained => match queue_pair.identity.transport {
                     VerbsTransport::ReliableConnection => match self.peers.admit(key, queue_pair, &shared.config) {
@@ -307,9 +332,11 @@ impl Nic {
                 Turn::More => self.active.push_back(key),
                 Turn::Idle => {
                     queue_pair.is_active = false;
-                    queue_pair.share.step_out();
+                    if let Some(reliable) = queue_pair.reliable.used_mut() {
+                        reliable.share.step_out();
+                    }
                 }
-                Turn::NoRoomAtPeer => self.peers.wait(key, &mut queue_pair.share),
+                Turn::NoRoomAtPeer => self.peers.wait(key, &mut queue_pair.reliable.share),
             }
             self.settle_with_peer(key);
             self.schedule(key, now);
@@ -318,12 +345,32 @@ impl Nic {
         self.check_peers();
     }
 
+    /// Give the next queue pair with answers to READs its turn; `false` when there is none.
+    fn send_responses<S: TransmitSink + ?Sized>(&mut self, now: Instant, sink: &mut S) -> bool {
+        let Some(key) = self.responding.pop_front() else { return false };
+        let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return true };
+        modify::make_pacer(queue_pair, &self.shared.config);
+        let budget = self.shared.config.turn_packets;
+        let turn = rc_responses::send_responses(queue_pair, &mut self.shared, sink, now, budget);
+        queue_pair.is_responding = turn == Turn::More;
+        if queue_pair.is_responding {
+            self.responding.push_back(key);
+        } else if queue_pair.owes_answer() {
+            list_debtor(&mut self.answering, &mut self.responding, key, queue_pair);
+        }
+        self.settle_with_peer(key);
+        self.schedule(key, now);
+        true
+    }
+
     /// Send what queue pairs owe their peers, as far as the port has room.
     fn send_answers<S: TransmitSink + ?Sized>(&mut self, sink: &mut S) {
         while sink.has_room() {
             let Some(&key) = self.answering.front() else { break };
             if let Some(queue_pair) = self.queue_pairs.get_mut(key) {
-                if queue_pair.responder.answer.is_some() {
+                if queue_pair.reliable.responder.answer.is_some()
+                    && !queue_pair.reliable.responder.has_unsent_responses()
+                {
                     rc_responder::send_answer(queue_pair, &mut self.shared, sink);
                     if queue_pair.responder.notify_congestion {
                         // One packet for each look at the port's room.
@@ -340,7 +387,7 @@ impl Nic {
 
     /// Whether something waits that could be sent if the port had room.
     pub fn has_output(&self) -> bool {
-        !self.active.is_empty() || !self.answering.is_empty()
+        !self.active.is_empty() || !self.answering.is_empty() || !self.responding.is_empty()
     }
 
     /// Whether there ever was a queue pair that takes datagrams: only those want to know the hop limit.
@@ -360,16 +407,23 @@ impl Nic {
 
     /// When to poll next, if nothing happens before. It may turn out that there is nothing to do then.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.timers.next()
+        match (self.timers.next(), self.shared.moderation_deadline()) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
     }
 
     fn handle_deadlines(&mut self, now: Instant) {
+        self.shared.now = now;
+        self.shared.handle_moderation(now);
         while let Some(number) = self.timers.next_due(now) {
             let key = QueuePairKey::from(slotmap::KeyData::from_ffi(number));
             // Its entry goes with a queue pair (`remove_queue_pair`), so there is one.
             let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return };
-            self.timers.cancel(number, &mut queue_pair.scheduled);
+            self.timers.cancel(number, &mut queue_pair.traffic.scheduled);
             rc_requester::handle_deadline(queue_pair, &mut self.shared, now);
+            // Its pace may have held back answers.
+            list_debtor(&mut self.answering, &mut self.responding, key, queue_pair);
             self.settle_with_peer(key);
             self.probe_silent_peer(key, now);
             self.activate(key);
@@ -392,7 +446,7 @@ impl Nic {
             Nic::limit_patience(queue_pair, now);
             let deadline = queue_pair.deadline(now);
             if deadline != Instant::FAR_FUTURE {
-                self.timers.schedule(key.data().as_ffi(), deadline, &mut queue_pair.scheduled);
+                self.timers.schedule(key.data().as_ffi(), deadline, &mut queue_pair.traffic.scheduled);
             }
         }
     }
@@ -408,7 +462,7 @@ impl Nic {
         };
         let identity = identity(number);
         self.takes_datagrams |= identity.transport == VerbsTransport::UnreliableDatagram;
-        let key = self.queue_pairs.insert(QueuePair::new(identity));
+        let key = self.queue_pairs.insert(Box::new(QueuePair::new(identity)));
         self.numbers.insert(number, key);
         (key, number)
     }
@@ -419,20 +473,26 @@ impl Nic {
         let Some(mut queue_pair) = self.queue_pairs.remove(key) else {
             return false;
         };
-        self.timers.cancel(key.data().as_ffi(), &mut queue_pair.scheduled);
+        if let Some(traffic) = queue_pair.traffic.used_mut() {
+            self.timers.cancel(key.data().as_ffi(), &mut traffic.scheduled);
+        }
+        self.shared.memory.forget_queue_pair(queue_pair.identity.number);
         self.numbers.remove(&queue_pair.identity.number);
         if queue_pair.identity.transport == VerbsTransport::UnreliableDatagram {
             self.memberships.retain(|(_, member)| *member != key);
         }
         // Its places in the lists are passed over when they come up. Should that take long, they are swept out, so rarely
         // that it costs nothing.
-        for list in [&mut self.active, &mut self.answering] {
+        for list in [&mut self.active, &mut self.answering, &mut self.responding] {
             if list.len() > 2 * self.queue_pairs.len() + 64 {
                 list.retain(|waiting| self.queue_pairs.contains_key(*waiting));
             }
         }
         for queue in [queue_pair.identity.send_completions, queue_pair.identity.receive_completions] {
             self.shared.leave_completion_queue(queue);
+        }
+        if let Some(queue) = queue_pair.identity.shared_receive {
+            self.shared.leave_shared_receive_queue(queue);
         }
         true
     }
@@ -459,6 +519,23 @@ fn parse_elided<'a>(received: &Received<'_>) -> Result<(Headers, Payload<'a>), P
     Ok((headers, Payload::Elided(length)))
 }
 
+/// Enter a queue pair in the lists of those that owe their peer something.
+fn list_debtor(
+    answering: &mut VecDeque<QueuePairKey>,
+    responding: &mut VecDeque<QueuePairKey>,
+    key: QueuePairKey,
+    queue_pair: &mut QueuePair,
+) {
+    if queue_pair.owes_answer() && !queue_pair.is_answering {
+        queue_pair.is_answering = true;
+        answering.push_back(key);
+    }
+    if queue_pair.reliable.responder.has_unsent_responses() && !queue_pair.is_responding {
+        queue_pair.is_responding = true;
+        responding.push_back(key);
+    }
+}
+
 fn note_established(queue_pair: &mut QueuePair, shared: &mut Resources) {
     if !queue_pair.responder.is_established {
         queue_pair.responder.is_established = true;
@@ -474,11 +551,11 @@ fn send_congestion_notification<S: TransmitSink + ?Sized>(
     shared: &mut Resources,
     sink: &mut S,
 ) {
-    let Some(route) = queue_pair.route else { return };
+    let Some(route) = queue_pair.route(&shared.config) else { return };
     if !std::mem::take(&mut queue_pair.responder.notify_congestion) {
         return;
     }
-    let headers = cnp::headers(queue_pair.settings.destination_queue_pair, DEFAULT_PARTITION_KEY);
-    rc_responder::send_headers(&headers, &[0; cnp::PAYLOAD_BYTES], &route, shared, sink);
+    let mut headers = cnp::headers(queue_pair.settings.destination_queue_pair, DEFAULT_PARTITION_KEY);
+    requester::emit(&route, &mut headers, OutgoingPayload::Device(&[0; cnp::PAYLOAD_BYTES]), shared, sink);
     shared.counters.np_cnp_sent += 1;
 }

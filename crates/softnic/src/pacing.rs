@@ -130,10 +130,9 @@ impl RateController for HalvingRate {
     }
 }
 
-/// Spaces packets at a controller's rate. Without a controller it costs nothing and never waits.
-#[derive(Default)]
+/// Spaces packets at a controller's rate.
 pub(crate) struct Pacer {
-    controller: Option<Box<dyn RateController>>,
+    controller: Box<dyn RateController>,
     /// A sender that was idle, or that was woken late, may catch up by this much.
     burst: Duration,
     /// The next packet may leave then.
@@ -144,12 +143,12 @@ pub(crate) struct Pacer {
 
 impl Pacer {
     pub(crate) fn new(controller: Box<dyn RateController>, burst: Duration) -> Self {
-        Pacer { controller: Some(controller), burst, free_at: Instant::ZERO, spares_local: false }
+        Pacer { controller, burst, free_at: Instant::ZERO, spares_local: false }
     }
 
     /// When the next packet may leave, if that is not now.
     pub(crate) fn blocked_until(&self, now: Instant) -> Option<Instant> {
-        (self.controller.is_some() && self.free_at > now).then_some(self.free_at)
+        (self.free_at > now).then_some(self.free_at)
     }
 
     /// Whether a packet would be the last one for now.
@@ -162,7 +161,7 @@ impl Pacer {
     }
 
     fn free_after(&self, now: Instant, wire_bytes: u64) -> Instant {
-        let Some(rate) = self.controller.as_ref().and_then(|controller| controller.rate_bits_per_second()) else {
+        let Some(rate) = self.controller.rate_bits_per_second() else {
             return self.free_at;
         };
         let nanos = u128::from(wire_bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1));
@@ -170,15 +169,9 @@ impl Pacer {
         self.free_at.max(earliest).saturating_add_nanos(nanos.min(u64::MAX.into()) as u64)
     }
 
-    /// Tell the controller something; nothing happens without one.
+    /// Tell the controller something.
     pub(crate) fn report(&mut self, report: impl FnOnce(&mut dyn RateController)) {
-        if let Some(controller) = &mut self.controller {
-            report(controller.as_mut());
-        }
-    }
-
-    pub(crate) fn has_controller(&self) -> bool {
-        self.controller.is_some()
+        report(self.controller.as_mut());
     }
 }
 

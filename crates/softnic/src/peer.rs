@@ -113,19 +113,21 @@ pub(crate) struct PeerShare {
 
 impl Default for PeerShare {
     fn default() -> Self {
-        PeerShare {
-            peer: None,
-            counted_bytes: 0,
-            place: Place::Outside,
-            probe_at: Instant::FAR_FUTURE,
-            acknowledged_bytes: 0,
-            has_lost: false,
-            heard_at: Instant::ZERO,
-        }
+        PeerShare::NONE
     }
 }
 
 impl PeerShare {
+    pub(crate) const NONE: Self = PeerShare {
+        peer: None,
+        counted_bytes: 0,
+        place: Place::Outside,
+        probe_at: Instant::FAR_FUTURE,
+        acknowledged_bytes: 0,
+        has_lost: false,
+        heard_at: Instant::ZERO,
+    };
+
     /// The peer has answered.
     pub(crate) fn note_heard(&mut self, now: Instant) {
         self.heard_at = now;
@@ -262,8 +264,8 @@ impl Peers {
         config: &Config,
     ) -> Option<Allowance> {
         let mtu_bytes = queue_pair.mtu_bytes();
-        let must_ask = !queue_pair.reliable.has_asked_last;
-        let share = &mut queue_pair.share;
+        let must_ask = !queue_pair.reliable.requester.has_asked_last;
+        let share = &mut queue_pair.reliable.share;
         let Some(peer_key) = share.peer else { return Some(Allowance::unlimited(config)) };
         let peer = &mut self.table[peer_key];
         let room_bytes = match share.place {
@@ -339,15 +341,15 @@ impl Nic {
     /// A reliable connection has got a way to its peer.
     pub(crate) fn join_peer(&mut self, key: QueuePairKey) {
         let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return };
-        let Some(route) = queue_pair.route else { return };
+        let Some(route) = queue_pair.route(&self.shared.config) else { return };
         let address = SocketAddr::new(route.destination, route.destination_port);
-        let current = queue_pair.share.peer.and_then(|peer| self.peers.table.get(peer));
+        let current = queue_pair.reliable.share.peer.and_then(|peer| self.peers.table.get(peer));
         if current.is_some_and(|peer| peer.address == address) {
             return;
         }
         self.leave_peer(key);
         if let Some(queue_pair) = self.queue_pairs.get_mut(key) {
-            self.peers.join(&mut queue_pair.share, address, &self.shared.config);
+            self.peers.join(&mut queue_pair.reliable.share, address, &self.shared.config);
         }
         self.settle_with_peer(key);
     }
@@ -355,11 +357,11 @@ impl Nic {
     /// A queue pair has no way to its peer any more, or ceases to exist.
     pub(crate) fn leave_peer(&mut self, key: QueuePairKey) {
         let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return };
-        let Some(peer) = queue_pair.share.peer else { return };
-        if queue_pair.share.is_waiting() {
+        let Some(peer) = queue_pair.reliable.share.peer else { return };
+        if queue_pair.reliable.share.is_waiting() {
             queue_pair.is_active = false;
         }
-        self.peers.leave(&mut queue_pair.share);
+        self.peers.leave(&mut queue_pair.reliable.share);
         self.sweep_places(peer);
         self.call_up(peer);
     }
@@ -376,9 +378,9 @@ impl Nic {
 
     fn settle_with_known_peer(&mut self, key: QueuePairKey) {
         let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return };
-        let Some(peer) = queue_pair.share.peer else { return };
+        let Some(peer) = queue_pair.reliable.share.peer else { return };
         let in_flight_bytes = queue_pair.in_flight_bytes();
-        self.peers.settle(&mut queue_pair.share, in_flight_bytes);
+        self.peers.settle(&mut queue_pair.reliable.share, in_flight_bytes);
         self.call_up(peer);
     }
 
@@ -386,9 +388,9 @@ impl Nic {
     fn call_up(&mut self, peer: PeerKey) {
         while let Some((key, place)) = self.peers.next_in_line(peer) {
             if let Some(queue_pair) = self.queue_pairs.get_mut(key)
-                && queue_pair.share.place == Place::Waiting(place)
+                && queue_pair.reliable.share.place == Place::Waiting(place)
             {
-                queue_pair.share.place = Place::Called;
+                queue_pair.reliable.share.place = Place::Called;
                 self.active.push_back(key);
                 return;
             }
@@ -397,9 +399,9 @@ impl Nic {
 
     /// See to it that a queue pair that waits with nothing in flight does not do so for ever.
     pub(crate) fn limit_patience(queue_pair: &mut QueuePair, now: Instant) {
-        let share = &mut queue_pair.share;
+        let share = &queue_pair.reliable.share;
         if share.is_waiting() && share.counted_bytes == 0 && share.probe_at == Instant::FAR_FUTURE {
-            share.probe_at = now + patience(queue_pair.settings.timeout);
+            queue_pair.reliable.share.probe_at = now + patience(queue_pair.settings.timeout);
         }
     }
 
@@ -408,8 +410,8 @@ impl Nic {
     pub(crate) fn probe_silent_peer(&mut self, key: QueuePairKey, now: Instant) {
         let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return };
         let patience = patience(queue_pair.settings.timeout);
-        let share = &mut queue_pair.share;
-        let Some(peer_key) = share.peer else { return };
+        let Some(peer_key) = queue_pair.reliable.share.peer else { return };
+        let share = &mut queue_pair.reliable.share;
         if share.probe_at > now {
             return;
         }
@@ -437,7 +439,7 @@ impl Nic {
         if peer.waiting.len() > 2 * peer.users as usize + 64 {
             let queue_pairs = &self.queue_pairs;
             let is_held = |&(key, place): &(QueuePairKey, u64)| {
-                queue_pairs.get(key).is_some_and(|queue_pair| queue_pair.share.place == Place::Waiting(place))
+                queue_pairs.get(key).is_some_and(|queue_pair| queue_pair.reliable.share.place == Place::Waiting(place))
             };
             peer.waiting.retain(is_held);
         }
@@ -464,20 +466,20 @@ impl Nic {
             return;
         }
         for (key, peer) in &self.peers.table {
-            let users = || self.queue_pairs.values().filter(|queue_pair| queue_pair.share.peer == Some(key));
-            let in_flight_bytes = users().map(QueuePair::in_flight_bytes).sum::<u64>();
+            let users = || self.queue_pairs.values().filter(|queue_pair| queue_pair.reliable.share.peer == Some(key));
+            let in_flight_bytes = users().map(|queue_pair| queue_pair.in_flight_bytes()).sum::<u64>();
             assert_eq!(peer.in_flight_bytes, in_flight_bytes, "in flight towards {}", peer.address);
             assert_eq!(peer.users as usize, users().count(), "queue pairs to {}", peer.address);
             let is_anyones_turn =
-                users().any(|queue_pair| matches!(queue_pair.share.place, Place::Called | Place::Probing));
-            let has_waiters = users().any(|queue_pair| queue_pair.share.is_waiting());
+                users().any(|queue_pair| matches!(queue_pair.reliable.share.place, Place::Called | Place::Probing));
+            let has_waiters = users().any(|queue_pair| queue_pair.reliable.share.is_waiting());
             let has_room = peer.has_room_for_turn(self.peers.turn_bytes);
             let is_silent = |queue_pair: &QueuePair| {
-                queue_pair.share.is_waiting()
-                    && queue_pair.share.counted_bytes > 0
-                    && !queue_pair.reliable.has_asked_last
+                queue_pair.reliable.share.is_waiting()
+                    && queue_pair.reliable.share.counted_bytes > 0
+                    && !queue_pair.reliable.requester.has_asked_last
             };
-            assert!(!users().any(is_silent), "a queue pair waits for {} and has not asked", peer.address);
+            assert!(!users().any(|queue_pair| is_silent(queue_pair)), "a queue pair waits for {} and has not asked", peer.address);
             assert!(is_anyones_turn || !has_waiters || !has_room, "nobody is called up for {}", peer.address);
         }
     }

@@ -66,12 +66,16 @@ pub(crate) enum OutgoingPayload<'a> {
     Registered(&'a Gathered),
 }
 
-impl<'a> Outgoing<'a> {
-    /// A datagram that is made of headers and a few bytes of the device's.
-    pub(crate) fn of_device(headers: &'a [u8], payload: &'a [u8]) -> Self {
-        Outgoing { headers, payload: OutgoingPayload::Device(payload), pad_bytes: 0, elided_bytes: 0 }
+impl OutgoingPayload<'_> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            OutgoingPayload::Device(bytes) => bytes.len(),
+            OutgoingPayload::Registered(gathered) => gathered.len(),
+        }
     }
+}
 
+impl Outgoing<'_> {
     /// Bytes that travel, ICRC included.
     #[expect(clippy::len_without_is_empty, reason = "there is no datagram without headers")]
     pub fn len(&self) -> usize {
@@ -84,10 +88,7 @@ impl<'a> Outgoing<'a> {
     }
 
     pub(crate) fn payload_bytes(&self) -> usize {
-        match self.payload {
-            OutgoingPayload::Device(bytes) => bytes.len(),
-            OutgoingPayload::Registered(gathered) => gathered.len(),
-        }
+        self.payload.len()
     }
 
     /// Copy everything but the ICRC to the front of `buffer`, which must be [`len`](Outgoing::len) bytes long.

@@ -1,19 +1,23 @@
 //! Posting: from a program's request to one in the device's queues, after everything that can be checked at once.
 
 use longhaul_verbs::{
-    Capabilities, DatagramDestination, NotSupported, PostError, PostErrorKind, QueuePairState, ReceiveRequest,
-    SendFlags, SendOperation, SendRequest, Transport, WriteBurst,
+    DatagramDestination, PostError, PostErrorKind, QueuePairState, ReceiveRequest, SendFlags, SendOperation,
+    SendRequest, Transport, WriteBurst,
 };
 use std::any::Any;
 
 use crate::config::Config;
-use crate::device::AddressHandle;
+use crate::device::{AddressHandle, window_bind};
+use crate::memory::WindowBind;
 use crate::nic::{self, Nic, QueuePairKey};
 use crate::queue_pair::QueuePair;
-use crate::work::{Destination, Entries, ReceiveWork, SendKind, SendWork};
+use crate::work::{Attached, Destination, Entries, ReceiveWork, SendKind, SendWork};
 
 /// The specification's largest message.
 pub(crate) const MESSAGE_BYTES_MAX: u64 = 1 << 31;
+
+/// What an atomic brings back.
+const ATOMIC_BYTES: u64 = 8;
 
 impl Nic {
     /// Post sends, in order. `copy_inline` copies the data of requests with the flag `INLINE`.
@@ -54,6 +58,27 @@ impl Nic {
         result
     }
 
+    /// Post the binding of a type 1 window.
+    pub(crate) fn post_window_bind(
+        &mut self,
+        key: QueuePairKey,
+        id: u64,
+        flags: SendFlags,
+        bind: WindowBind,
+    ) -> Result<(), PostError> {
+        let result = self.enqueue(key, 1, |queue_pair, _, _| match queue_pair.identity.transport {
+            Transport::UnreliableDatagram => {
+                Err(PostErrorKind::WrongTransport { transport: Transport::UnreliableDatagram })
+            }
+            _ => {
+                let kind = SendKind::BindWindow(Box::new(bind.clone()));
+                Ok(SendWork::new(id, kind, flags - SendFlags::INLINE, 0, Entries::new(&[])))
+            }
+        });
+        self.finish_post(key);
+        result
+    }
+
     fn enqueue(
         &mut self,
         key: QueuePairKey,
@@ -68,11 +93,11 @@ impl Nic {
         }
         for index in 0..count {
             let depth = queue_pair.identity.limits.send_requests;
-            if queue_pair.send_queue.len() >= depth as usize {
+            if queue_pair.traffic.send_queue.len() >= depth as usize {
                 return Err(PostErrorKind::QueueFull { depth }.at(index));
             }
             let work = prepare(queue_pair, &self.shared.config, index).map_err(|kind| kind.at(index))?;
-            queue_pair.send_queue.push_back(work);
+            queue_pair.traffic.send_queue.push_back(work);
         }
         Ok(())
     }
@@ -99,20 +124,23 @@ impl Nic {
         if !queue_pair.state.takes_receives() {
             return Err(PostErrorKind::InvalidState { state: queue_pair.state }.at(0));
         }
+        if queue_pair.identity.shared_receive.is_some() {
+            return Err(PostErrorKind::SharedReceives.at(0));
+        }
         let limits = queue_pair.identity.limits;
         let mut result = Ok(());
         for (index, request) in requests.iter().enumerate() {
-            if queue_pair.receive_queue.len() >= limits.receive_requests as usize {
+            if queue_pair.traffic.receive_queue.len() >= limits.receive_requests as usize {
                 result = Err(PostErrorKind::QueueFull { depth: limits.receive_requests }.at(index));
                 break;
             }
-            if request.local.len() > limits.receive_entries as usize {
-                let (entries, most) = (request.local.len(), limits.receive_entries);
+            if request.local.len() > limits.receive_entries.into() {
+                let (entries, most) = (request.local.len(), limits.receive_entries.into());
                 result = Err(PostErrorKind::TooManyEntries { entries, most }.at(index));
                 break;
             }
             let work = ReceiveWork { id: request.id, entries: Entries::new(request.local) };
-            queue_pair.receive_queue.push_back(work);
+            queue_pair.traffic.receive_queue.push_back(work);
         }
         if queue_pair.state == QueuePairState::Error {
             queue_pair.flush_receives(&mut self.shared);
@@ -132,24 +160,30 @@ fn prepare(
     let transport = queue_pair.identity.transport;
     let limits = queue_pair.identity.limits;
     let is_datagram = transport == Transport::UnreliableDatagram;
-    let (kind, immediate) = match request.operation {
-        SendOperation::Send => (SendKind::Send, None),
-        SendOperation::SendWithImmediate(immediate) => (SendKind::Send, Some(immediate)),
-        SendOperation::Write(remote) => (SendKind::Write(remote), None),
-        SendOperation::WriteWithImmediate(remote, immediate) => (SendKind::Write(remote), Some(immediate)),
-        SendOperation::SendWithInvalidate(_) | SendOperation::LocalInvalidate(_) => {
-            return Err(NotSupported { capability: Capabilities::INVALIDATE }.into());
+    let is_reliable = transport == Transport::ReliableConnection;
+    let (kind, attached) = match request.operation {
+        SendOperation::Send => (SendKind::Send, Attached::Nothing),
+        SendOperation::SendWithImmediate(immediate) => (SendKind::Send, Attached::Immediate(immediate)),
+        SendOperation::Write(remote) => (SendKind::Write(remote), Attached::Nothing),
+        SendOperation::WriteWithImmediate(remote, immediate) => {
+            (SendKind::Write(remote), Attached::Immediate(immediate))
         }
-        SendOperation::BindWindow(_) => {
-            return Err(NotSupported { capability: Capabilities::WINDOW_TYPE_2A | Capabilities::WINDOW_TYPE_2B }.into());
+        SendOperation::LocalInvalidate(key) => return prepare_local(request, SendKind::LocalInvalidate(key)),
+        // Windows are for peers that write and read, which datagrams do not.
+        SendOperation::BindWindow(key) if !is_datagram => {
+            let window = request.window.as_ref().ok_or(PostErrorKind::Window)?;
+            let bind = window_bind(serial, window, key)?;
+            return prepare_local(request, SendKind::BindWindow(Box::new(bind)));
         }
-        _ if transport != Transport::ReliableConnection => return Err(PostErrorKind::WrongTransport { transport }),
-        SendOperation::Read(_) => {
-            return Err(NotSupported { capability: Capabilities::READ }.into());
+        SendOperation::SendWithInvalidate(key) if is_reliable => (SendKind::Send, Attached::Invalidate(key)),
+        SendOperation::Read(remote) if is_reliable => (SendKind::Read(remote), Attached::Nothing),
+        SendOperation::CompareAndSwap { remote, compare, swap } if is_reliable => {
+            (SendKind::CompareAndSwap { remote, compare, swap }, Attached::Nothing)
         }
-        _ => {
-            return Err(NotSupported { capability: Capabilities::ATOMICS }.into());
+        SendOperation::FetchAndAdd { remote, add } if is_reliable => {
+            (SendKind::FetchAndAdd { remote, add }, Attached::Nothing)
         }
+        _ => return Err(PostErrorKind::WrongTransport { transport }),
     };
     if is_datagram && matches!(kind, SendKind::Write(_)) {
         return Err(PostErrorKind::WrongTransport { transport });
@@ -162,14 +196,24 @@ fn prepare(
     if bytes > most {
         return Err(PostErrorKind::MessageTooLong { bytes, most });
     }
+    let is_atomic = matches!(kind, SendKind::CompareAndSwap { .. } | SendKind::FetchAndAdd { .. });
+    if is_atomic && bytes != ATOMIC_BYTES {
+        return Err(PostErrorKind::AtomicLength { bytes });
+    }
     let entries = if request.flags.contains(SendFlags::INLINE) {
+        if is_atomic || matches!(kind, SendKind::Read(_)) {
+            return Err(PostErrorKind::InlineFlag);
+        }
         if bytes > u64::from(limits.inline_bytes) {
-            return Err(PostErrorKind::TooMuchInline { bytes, most: limits.inline_bytes });
+            return Err(PostErrorKind::TooMuchInline { bytes, most: limits.inline_bytes.into() });
         }
         Entries::Inline(copy_inline(request))
     } else {
-        if request.local.len() > limits.send_entries as usize {
-            return Err(PostErrorKind::TooManyEntries { entries: request.local.len(), most: limits.send_entries });
+        if request.local.len() > limits.send_entries.into() {
+            return Err(PostErrorKind::TooManyEntries {
+                entries: request.local.len(),
+                most: limits.send_entries.into(),
+            });
         }
         Entries::new(request.local)
     };
@@ -177,18 +221,15 @@ fn prepare(
         None => None,
         Some(to) => Some(Box::new(resolve_destination(queue_pair, config, serial, to)?)),
     };
-    Ok(SendWork {
-        id: request.id,
-        kind,
-        immediate,
-        flags: request.flags,
-        length: bytes as u32,
-        entries,
-        destination,
-        first_psn: Default::default(),
-        first_charge_bytes: 0,
-        is_started: false,
-    })
+    Ok(SendWork { attached, destination, ..SendWork::new(request.id, kind, request.flags, bytes as u32, entries) })
+}
+
+/// A request that concerns this device alone has no data and no destination.
+fn prepare_local(request: &SendRequest<'_>, kind: SendKind) -> Result<SendWork, PostErrorKind> {
+    if request.destination.is_some() {
+        return Err(PostErrorKind::Destination);
+    }
+    Ok(SendWork::new(request.id, kind, request.flags, 0, Entries::new(&[])))
 }
 
 fn resolve_destination(

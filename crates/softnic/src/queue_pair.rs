@@ -8,32 +8,78 @@ use std::collections::VecDeque;
 
 use longhaul_time::Instant;
 use longhaul_verbs::{
-    Access, AsyncEventKind, AttributeMask, CompletionFlags, CompletionOperation, CompletionStatus, Mtu, PathAttributes,
-    QueuePairLimits, QueuePairNumber, QueuePairState, SendFlags, Transport, WorkCompletion,
+    Access, AsyncEventKind, AttributeMask, CompletionFlags, CompletionOperation, CompletionStatus, Gid, Mtu,
+    PathAttributes, QueuePairLimits, QueuePairNumber, QueuePairState, SendFlags, Transport, WorkCompletion,
 };
 
 use crate::completion::CompletionQueueKey;
+use crate::config::Config;
 use crate::counters::QueuePairCounters;
-use crate::memory::DomainId;
-use crate::pacing::Pacer;
+use crate::lazy::{Lazy, Unused};
+use crate::memory::{Accessor, DomainId};
+use crate::nic;
+use crate::pacing::{Pacer, RateController};
 use crate::peer::{PeerShare, charge_bytes};
 use crate::port::Route;
 use crate::rc_requester::ReliableRequester;
+use crate::rc_responder::ReliableResponder;
 use crate::requester::Requester;
 use crate::resources::Resources;
-use crate::responder::Responder;
+use crate::responder::{Arriving, Responder};
+use crate::shared_receive::SharedReceiveQueueKey;
 use crate::timer::Scheduled;
-use crate::work::{ReceiveWork, SendWork};
+use crate::work::{ReceiveWork, SendKind, SendWork};
 
 /// What a queue pair was made with and does not change.
 pub(crate) struct Identity {
     pub(crate) number: u32,
-    pub(crate) transport: Transport,
     pub(crate) domain: DomainId,
     pub(crate) send_completions: CompletionQueueKey,
     pub(crate) receive_completions: CompletionQueueKey,
-    pub(crate) limits: QueuePairLimits,
+    /// Where its receives come from, if not from its own queue.
+    pub(crate) shared_receive: Option<SharedReceiveQueueKey>,
+    pub(crate) limits: Limits,
+    pub(crate) transport: Transport,
     pub(crate) signal_all: bool,
+}
+
+impl Identity {
+    /// As whom it uses keys.
+    pub(crate) fn accessor(&self) -> Accessor {
+        Accessor { domain: self.domain, queue_pair: self.number }
+    }
+}
+
+/// Sizes of a queue pair in few bytes; [`Nic::new`](crate::Nic) sees to it that a device allows no larger ones.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) send_requests: u32,
+    pub(crate) receive_requests: u32,
+    pub(crate) send_entries: u16,
+    pub(crate) receive_entries: u16,
+    pub(crate) inline_bytes: u16,
+}
+
+impl Limits {
+    pub(crate) fn new(limits: QueuePairLimits) -> Self {
+        Limits {
+            send_requests: limits.send_requests,
+            receive_requests: limits.receive_requests,
+            send_entries: limits.send_entries as u16,
+            receive_entries: limits.receive_entries as u16,
+            inline_bytes: limits.inline_bytes as u16,
+        }
+    }
+
+    pub(crate) fn to_verbs(self) -> QueuePairLimits {
+        QueuePairLimits {
+            send_requests: self.send_requests,
+            receive_requests: self.receive_requests,
+            send_entries: self.send_entries.into(),
+            receive_entries: self.receive_entries.into(),
+            inline_bytes: self.inline_bytes.into(),
+        }
+    }
 }
 
 /// What `modify` has set.
@@ -43,11 +89,13 @@ pub(crate) struct Settings {
     pub(crate) given: AttributeMask,
     pub(crate) access: Access,
     pub(crate) queue_key: u32,
-    pub(crate) path: Option<PathAttributes>,
-    pub(crate) mtu: Mtu,
+    /// Means something once it was given.
+    path: PathAttributes,
     pub(crate) destination_queue_pair: u32,
     pub(crate) receive_psn: u32,
     pub(crate) send_psn: u32,
+    pub(crate) rate_limit_kilobits_per_second: u32,
+    pub(crate) mtu: Mtu,
     pub(crate) timeout: u8,
     pub(crate) retry_count: u8,
     pub(crate) receiver_not_ready_retry: u8,
@@ -55,7 +103,6 @@ pub(crate) struct Settings {
     pub(crate) max_read_atomic: u8,
     pub(crate) max_destination_read_atomic: u8,
     pub(crate) send_queue_drained_event: bool,
-    pub(crate) rate_limit_kilobits_per_second: u32,
 }
 
 impl Default for Settings {
@@ -64,11 +111,12 @@ impl Default for Settings {
             given: AttributeMask::empty(),
             access: Access::empty(),
             queue_key: 0,
-            path: None,
-            mtu: Mtu::Bytes1024,
+            path: PathAttributes::to(Gid::default()),
             destination_queue_pair: 0,
             receive_psn: 0,
             send_psn: 0,
+            rate_limit_kilobits_per_second: 0,
+            mtu: Mtu::Bytes1024,
             timeout: 0,
             retry_count: 0,
             receiver_not_ready_retry: 0,
@@ -76,32 +124,85 @@ impl Default for Settings {
             max_read_atomic: 0,
             max_destination_read_atomic: 0,
             send_queue_drained_event: false,
-            rate_limit_kilobits_per_second: 0,
         }
     }
 }
 
-/// A queue pair.
+impl Settings {
+    /// RC, UC: the way to the peer, once it is known.
+    pub(crate) fn path(&self) -> Option<&PathAttributes> {
+        self.given.contains(AttributeMask::PATH).then_some(&self.path)
+    }
+
+    /// The caller notes it among what was given.
+    pub(crate) fn set_path(&mut self, path: PathAttributes) {
+        self.path = path;
+    }
+}
+
+/// A queue pair. A device may have a hundred thousand that do nothing: what only some need, or only while they work, is not in
+/// here but behind a pointer.
 pub(crate) struct QueuePair {
     pub(crate) identity: Identity,
-    pub(crate) state: QueuePairState,
     pub(crate) settings: Settings,
-    /// RC, UC: the way to the peer, once it is known.
-    pub(crate) route: Option<Route>,
-    pub(crate) send_queue: VecDeque<SendWork>,
-    pub(crate) receive_queue: VecDeque<ReceiveWork>,
     pub(crate) requester: Requester,
-    pub(crate) reliable: ReliableRequester,
     pub(crate) responder: Responder,
-    pub(crate) pacer: Pacer,
-    /// RC: its part in the window towards the peer.
-    pub(crate) share: PeerShare,
+    /// Its queues, and what is arriving.
+    pub(crate) traffic: Lazy<Traffic>,
+    /// RC only.
+    pub(crate) reliable: Lazy<Reliable>,
+    /// None while it may send as fast as it can.
+    pub(crate) pacer: Option<Box<Pacer>>,
+    pub(crate) state: QueuePairState,
+    /// A pacer is made when it sends for the first time.
+    pub(crate) wants_pacer: bool,
     /// In the device's list of queue pairs that have something to send, or in its peer's queue.
     pub(crate) is_active: bool,
-    /// In the device's list of queue pairs that owe their peer an answer.
+    /// In the device's list of queue pairs that owe their peer an acknowledgement.
     pub(crate) is_answering: bool,
+    /// In the device's list of queue pairs that owe their peer the answers of READs and atomics.
+    pub(crate) is_responding: bool,
+}
+
+/// What a queue pair has once something was posted or has arrived.
+#[derive(Default)]
+pub(crate) struct Traffic {
+    pub(crate) send_queue: VecDeque<SendWork>,
+    /// With a shared receive queue, only the receive that it has taken from there.
+    pub(crate) receive_queue: VecDeque<ReceiveWork>,
+    pub(crate) arriving: Arriving,
     pub(crate) scheduled: Scheduled,
     pub(crate) counters: QueuePairCounters,
+}
+
+impl Unused for Traffic {
+    fn unused() -> &'static Self {
+        static UNUSED: Traffic = Traffic {
+            send_queue: VecDeque::new(),
+            receive_queue: VecDeque::new(),
+            arriving: Arriving::NONE,
+            scheduled: Scheduled::NEVER,
+            counters: QueuePairCounters { sent_packets: 0, received_packets: 0, retransmitted_packets: 0 },
+        };
+        &UNUSED
+    }
+}
+
+/// What only reliable connections have.
+#[derive(Default)]
+pub(crate) struct Reliable {
+    pub(crate) requester: ReliableRequester,
+    pub(crate) responder: ReliableResponder,
+    /// Its part in the window towards the peer.
+    pub(crate) share: PeerShare,
+}
+
+impl Unused for Reliable {
+    fn unused() -> &'static Self {
+        static UNUSED: Reliable =
+            Reliable { requester: ReliableRequester::NEW, responder: ReliableResponder::NEW, share: PeerShare::NONE };
+        &UNUSED
+    }
 }
 
 /// What a queue pair wants after its turn.
@@ -119,61 +220,106 @@ impl QueuePair {
     pub(crate) fn new(identity: Identity) -> Self {
         QueuePair {
             identity,
-            state: QueuePairState::Reset,
             settings: Settings::default(),
-            route: None,
-            send_queue: VecDeque::new(),
-            receive_queue: VecDeque::new(),
             requester: Requester::default(),
-            reliable: ReliableRequester::default(),
             responder: Responder::default(),
-            pacer: Pacer::default(),
-            share: PeerShare::default(),
+            traffic: Lazy::default(),
+            reliable: Lazy::default(),
+            pacer: None,
+            state: QueuePairState::Reset,
+            wants_pacer: false,
             is_active: false,
             is_answering: false,
-            scheduled: Scheduled::default(),
-            counters: QueuePairCounters::default(),
+            is_responding: false,
         }
+    }
+
+    pub(crate) fn is_reliable(&self) -> bool {
+        self.identity.transport == Transport::ReliableConnection
     }
 
     pub(crate) fn mtu_bytes(&self) -> u32 {
         self.settings.mtu.byte_count()
     }
 
-    /// Whether the peer waits for something: an acknowledgement, or a notification that its packets met congestion.
+    /// RC, UC: the way to the peer, once it is known.
+    pub(crate) fn route(&self, config: &Config) -> Option<Route> {
+        self.settings.path().map(|path| nic::route(config, self.identity.number, path))
+    }
+
+    /// Whether the peer waits for something that can be sent now: an acknowledgement, or a notification that its packets met
+    /// congestion. Acknowledgements wait for the answers to READs and atomics before them: one that comes first says that those
+    /// are lost.
     pub(crate) fn owes_answer(&self) -> bool {
-        self.responder.answer.is_some() || self.responder.notify_congestion
+        self.responder.notify_congestion
+            || self.reliable.responder.answer.is_some() && !self.reliable.responder.has_unsent_responses()
+    }
+
+    /// Whether the peer waits for anything.
+    pub(crate) fn owes_anything(&self) -> bool {
+        self.owes_answer() || self.reliable.responder.has_unsent_responses()
     }
 
     /// Whether there is a request at the cursor. (Most packets that arrive on an unreliable connection ask for nothing, and
     /// then the device need not be polled.)
     pub(crate) fn has_request_to_send(&self) -> bool {
-        self.send_queue.len() > self.requester.cursor_work
+        self.traffic.send_queue.len() > self.requester.cursor_work as usize
     }
 
     /// When it wants to be looked at again, if nothing happens before.
     pub(crate) fn deadline(&self, now: Instant) -> Instant {
-        let pacing = match self.pacer.blocked_until(now) {
-            Some(later) if self.has_request_to_send() => later,
+        let pacing = match self.blocked_until(now) {
+            Some(later) if self.has_request_to_send() || self.reliable.responder.has_unsent_responses() => later,
             _ => Instant::FAR_FUTURE,
         };
-        self.reliable.deadline().min(pacing).min(self.share.deadline())
+        self.reliable.requester.deadline().min(pacing).min(self.reliable.share.deadline())
+    }
+
+    /// When its pace lets the next packet leave, if that is not now.
+    pub(crate) fn blocked_until(&self, now: Instant) -> Option<Instant> {
+        self.pacer.as_ref().and_then(|pacer| pacer.blocked_until(now))
+    }
+
+    /// A packet of so many bytes has left.
+    pub(crate) fn pace(&mut self, now: Instant, wire_bytes: u64) {
+        if let Some(pacer) = &mut self.pacer {
+            pacer.on_sent(now, wire_bytes);
+        }
+    }
+
+    /// Tell what controls its rate something; nothing happens without such a thing.
+    pub(crate) fn report_to_controller(&mut self, report: impl FnOnce(&mut dyn RateController)) {
+        if let Some(pacer) = &mut self.pacer {
+            pacer.report(report);
+        }
+    }
+
+    /// Make sure that there is a receive for the message that is arriving, if there is any to be had.
+    pub(crate) fn has_receive(&mut self, shared: &mut Resources) -> bool {
+        if self.traffic.receive_queue.is_empty()
+            && let Some(receive) = self.identity.shared_receive.and_then(|queue| shared.take_shared_receive(queue))
+        {
+            self.traffic.receive_queue.push_back(receive);
+        }
+        !self.traffic.receive_queue.is_empty()
     }
 
     /// RC: what is in flight, as the window towards the peer counts it: from the oldest packet that was not acknowledged to the
-    /// cursor.
+    /// cursor. What a READ has asked for counts as well: it will come back, but its bytes are on the way between the two.
     pub(crate) fn in_flight_bytes(&self) -> u64 {
-        let Some(oldest) = self.send_queue.front().filter(|work| work.is_started) else {
+        let queue = &self.traffic.send_queue;
+        let Some(oldest) = queue.front().filter(|work| work.is_started) else {
             return 0;
         };
         let packet_bytes = charge_bytes(self.mtu_bytes());
-        let acknowledged_packets = self.reliable.acknowledged_packets(oldest.first_psn);
+        let sender = &self.reliable.requester;
+        let acknowledged_packets = sender.acknowledged_packets(oldest.first_psn);
         let from = oldest.first_charge_bytes + u64::from(acknowledged_packets) * packet_bytes;
-        let to = match self.send_queue.get(self.requester.cursor_work) {
+        let to = match queue.get(self.requester.cursor_work as usize) {
             Some(work) if work.is_started => {
                 work.first_charge_bytes + u64::from(self.requester.cursor_packet) * packet_bytes
             }
-            _ => self.reliable.next_charge_bytes,
+            _ => sender.next_charge_bytes,
         };
         debug_assert!(from <= to, "the cursor is never among what was acknowledged");
         to.saturating_sub(from)
@@ -181,39 +327,72 @@ impl QueuePair {
 
     /// Take the send request at the front of the queue and complete it, if anybody wants to know.
     pub(crate) fn complete_send(&mut self, shared: &mut Resources) {
-        let Some(work) = self.send_queue.pop_front() else {
+        let Some(work) = self.traffic.send_queue.pop_front() else {
             return;
         };
+        self.report_success(shared, &work);
+    }
+
+    /// Tell that a send request has succeeded, if anybody wants to know.
+    pub(crate) fn report_success(&mut self, shared: &mut Resources, work: &SendWork) {
         if work.flags.contains(SendFlags::SIGNALED) || self.identity.signal_all {
             let completion = WorkCompletion {
                 id: work.id,
                 status: CompletionStatus::Success,
                 operation: work.completion_operation(),
+                byte_count: if work.is_answered() { work.length } else { 0 },
                 queue_pair: QueuePairNumber::new(self.identity.number),
                 ..Default::default()
             };
-            shared.complete(self.identity.send_completions, completion, false);
+            let is_kept = shared.complete(self.identity.send_completions, completion, false);
+            self.fail_unless(is_kept, shared);
         }
     }
 
     /// Take the receive at the front of the queue and complete it.
     pub(crate) fn complete_receive(&mut self, shared: &mut Resources, completion: WorkCompletion, solicited: bool) {
-        let Some(work) = self.receive_queue.pop_front() else {
+        let Some(work) = self.traffic.receive_queue.pop_front() else {
             return;
         };
         let queue_pair = QueuePairNumber::new(self.identity.number);
         let completion = WorkCompletion { id: work.id, queue_pair, ..completion };
-        shared.complete(self.identity.receive_completions, completion, solicited);
+        let is_kept = shared.complete(self.identity.receive_completions, completion, solicited);
+        self.fail_unless(is_kept, shared);
+    }
+
+    /// A completion that found no room is lost, and with it what a reliable connection promises (IBTA 10.10.2.3, local work queue
+    /// catastrophic error). On the unreliable transports programs live with losses.
+    fn fail_unless(&mut self, is_kept: bool, shared: &mut Resources) {
+        if !is_kept && self.is_reliable() && self.state != QueuePairState::Error {
+            shared.raise_for(AsyncEventKind::QueuePairFatal, self.identity.number);
+            self.enter_error(shared);
+        }
+    }
+
+    /// Carry out the request at the front, which concerns this device alone. `false` when it could not be, and the queue
+    /// has stopped.
+    pub(crate) fn carry_out_local(&mut self, shared: &mut Resources) -> bool {
+        let who = self.identity.accessor();
+        let done = match self.traffic.send_queue.front().map(|work| &work.kind) {
+            Some(SendKind::LocalInvalidate(key)) => shared.memory.invalidate(who, *key),
+            Some(SendKind::BindWindow(bind)) => shared.memory.bind_window(who, bind),
+            _ => Ok(()),
+        };
+        match done {
+            Ok(()) => self.complete_send(shared),
+            Err(_) => self.fail_send(shared, CompletionStatus::WindowBindError),
+        }
+        done.is_ok()
     }
 
     /// Complete the send at the front in error. What that means for the rest is up to the transport: everything is
     /// flushed and the connection is over (RC), or only the send queue stops (UC, UD).
     pub(crate) fn fail_send(&mut self, shared: &mut Resources, status: CompletionStatus) {
-        if let Some(work) = self.send_queue.pop_front() {
+        if let Some(work) = self.traffic.send_queue.pop_front() {
             let (into, number) = (self.identity.send_completions, self.identity.number);
             shared.complete_in_error(into, number, work.id, work.completion_operation(), status);
         }
-        if self.identity.transport == Transport::ReliableConnection {
+        if self.is_reliable() {
             self.enter_error(shared);
         } else {
             self.state = QueuePairState::SendQueueError;
@@ -236,27 +415,44 @@ impl QueuePair {
     /// Move to the error state: everything that was posted is flushed. An answer that is still to be sent (the NAK that
     /// tells the peer why) stays.
     pub(crate) fn enter_error(&mut self, shared: &mut Resources) {
-        self.state = QueuePairState::Error;
-        self.responder.abandon_message();
+        let was_in_error = std::mem::replace(&mut self.state, QueuePairState::Error) == QueuePairState::Error;
+        if let Some(traffic) = self.traffic.used_mut() {
+            traffic.arriving.abandon_message();
+        }
+        if let Some(reliable) = self.reliable.used_mut() {
+            reliable.responder.forget_responses();
+        }
         self.flush_sends(shared);
         self.flush_receives(shared);
+        if self.identity.shared_receive.is_some() && !was_in_error {
+            shared.raise_for(AsyncEventKind::LastWorkRequestReached, self.identity.number);
+        }
     }
 
     /// Complete every posted send as flushed.
     pub(crate) fn flush_sends(&mut self, shared: &mut Resources) {
         let (into, number) = (self.identity.send_completions, self.identity.number);
-        for work in self.send_queue.drain(..) {
-            let operation = work.completion_operation();
-            shared.complete_in_error(into, number, work.id, operation, CompletionStatus::FlushedError);
+        if let Some(traffic) = self.traffic.used_mut() {
+            #[cfg(feature = "mutations")]
+            if shared.config.mutation == Some(crate::config::Mutation::FlushLosesRequest) {
+                traffic.send_queue.pop_back();
+            }
+            for work in traffic.send_queue.drain(..) {
+                let operation = work.completion_operation();
+                shared.complete_in_error(into, number, work.id, operation, CompletionStatus::FlushedError);
+            }
         }
         self.requester.rewind();
-        self.reliable.stop();
+        if let Some(reliable) = self.reliable.used_mut() {
+            reliable.requester.stop();
+        }
     }
 
     /// Complete every posted receive as flushed.
     pub(crate) fn flush_receives(&mut self, shared: &mut Resources) {
         let (into, number) = (self.identity.receive_completions, self.identity.number);
-        for work in self.receive_queue.drain(..) {
+        let Some(traffic) = self.traffic.used_mut() else { return };
+        for work in traffic.receive_queue.drain(..) {
             let operation = CompletionOperation::Receive;
             shared.complete_in_error(into, number, work.id, operation, CompletionStatus::FlushedError);
         }
@@ -264,23 +460,25 @@ impl QueuePair {
 
     /// In SQD, an event when everything that was started is done.
     pub(crate) fn report_drained(&mut self, shared: &mut Resources) {
-        let is_drained = self.send_queue.front().is_none_or(|work| !work.is_started);
+        let is_drained = self.traffic.send_queue.front().is_none_or(|work| !work.is_started);
         if self.state == QueuePairState::SendQueueDrained && is_drained && self.settings.send_queue_drained_event {
             self.settings.send_queue_drained_event = false;
             shared.raise_for(AsyncEventKind::SendQueueDrained, self.identity.number);
         }
     }
 
-    /// Back to how it was made, but for its part in the peer's window ([`Nic::leave_peer`](crate::Nic)). Nothing completes.
+    /// Back to how it was made, when it has left its peer ([`Nic::leave_peer`](crate::Nic)). Nothing completes.
     pub(crate) fn reset(&mut self) {
         self.state = QueuePairState::Reset;
         self.settings = Settings::default();
-        self.route = None;
-        self.send_queue = VecDeque::new();
-        self.receive_queue = VecDeque::new();
         self.requester = Requester::default();
-        self.reliable = ReliableRequester::default();
         self.responder = Responder::default();
-        self.pacer = Pacer::default();
+        if let Some(traffic) = self.traffic.used_mut() {
+            // Its entry among the device's timers is still there.
+            *traffic = Traffic { scheduled: traffic.scheduled, ..Traffic::default() };
+        }
+        self.reliable = Lazy::default();
+        self.pacer = None;
+        self.wants_pacer = false;
     }
 }

@@ -6,79 +6,90 @@
 //!                 oldest_unacknowledged        cursor (request, packet) ──▶ sent_end
 //! ```
 //!
-//! Packets leave at the cursor. An acknowledgement moves `oldest_unacknowledged` and completes requests in order. A
-//! sequence error, a receiver that is not ready, or silence move the cursor back (IBTA 9.7.5, 9.9.2.3); whatever has to
-//! be sent again is read from the program's memory again.
+//! Packets leave at the cursor. What comes back ([`rc_completer`](crate::rc_completer)) moves `oldest_unacknowledged` and completes
+//! requests in order. A sequence error, a receiver that is not ready, an answer that is missing, or silence move the cursor back
+//! (IBTA 9.7.5, 9.9.2.3); whatever has to be sent again is read from the program's memory again.
+//!
+//! A READ takes a sequence number for each packet of its *answer*, and its cursor counts those. It is asked for in parts, none
+//! larger than the window allows, so that answers do not overrun the socket that they come back to. Each part is a request of its
+//! own to the peer, and is repeated as such, or from its middle on.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use longhaul_time::Instant;
-use longhaul_verbs::{CompletionStatus, QueuePairState};
-use longhaul_wire::aeth::rnr_timer_duration;
-use longhaul_wire::{NakCode, Psn, Syndrome, Transport};
+use longhaul_verbs::{CompletionStatus, QueuePairState, SendFlags};
+use longhaul_wire::{Psn, Transport};
 
+use crate::config::Config;
 use crate::memory::AccessDenied;
 use crate::pacing::LossSignal;
 use crate::peer::{Allowance, charge_bytes, message_charge_bytes};
 use crate::port::TransmitSink;
 use crate::queue_pair::{QueuePair, Turn};
-use crate::requester::{Envelope, send_packet};
+use crate::requester::{Envelope, send_packet, send_question};
 use crate::resources::Resources;
-
-/// A retry count of 7 for a receiver that is not ready means for ever (IBTA 9.9.2.4.1).
-const RETRY_FOR_EVER: u8 = 7;
+use crate::work::{SendKind, SendWork};
 
 /// What go-back-N needs to know beyond the cursor.
 pub(crate) struct ReliableRequester {
-    oldest_unacknowledged: Psn,
+    pub(crate) oldest_unacknowledged: Psn,
     /// What all requests that were ever started took of the window towards the peer.
     pub(crate) next_charge_bytes: u64,
-    /// One beyond the highest sequence number that was ever sent.
-    sent_end: Psn,
+    /// One beyond the highest sequence number that was ever sent or asked for.
+    pub(crate) sent_end: Psn,
     /// One beyond the highest that asked for an acknowledgement. Only those can be waited for.
     asked_end: Psn,
     /// The last packet that was sent asked for an acknowledgement.
     pub(crate) has_asked_last: bool,
-    /// A sequence error for this packet has been acted on. Copies of it say nothing new: a peer names a gap once.
-    went_back_to: Option<Psn>,
+    /// A loss of this packet has been acted on. Copies of the news say nothing new: a peer names a gap once.
+    pub(crate) went_back_to: Option<Psn>,
     /// Time-outs and sequence errors since the last progress.
-    retries: u8,
+    pub(crate) retries: u8,
     /// Times that the receiver was not ready since the last progress.
-    not_ready_retries: u8,
-    /// The request at the cursor cannot be sent for a local reason; it fails once those before it are done.
-    is_stalled: bool,
+    pub(crate) not_ready_retries: u8,
+    /// The request at the cursor cannot be sent for a local reason; it fails so once those before it are done.
+    pub(crate) stall: Option<CompletionStatus>,
     /// Silence until then is a time-out.
-    acknowledge_deadline: Instant,
+    pub(crate) acknowledge_deadline: Instant,
     /// The receiver is not ready; nothing is sent until then.
-    not_ready_until: Instant,
+    pub(crate) not_ready_until: Instant,
     /// A packet whose round trip is being measured. Dropped when anything is sent twice (Karn's rule).
-    round_trip_probe: Option<(Psn, Instant)>,
+    pub(crate) round_trip_probe: Option<(Psn, Instant)>,
+    /// Parts of READs, and atomics, that were asked for and not answered: one beyond the last packet of each answer. What is
+    /// repeated is cut in the same places. Never more than the peer keeps resources for.
+    questions: VecDeque<Psn>,
+    /// How many of them, from the front, are before the cursor.
+    questions_sent: usize,
 }
 
 impl Default for ReliableRequester {
     fn default() -> Self {
-        ReliableRequester {
-            oldest_unacknowledged: Psn::default(),
-            next_charge_bytes: 0,
-            sent_end: Psn::default(),
-            asked_end: Psn::default(),
-            has_asked_last: false,
-            went_back_to: None,
-            retries: 0,
-            not_ready_retries: 0,
-            is_stalled: false,
-            acknowledge_deadline: Instant::FAR_FUTURE,
-            not_ready_until: Instant::FAR_FUTURE,
-            round_trip_probe: None,
-        }
+        ReliableRequester::NEW
     }
 }
 
 impl ReliableRequester {
+    pub(crate) const NEW: Self = ReliableRequester {
+        oldest_unacknowledged: Psn::new(0),
+        next_charge_bytes: 0,
+        sent_end: Psn::new(0),
+        asked_end: Psn::new(0),
+        has_asked_last: false,
+        went_back_to: None,
+        retries: 0,
+        not_ready_retries: 0,
+        stall: None,
+        acknowledge_deadline: Instant::FAR_FUTURE,
+        not_ready_until: Instant::FAR_FUTURE,
+        round_trip_probe: None,
+        questions: VecDeque::new(),
+        questions_sent: 0,
+    };
+
     /// Begin at this sequence number.
     pub(crate) fn start(&mut self, first: Psn) {
-        *self =
-            ReliableRequester { oldest_unacknowledged: first, sent_end: first, asked_end: first, ..Default::default() };
+        *self = ReliableRequester { oldest_unacknowledged: first, sent_end: first, asked_end: first, ..Self::NEW };
     }
 
     /// Nothing is in flight any more.
@@ -87,7 +98,9 @@ impl ReliableRequester {
         self.acknowledge_deadline = Instant::FAR_FUTURE;
         self.not_ready_until = Instant::FAR_FUTURE;
         self.round_trip_probe = None;
-        self.is_stalled = false;
+        self.stall = None;
+        self.questions.clear();
+        self.questions_sent = 0;
     }
 
     pub(crate) fn deadline(&self) -> Instant {
@@ -99,19 +112,42 @@ impl ReliableRequester {
         self.oldest_unacknowledged.distance_from(first).max(0) as u32
     }
 
-    fn has_asked(&self) -> bool {
+    pub(crate) fn has_asked(&self) -> bool {
         self.asked_end.distance_from(self.oldest_unacknowledged) > 0
     }
 
-    fn restart_timer(&mut self, now: Instant, encoded_timeout: u8) {
+    pub(crate) fn restart_timer(&mut self, now: Instant, encoded_timeout: u8) {
         self.acknowledge_deadline = match acknowledge_timeout(encoded_timeout) {
             Some(timeout) => now + timeout,
             None => Instant::FAR_FUTURE,
         };
     }
 
-    fn is_waiting_for_receiver(&self) -> bool {
+    pub(crate) fn is_waiting_for_receiver(&self) -> bool {
         self.not_ready_until != Instant::FAR_FUTURE
+    }
+
+    /// Forget questions that have been answered.
+    pub(crate) fn settle_questions(&mut self) {
+        while let Some(end) = self.questions.front()
+            && end.distance_from(self.oldest_unacknowledged) <= 0
+        {
+            self.questions.pop_front();
+            self.questions_sent = self.questions_sent.saturating_sub(1);
+        }
+    }
+
+    /// Where a question that was asked before, and of which `psn` is a packet, ends.
+    fn question_end(&self, psn: Psn) -> Option<Psn> {
+        self.questions.iter().copied().find(|end| end.distance_from(psn) > 0)
+    }
+
+    /// The cursor has passed a question that ends at `end`.
+    fn note_question(&mut self, end: Psn) {
+        if self.questions.back().is_none_or(|last| end.distance_from(*last) > 0) {
+            self.questions.push_back(end);
+        }
+        self.questions_sent += 1;
     }
 }
 
@@ -129,254 +165,233 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
     budget: u32,
     allowance: Allowance,
 ) -> Turn {
-    let mtu_bytes = queue_pair.mtu_bytes();
-    let window = shared.config.window_packets_max;
-    let interval = allowance.acknowledge_packets;
+    let Some(envelope) = Envelope::connected(queue_pair, &shared.config, Transport::ReliableConnection) else {
+        return Turn::Idle;
+    };
     let mut room_bytes = allowance.bytes;
-    let Some(envelope) = Envelope::connected(queue_pair, Transport::ReliableConnection) else { return Turn::Idle };
     for number in 1..=budget {
         if !sink.has_room() {
             return Turn::More;
         }
-        let QueuePair { requester, reliable, send_queue, pacer, .. } = queue_pair;
-        if reliable.is_waiting_for_receiver() || reliable.is_stalled || pacer.blocked_until(now).is_some() {
+        if !is_free_to_send(queue_pair, now) || !start_request(queue_pair, shared) {
             return Turn::Idle;
         }
-        let Some(work) = send_queue.get_mut(requester.cursor_work) else {
-            return Turn::Idle;
-        };
-        if !work.is_started {
-            if queue_pair.state != QueuePairState::ReadyToSend {
-                return Turn::Idle;
+        if queue_pair.traffic.send_queue[queue_pair.requester.cursor_work as usize].is_local() {
+            if queue_pair.carry_out_local(shared) {
+                queue_pair.report_drained(shared);
+                continue;
             }
-            work.is_started = true;
-            work.first_psn = requester.next_psn;
-            requester.next_psn = requester.next_psn.add(work.packet_count(mtu_bytes));
-            work.first_charge_bytes = reliable.next_charge_bytes;
-            reliable.next_charge_bytes += message_charge_bytes(work.length, work.packet_count(mtu_bytes));
-        }
-        let packet_count = work.packet_count(mtu_bytes);
-        let psn = work.first_psn.add(requester.cursor_packet);
-        let in_flight = psn.distance_from(reliable.oldest_unacknowledged) as u32;
-        if in_flight >= window {
             return Turn::Idle;
         }
-        let is_last = requester.cursor_packet + 1 == packet_count;
-        let payload_bytes = if is_last { work.length - requester.cursor_packet * mtu_bytes } else { mtu_bytes };
-        let Some(room_left_bytes) = room_bytes.checked_sub(charge_bytes(payload_bytes)) else {
-            return Turn::NoRoomAtPeer;
+        let QueuePair { requester, reliable, traffic, pacer, .. } = queue_pair;
+        let sender = &mut reliable.requester;
+        let work = &traffic.send_queue[requester.cursor_work as usize];
+        let packet_count = work.packet_count(envelope.mtu_bytes);
+        let psn = work.first_psn.add(requester.cursor_packet);
+        let packets =
+            match packets_to_send(sender, work, requester.cursor_packet, psn, room_bytes, &shared.config, &envelope) {
+                Ok(packets) => packets,
+                Err(turn) => return turn,
+            };
+        let is_last = requester.cursor_packet + packets == packet_count;
+        let first_byte = requester.cursor_packet * envelope.mtu_bytes;
+        let payload_bytes = (work.length - first_byte).min(packets * envelope.mtu_bytes);
+        room_bytes = room_bytes.saturating_sub(message_charge_bytes(payload_bytes, packets));
+        let is_question = work.is_answered();
+        let end = psn.add(packets);
+        let acknowledge = is_question || {
+            // Whoever stops sending has asked before: else nothing would come, and nothing would open the window again.
+            let in_flight = end.distance_from(sender.oldest_unacknowledged) as u32;
+            let is_closing =
+                in_flight == shared.config.window_packets_max || room_bytes < charge_bytes(envelope.mtu_bytes);
+            let is_pausing = allowance.asks_before_pause
+                && (number == budget
+                    || pacer.as_ref().is_some_and(|pacer| pacer.blocks_after(now, charge_bytes(payload_bytes))));
+            let is_due = (requester.cursor_packet + 1).is_multiple_of(allowance.acknowledge_packets);
+            is_last || is_due || is_closing || is_pausing
         };
-        room_bytes = room_left_bytes;
-        // Whoever stops sending has asked before: else nothing would come, and nothing would open the window again.
-        let is_closing = in_flight + 1 == window || room_bytes < charge_bytes(mtu_bytes);
-        let is_pausing =
-            allowance.asks_before_pause && (number == budget || pacer.blocks_after(now, charge_bytes(payload_bytes)));
-        let is_due = (requester.cursor_packet + 1).is_multiple_of(interval);
-        let acknowledge = is_last || is_due || is_closing || is_pausing;
-        match send_packet(&envelope, work, requester.cursor_packet, psn, acknowledge, shared, sink) {
-            Ok(wire_bytes) => pacer.on_sent(now, wire_bytes),
-            Err(AccessDenied) if requester.cursor_work == 0 => {
-                queue_pair.fail_send(shared, CompletionStatus::LocalProtectionError);
-                return Turn::Idle;
+        let sent = if is_question {
+            let index = requester.cursor_packet;
+            Ok(send_question(&envelope, work, index, packets, psn, shared, sink))
+        } else {
+            send_packet(&envelope, work, requester.cursor_packet, psn, acknowledge, shared, sink)
+        };
+        match sent {
+            Ok(wire_bytes) => {
+                if let Some(pacer) = pacer {
+                    pacer.on_sent(now, wire_bytes);
+                }
             }
             Err(AccessDenied) => {
-                reliable.is_stalled = true;
+                stall(queue_pair, shared, CompletionStatus::LocalProtectionError);
                 return Turn::Idle;
             }
         }
-        queue_pair.counters.sent_packets += 1;
-        reliable.has_asked_last = acknowledge;
-        if psn == reliable.sent_end {
-            reliable.sent_end = psn.next();
-            if acknowledge && reliable.round_trip_probe.is_none() && pacer.has_controller() {
-                reliable.round_trip_probe = Some((psn, now));
+        traffic.counters.sent_packets += 1;
+        sender.has_asked_last = acknowledge;
+        if psn.distance_from(sender.sent_end) >= 0 {
+            if acknowledge && sender.round_trip_probe.is_none() && pacer.is_some() {
+                sender.round_trip_probe = Some((psn, now));
             }
         } else {
-            queue_pair.counters.retransmitted_packets += 1;
+            traffic.counters.retransmitted_packets += 1;
             shared.counters.retransmitted_pkts += 1;
         }
-        requester.advance(packet_count);
+        if end.distance_from(sender.sent_end) > 0 {
+            sender.sent_end = end;
+        }
+        if is_question {
+            sender.note_question(end);
+        }
+        requester.advance(packets, packet_count);
         if acknowledge {
-            if psn.distance_from(reliable.asked_end) >= 0 {
-                reliable.asked_end = psn.next();
+            if end.distance_from(sender.asked_end) > 0 {
+                sender.asked_end = end;
             }
-            if reliable.acknowledge_deadline == Instant::FAR_FUTURE {
-                reliable.restart_timer(now, queue_pair.settings.timeout);
+            if sender.acknowledge_deadline == Instant::FAR_FUTURE {
+                sender.restart_timer(now, queue_pair.settings.timeout);
             }
         }
     }
     Turn::More
 }
 
-/// An acknowledgement has arrived, positive or negative.
-pub(crate) fn handle_acknowledge(
-    queue_pair: &mut QueuePair,
-    shared: &mut Resources,
-    psn: Psn,
-    syndrome: Syndrome,
-    now: Instant,
-) {
-    // Only numbers that were sent and not acknowledged yet mean anything. (A repeated acknowledgement is the common case.)
-    queue_pair.share.note_heard(now);
-    let reliable = &queue_pair.reliable;
-    // A sequence error about the packet that is to be sent next is the answer to somebody's who is not the peer, or long out of
-    // date, but it may have taken the place of the acknowledgement of all that was sent.
-    let is_about_next = psn == reliable.sent_end && matches!(syndrome, Syndrome::Nak(NakCode::PsnSequenceError));
-    let is_unsent = psn.distance_from(reliable.sent_end) >= 0 && !is_about_next;
-    if psn.distance_from(reliable.oldest_unacknowledged) < 0 || is_unsent {
-        return;
-    }
-    // A negative answer acknowledges everything before the packet that it is about (IBTA 9.7.5.2.8).
-    let acknowledged_end = match syndrome {
-        Syndrome::Ack { .. } => psn.next(),
-        _ => psn,
-    };
-    advance_acknowledged(queue_pair, shared, acknowledged_end, now);
-    if is_about_next || !queue_pair.state.takes_sends() || queue_pair.state == QueuePairState::Error {
-        return;
-    }
-    match syndrome {
-        Syndrome::Ack { .. } => {}
-        // While the receiver is given its time nothing is sent, so whatever it says about gaps is old.
-        Syndrome::RnrNak { .. } | Syndrome::Nak(NakCode::PsnSequenceError)
-            if queue_pair.reliable.is_waiting_for_receiver() => {}
-        Syndrome::RnrNak { timer } => {
-            shared.counters.rcvd_rnr_err += 1;
-            let allowed = queue_pair.settings.receiver_not_ready_retry;
-            #[cfg(feature = "mutations")]
-            let allowed = if gives_up_at_once(shared) && allowed != RETRY_FOR_EVER { 0 } else { allowed };
-            if allowed != RETRY_FOR_EVER && queue_pair.reliable.not_ready_retries >= allowed {
-                shared.counters.retry_rnr_exceeded_err += 1;
-                queue_pair.fail_send(shared, CompletionStatus::ReceiverNotReadyRetryExceededError);
-                return;
-            }
-            queue_pair.reliable.not_ready_retries = queue_pair.reliable.not_ready_retries.saturating_add(1);
-            go_back(queue_pair);
-            queue_pair.reliable.not_ready_until = now + rnr_timer_duration(timer);
-            queue_pair.reliable.acknowledge_deadline = Instant::FAR_FUTURE;
-        }
-        Syndrome::Nak(NakCode::PsnSequenceError) => {
-            shared.counters.rcvd_seq_err += 1;
-            if queue_pair.reliable.went_back_to == Some(psn) {
-                return;
-            }
-            queue_pair.pacer.report(|controller| controller.on_loss(now, LossSignal::SequenceError));
-            queue_pair.share.note_loss();
-            retry(queue_pair, shared);
-            queue_pair.reliable.went_back_to = Some(psn);
-        }
-        Syndrome::Nak(NakCode::InvalidRequest) => {
-            queue_pair.fail_send(shared, CompletionStatus::RemoteInvalidRequestError);
-        }
-        Syndrome::Nak(NakCode::RemoteAccessError) => {
-            queue_pair.fail_send(shared, CompletionStatus::RemoteAccessError);
-        }
-        Syndrome::Nak(NakCode::RemoteOperationalError) => {
-            queue_pair.fail_send(shared, CompletionStatus::RemoteOperationError);
-        }
-        _ => queue_pair.fail_send(shared, CompletionStatus::BadResponseError),
-    }
+fn is_free_to_send(queue_pair: &QueuePair, now: Instant) -> bool {
+    let sender = &queue_pair.reliable.requester;
+    !sender.is_waiting_for_receiver() && sender.stall.is_none() && queue_pair.blocked_until(now).is_none()
 }
 
-/// Everything before `end` has arrived: complete what is done and move the cursor out of it.
-fn advance_acknowledged(queue_pair: &mut QueuePair, shared: &mut Resources, end: Psn, now: Instant) {
+/// Whether the request at the cursor may be worked on now. It gets its sequence numbers when that is so for the first time.
+fn start_request(queue_pair: &mut QueuePair, shared: &mut Resources) -> bool {
     let mtu_bytes = queue_pair.mtu_bytes();
-    let reliable = &mut queue_pair.reliable;
-    let packets = end.distance_from(reliable.oldest_unacknowledged);
-    if packets <= 0 {
-        return;
-    }
-    reliable.oldest_unacknowledged = end;
-    reliable.retries = 0;
-    reliable.not_ready_retries = 0;
-    reliable.went_back_to = None;
-    let round_trip = match reliable.round_trip_probe {
-        Some((probe, sent)) if probe.distance_from(end) < 0 => {
-            reliable.round_trip_probe = None;
-            Some(now - sent)
-        }
-        _ => None,
+    let QueuePair { requester, reliable, traffic, settings, .. } = queue_pair;
+    let sender = &mut reliable.requester;
+    let Some(work) = traffic.send_queue.get_mut(requester.cursor_work as usize) else {
+        return false;
     };
-    let bytes = packets as u64 * u64::from(mtu_bytes);
-    queue_pair.pacer.report(|controller| controller.on_acknowledged(now, bytes, round_trip));
-    queue_pair.share.note_acknowledged(packets as u64 * charge_bytes(mtu_bytes));
+    if !work.is_started && queue_pair.state != QueuePairState::ReadyToSend {
+        return false;
+    }
+    if work.is_local() {
+        // Everything before it has completed, so that what is flushed has had no effect.
+        return requester.cursor_work == 0;
+    }
+    if work.flags.contains(SendFlags::FENCE) && sender.questions_sent > 0 {
+        return false;
+    }
+    if work.is_answered() {
+        if settings.max_read_atomic == 0 {
+            stall(queue_pair, shared, CompletionStatus::LocalQueuePairError);
+            return false;
+        }
+        if sender.questions_sent >= usize::from(settings.max_read_atomic) {
+            return false;
+        }
+    }
+    if !work.is_started {
+        let packet_count = work.packet_count(mtu_bytes);
+        work.is_started = true;
+        work.first_psn = requester.next_psn;
+        requester.next_psn = requester.next_psn.add(packet_count);
+        work.first_charge_bytes = sender.next_charge_bytes;
+        sender.next_charge_bytes += message_charge_bytes(work.length, packet_count);
+    }
+    true
+}
 
-    while let Some(work) = queue_pair.send_queue.front() {
-        if !work.is_started || work.last_psn(mtu_bytes).distance_from(end) >= 0 {
-            break;
-        }
-        queue_pair.complete_send(shared);
-        match queue_pair.requester.cursor_work {
-            // The cursor had gone back into a request that turns out to have arrived.
-            0 => queue_pair.requester.cursor_packet = 0,
-            _ => queue_pair.requester.cursor_work -= 1,
-        }
+/// How many packets the next step is about: one, or as many as are asked for of a READ. An error is what to do when there is no room.
+fn packets_to_send(
+    sender: &ReliableRequester,
+    work: &SendWork,
+    cursor_packet: u32,
+    psn: Psn,
+    room_bytes: u64,
+    config: &Config,
+    envelope: &Envelope,
+) -> Result<u32, Turn> {
+    let in_flight = psn.distance_from(sender.oldest_unacknowledged) as u32;
+    if in_flight >= config.window_packets_max {
+        return Err(Turn::Idle);
     }
-    // The same for the packets of a request that has arrived in part.
-    if queue_pair.requester.cursor_work == 0
-        && let Some(work) = queue_pair.send_queue.front()
-        && work.is_started
-    {
-        let arrived = queue_pair.reliable.acknowledged_packets(work.first_psn);
-        queue_pair.requester.cursor_packet = queue_pair.requester.cursor_packet.max(arrived);
+    let left = work.packet_count(envelope.mtu_bytes) - cursor_packet;
+    let next_bytes = (work.length - cursor_packet * envelope.mtu_bytes).min(envelope.mtu_bytes);
+    let has_room_for_one = room_bytes >= charge_bytes(next_bytes);
+    if !matches!(work.kind, SendKind::Read(_)) {
+        return if has_room_for_one { Ok(1) } else { Err(Turn::NoRoomAtPeer) };
     }
-    let timeout = queue_pair.settings.timeout;
-    queue_pair.reliable.not_ready_until = Instant::FAR_FUTURE;
-    if queue_pair.reliable.has_asked() {
-        queue_pair.reliable.restart_timer(now, timeout);
+    if let Some(end) = sender.question_end(psn) {
+        let packets = end.distance_from(psn) as u32;
+        let charge = message_charge_bytes(
+            (work.length - cursor_packet * envelope.mtu_bytes).min(packets * envelope.mtu_bytes),
+            packets,
+        );
+        // The window may have become narrower than a part that was asked for before; alone it may pass.
+        return if room_bytes >= charge || in_flight == 0 { Ok(packets) } else { Err(Turn::NoRoomAtPeer) };
+    }
+    if !has_room_for_one {
+        return Err(Turn::NoRoomAtPeer);
+    }
+    let fitting = (room_bytes / charge_bytes(envelope.mtu_bytes)).clamp(1, u32::MAX.into()) as u32;
+    Ok(left.min(config.window_packets_max - in_flight).min(fitting).min(config.read_packets_max))
+}
+
+/// The request at the cursor cannot be sent. It fails as soon as it is the first.
+fn stall(queue_pair: &mut QueuePair, shared: &mut Resources, status: CompletionStatus) {
+    if queue_pair.requester.cursor_work == 0 {
+        queue_pair.fail_send(shared, status);
     } else {
-        queue_pair.reliable.acknowledge_deadline = Instant::FAR_FUTURE;
-    }
-    if queue_pair.reliable.is_stalled && queue_pair.requester.cursor_work == 0 {
-        queue_pair.fail_send(shared, CompletionStatus::LocalProtectionError);
-    } else {
-        queue_pair.report_drained(shared);
+        queue_pair.reliable.requester.stall = Some(status);
     }
 }
 
 /// A deadline may have come.
 pub(crate) fn handle_deadline(queue_pair: &mut QueuePair, shared: &mut Resources, now: Instant) {
-    if queue_pair.reliable.not_ready_until <= now {
-        queue_pair.reliable.not_ready_until = Instant::FAR_FUTURE;
+    let Some(reliable) = queue_pair.reliable.used_mut() else { return };
+    let sender = &mut reliable.requester;
+    if sender.not_ready_until <= now {
+        sender.not_ready_until = Instant::FAR_FUTURE;
     }
-    if queue_pair.reliable.acknowledge_deadline <= now {
-        queue_pair.reliable.acknowledge_deadline = Instant::FAR_FUTURE;
+    if sender.acknowledge_deadline <= now {
+        sender.acknowledge_deadline = Instant::FAR_FUTURE;
+        sender.went_back_to = None;
+        reliable.share.note_loss();
         shared.counters.local_ack_timeout_err += 1;
-        queue_pair.pacer.report(|controller| controller.on_loss(now, LossSignal::Timeout));
-        queue_pair.share.note_loss();
-        queue_pair.reliable.went_back_to = None;
+        queue_pair.report_to_controller(|controller| controller.on_loss(now, LossSignal::Timeout));
         retry(queue_pair, shared);
     }
 }
 
 /// Send again from the oldest packet that was not acknowledged, unless that was tried often enough. The time-out begins when
 /// something has really been sent: until then silence says nothing about the peer.
-fn retry(queue_pair: &mut QueuePair, shared: &mut Resources) {
+pub(crate) fn retry(queue_pair: &mut QueuePair, shared: &mut Resources) {
     let allowed = queue_pair.settings.retry_count;
     #[cfg(feature = "mutations")]
     let allowed = if gives_up_at_once(shared) { 0 } else { allowed };
-    if queue_pair.reliable.retries >= allowed {
+    if queue_pair.reliable.requester.retries >= allowed {
         shared.counters.retry_exceeded_err += 1;
         queue_pair.fail_send(shared, CompletionStatus::RetryExceededError);
         return;
     }
-    queue_pair.reliable.retries += 1;
+    queue_pair.reliable.requester.retries += 1;
     go_back(queue_pair);
-    queue_pair.reliable.acknowledge_deadline = Instant::FAR_FUTURE;
+    queue_pair.reliable.requester.acknowledge_deadline = Instant::FAR_FUTURE;
 }
 
 #[cfg(feature = "mutations")]
-fn gives_up_at_once(shared: &Resources) -> bool {
+pub(crate) fn gives_up_at_once(shared: &Resources) -> bool {
     shared.config.mutation == Some(crate::config::Mutation::GivesUpAtOnce)
 }
 
 /// Move the cursor to the oldest packet that was not acknowledged, which is in the request at the front.
-fn go_back(queue_pair: &mut QueuePair) {
-    queue_pair.reliable.round_trip_probe = None;
-    queue_pair.reliable.is_stalled = false;
-    queue_pair.requester.cursor_work = 0;
-    queue_pair.requester.cursor_packet = match queue_pair.send_queue.front() {
-        Some(work) if work.is_started => queue_pair.reliable.acknowledged_packets(work.first_psn),
+pub(crate) fn go_back(queue_pair: &mut QueuePair) {
+    let QueuePair { requester, reliable, traffic, .. } = queue_pair;
+    let sender = &mut reliable.requester;
+    sender.round_trip_probe = None;
+    sender.stall = None;
+    sender.questions_sent = 0;
+    requester.cursor_work = 0;
+    requester.cursor_packet = match traffic.send_queue.front() {
+        Some(work) if work.is_started => sender.acknowledged_packets(work.first_psn),
         _ => 0,
     };
 }

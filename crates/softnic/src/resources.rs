@@ -1,5 +1,6 @@
 //! What all queue pairs of a device share, apart from the wire.
 
+use longhaul_time::Instant;
 use longhaul_verbs::{
     AsyncEvent, AsyncEventKind, CompletionFlags, CompletionOperation, CompletionStatus, EventSource, QueuePairNumber,
     WorkCompletion,
@@ -10,17 +11,24 @@ use crate::Config;
 use crate::completion::{ChannelKey, CompletionQueue, CompletionQueueKey, Pushed, Waiting};
 use crate::counters::Counters;
 use crate::memory::MemoryTable;
+use crate::shared_receive::{SharedReceiveQueue, SharedReceiveQueueKey};
 
 /// What all queue pairs of a device share.
 pub(crate) struct Resources {
     pub(crate) config: Config,
     pub(crate) memory: MemoryTable,
+    /// The time of the call that the device is in.
+    pub(crate) now: Instant,
     pub(crate) completion_queues: SlotMap<CompletionQueueKey, CompletionQueue>,
+    pub(crate) shared_receive_queues: SlotMap<SharedReceiveQueueKey, SharedReceiveQueue>,
     /// Completion queues that have something, with their tokens, per channel. Bounded: a queue is in there once per arming.
     pub(crate) channels: SlotMap<ChannelKey, Waiting<(CompletionQueueKey, u64)>>,
     pub(crate) events: Waiting<AsyncEvent>,
     /// Completions so far.
     pub(crate) completion_count: u64,
+    /// What was read before, for a mutation.
+    #[cfg(feature = "mutations")]
+    pub(crate) stale_reads: std::collections::BTreeMap<(u32, u64, u32), Vec<u8>>,
     pub(crate) counters: Counters,
 }
 
@@ -29,10 +37,14 @@ impl Resources {
         Resources {
             memory: MemoryTable::new(&config),
             config,
+            now: Instant::ZERO,
             completion_queues: SlotMap::with_key(),
+            shared_receive_queues: SlotMap::with_key(),
             channels: SlotMap::with_key(),
             events: Waiting::new(None),
             completion_count: 0,
+            #[cfg(feature = "mutations")]
+            stale_reads: Default::default(),
             counters: Counters::default(),
         }
     }
@@ -70,8 +82,8 @@ impl Resources {
         }
     }
 
-    /// Put a completion into its queue, and raise the events that follow.
-    pub(crate) fn complete(&mut self, into: CompletionQueueKey, completion: WorkCompletion, solicited: bool) {
+    /// Put a completion into its queue, and raise the events that follow. `false` when there was no room for it.
+    pub(crate) fn complete(&mut self, into: CompletionQueueKey, completion: WorkCompletion, solicited: bool) -> bool {
         match completion.status {
             CompletionStatus::Success => {}
             CompletionStatus::FlushedError => self.counters.cqe_flush_error += 1,
@@ -80,7 +92,7 @@ impl Resources {
         self.completion_count += 1;
         // Queue pairs keep their completion queues alive.
         let Some(queue) = self.completion_queues.get_mut(into) else {
-            return;
+            return true;
         };
         match queue.push(completion, solicited) {
             Pushed::Quietly => {}
@@ -95,8 +107,10 @@ impl Resources {
                     let source = EventSource::CompletionQueue(handle_of(into));
                     self.raise(AsyncEvent { kind: AsyncEventKind::CompletionQueueError, source });
                 }
+                return false;
             }
         }
+        true
     }
 
     /// Completes a request in error.
@@ -124,7 +138,15 @@ impl Resources {
         self.raise(AsyncEvent { kind, source });
     }
 
-    fn raise(&mut self, event: AsyncEvent) {
+    /// When an event is due that moderation holds back.
+    pub(crate) fn moderation_deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Raise the events that moderation has held back until now.
+    pub(crate) fn handle_moderation(&mut self, _now: Instant) {}
+
+    pub(crate) fn raise(&mut self, event: AsyncEvent) {
         if self.events.len() >= self.config.events_max {
             self.events.pop();
             self.counters.events_lost += 1;

@@ -2,7 +2,7 @@
 
 use longhaul_time::Instant;
 use longhaul_verbs::{Access, CompletionFlags, CompletionOperation, CompletionStatus, WorkCompletion};
-use longhaul_wire::{Headers, Operation, Position, Psn, Syndrome};
+use longhaul_wire::{Headers, Operation, Position, Psn};
 
 use crate::memory::{AccessDenied, Payload};
 use crate::post::MESSAGE_BYTES_MAX;
@@ -13,25 +13,22 @@ use crate::resources::Resources;
 #[derive(Default)]
 pub(crate) struct Responder {
     pub(crate) expected_psn: Psn,
-    /// RC: messages carried out so far, modulo 2^24; goes into acknowledgements.
-    pub(crate) message_sequence_number: u32,
-    /// RC: a negative acknowledgement was sent; what follows is dropped until the expected packet comes.
-    pub(crate) is_negative_sent: bool,
-    /// RC: the highest packet that was dropped because it came too early, until it has come again.
-    pub(crate) dropped_early: Option<Psn>,
-    /// RC: an answer that is to be sent. Later ones take its place: acknowledgements are cumulative.
-    pub(crate) answer: Option<Syndrome>,
-    /// A congestion notification is to be sent.
-    pub(crate) notify_congestion: bool,
-    /// Not before then.
-    pub(crate) next_notification: Instant,
-    /// Whether anything has arrived since it became ready to receive.
-    pub(crate) is_established: bool,
-    message: Message,
     /// UC: one beyond the highest packet so far.
     furthest_psn: Psn,
+    /// A congestion notification is to be sent.
+    pub(crate) notify_congestion: bool,
+    /// Whether anything has arrived since it became ready to receive.
+    pub(crate) is_established: bool,
     /// Whether the message that is arriving is new, and not a copy of one that may be complete already.
     is_message_new: bool,
+}
+
+/// What is arriving.
+#[derive(Default)]
+pub(crate) struct Arriving {
+    message: Message,
+    /// The next congestion notification is not sent before then.
+    pub(crate) next_notification: Instant,
     #[cfg(feature = "mutations")]
     deferred: Option<(u32, u64, Vec<u8>)>,
 }
@@ -68,6 +65,8 @@ pub(crate) enum Refusal {
     LocalProtection,
     /// The receive is too short.
     LocalLength,
+    /// The key that the message names cannot be made invalid.
+    Invalidation,
 }
 
 /// What a packet that was carried out did.
@@ -80,16 +79,6 @@ pub(crate) enum Executed {
 impl Responder {
     pub(crate) fn start(&mut self, first: Psn) {
         *self = Responder { expected_psn: first, furthest_psn: first, ..Default::default() };
-    }
-
-    /// What is still to come of a WRITE that has begun.
-    pub(crate) fn write_in_progress(&self) -> Option<WriteInProgress> {
-        match self.message {
-            Message::Write { address, key, left, .. } if left > 0 => {
-                Some(WriteInProgress { address, key, left_bytes: left })
-            }
-            _ => None,
-        }
     }
 
     /// UC: a packet of this number is about to be carried out. Copies that the network made, or that come late, begin
@@ -106,6 +95,25 @@ impl Responder {
 
     pub(crate) fn is_message_new(&self) -> bool {
         self.is_message_new
+    }
+}
+
+impl Arriving {
+    pub(crate) const NONE: Self = Arriving {
+        message: Message::None,
+        next_notification: Instant::ZERO,
+        #[cfg(feature = "mutations")]
+        deferred: None,
+    };
+
+    /// What is still to come of a WRITE that has begun.
+    pub(crate) fn write_in_progress(&self) -> Option<WriteInProgress> {
+        match self.message {
+            Message::Write { address, key, left, .. } if left > 0 => {
+                Some(WriteInProgress { address, key, left_bytes: left })
+            }
+            _ => None,
+        }
     }
 
     pub(crate) fn is_in_message(&self) -> bool {
@@ -135,11 +143,10 @@ pub(crate) fn execute(
         Position::Last => (1..=mtu_bytes).contains(&length),
         Position::Only => length <= mtu_bytes,
     };
-    // A SEND with invalidate carried out as a plain one would leave the peer believing that a key is gone.
-    if !fits || headers.invalidate.is_some() {
+    if !fits {
         return Err(Refusal::InvalidRequest);
     }
-    let message = match (position.is_start(), queue_pair.responder.message) {
+    let message = match (position.is_start(), queue_pair.traffic.arriving.message) {
         (true, Message::None) => begin(queue_pair, shared, headers)?,
         (false, message @ Message::Send { .. }) if opcode.operation() == Operation::Send => message,
         (false, message @ Message::Write { .. }) if opcode.operation() == Operation::Write => message,
@@ -149,7 +156,7 @@ pub(crate) fn execute(
     let (operation, message) = match message {
         Message::None => return Err(Refusal::InvalidRequest),
         Message::Send { received } => {
-            let Some(receive) = queue_pair.receive_queue.front() else {
+            let Some(receive) = queue_pair.traffic.receive_queue.front() else {
                 return Err(Refusal::NotReady);
             };
             let total = u64::from(received) + u64::from(length);
@@ -167,7 +174,7 @@ pub(crate) fn execute(
             if length > left || (position.is_end() && length != left) {
                 return Err(Refusal::InvalidRequest);
             }
-            if headers.immediate.is_some() && queue_pair.receive_queue.is_empty() {
+            if headers.immediate.is_some() && !queue_pair.has_receive(shared) {
                 return Err(Refusal::NotReady);
             }
             place_write(queue_pair, shared, key, address, payload).map_err(|_| Refusal::RemoteAccess)?;
@@ -181,21 +188,30 @@ pub(crate) fn execute(
         }
     };
     if !position.is_end() {
-        queue_pair.responder.message = message;
+        queue_pair.traffic.arriving.message = message;
         return Ok(Executed::InMessage);
     }
-    queue_pair.responder.message = Message::None;
+    // The last thing that can be refused: with it everything has happened.
+    if let Some(key) = headers.invalidate
+        && shared.memory.invalidate(queue_pair.identity.accessor(), key).is_err()
+    {
+        return Err(Refusal::Invalidation);
+    }
+    queue_pair.traffic.arriving.message = Message::None;
     let received = match message {
         Message::Send { received } | Message::Write { received, .. } => received,
         Message::None => 0,
     };
     if operation == CompletionOperation::Receive || headers.immediate.is_some() {
+        let mut flags = CompletionFlags::empty();
+        flags.set(CompletionFlags::IMMEDIATE, headers.immediate.is_some());
+        flags.set(CompletionFlags::INVALIDATED, headers.invalidate.is_some());
         let completion = WorkCompletion {
             status: CompletionStatus::Success,
             operation,
-            flags: if headers.immediate.is_some() { CompletionFlags::IMMEDIATE } else { CompletionFlags::empty() },
+            flags,
             byte_count: received,
-            immediate_or_key: headers.immediate.unwrap_or(0),
+            immediate_or_key: headers.immediate.or(headers.invalidate).unwrap_or(0),
             ..Default::default()
         };
         queue_pair.complete_receive(shared, completion, headers.bth.solicited_event);
@@ -204,9 +220,9 @@ pub(crate) fn execute(
 }
 
 /// What a first packet begins.
-fn begin(queue_pair: &QueuePair, shared: &Resources, headers: &Headers) -> Result<Message, Refusal> {
+fn begin(queue_pair: &mut QueuePair, shared: &mut Resources, headers: &Headers) -> Result<Message, Refusal> {
     match headers.bth.opcode.operation() {
-        Operation::Send if queue_pair.receive_queue.is_empty() => Err(Refusal::NotReady),
+        Operation::Send if !queue_pair.has_receive(shared) => Err(Refusal::NotReady),
         Operation::Send => Ok(Message::Send { received: 0 }),
         Operation::Write => {
             let reth = headers.reth.ok_or(Refusal::InvalidRequest)?;
@@ -218,10 +234,10 @@ fn begin(queue_pair: &QueuePair, shared: &Resources, headers: &Headers) -> Resul
             }
             // A WRITE of nothing needs no key (IBTA 9.7.4.1.1).
             if reth.dma_length > 0 {
-                let (domain, length) = (queue_pair.identity.domain, u64::from(reth.dma_length));
+                let (who, length) = (queue_pair.identity.accessor(), u64::from(reth.dma_length));
                 shared
                     .memory
-                    .check_remote_write(domain, reth.remote_key, reth.virtual_address, length)
+                    .check_remote(who, reth.remote_key, reth.virtual_address, length, Access::REMOTE_WRITE)
                     .map_err(|_| Refusal::RemoteAccess)?;
             }
             let (address, key) = (reth.virtual_address, reth.remote_key);
@@ -242,17 +258,17 @@ fn place_write(
     if payload.len() == 0 {
         return Ok(());
     }
-    let domain = queue_pair.identity.domain;
+    let who = queue_pair.identity.accessor();
     #[cfg(feature = "mutations")]
     if shared.config.mutation == Some(crate::config::Mutation::AcknowledgeBeforePlacement)
         && let Payload::Carried(bytes) = payload
     {
-        shared.memory.check_remote_write(domain, key, address, bytes.len() as u64)?;
-        let late = queue_pair.responder.deferred.replace((key, address, bytes.to_vec()));
+        shared.memory.check_remote(who, key, address, bytes.len() as u64, Access::REMOTE_WRITE)?;
+        let late = queue_pair.traffic.arriving.deferred.replace((key, address, bytes.to_vec()));
         if let Some((key, address, bytes)) = late {
-            let _ = shared.memory.remote_write(domain, key, address, Payload::Carried(&bytes));
+            let _ = shared.memory.remote_write(who, key, address, Payload::Carried(&bytes));
         }
         return Ok(());
     }
-    shared.memory.remote_write(domain, key, address, payload)
+    shared.memory.remote_write(who, key, address, payload)
 }

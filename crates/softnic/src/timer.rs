@@ -13,9 +13,13 @@ use longhaul_time::Instant;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scheduled(Instant);
 
+impl Scheduled {
+    pub(crate) const NEVER: Self = Scheduled(Instant::FAR_FUTURE);
+}
+
 impl Default for Scheduled {
     fn default() -> Self {
-        Scheduled(Instant::FAR_FUTURE)
+        Scheduled::NEVER
     }
 }
 

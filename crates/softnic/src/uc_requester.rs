@@ -19,36 +19,49 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
     budget: u32,
 ) -> Turn {
     let mtu_bytes = queue_pair.mtu_bytes();
-    let Some(envelope) = Envelope::connected(queue_pair, Transport::UnreliableConnection) else { return Turn::Idle };
+    let Some(envelope) = Envelope::connected(queue_pair, &shared.config, Transport::UnreliableConnection) else {
+        return Turn::Idle;
+    };
     for _ in 0..budget {
         if !sink.has_room() {
             return Turn::More;
         }
-        let QueuePair { requester, send_queue, pacer, .. } = queue_pair;
-        if pacer.blocked_until(now).is_some() {
+        if queue_pair.blocked_until(now).is_some() {
             return Turn::Idle;
         }
-        let Some(work) = send_queue.front_mut() else {
+        let QueuePair { requester, traffic, .. } = queue_pair;
+        let Some(work) = traffic.send_queue.front_mut() else {
             return Turn::Idle;
         };
         if !work.is_started {
             if queue_pair.state != QueuePairState::ReadyToSend {
                 return Turn::Idle;
             }
+            if work.is_local() {
+                if queue_pair.carry_out_local(shared) {
+                    continue;
+                }
+                return Turn::Idle;
+            }
             work.is_started = true;
         }
+        let packet_count = work.packet_count(mtu_bytes);
+        let is_whole;
         match send_packet(&envelope, work, requester.cursor_packet, requester.next_psn, false, shared, sink) {
-            Ok(wire_bytes) => pacer.on_sent(now, wire_bytes),
+            Ok(wire_bytes) => {
+                traffic.counters.sent_packets += 1;
+                requester.next_psn = requester.next_psn.next();
+                requester.cursor_packet += 1;
+                is_whole = requester.cursor_packet == packet_count;
+                queue_pair.pace(now, wire_bytes);
+            }
             Err(AccessDenied) => {
                 queue_pair.fail_send(shared, CompletionStatus::LocalProtectionError);
                 return Turn::Idle;
             }
         }
-        queue_pair.counters.sent_packets += 1;
-        requester.next_psn = requester.next_psn.next();
-        requester.cursor_packet += 1;
-        if requester.cursor_packet == work.packet_count(mtu_bytes) {
-            requester.rewind();
+        if is_whole {
+            queue_pair.requester.rewind();
             queue_pair.complete_send(shared);
             queue_pair.report_drained(shared);
         }

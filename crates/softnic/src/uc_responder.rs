@@ -20,7 +20,7 @@ pub(crate) fn handle_request(
 ) {
     let in_sequence = headers.bth.psn == queue_pair.responder.expected_psn;
     let is_start = headers.bth.opcode.position().is_start();
-    if (is_start || !in_sequence) && queue_pair.responder.abandon_message() {
+    if (is_start || !in_sequence) && queue_pair.traffic.arriving.abandon_message() {
         shared.counters.dropped_messages += 1;
     }
     if !in_sequence {
@@ -31,7 +31,7 @@ pub(crate) fn handle_request(
     }
     queue_pair.responder.expected_psn = headers.bth.psn.next();
     queue_pair.responder.note_unreliable(headers.bth.psn, is_start);
-    let is_in_message = is_start || queue_pair.responder.is_in_message();
+    let is_in_message = is_start || queue_pair.traffic.arriving.is_in_message();
     match execute(queue_pair, shared, headers, payload) {
         Ok(_) => return,
         Err(Refusal::NotReady) => shared.counters.out_of_buffer += 1,
@@ -41,9 +41,9 @@ pub(crate) fn handle_request(
             queue_pair.fail_receive(shared, CompletionStatus::LocalProtectionError);
             return;
         }
-        Err(Refusal::InvalidRequest | Refusal::LocalLength) => {}
+        Err(Refusal::InvalidRequest | Refusal::LocalLength | Refusal::Invalidation) => {}
     }
-    queue_pair.responder.abandon_message();
+    queue_pair.traffic.arriving.abandon_message();
     // The tail of a message whose head was dropped has been counted with its head.
     if is_in_message {
         shared.counters.dropped_messages += 1;

@@ -25,13 +25,19 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
         if !sink.has_room() {
             return Turn::More;
         }
-        let QueuePair { requester, send_queue, pacer, identity, settings, .. } = queue_pair;
-        if pacer.blocked_until(now).is_some() || queue_pair.state != QueuePairState::ReadyToSend {
+        if queue_pair.blocked_until(now).is_some() || queue_pair.state != QueuePairState::ReadyToSend {
             return Turn::Idle;
         }
-        let Some(work) = send_queue.front() else {
+        let QueuePair { requester, traffic, pacer, identity, settings, .. } = queue_pair;
+        let Some(work) = traffic.send_queue.front() else {
             return Turn::Idle;
         };
+        if work.is_local() {
+            if queue_pair.carry_out_local(shared) {
+                continue;
+            }
+            return Turn::Idle;
+        }
         // Posting lets no datagram through without one.
         let Some(destination) = work.destination.as_deref() else {
             return Turn::Idle;
@@ -51,14 +57,18 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
             datagram: Some(deth::Header::new(queue_key, number)),
         };
         match send_packet(&envelope, work, 0, requester.next_psn, false, shared, sink) {
-            Ok(_) if pacer.spares_local && shared.config.is_local(envelope.route.destination) => {}
-            Ok(wire_bytes) => pacer.on_sent(now, wire_bytes),
+            Ok(wire_bytes) => {
+                let is_local = shared.config.is_local(envelope.route.destination);
+                if let Some(pacer) = pacer.as_mut().filter(|pacer| !(pacer.spares_local && is_local)) {
+                    pacer.on_sent(now, wire_bytes);
+                }
+            }
             Err(AccessDenied) => {
                 queue_pair.fail_send(shared, CompletionStatus::LocalProtectionError);
                 return Turn::Idle;
             }
         }
-        queue_pair.counters.sent_packets += 1;
+        traffic.counters.sent_packets += 1;
         requester.next_psn = requester.next_psn.next();
         queue_pair.complete_send(shared);
     }

@@ -28,7 +28,8 @@ pub(crate) fn handle_datagram(
         shared.counters.rx_wrong_queue_key += 1;
         return;
     }
-    let Some(receive) = queue_pair.receive_queue.front() else {
+    queue_pair.has_receive(shared);
+    let Some(receive) = queue_pair.traffic.receive_queue.front() else {
         shared.counters.out_of_buffer += 1;
         shared.counters.dropped_messages += 1;
         return;

@@ -3,6 +3,7 @@
 use longhaul_verbs::{CompletionOperation, RemoteMemory, ScatterGatherEntry, SendFlags};
 use longhaul_wire::{Operation, Position, Psn, Trailer};
 
+use crate::memory::WindowBind;
 use crate::port::Route;
 
 /// A scatter-gather list, or data that was copied while posting. One entry, by far the most common, takes no allocation.
@@ -59,10 +60,24 @@ pub(crate) struct Destination {
 }
 
 /// What a send request does; the rest of [`SendWork`] is the same for all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum SendKind {
     Send,
     Write(RemoteMemory),
+    Read(RemoteMemory),
+    CompareAndSwap { remote: RemoteMemory, compare: u64, swap: u64 },
+    FetchAndAdd { remote: RemoteMemory, add: u64 },
+    LocalInvalidate(u32),
+    BindWindow(Box<WindowBind>),
+}
+
+/// What the last packet of a message brings along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attached {
+    Nothing,
+    Immediate(u32),
+    /// A key that the peer is to make invalid.
+    Invalidate(u32),
 }
 
 /// A send request.
@@ -70,7 +85,7 @@ pub(crate) enum SendKind {
 pub(crate) struct SendWork {
     pub(crate) id: u64,
     pub(crate) kind: SendKind,
-    pub(crate) immediate: Option<u32>,
+    pub(crate) attached: Attached,
     pub(crate) flags: SendFlags,
     pub(crate) length: u32,
     pub(crate) entries: Entries,
@@ -91,12 +106,39 @@ pub(crate) struct Segment {
 }
 
 impl SendWork {
+    /// A request that has not been looked at by a requester yet.
+    pub(crate) fn new(id: u64, kind: SendKind, flags: SendFlags, length: u32, entries: Entries) -> Self {
+        SendWork {
+            id,
+            kind,
+            attached: Attached::Nothing,
+            flags,
+            length,
+            entries,
+            destination: None,
+            first_psn: Psn::default(),
+            first_charge_bytes: 0,
+            is_started: false,
+        }
+    }
+
+    /// Sequence numbers that it takes: one for each packet of the message, whichever end sends them.
     pub(crate) fn packet_count(&self, mtu_bytes: u32) -> u32 {
         self.length.div_ceil(mtu_bytes).max(1)
     }
 
     pub(crate) fn last_psn(&self, mtu_bytes: u32) -> Psn {
         self.first_psn.add(self.packet_count(mtu_bytes) - 1)
+    }
+
+    /// Whether it is done when its answer has arrived, rather than when it is acknowledged: READs and atomics.
+    pub(crate) fn is_answered(&self) -> bool {
+        matches!(self.kind, SendKind::Read(_) | SendKind::CompareAndSwap { .. } | SendKind::FetchAndAdd { .. })
+    }
+
+    /// Whether it concerns this device alone.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.kind, SendKind::LocalInvalidate(_) | SendKind::BindWindow(_))
     }
 
     /// The `index`-th packet.
@@ -114,15 +156,20 @@ impl SendWork {
 
     pub(crate) fn wire_operation(&self) -> Operation {
         match self.kind {
-            SendKind::Send => Operation::Send,
             SendKind::Write(_) => Operation::Write,
+            SendKind::Read(_) => Operation::ReadRequest,
+            SendKind::CompareAndSwap { .. } => Operation::CompareSwap,
+            SendKind::FetchAndAdd { .. } => Operation::FetchAdd,
+            // Local requests send nothing.
+            SendKind::Send | SendKind::LocalInvalidate(_) | SendKind::BindWindow(_) => Operation::Send,
         }
     }
 
     /// What the packet at `position` brings along.
     pub(crate) fn trailer(&self, position: Position) -> Trailer {
-        match self.immediate {
-            Some(_) if position.is_end() => Trailer::Immediate,
+        match self.attached {
+            Attached::Immediate(_) if position.is_end() => Trailer::Immediate,
+            Attached::Invalidate(_) if position.is_end() => Trailer::Invalidate,
             _ => Trailer::None,
         }
     }
@@ -131,6 +178,11 @@ impl SendWork {
         match self.kind {
             SendKind::Send => CompletionOperation::Send,
             SendKind::Write(_) => CompletionOperation::Write,
+            SendKind::Read(_) => CompletionOperation::Read,
+            SendKind::CompareAndSwap { .. } => CompletionOperation::CompareAndSwap,
+            SendKind::FetchAndAdd { .. } => CompletionOperation::FetchAndAdd,
+            SendKind::LocalInvalidate(_) => CompletionOperation::LocalInvalidate,
+            SendKind::BindWindow(_) => CompletionOperation::BindWindow,
         }
     }
 }
@@ -142,16 +194,9 @@ mod tests {
     fn work(length: u32) -> SendWork {
         let entry = ScatterGatherEntry { address: 0, length, local_key: 1 };
         SendWork {
-            id: 1,
-            kind: SendKind::Send,
-            immediate: Some(3),
-            flags: SendFlags::empty(),
-            length,
-            entries: Entries::new(&[entry]),
-            destination: None,
+            attached: Attached::Immediate(3),
             first_psn: Psn::new(0xff_fffe),
-            first_charge_bytes: 0,
-            is_started: true,
+            ..SendWork::new(1, SendKind::Send, SendFlags::empty(), length, Entries::new(&[entry]))
         }
     }
 

@@ -59,7 +59,7 @@ fn connect(end: &End, peer: &End, seen_at: SocketAddr) {
     path.udp_port = seen_at.port();
     let number = peer.queue_pair.number();
     let receive = QueuePairAttributes::ready_to_receive(path, Mtu::Bytes4096, number, PSN).reliable_receive(0, 12);
-    let send = QueuePairAttributes::ready_to_send(PSN).reliable_send(10, 3, 7, 0);
+    let send = QueuePairAttributes::ready_to_send(PSN).reliable_send(14, 7, 7, 0);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     end.queue_pair.modify(&QueuePairAttributes::init_connected(access)).unwrap();
     end.queue_pair.modify(&receive).unwrap();

@@ -1,22 +1,31 @@
 //! Software RNICs on a simulated network: the ground of conformance tests, soaks and scenarios.
 //!
-//! Two nodes are joined by one link; more are joined by a switch, each with a link to it. A world belongs to one thread: the
-//! program makes verbs calls between runs, and time passes only inside [`World::run_for`] and [`World::run_until`].
+//! Two nodes are joined by one link, more by a switch, each with a link to it, unless the [`Topology`] says otherwise. A
+//! world belongs to one thread: the program makes verbs calls between runs, and time passes only inside [`World::run_for`] and
+//! [`World::run_until`]. What can go wrong with links and nodes is in [`faults`].
+
+mod addressing;
+pub mod faults;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use longhaul_impair::Profile;
 use longhaul_netsim::capture::Capture;
-use longhaul_netsim::{Direction, Frame, LinkId, Node, NodeId, NodeIo, Simulation, Switch};
+use longhaul_netsim::{
+    Direction, Fabric, FabricProfiles, FabricSwitch, FlowOf, Frame, Node, NodeId, NodeIo, PathAvoidance, Shape,
+    Simulation, SimulationLimits,
+};
 use longhaul_softnic as softnic;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::Gid;
-use longhaul_wire::{ipv4, ipv6};
+
+pub use faults::{Fault, Link, Way};
 
 use crate::virtual_port::{VirtualNic, mark_congestion};
+use addressing::{addresses, flow_of};
 
 /// What a world is made from.
 #[derive(Clone)]
@@ -25,10 +34,58 @@ pub struct WorldConfig {
     pub seed: u64,
     /// Software RNICs.
     pub nodes: usize,
+    /// How they are joined.
+    pub topology: Topology,
+    /// Separate networks of that topology, over which the nodes are dealt out in turn: with two, nodes 0 and 1 are the two
+    /// NICs of a host, nodes 2 and 3 those of the next. Nodes on different planes cannot reach each other.
+    pub plane_count: usize,
     /// Each direction of each link.
     pub link: Profile,
+    /// Each direction of links between switches, if they differ.
+    pub fabric_link: Option<Profile>,
+    /// What switches do about ways that lead over a link that is cut.
+    pub path_avoidance: PathAvoidance,
+    /// How far the simulation may grow. Worlds of many nodes without payload want small buffers
+    /// (`pool_buffer_bytes`).
+    pub limits: SimulationLimits,
     /// The devices, but for name, addresses and random seed, which each gets for itself.
     pub nic: softnic::Config,
+}
+
+/// How the nodes of a plane are joined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Topology {
+    /// Two by one link, more by one switch.
+    #[default]
+    PairOrStar,
+    /// By one switch.
+    Star,
+    /// By two tiers of switches: every leaf is joined to every spine. The nodes are spread evenly over the leaves.
+    Clos {
+        /// Switches with nodes.
+        leaf_count: usize,
+        /// Switches above them.
+        spine_count: usize,
+    },
+    /// By three tiers of switches with `arity` ports each, with places for arity³/4 nodes.
+    FatTree {
+        /// An even number.
+        arity: usize,
+    },
+}
+
+impl Topology {
+    fn of(self, node_count: usize) -> Result<longhaul_netsim::Topology, longhaul_netsim::TopologyError> {
+        let shape = match self {
+            Topology::PairOrStar if node_count == 2 => Shape::Pair,
+            Topology::PairOrStar | Topology::Star => Shape::Star,
+            Topology::Clos { leaf_count, spine_count } => {
+                Shape::Clos { leaf_count, spine_count, hosts_per_leaf: node_count.div_ceil(leaf_count.max(1)) }
+            }
+            Topology::FatTree { arity } => Shape::FatTree { arity },
+        };
+        longhaul_netsim::Topology::new(shape, node_count)
+    }
 }
 
 impl Default for WorldConfig {
@@ -37,6 +94,11 @@ impl Default for WorldConfig {
         WorldConfig {
             seed: 0,
             nodes: 2,
+            topology: Topology::PairOrStar,
+            plane_count: 1,
+            fabric_link: None,
+            path_avoidance: PathAvoidance::default(),
+            limits: SimulationLimits::default(),
             link: Profile::default().with_propagation_delay(Duration::from_micros(10)),
             nic: softnic::Config::new("softnic", vec![IpAddr::V4(Ipv4Addr::UNSPECIFIED)], [0; 32]),
         }
@@ -46,18 +108,37 @@ impl Default for WorldConfig {
 /// Software RNICs on a simulated network.
 pub struct World {
     simulation: Simulation<WorldNode>,
+    seed: u64,
+    /// What devices are made with.
+    nic: softnic::Config,
     nics: Vec<NodeId>,
     devices: Vec<softnic::Device>,
-    links: Vec<LinkId>,
-    /// Nodes that a verbs call has given work since they were woken last.
-    news: Arc<Mutex<Vec<usize>>>,
+    nodes: Vec<NodeFacts>,
+    planes: Vec<Fabric>,
+    news: News,
+    /// Packets that devices had sent that are gone.
+    retired_packets: u64,
 }
 
-type Route = Box<dyn FnMut(&Frame) -> Option<usize>>;
+/// What a world knows of a node.
+struct NodeFacts {
+    /// How often it has come back empty.
+    incarnation: u32,
+    link_is_up: bool,
+}
+
+/// Nodes, each with its incarnation, that a verbs call has given work since they were woken last.
+type News = Arc<Mutex<Vec<(usize, u32)>>>;
 
 enum WorldNode {
     Nic(Box<VirtualNic>),
-    Switch(Switch<Route>),
+    Switch(FabricSwitch),
+}
+
+impl WorldNode {
+    fn nic(device: softnic::Device) -> Self {
+        WorldNode::Nic(Box::new(VirtualNic::new(device)))
+    }
 }
 
 impl Node for WorldNode {
@@ -83,67 +164,61 @@ impl Node for WorldNode {
     }
 }
 
-/// The addresses of a node, rows 0 and 1 of its GID table.
-fn addresses(node: usize) -> [IpAddr; 2] {
-    let number = node as u32 + 1;
-    let v4 = Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + number);
-    let v6 = Ipv6Addr::from_bits((0xfd00_u128 << 112) + u128::from(number));
-    [IpAddr::V4(v4), IpAddr::V6(v6)]
-}
-
-/// The node that a frame is for; `None` for a multicast group and whatever is not IP.
-fn node_of(frame: &Frame) -> Option<usize> {
-    let bytes = &frame.bytes;
-    let number = match bytes.first()? >> 4 {
-        4 => {
-            let address = ipv4::Ipv4::new_checked(bytes).ok()?.destination();
-            (!address.is_multicast()).then(|| address.to_bits() & 0x00ff_ffff)?
-        }
-        6 => {
-            let address = ipv6::Ipv6::new_checked(bytes).ok()?.destination();
-            (!address.is_multicast()).then(|| address.to_bits() as u32)?
-        }
-        _ => return None,
-    };
-    (number as usize).checked_sub(1)
-}
-
 impl World {
-    /// A world at the beginning of time. Panics when the profile is not valid: scenarios check theirs before.
+    /// A world at the beginning of time. Panics when a profile or the topology is not valid: scenarios check theirs before.
     pub fn new(config: WorldConfig) -> World {
-        let mut simulation = Simulation::new(config.seed);
+        let mut simulation = Simulation::with_limits(config.seed, config.limits);
         simulation.set_ecn_marker(mark_congestion);
-        let news = Arc::new(Mutex::new(Vec::new()));
-        let mut nics = Vec::new();
-        let mut devices = Vec::new();
-        for node in 0..config.nodes {
-            let mut random_seed = [0; 32];
-            random_seed[..8].copy_from_slice(&config.seed.to_le_bytes());
-            random_seed[8..16].copy_from_slice(&(node as u64).to_le_bytes());
-            let mut nic = config.nic.clone();
-            nic.name = format!("softnic{node}");
-            nic.addresses = addresses(node).to_vec();
-            nic.random_seed = random_seed;
-            nic.rate_bits_per_second = config.link.rate_bits_per_second;
-            let news = news.clone();
-            let device = softnic::Device::new(nic, move || news.lock().expect("nothing panics with it").push(node));
-            nics.push(simulation.add_node(WorldNode::Nic(Box::new(VirtualNic::new(device.clone())))));
-            devices.push(device);
+        let mut nic = config.nic;
+        nic.rate_bits_per_second = config.link.rate_bits_per_second;
+        let mut world = World {
+            simulation,
+            seed: config.seed,
+            nic,
+            nics: Vec::with_capacity(config.nodes),
+            devices: Vec::with_capacity(config.nodes),
+            nodes: (0..config.nodes).map(|_| NodeFacts { incarnation: 0, link_is_up: true }).collect(),
+            planes: Vec::with_capacity(config.plane_count),
+            news: News::default(),
+            retired_packets: 0,
+        };
+        world.devices = (0..config.nodes).map(|node| world.make_device(node)).collect();
+        let fabric = config.fabric_link.unwrap_or_else(|| config.link.clone());
+        let profiles = FabricProfiles { host: config.link, fabric };
+        let plane_count = config.plane_count;
+        for plane in 0..plane_count {
+            let node_count = (config.nodes + plane_count - 1 - plane) / plane_count;
+            let topology = config.topology.of(node_count).expect("a topology with places for the nodes");
+            let flow_of: FlowOf = Arc::new(move |frame| flow_of(frame, plane, plane_count));
+            let host = |host: usize| WorldNode::nic(world.devices[host * plane_count + plane].clone());
+            let switch =
+                |number| WorldNode::Switch(FabricSwitch::new(topology, number, flow_of.clone(), config.path_avoidance));
+            let fabric = topology.build(&mut world.simulation, &profiles, host, switch).expect("a valid profile");
+            world.planes.push(fabric);
         }
-        let join = |simulation: &mut Simulation<WorldNode>, one: NodeId, other: NodeId, port: usize| {
-            simulation
-                .connect(one.port(0), other.port(port), config.link.clone(), config.link.clone())
-                .expect("a valid profile and free ports")
-        };
-        let links = if let [one, other] = nics[..] {
-            vec![join(&mut simulation, one, other, 0)]
-        } else {
-            let count = nics.len();
-            let route: Route = Box::new(move |frame| node_of(frame).filter(|node| *node < count));
-            let switch = simulation.add_node(WorldNode::Switch(Switch::new(route)));
-            nics.iter().enumerate().map(|(port, nic)| join(&mut simulation, *nic, switch, port)).collect()
-        };
-        World { simulation, nics, devices, links, news }
+        world.nics =
+            (0..config.nodes).map(|node| world.planes[node % plane_count].hosts()[node / plane_count]).collect();
+        world
+    }
+
+    /// A device for a node, in its present incarnation.
+    fn make_device(&self, node: usize) -> softnic::Device {
+        let incarnation = self.nodes[node].incarnation;
+        let mut random_seed = [0; 32];
+        random_seed[..8].copy_from_slice(&self.seed.to_le_bytes());
+        random_seed[8..16].copy_from_slice(&(node as u64).to_le_bytes());
+        random_seed[16..20].copy_from_slice(&incarnation.to_le_bytes());
+        let mut nic = self.nic.clone();
+        nic.name = format!("softnic{node}");
+        nic.addresses = addresses(node).to_vec();
+        nic.random_seed = random_seed;
+        let news = self.news.clone();
+        softnic::Device::new(nic, move || news.lock().expect("nothing panics with it").push((node, incarnation)))
+    }
+
+    /// The plane of a node, and its number there.
+    fn place_of(&self, node: usize) -> (usize, usize) {
+        (node % self.planes.len(), node / self.planes.len())
     }
 
     /// The device of a node.
@@ -190,7 +265,7 @@ impl World {
 
     /// Make every link better or worse. Panics when the profile is not valid.
     pub fn set_link_profile(&mut self, profile: Profile) {
-        for &link in &self.links {
+        for link in self.planes.iter().flat_map(Fabric::links) {
             for direction in [Direction::Forward, Direction::Backward] {
                 self.simulation.set_profile(link, direction, profile.clone()).expect("a valid profile");
             }
@@ -223,16 +298,27 @@ impl World {
 
     /// Packets that devices have sent so far.
     pub fn packet_count(&self) -> u64 {
-        self.devices.iter().map(|device| device.nic().counters().sent_pkts).sum()
+        self.retired_packets + self.devices.iter().map(|device| device.nic().counters().sent_pkts).sum::<u64>()
+    }
+
+    /// What the simulator has done so far: arrivals and polls.
+    pub fn event_count(&self) -> u64 {
+        self.simulation.event_count()
     }
 
     fn wake_nics(&mut self) {
-        let mut news = std::mem::take(&mut *self.news.lock().expect("nothing panics with it"));
+        let mut news = self.news.lock().expect("nothing panics with it");
+        if news.is_empty() {
+            return;
+        }
         // In an order that does not depend on which call came first.
         news.sort_unstable();
         news.dedup();
-        for node in news {
-            self.simulation.wake(self.nics[node]);
+        for (node, incarnation) in news.drain(..) {
+            // What is asked of a device that is gone, nobody does.
+            if incarnation == self.nodes[node].incarnation {
+                self.simulation.wake(self.nics[node]);
+            }
         }
     }
 }

@@ -236,6 +236,18 @@ pub enum PostErrorKind {
         /// The transport.
         transport: Transport,
     },
+    /// The result of an atomic does not fit where it is wanted.
+    #[error("an atomic brings back 8 bytes, the request has room for {bytes}; expected exactly 8")]
+    AtomicLength {
+        /// In the request.
+        bytes: u64,
+    },
+    /// A bind without a window.
+    #[error("binding a window needs the request's field window")]
+    Window,
+    /// The queue pair has no receive queue of its own.
+    #[error("the queue pair takes its receives from a shared receive queue; post them there")]
+    SharedReceives,
     /// A datagram without destination, or a destination on a connected queue pair.
     #[error("a destination is needed for datagrams, and only for them")]
     Destination,
