@@ -5,6 +5,7 @@ use super::facts::{EndNumber, Response, SendFacts};
 use super::judge::Judge;
 use super::memory::{Place, ReadMemory};
 use super::receive_queue::Piece;
+use super::send_queue::Ending;
 use super::violation::Rule;
 use super::words::{Atomic, History, OPERATIONS_MAX, Unexplained, WordNumber, WordUse, digit};
 
@@ -94,18 +95,34 @@ impl Judge {
         }
     }
 
-    /// An atomic ended without an answer: nothing was brought.
-    pub(super) fn atomic_is_lost(&mut self, number: MessageNumber, result: &[Piece], memory: &impl ReadMemory) {
+    /// An atomic ended without an answer: nothing was brought. Only one that was forgotten before it could tell may have
+    /// brought its value silently.
+    pub(super) fn atomic_is_lost(
+        &mut self,
+        number: MessageNumber,
+        operation: Option<(WordNumber, usize)>,
+        result: &[Piece],
+        memory: &impl ReadMemory,
+    ) {
+        let mut bytes = Vec::new();
+        let mut known = Vec::new();
         for piece in result {
-            self.memory.give_back(piece.place);
-            let mut bytes = vec![0; piece.length];
-            memory.read(piece.place, &mut bytes);
-            if bytes != self.memory.known(piece.place, piece.length) {
-                let subject = format!("the result of {}, which failed", self.describe(number));
-                self.accuse(Rule::Memory, subject, "no change", format!("{bytes:02x?}"));
-                self.memory.set_known(piece.place, &bytes);
-            }
+            let start = bytes.len();
+            bytes.resize(start + piece.length, 0);
+            memory.read(piece.place, &mut bytes[start..]);
+            known.extend_from_slice(self.memory.known(piece.place, piece.length));
         }
+        if bytes == known {
+            result.iter().for_each(|piece| self.memory.give_back(piece.place));
+            return;
+        }
+        let message = &self.messages[number as usize];
+        let signals = message.facts.is_signaled || self.ends[message.from.0].facts.signals_all;
+        if signals || message.ending != Some(Ending::Unknown) || operation.is_none() {
+            let subject = format!("the result of {}, which failed", self.describe(number));
+            self.accuse(Rule::Memory, subject, "no change", format!("{bytes:02x?}"));
+        }
+        self.atomic_came(number, operation, result, memory);
     }
 
     /// These ends were reset: what they have not done by now they never will.

@@ -77,7 +77,7 @@ impl Judge {
                 }
             }
             // Whether it has happened is told by later values of the word.
-            Response::Atomic { result, .. } => self.atomic_is_lost(number, &result, memory),
+            Response::Atomic { operation, result } => self.atomic_is_lost(number, operation, &result, memory),
         }
     }
 }

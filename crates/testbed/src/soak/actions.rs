@@ -36,10 +36,16 @@ impl Program {
     /// One random step.
     pub(super) fn step(&mut self, ground: &mut dyn Ground) {
         let end = EndNumber(self.dice.index(self.ends.len()));
+        if self.is_stopped(self.node(end)) {
+            return;
+        }
         if self.dice.chance(self.plan.revocation_percent) {
             self.revoke_some_key(end);
         }
-        if self.dice.chance(self.plan.reconnect_percent) && self.transport(end) != Transport::UnreliableDatagram {
+        if self.dice.chance(self.plan.reconnect_percent)
+            && self.transport(end) != Transport::UnreliableDatagram
+            && !self.is_cut_off(end)
+        {
             self.reconnect(end, ground);
         }
         self.mend(end, ground);
@@ -63,7 +69,7 @@ impl Program {
     fn mend(&mut self, end: EndNumber, ground: &mut dyn Ground) {
         let state = self.ends[end.0].queue_pair.state();
         let has_failed = matches!(state, QueuePairState::Error | QueuePairState::SendQueueError);
-        if !has_failed || !self.dice.chance(50) {
+        if !has_failed || self.is_cut_off(end) || !self.dice.chance(50) {
             return;
         }
         match state {
@@ -74,6 +80,7 @@ impl Program {
 
     /// From SQE back to RTS, when all that was flushed has been polled.
     pub(super) fn resume(&mut self, end: EndNumber, ground: &mut dyn Ground) {
+        self.wake_nodes(end, ground);
         let deadline = ground.now() + Duration::from_secs(1);
         if !self.advance_until(ground, deadline, |program| program.judge.owed_sends(end) == 0) {
             self.accuse_silence(end, "flushes of a send queue in SQE");
@@ -93,6 +100,7 @@ impl Program {
     /// Takes a connection (or two datagram queue pairs) down and up again.
     pub(super) fn reconnect(&mut self, end: EndNumber, ground: &mut dyn Ground) {
         let ends = [end, self.peer(end)];
+        self.wake_nodes(end, ground);
         self.tally.reconnections += 1;
         // Either everything is flushed first, or it is forgotten.
         let is_orderly = self.dice.chance(60);

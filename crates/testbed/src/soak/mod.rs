@@ -7,6 +7,7 @@
 mod actions;
 mod campaign;
 mod dice;
+mod faults;
 mod ground;
 mod memory;
 mod plan;
@@ -122,7 +123,13 @@ pub fn run_seed(seed: u64, options: &SoakOptions) -> Result<SeedReport, SoakErro
 
 fn run_on_virtual_time(seed: u64, options: &SoakOptions) -> Result<SeedReport, SoakError> {
     let plan = Plan::draw(seed);
-    let mut config = WorldConfig { seed, nodes: plan.node_count, link: plan.link.clone(), ..WorldConfig::default() };
+    let mut config = WorldConfig {
+        seed,
+        nodes: plan.node_count,
+        topology: plan.topology,
+        link: plan.link.clone(),
+        ..WorldConfig::default()
+    };
     plan.configure(&mut config.nic);
     (options.configure)(&mut config.nic);
     let mut world = World::new(config);
@@ -159,6 +166,7 @@ fn run_with_faults(program: &mut Program, ground: &mut dyn Ground, operations: u
     // All memory is looked at so many times; what completions speak of is looked at every time.
     let steps_between_checks = (operations / 12).max(1);
     for step in 0..operations {
+        program.step_faults(ground);
         program.step(ground);
         let pause_ns = program.dice.within(0..=program.plan.pause_max.as_nanos() as u64);
         program.advance(ground, Duration::from_nanos(pause_ns));
@@ -178,6 +186,7 @@ fn run_healed(program: &mut Program, ground: &mut dyn Ground) {
     if !program.judge.violations().is_empty() {
         return;
     }
+    program.mend_all_faults(ground);
     ground.set_link_profile(program.plan.healed_link());
     program.judge.network_changes();
     // What is still under way arrives with the old delays; what was lost is asked for again.

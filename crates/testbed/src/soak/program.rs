@@ -11,6 +11,7 @@ use longhaul_verbs::{
 use longhaul_wire::aeth::rnr_timer_duration;
 
 use super::dice::Dice;
+use super::faults::ActiveFaults;
 use super::ground::Ground;
 use super::memory::{Arena, ProgramMemory};
 use super::plan::{CompletionQueueSharing, PairPlan, Plan};
@@ -19,6 +20,9 @@ use crate::checker::{EndFacts, EndNumber, Ending, Judge, MessageNumber, Observat
 
 /// The key that all datagram queue pairs demand.
 pub(super) const QUEUE_KEY: u32 = 0x1111_2222;
+
+/// Room in each completion queue: more than all queue pairs together can fill.
+const COMPLETION_QUEUE_ROOM: u32 = 4096;
 
 /// Tries to find the devices at rest. On real time and with much traffic one look at all memory may fail; the next will not.
 const MEMORY_LOOKS_MAX: usize = 200;
@@ -49,6 +53,13 @@ pub(super) struct End {
     pub(super) responses: Arena,
     /// Places that its peer could write to until their key was revoked, and the bytes from there to the region's end.
     pub(super) revoked: Vec<(RemoteMemory, usize)>,
+}
+
+impl End {
+    /// All memory of it.
+    pub(super) fn arenas(&mut self) -> [&mut Arena; 5] {
+        [&mut self.sources, &mut self.receives, &mut self.targets, &mut self.exposed, &mut self.responses]
+    }
 }
 
 /// The memory of a message.
@@ -123,6 +134,7 @@ pub(super) struct Program {
     read_atomic_max: u8,
     /// The words of each node that atomics are used on.
     pub(super) words: Vec<NodeWords>,
+    pub(super) faults: ActiveFaults,
     domains: Vec<ProtectionDomain>,
     /// One for each node that has used it.
     null_regions: Vec<Option<NullRegion>>,
@@ -150,6 +162,7 @@ impl Program {
             capabilities: attributes.capabilities,
             read_atomic_max: attributes.max_read_atomic.min(attributes.max_destination_read_atomic),
             words,
+            faults: ActiveFaults::default(),
             null_regions: domains.iter().map(|_| None).collect(),
             domains,
             completion_queues: Vec::new(),
@@ -177,6 +190,29 @@ impl Program {
         self.capabilities.contains(capability)
     }
 
+    /// What belongs together on a node.
+    pub(super) fn domain(&self, node: usize) -> &ProtectionDomain {
+        &self.domains[node]
+    }
+
+    /// A node has a new device: a domain and completion queues are made on it. Queue pairs and memory are the caller's.
+    pub(super) fn renew_node(&mut self, node: usize, ground: &dyn Ground) {
+        let device = ground.device(node);
+        self.domains[node] = device.allocate_protection_domain().expect("each node has a domain");
+        self.null_regions[node] = None;
+        for (_, queue) in self.completion_queues.iter_mut().filter(|(owner, _)| *owner == node) {
+            *queue =
+                device.create_completion_queue(COMPLETION_QUEUE_ROOM).expect("a few completion queues can be made");
+        }
+        for end in 0..self.ends.len() {
+            if self.node(EndNumber(end)) == node {
+                for arena in self.ends[end].arenas() {
+                    arena.domain = self.domains[node].clone();
+                }
+            }
+        }
+    }
+
     pub(super) fn pair(&self, end: EndNumber) -> &PairPlan {
         &self.plan.pairs[self.ends[end.0].pair]
     }
@@ -194,7 +230,7 @@ impl Program {
     }
 
     fn create_completion_queues(&mut self, ground: &dyn Ground) {
-        let room: u32 = 4096;
+        let room = COMPLETION_QUEUE_ROOM;
         let count_of = |sharing| match sharing {
             CompletionQueueSharing::Node => 1,
             CompletionQueueSharing::NodeAndDirection => 2,

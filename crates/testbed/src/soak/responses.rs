@@ -8,8 +8,8 @@ use super::actions::Draft;
 use super::memory::Arena;
 use super::program::{MessageMemory, Program};
 use crate::checker::{
-    Atomic, EndNumber, Kind, MessageNumber, Mistake, Piece, Place, ReadFacts, SendFacts, WordNumber, WordUse,
-    message_bytes,
+    Atomic, EndNumber, Kind, MessageNumber, Mistake, Piece, Place, ReadFacts, RegionNumber, SendFacts, WordNumber,
+    WordUse, message_bytes,
 };
 
 /// Bytes of a word.
@@ -34,6 +34,12 @@ impl NodeWords {
         let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC | Access::ZERO_BASED;
         let arena = Arena { domain: domain.clone(), access, region_bytes: 32 * WORD_BYTES, regions: Vec::new() };
         NodeWords { arena, words: Vec::new(), hoped: Vec::new() }
+    }
+
+    /// The memory of the words, which are not used any more.
+    pub(super) fn take_regions(&mut self) -> Vec<RegionNumber> {
+        self.words.clear();
+        std::mem::take(&mut self.arena.regions)
     }
 }
 

@@ -287,3 +287,19 @@ fn an_atomic_that_is_not_aligned() {
         assert_eq!(bench.judge.violations().is_empty(), is_refused);
     }
 }
+
+#[test]
+fn an_atomic_that_was_forgotten_may_have_brought_its_value_silently() {
+    for (is_signaled, old, is_right) in [(false, START, true), (true, START, false), (false, START + 1, false)] {
+        let mut bench = bench(RC);
+        let word = word(&mut bench, WordUse::Add);
+        let add = bench.judge.next_addend(word);
+        let facts = SendFacts { kind: Kind::FetchAndAdd, is_signaled, ..send(0, 8) };
+        let result = Piece { place: Place { region: BUFFERS, offset: RESULT }, length: 8 };
+        bench.judge.posted_atomic(A, facts, Some((word, Atomic::FetchAndAdd { add })), vec![result]);
+        bench.memory.0[TARGETS.0][..8].copy_from_slice(&(START + add).to_ne_bytes());
+        bench.memory.0[BUFFERS.0][RESULT..][..8].copy_from_slice(&old.to_ne_bytes());
+        bench.judge.reset(&[A, B], &bench.memory);
+        assert_eq!(bench.judge.violations().is_empty(), is_right, "{:?}", bench.judge.violations().kept());
+    }
+}
