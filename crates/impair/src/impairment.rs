@@ -1,14 +1,17 @@
 //! One direction of one link, at work.
 
+use std::sync::Arc;
+
 use longhaul_time::Instant;
 use rand_chacha::ChaCha8Rng;
-use rand_core::{Rng, SeedableRng};
+use rand_core::Rng;
 
 use crate::chance::{Chance, up_to};
 use crate::corruption::Corruption;
 use crate::loss::LossState;
 use crate::profile::{Profile, ProfileError};
 use crate::queue::Queue;
+use crate::randomness::Randomness;
 
 /// One direction of one link: packets in, schedule out.
 ///
@@ -19,17 +22,19 @@ pub struct Impairment {
     /// `None` on an infinitely fast link.
     queue: Option<Queue>,
     propagation_delay_nanos: u64,
-    /// Whether any stage after the queue does more than delay; if not, `handle` is done early.
-    is_plain: bool,
     counters: Counters,
     /// The latest delivery so far, of packets held back as if they had not been: what order-keeping jitter may not
     /// undercut.
     latest_at: Instant,
-    /// Apart, so that ten thousand plain links stay small in the cache.
-    stages: Box<Stages>,
+    /// What comes after the queue, if that does more than delay; if not, `handle` is done early. Apart, so that ten thousand
+    /// plain links stay small in the cache.
+    stages: Option<Box<Stages>>,
+    random: Randomness,
+    /// Shared by links that are as good or as bad as each other.
+    profile: Arc<Profile>,
 }
 
-/// What comes after the queue, and its randomness.
+/// What comes after the queue.
 #[derive(Clone, Debug)]
 struct Stages {
     jitter_max_nanos: u64,
@@ -40,8 +45,6 @@ struct Stages {
     duplication: Chance,
     corruption: Chance,
     corruption_bits: u8,
-    random: ChaCha8Rng,
-    profile: Profile,
 }
 
 /// What happens to a packet.
@@ -105,41 +108,22 @@ impl Counters {
 }
 
 impl Impairment {
-    /// A link direction as the profile says, all of whose random decisions come from the seed.
-    pub fn new(profile: Profile, seed: u64) -> Result<Self, ProfileError> {
-        Self::build(profile, ChaCha8Rng::seed_from_u64(seed))
+    /// A link direction as the profile says, all of whose random decisions come from the seed. Many links of one profile
+    /// can share it: give each an `Arc` of it.
+    pub fn new(profile: impl Into<Arc<Profile>>, seed: u64) -> Result<Self, ProfileError> {
+        Self::build(profile.into(), Randomness::new(seed))
     }
 
-    fn build(profile: Profile, random: ChaCha8Rng) -> Result<Self, ProfileError> {
+    fn build(profile: Arc<Profile>, random: Randomness) -> Result<Self, ProfileError> {
         profile.check()?;
-        let loss = LossState::new(&profile.loss);
-        let reordering = Chance::new(profile.reordering.probability);
-        let duplication = Chance::new(profile.duplication_probability);
-        let corruption = Chance::new(profile.corruption.probability);
-        // Checked to be at most a day.
-        let nanos = |delay: longhaul_time::Duration| delay.as_nanos() as u64;
         Ok(Impairment {
             queue: profile.rate_bits_per_second.map(|rate| Queue::new(rate, &profile)),
             propagation_delay_nanos: nanos(profile.propagation_delay),
-            is_plain: matches!(loss, LossState::None)
-                && profile.jitter.delay_max.is_zero()
-                && reordering.is_never()
-                && duplication.is_never()
-                && corruption.is_never(),
             counters: Counters::default(),
             latest_at: Instant::ZERO,
-            stages: Box::new(Stages {
-                jitter_max_nanos: nanos(profile.jitter.delay_max),
-                jitter_keeps_order: profile.jitter.keeps_order,
-                loss,
-                reordering,
-                reordering_delay_nanos: nanos(profile.reordering.extra_delay),
-                duplication,
-                corruption,
-                corruption_bits: profile.corruption.bits_per_packet,
-                random,
-                profile,
-            }),
+            stages: Stages::new(&profile).map(Box::new),
+            random,
+            profile,
         })
     }
 
@@ -150,7 +134,7 @@ impl Impairment {
         self.counters.bytes += u64::from(packet_bytes);
         let (sent_at, ecn_mark) = match &mut self.queue {
             None => (now, false),
-            Some(queue) => match queue.admit(packet_bytes, now, &mut self.stages.random) {
+            Some(queue) => match queue.admit(packet_bytes, now, &mut self.random) {
                 Some(departure) => (departure.at, departure.ecn_mark),
                 None => {
                     self.counters.queue_full += 1;
@@ -160,7 +144,7 @@ impl Impairment {
         };
         self.counters.ecn_marked += u64::from(ecn_mark);
         let at = sent_at.saturating_add_nanos(self.propagation_delay_nanos);
-        if self.is_plain {
+        if self.stages.is_none() {
             self.latest_at = self.latest_at.max(at);
             return Verdict::Once(Delivery { at, ecn_mark, corruption: None });
         }
@@ -169,30 +153,33 @@ impl Impairment {
 
     /// The stages after the queue, for links that have any.
     fn handle_on_wire(&mut self, mut at: Instant, ecn_mark: bool) -> Verdict {
-        let stages = &mut *self.stages;
-        if stages.loss.is_lost(&mut stages.random) {
+        let Some(stages) = self.stages.as_deref_mut() else {
+            return Verdict::Once(Delivery { at, ecn_mark, corruption: None });
+        };
+        let random = self.random.stream();
+        if stages.loss.is_lost(random) {
             self.counters.lost += 1;
             return Verdict::Dropped(DropReason::Loss);
         }
         if stages.jitter_max_nanos > 0 {
-            at = at.saturating_add_nanos(up_to(stages.jitter_max_nanos, &mut stages.random));
+            at = at.saturating_add_nanos(up_to(stages.jitter_max_nanos, random));
             if stages.jitter_keeps_order {
                 at = at.max(self.latest_at);
             }
         }
         let in_order_at = at;
         self.latest_at = self.latest_at.max(in_order_at);
-        if stages.reordering.draw(&mut stages.random) {
+        if stages.reordering.draw(random) {
             self.counters.reordered += 1;
             at = at.saturating_add_nanos(stages.reordering_delay_nanos);
         }
-        let corruption = stages.corrupt(&mut self.counters);
+        let corruption = stages.corrupt(random, &mut self.counters);
         let first = Delivery { at, ecn_mark, corruption };
-        if !stages.duplication.draw(&mut stages.random) {
+        if !stages.duplication.draw(random) {
             return Verdict::Once(first);
         }
         self.counters.duplicated += 1;
-        let corruption = stages.corrupt(&mut self.counters);
+        let corruption = stages.corrupt(random, &mut self.counters);
         Verdict::Twice(first, Delivery { at: in_order_at, ecn_mark, corruption })
     }
 
@@ -212,13 +199,15 @@ impl Impairment {
     /// Changes the link under way. Deliveries already announced stay as they were, so a shorter delay or a higher rate
     /// lets new packets overtake old ones. The backlog stays as many bytes, which from now on take the new rate.
     /// Counters and the random stream go on; a loss model starts anew if it is a different one.
-    pub fn set_profile(&mut self, profile: Profile, now: Instant) -> Result<(), ProfileError> {
-        let mut changed = Self::build(profile, self.stages.random.clone())?;
+    pub fn set_profile(&mut self, profile: impl Into<Arc<Profile>>, now: Instant) -> Result<(), ProfileError> {
+        let mut changed = Self::build(profile.into(), self.random.clone())?;
         if let (Some(queue), Some(before)) = (&mut changed.queue, &self.queue) {
             queue.continue_from(before, now);
         }
-        if changed.stages.profile.loss == self.stages.profile.loss {
-            changed.stages.loss = self.stages.loss.clone();
+        if let (Some(stages), Some(before)) = (&mut changed.stages, &self.stages)
+            && changed.profile.loss == self.profile.loss
+        {
+            stages.loss = before.loss.clone();
         }
         changed.counters = self.counters;
         changed.latest_at = self.latest_at;
@@ -228,7 +217,7 @@ impl Impairment {
 
     /// The profile in force.
     pub fn profile(&self) -> &Profile {
-        &self.stages.profile
+        &self.profile
     }
 
     /// What has happened so far.
@@ -237,12 +226,37 @@ impl Impairment {
     }
 }
 
+/// A profile's delays have been checked to be at most a day.
+fn nanos(delay: longhaul_time::Duration) -> u64 {
+    delay.as_nanos() as u64
+}
+
 impl Stages {
-    fn corrupt(&mut self, counters: &mut Counters) -> Option<Corruption> {
-        if !self.corruption.draw(&mut self.random) {
+    /// `None` for a profile that asks for nothing but delay.
+    fn new(profile: &Profile) -> Option<Self> {
+        let stages = Stages {
+            jitter_max_nanos: nanos(profile.jitter.delay_max),
+            jitter_keeps_order: profile.jitter.keeps_order,
+            loss: LossState::new(&profile.loss),
+            reordering: Chance::new(profile.reordering.probability),
+            reordering_delay_nanos: nanos(profile.reordering.extra_delay),
+            duplication: Chance::new(profile.duplication_probability),
+            corruption: Chance::new(profile.corruption.probability),
+            corruption_bits: profile.corruption.bits_per_packet,
+        };
+        let is_plain = matches!(stages.loss, LossState::None)
+            && stages.jitter_max_nanos == 0
+            && stages.reordering.is_never()
+            && stages.duplication.is_never()
+            && stages.corruption.is_never();
+        (!is_plain).then_some(stages)
+    }
+
+    fn corrupt(&mut self, random: &mut ChaCha8Rng, counters: &mut Counters) -> Option<Corruption> {
+        if !self.corruption.draw(random) {
             return None;
         }
         counters.corrupted += 1;
-        Some(Corruption { seed: self.random.next_u64(), bit_count: self.corruption_bits })
+        Some(Corruption { seed: random.next_u64(), bit_count: self.corruption_bits })
     }
 }

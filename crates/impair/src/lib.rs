@@ -42,6 +42,7 @@ mod impairment;
 mod loss;
 mod profile;
 mod queue;
+mod randomness;
 
 pub use corruption::Corruption;
 pub use impairment::{Counters, Delivery, DropReason, Impairment, Verdict};

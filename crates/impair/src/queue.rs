@@ -8,10 +8,10 @@
 //! a million packets of 2.04 ns would take 3 ms.
 
 use longhaul_time::Instant;
-use rand_chacha::ChaCha8Rng;
 
 use crate::chance::Chance;
 use crate::profile::{EcnMarking, Profile};
+use crate::randomness::Randomness;
 
 /// A span at a rate: nanoseconds, and a remainder in 1/rate nanoseconds. Ordered as the exact spans are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,11 +36,21 @@ pub(crate) struct Queue {
     marking: Marking,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Marking {
     Off,
-    Step { threshold: Span },
-    Ramp { minimum: Span, maximum: Span, probability_max: f64 },
+    Step {
+        threshold: Span,
+    },
+    /// Apart, so that links without it stay small.
+    Ramp(Box<Ramp>),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ramp {
+    minimum: Span,
+    maximum: Span,
+    probability_max: f64,
 }
 
 /// A packet that was let in.
@@ -63,7 +73,8 @@ impl Queue {
                 EcnMarking::Off => Marking::Off,
                 EcnMarking::Step { threshold_bytes } => Marking::Step { threshold: span(threshold_bytes) },
                 EcnMarking::Ramp { minimum_bytes, maximum_bytes, probability_max } => {
-                    Marking::Ramp { minimum: span(minimum_bytes), maximum: span(maximum_bytes), probability_max }
+                    let (minimum, maximum) = (span(minimum_bytes), span(maximum_bytes));
+                    Marking::Ramp(Box::new(Ramp { minimum, maximum, probability_max }))
                 }
             },
         }
@@ -71,7 +82,7 @@ impl Queue {
 
     /// Lets a packet in, or says `None` when there is no room.
     #[inline]
-    pub(crate) fn admit(&mut self, packet_bytes: u32, now: Instant, random: &mut ChaCha8Rng) -> Option<Departure> {
+    pub(crate) fn admit(&mut self, packet_bytes: u32, now: Instant, random: &mut Randomness) -> Option<Departure> {
         let now_nanos = now.as_nanos();
         let found = self.backlog_at(now_nanos);
         let (start_nanos, ahead) = if self.fell_idle_within_nanosecond_before(now_nanos) {
@@ -96,11 +107,12 @@ impl Queue {
     }
 
     #[inline]
-    fn marks(&self, found: Span, random: &mut ChaCha8Rng) -> bool {
-        match self.marking {
+    fn marks(&self, found: Span, random: &mut Randomness) -> bool {
+        match &self.marking {
             Marking::Off => false,
-            Marking::Step { threshold } => found > threshold,
-            Marking::Ramp { minimum, maximum, probability_max } => {
+            Marking::Step { threshold } => found > *threshold,
+            Marking::Ramp(ramp) => {
+                let Ramp { minimum, maximum, probability_max } = **ramp;
                 if found <= minimum {
                     return false;
                 }
@@ -109,7 +121,7 @@ impl Queue {
                 }
                 let rate = self.rate_bits_per_second;
                 let share = found.nanos_above(minimum, rate) / maximum.nanos_above(minimum, rate);
-                Chance::new(share.min(1.0) * probability_max).draw(random)
+                Chance::new(share.min(1.0) * probability_max).draw(random.stream())
             }
         }
     }

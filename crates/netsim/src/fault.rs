@@ -104,7 +104,7 @@ impl Network {
         self.cut_lane_count += 1;
         self.queue.remove(lane.source);
         while let Some(lost) = lane.pop() {
-            lane.lost_by_cut += 1;
+            lane.rarities_mut().lost_by_cut += 1;
             self.pool.give_back(lost.frame.bytes);
         }
     }

@@ -59,17 +59,24 @@ pub struct LinkCounters {
 pub(crate) struct Lane {
     pub(crate) impairment: Impairment,
     pub(crate) source: SourceId,
+    /// Where it leads. It begins where the link's other direction, its neighbour in the list, ends.
     pub(crate) to: Endpoint,
-    pub(crate) from: Endpoint,
     pub(crate) delivered: u64,
+    /// Since when the direction is cut; [`Instant::FAR_FUTURE`] while it is whole.
+    pub(crate) cut_since: Instant,
+    in_order: VecDeque<InFlight>,
+    /// What most directions never need; apart, so that ten thousand links stay small in the cache.
+    pub(crate) rarities: Option<Box<Rarities>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Rarities {
     pub(crate) in_flight_limit: u64,
     pub(crate) lost_by_cut: u64,
     pub(crate) sent_into_cut: u64,
-    /// Since when the direction is cut; [`Instant::FAR_FUTURE`] while it is whole.
-    pub(crate) cut_since: Instant,
     /// The capture's interface for frames as they are sent into this direction.
     pub(crate) capture_interface: Option<u32>,
-    in_order: VecDeque<InFlight>,
+    /// Frames that arrive before others that were sent earlier.
     overtaking: BinaryHeap<InFlight>,
 }
 
@@ -79,21 +86,26 @@ pub(crate) struct InFlight {
 }
 
 impl Lane {
-    pub(crate) fn new(impairment: Impairment, source: SourceId, from: Endpoint, to: Endpoint) -> Self {
+    pub(crate) fn new(impairment: Impairment, source: SourceId, to: Endpoint) -> Self {
         Lane {
             impairment,
             source,
             to,
-            from,
             delivered: 0,
-            in_flight_limit: 0,
-            lost_by_cut: 0,
-            sent_into_cut: 0,
             cut_since: Instant::FAR_FUTURE,
-            capture_interface: None,
             in_order: VecDeque::new(),
-            overtaking: BinaryHeap::new(),
+            rarities: None,
         }
+    }
+
+    pub(crate) fn rarities_mut(&mut self) -> &mut Rarities {
+        self.rarities.get_or_insert_default()
+    }
+
+    /// The first of those that overtake.
+    #[inline]
+    fn first_overtaking(&self) -> Option<EventKey> {
+        self.rarities.as_ref().and_then(|rarities| rarities.overtaking.peek()).map(|first| first.key)
     }
 
     #[inline]
@@ -105,7 +117,7 @@ impl Lane {
     #[inline]
     pub(crate) fn push(&mut self, key: EventKey, frame: Frame) -> bool {
         let Some(last) = self.in_order.back() else {
-            let earliest = self.overtaking.peek().is_none_or(|first| key < first.key);
+            let earliest = self.first_overtaking().is_none_or(|first| key < first);
             self.in_order.push_back(InFlight { key, frame });
             return earliest;
         };
@@ -114,7 +126,7 @@ impl Lane {
             return false;
         }
         let earliest = self.next_key().is_none_or(|first| key < first);
-        self.overtaking.push(InFlight { key, frame });
+        self.rarities_mut().overtaking.push(InFlight { key, frame });
         earliest
     }
 
@@ -122,11 +134,7 @@ impl Lane {
     #[inline]
     pub(crate) fn next_key(&self) -> Option<EventKey> {
         let in_order = self.in_order.front().map(|first| first.key);
-        if self.overtaking.is_empty() {
-            return in_order;
-        }
-        let overtaking = self.overtaking.peek().map(|first| first.key);
-        match (in_order, overtaking) {
+        match (in_order, self.first_overtaking()) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
         }
@@ -135,26 +143,30 @@ impl Lane {
     /// Takes the direction's earliest frame.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<InFlight> {
-        if let Some(overtaking) = self.overtaking.peek()
-            && self.in_order.front().is_none_or(|first| overtaking.key < first.key)
+        if let Some(overtaking) = self.first_overtaking()
+            && self.in_order.front().is_none_or(|first| overtaking < first.key)
         {
-            return self.overtaking.pop();
+            return self.rarities_mut().overtaking.pop();
         }
         self.in_order.pop_front()
     }
 
     pub(crate) fn in_flight_count(&self) -> usize {
-        self.in_order.len() + self.overtaking.len()
+        self.in_order.len() + self.rarities.as_ref().map_or(0, |rarities| rarities.overtaking.len())
     }
 
     pub(crate) fn counters(&self) -> LinkCounters {
-        LinkCounters {
+        let mut counters = LinkCounters {
             impairment: self.impairment.counters(),
             delivered: self.delivered,
-            in_flight_limit: self.in_flight_limit,
-            lost_by_cut: self.lost_by_cut,
-            sent_into_cut: self.sent_into_cut,
+            ..LinkCounters::default()
+        };
+        if let Some(rarities) = &self.rarities {
+            counters.in_flight_limit = rarities.in_flight_limit;
+            counters.lost_by_cut = rarities.lost_by_cut;
+            counters.sent_into_cut = rarities.sent_into_cut;
         }
+        counters
     }
 }
 

@@ -1,5 +1,7 @@
 //! Everything of a simulation but its nodes, and the part of it that a node may touch.
 
+use std::sync::Arc;
+
 use longhaul_capture::{Capture, CaptureDirection};
 use longhaul_impair::{Impairment, Profile, ProfileError, Verdict};
 use longhaul_time::Instant;
@@ -43,8 +45,7 @@ impl ConnectError {
 
 /// What the simulator knows about a node.
 pub(crate) struct NodeState {
-    /// The direction that leaves by each port.
-    ports: Vec<Option<u32>>,
+    ports: Ports,
     pub(crate) source: SourceId,
     /// The instant of the node's entry in the event queue; [`Instant::FAR_FUTURE`] if it has none. It may be earlier
     /// than the node's deadline (deadlines that move away are noticed when the entry comes up) but never later. While
@@ -55,6 +56,51 @@ pub(crate) struct NodeState {
     capture_interface: Option<u32>,
     /// Only of nodes that were paused or stopped at some time.
     pub(crate) trouble: Option<Box<NodeTrouble>>,
+}
+
+/// The direction that leaves by each port of a node. Most nodes have one port, so the first is at hand.
+struct Ports {
+    first: u32,
+    others: Vec<u32>,
+}
+
+/// No link at a port.
+const NO_LANE: u32 = u32::MAX;
+
+impl Default for Ports {
+    fn default() -> Self {
+        Ports { first: NO_LANE, others: Vec::new() }
+    }
+}
+
+impl Ports {
+    #[inline]
+    fn get(&self, port: usize) -> Option<usize> {
+        let lane = match port.checked_sub(1) {
+            None => self.first,
+            Some(other) => self.others.get(other).copied().unwrap_or(NO_LANE),
+        };
+        (lane != NO_LANE).then_some(lane as usize)
+    }
+
+    fn set(&mut self, port: usize, lane: u32) {
+        let Some(other) = port.checked_sub(1) else {
+            self.first = lane;
+            return;
+        };
+        if self.others.len() <= other {
+            self.others.resize(other + 1, NO_LANE);
+        }
+        self.others[other] = lane;
+    }
+
+    /// One more than the highest port that has a link.
+    fn count(&self) -> usize {
+        match self.others.len() {
+            0 => usize::from(self.first != NO_LANE),
+            others => others + 1,
+        }
+    }
 }
 
 pub(crate) struct Network {
@@ -99,7 +145,7 @@ impl Network {
         let index = self.nodes.len();
         let source = self.queue.add_source(Source::Node(index));
         self.nodes.push(NodeState {
-            ports: Vec::new(),
+            ports: Ports::default(),
             source,
             scheduled_at: Instant::FAR_FUTURE,
             woken: false,
@@ -114,8 +160,8 @@ impl Network {
         &mut self,
         one: Endpoint,
         other: Endpoint,
-        forward: Profile,
-        backward: Profile,
+        forward: Arc<Profile>,
+        backward: Arc<Profile>,
     ) -> Result<LinkId, ConnectError> {
         if one == other {
             return Err(ConnectError::SamePort(one));
@@ -134,23 +180,19 @@ impl Network {
         };
         let forward = impairment(one, forward, Direction::Forward)?;
         let backward = impairment(other, backward, Direction::Backward)?;
-        let link = LinkId(u32::try_from(self.lanes.len() / 2).expect("fewer than 2^32 links"));
+        let link = LinkId(u32::try_from(self.lanes.len() / 2).expect("fewer than 2^31 links: they fit in memory"));
         for (impairment, from, to) in [(forward, one, other), (backward, other, one)] {
             let index = self.lanes.len();
             let source = self.queue.add_source(Source::Lane(index));
-            self.lanes.push(Lane::new(impairment, source, from, to));
-            let ports = &mut self.nodes[from.node.index()].ports;
-            if ports.len() <= from.port {
-                ports.resize(from.port + 1, None);
-            }
-            ports[from.port] = Some(index as u32);
+            self.lanes.push(Lane::new(impairment, source, to));
+            self.nodes[from.node.index()].ports.set(from.port, index as u32);
         }
         Ok(link)
     }
 
     #[inline]
     pub(crate) fn lane_from(&self, end: Endpoint) -> Option<usize> {
-        self.nodes[end.node.index()].ports.get(end.port).copied().flatten().map(|lane| lane as usize)
+        self.nodes[end.node.index()].ports.get(end.port)
     }
 
     #[inline]
@@ -205,12 +247,12 @@ impl Network {
         let key = self.next_key(at);
         let lane = &mut self.lanes[lane_index];
         if lane.is_cut() {
-            lane.sent_into_cut += 1;
+            lane.rarities_mut().sent_into_cut += 1;
             self.pool.give_back(frame.bytes);
             return;
         }
         if lane.in_flight_count() >= self.limits.in_flight_frames_max {
-            lane.in_flight_limit += 1;
+            lane.rarities_mut().in_flight_limit += 1;
             self.pool.give_back(frame.bytes);
             return;
         }
@@ -288,14 +330,15 @@ impl Network {
         for node in &mut self.nodes {
             node.capture_interface = None;
         }
-        for lane in &mut self.lanes {
-            lane.capture_interface = None;
+        for rarities in self.lanes.iter_mut().filter_map(|lane| lane.rarities.as_mut()) {
+            rarities.capture_interface = None;
         }
     }
 
     #[cold]
     fn capture_sent(&mut self, from: Endpoint, lane_index: usize, frame: &Frame) {
-        let interfaces = [self.nodes[from.node.index()].capture_interface, self.lanes[lane_index].capture_interface];
+        let lane_interface = self.lanes[lane_index].rarities.as_ref().and_then(|rarities| rarities.capture_interface);
+        let interfaces = [self.nodes[from.node.index()].capture_interface, lane_interface];
         if let Some(capture) = &mut self.capture {
             for interface in interfaces.into_iter().flatten() {
                 capture.record(interface, self.now, &frame.bytes, frame.wire_bytes(), CaptureDirection::Sent);
@@ -359,7 +402,7 @@ impl NodeIo<'_> {
 
     /// One more than the highest port that has a link.
     pub fn port_count(&self) -> usize {
-        self.network.nodes[self.node.index()].ports.len()
+        self.network.nodes[self.node.index()].ports.count()
     }
 
     /// Whether a port has a link.

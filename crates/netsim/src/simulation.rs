@@ -1,5 +1,7 @@
 //! The run loop.
 
+use std::sync::Arc;
+
 use longhaul_capture::{Capture, CaptureError, CaptureSummary};
 use longhaul_impair::{Profile, ProfileError};
 use longhaul_time::Instant;
@@ -78,20 +80,26 @@ impl<N: Node> Simulation<N> {
         id
     }
 
-    /// Joins two ports by a link, with a profile for each direction: `forward` from `one` to `other`.
+    /// Joins two ports by a link, with a profile for each direction: `forward` from `one` to `other`. Many links of one
+    /// profile take less memory if each is given an `Arc` of it.
     pub fn connect(
         &mut self,
         one: Endpoint,
         other: Endpoint,
-        forward: Profile,
-        backward: Profile,
+        forward: impl Into<Arc<Profile>>,
+        backward: impl Into<Arc<Profile>>,
     ) -> Result<LinkId, ConnectError> {
-        self.network.connect(one, other, forward, backward)
+        self.network.connect(one, other, forward.into(), backward.into())
     }
 
     /// Makes a direction of a link better or worse. Frames in flight arrive as announced; those sent from now on may
     /// overtake them if the delay is now shorter or the rate higher.
-    pub fn set_profile(&mut self, link: LinkId, direction: Direction, profile: Profile) -> Result<(), ProfileError> {
+    pub fn set_profile(
+        &mut self,
+        link: LinkId,
+        direction: Direction,
+        profile: impl Into<Arc<Profile>>,
+    ) -> Result<(), ProfileError> {
         let now = self.network.now;
         self.network.lanes[link.lane(direction)].impairment.set_profile(profile, now)
     }
@@ -198,8 +206,8 @@ impl<N: Node> Simulation<N> {
 
     /// Where a link begins and ends, in its forward direction.
     pub fn endpoints(&self, link: LinkId) -> (Endpoint, Endpoint) {
-        let lane = &self.network.lanes[link.lane(Direction::Forward)];
-        (lane.from, lane.to)
+        let end = |direction| self.network.lanes[link.lane(direction)].to;
+        (end(Direction::Backward), end(Direction::Forward))
     }
 
     /// Frames sent on ports that have no link.
@@ -229,7 +237,7 @@ impl<N: Node> Simulation<N> {
     /// Captures a direction of a link at its beginning: every frame sent into it, those included that it then loses.
     pub fn capture_link(&mut self, link: LinkId, direction: Direction, name: &str) -> Result<(), CaptureError> {
         let interface = self.network.capture.as_mut().ok_or(CaptureError::NotStarted)?.add_interface(name)?;
-        self.network.lanes[link.lane(direction)].capture_interface = Some(interface);
+        self.network.lanes[link.lane(direction)].rarities_mut().capture_interface = Some(interface);
         Ok(())
     }
 

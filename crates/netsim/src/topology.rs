@@ -22,13 +22,15 @@
 //! up as far as they must and then down, so none goes in a circle. Where several ports lead up, they are of equal cost.
 
 use std::ops::Range;
+use std::sync::Arc;
+
+use longhaul_impair::Profile;
 
 use crate::fabric::{Fabric, FabricLink};
 use crate::link::LinkId;
 use crate::network::ConnectError;
 use crate::node::{Endpoint, Node, NodeId};
 use crate::simulation::Simulation;
-use longhaul_impair::Profile;
 
 /// How hosts are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -302,23 +304,24 @@ impl Topology {
         let hosts: Vec<NodeId> = (0..self.host_count).map(host).map(|node| simulation.add_node(node)).collect();
         let switches: Vec<NodeId> =
             (0..self.switch_count()).map(switch).map(|node| simulation.add_node(node)).collect();
-        let mut join = |one: Endpoint, other: Endpoint, profile: &Profile| {
+        let (host_profile, fabric_profile) = (Arc::new(profiles.host.clone()), Arc::new(profiles.fabric.clone()));
+        let mut join = |one: Endpoint, other: Endpoint, profile: &Arc<Profile>| {
             simulation.connect(one, other, profile.clone(), profile.clone())
         };
         let mut host_links: Vec<LinkId> = Vec::with_capacity(hosts.len());
         for (number, host) in hosts.iter().enumerate() {
             host_links.push(match self.place_of_host(number) {
-                Some((switch, port)) => join(host.port(0), switches[switch].port(port), &profiles.host)?,
+                Some((switch, port)) => join(host.port(0), switches[switch].port(port), &host_profile)?,
                 // The one link of a pair is that of both.
                 None if number == 1 => host_links[0],
-                None => join(host.port(0), hosts[1].port(0), &profiles.host)?,
+                None => join(host.port(0), hosts[1].port(0), &host_profile)?,
             });
         }
         let mut fabric_links = Vec::new();
         for lower in 0..switches.len() {
             for port in self.up_ports(lower) {
                 if let Some(Neighbour::Switch { switch: upper, port: upper_port }) = self.neighbour(lower, port) {
-                    let link = join(switches[lower].port(port), switches[upper].port(upper_port), &profiles.fabric)?;
+                    let link = join(switches[lower].port(port), switches[upper].port(upper_port), &fabric_profile)?;
                     fabric_links.push(FabricLink { link, lower, upper });
                 }
             }

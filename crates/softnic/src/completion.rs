@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
+use longhaul_time::Instant;
 use longhaul_verbs::{CompletionStatus, WorkCompletion};
 use slotmap::new_key_type;
 
@@ -66,10 +68,22 @@ pub(crate) struct CompletionQueue {
     overrun: bool,
     channel: Option<(ChannelKey, u64)>,
     armed: Armed,
+    moderation: Option<Moderation>,
+    /// Completions since it was armed whose event moderation holds back.
+    held: u16,
+    /// When that event is raised at the latest. `Some` exactly when one is held back.
+    held_until: Option<Instant>,
     /// Queue pairs that complete into it.
     pub(crate) users: u32,
     /// The program has dropped it; it goes with its last user.
     pub(crate) is_abandoned: bool,
+}
+
+/// An event waits for this many completions, or for this long after the first of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moderation {
+    pub(crate) count: u16,
+    pub(crate) period: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,6 +99,8 @@ pub(crate) enum Pushed {
     Quietly,
     /// Raise an event: this token on this channel.
     Event(ChannelKey, u64),
+    /// Raise an event by this time, unless enough completions come before.
+    Held(Instant),
     /// There was no room: the completion is lost. `first` for the first one lost.
     Overrun {
         first: bool,
@@ -99,12 +115,15 @@ impl CompletionQueue {
             overrun: false,
             channel,
             armed: Armed::No,
+            moderation: None,
+            held: 0,
+            held_until: None,
             users: 0,
             is_abandoned: false,
         }
     }
 
-    pub(crate) fn push(&mut self, completion: WorkCompletion, solicited: bool) -> Pushed {
+    pub(crate) fn push(&mut self, completion: WorkCompletion, solicited: bool, now: Instant) -> Pushed {
         if self.completions.len() == self.capacity {
             let first = !self.overrun;
             self.overrun = true;
@@ -117,13 +136,39 @@ impl CompletionQueue {
             Armed::ForSolicited => solicited || completion.status != CompletionStatus::Success,
             Armed::ForAny => true,
         };
-        match self.channel {
-            Some((channel, token)) if wanted => {
-                self.armed = Armed::No;
-                Pushed::Event(channel, token)
-            }
-            _ => Pushed::Quietly,
+        if !wanted || self.channel.is_none() {
+            return Pushed::Quietly;
         }
+        self.held += 1;
+        match self.moderation {
+            Some(Moderation { count, period }) if self.held < count => match self.held_until {
+                Some(_) => Pushed::Quietly,
+                None => {
+                    let until = now + period;
+                    self.held_until = Some(until);
+                    Pushed::Held(until)
+                }
+            },
+            _ => self.take_event().map_or(Pushed::Quietly, |(channel, token)| Pushed::Event(channel, token)),
+        }
+    }
+
+    /// The event that is raised now, held back before or not: this token on this channel.
+    pub(crate) fn take_event(&mut self) -> Option<(ChannelKey, u64)> {
+        self.armed = Armed::No;
+        self.held = 0;
+        self.held_until = None;
+        self.channel
+    }
+
+    /// When an event is raised that is held back.
+    pub(crate) fn held_until(&self) -> Option<Instant> {
+        self.held_until
+    }
+
+    /// Hold events back, or no longer.
+    pub(crate) fn moderate(&mut self, moderation: Option<Moderation>) {
+        self.moderation = moderation;
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -181,10 +226,10 @@ mod tests {
     #[test]
     fn keeps_order_and_reports_the_overrun_once() {
         let mut queue = CompletionQueue::new(2, None);
-        assert_eq!(queue.push(completion(1), false), Pushed::Quietly);
-        assert_eq!(queue.push(completion(2), false), Pushed::Quietly);
-        assert_eq!(queue.push(completion(3), false), Pushed::Overrun { first: true });
-        assert_eq!(queue.push(completion(4), false), Pushed::Overrun { first: false });
+        assert_eq!(queue.push(completion(1), false, Instant::ZERO), Pushed::Quietly);
+        assert_eq!(queue.push(completion(2), false, Instant::ZERO), Pushed::Quietly);
+        assert_eq!(queue.push(completion(3), false, Instant::ZERO), Pushed::Overrun { first: true });
+        assert_eq!(queue.push(completion(4), false, Instant::ZERO), Pushed::Overrun { first: false });
         let mut taken = [WorkCompletion::default(); 4];
         assert_eq!(queue.take(&mut taken), 2);
         assert_eq!((taken[0].id, taken[1].id), (1, 2));
@@ -196,15 +241,15 @@ mod tests {
     fn an_event_needs_arming_and_comes_once() {
         let channel = ChannelKey::default();
         let mut queue = CompletionQueue::new(8, Some((channel, 5)));
-        assert_eq!(queue.push(completion(1), true), Pushed::Quietly);
+        assert_eq!(queue.push(completion(1), true, Instant::ZERO), Pushed::Quietly);
         queue.arm(true);
-        assert_eq!(queue.push(completion(2), false), Pushed::Quietly);
+        assert_eq!(queue.push(completion(2), false, Instant::ZERO), Pushed::Quietly);
         let mut failed = completion(3);
         failed.status = CompletionStatus::FlushedError;
-        assert_eq!(queue.push(failed, false), Pushed::Event(channel, 5));
-        assert_eq!(queue.push(completion(4), true), Pushed::Quietly);
+        assert_eq!(queue.push(failed, false, Instant::ZERO), Pushed::Event(channel, 5));
+        assert_eq!(queue.push(completion(4), true, Instant::ZERO), Pushed::Quietly);
         queue.arm(false);
         queue.arm(true);
-        assert_eq!(queue.push(completion(5), false), Pushed::Event(channel, 5));
+        assert_eq!(queue.push(completion(5), false, Instant::ZERO), Pushed::Event(channel, 5));
     }
 }

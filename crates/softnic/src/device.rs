@@ -3,36 +3,37 @@
 //! Every call locks the device, does its work there and is done; nothing waits for the network. Afterwards whoever
 //! drives the device is told, if there is something to send. The rate-setting calls take batches (posting, polling), so
 //! the lock costs little per request.
-#![allow(unsafe_code, reason = "implements the unsafe calls of the raw verbs layer")]
 
 mod completions;
+mod domain;
+mod memory;
+mod queue_pair;
+mod shared_receive;
 mod windows;
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard};
 
-use longhaul_verbs::raw::{self, QueuePairInit};
+use longhaul_verbs::raw;
 use longhaul_verbs::{
-    Access, AsyncEvent, Capabilities, Counter, CreateError, DestroyError, DeviceAttributes, EventError, Gid, GidEntry,
-    GidType, LinkState, ModifyError, MulticastError, NotSupported, PathAttributes, PortAttributes, PostError,
-    QueryError, QueuePairAttributes, QueuePairNumber, QueuePairState, ReceiveRequest, RegisterError, SendRequest,
-    Transport, WriteBurst,
+    AsyncEvent, Capabilities, Counter, CreateError, DeviceAttributes, EventError, Gid, GidEntry, GidType,
+    PortAttributes, QueryError,
 };
 
 use completions::{CompletionChannel, CompletionQueue};
+use domain::ProtectionDomain;
 
+pub(crate) use domain::AddressHandle;
 pub(crate) use windows::window_bind;
 
-use crate::Config;
 use crate::completion::{CompletionQueue as Queue, Waiting};
+use crate::config::{Config, Type2Windows};
 use crate::drive::{Drive, Signal};
 use crate::guard::{NicGuard, NicLock};
-use crate::memory::{DomainId, copy_inline};
 use crate::nic::{Nic, QueuePairKey};
 use crate::post::MESSAGE_BYTES_MAX;
-use crate::queue_pair::{Identity, Limits};
 
 /// What a software RNIC can do today, whatever its port.
 const CAPABILITIES: Capabilities = Capabilities::RELIABLE_CONNECTION
@@ -45,7 +46,13 @@ const CAPABILITIES: Capabilities = Capabilities::RELIABLE_CONNECTION
     .union(Capabilities::RESIZE_COMPLETION_QUEUE)
     .union(Capabilities::ZERO_BASED)
     .union(Capabilities::RATE_LIMIT)
-    .union(Capabilities::SEND_QUEUE_DRAIN);
+    .union(Capabilities::SEND_QUEUE_DRAIN)
+    .union(Capabilities::INVALIDATE)
+    .union(Capabilities::SHARED_RECEIVE_QUEUE)
+    .union(Capabilities::WINDOW_TYPE_1)
+    .union(Capabilities::NULL_REGION)
+    .union(Capabilities::SLOTTED_REGION)
+    .union(Capabilities::COMPLETION_MODERATION);
 
 /// An open software RNIC.
 #[derive(Clone)]
@@ -55,6 +62,8 @@ pub struct Device {
 
 struct Shared {
     nic: Arc<NicLock>,
+    /// Tells it from every other device of the process.
+    serial: u64,
     name: String,
     drive: Box<dyn Drive>,
     /// Readable while there are asynchronous events.
@@ -92,11 +101,16 @@ impl Shared {
         was_there
     }
 
+    /// An object of ours behind a verbs object, if it is of this very device.
+    fn own<'a, T: Owned>(self: &Arc<Self>, object: &'a dyn Any) -> Option<&'a T> {
+        object.downcast_ref::<T>().filter(|ours| Arc::ptr_eq(ours.owner(), self))
+    }
+
     /// Run a call and tell the driver if it made work.
     fn with<R>(&self, call: impl FnOnce(&mut Nic) -> R) -> R {
         let mut nic = self.lock();
         let result = call(&mut nic);
-        if nic.has_news() {
+        if nic.has_news() | nic.shared.take_new_deadline() {
             self.drive.on_work(NicGuard::new(nic));
         }
         result
@@ -116,7 +130,7 @@ impl Device {
         let name = config.name.clone();
         let mut nic = Nic::new(config, serial);
         nic.shared.events.signal = events.clone();
-        Device { shared: Arc::new(Shared { nic: Arc::new(NicLock::new(nic)), name, drive, events }) }
+        Device { shared: Arc::new(Shared { nic: Arc::new(NicLock::new(nic)), serial, name, drive, events }) }
     }
 
     /// What the driver needs of it, and may hold longer than anybody holds the device.
@@ -150,7 +164,11 @@ impl raw::Device for Device {
     fn attributes(&self) -> Result<DeviceAttributes, QueryError> {
         let nic = self.shared.lock();
         let config = nic.config();
-        let capabilities = CAPABILITIES | self.shared.drive.capabilities();
+        let type_2_windows = match config.type_2_windows {
+            Type2Windows::A => Capabilities::WINDOW_TYPE_2A,
+            Type2Windows::B => Capabilities::WINDOW_TYPE_2B,
+        };
+        let capabilities = CAPABILITIES | type_2_windows | self.shared.drive.capabilities();
         let has_multicast = capabilities.contains(Capabilities::MULTICAST);
         Ok(DeviceAttributes {
             capabilities,
@@ -170,8 +188,8 @@ impl raw::Device for Device {
             max_message_bytes: MESSAGE_BYTES_MAX,
             max_destination_read_atomic: config.read_atomic_max,
             max_read_atomic: config.read_atomic_max,
-            max_shared_receive_queues: 0,
-            max_memory_windows: 0,
+            max_shared_receive_queues: config.shared_receive_queues_max,
+            max_memory_windows: config.memory_windows_max,
             max_address_handles: u32::MAX,
             max_multicast_groups: if has_multicast { config.multicast_memberships_max } else { 0 },
         })
@@ -182,7 +200,7 @@ impl raw::Device for Device {
         let nic = self.shared.lock();
         let config = nic.config();
         Ok(PortAttributes {
-            state: LinkState::Active,
+            state: nic.shared.link_state,
             max_mtu: longhaul_verbs::Mtu::Bytes4096,
             active_mtu: config.mtu,
             gid_table_length: config.addresses.len() as u32,
@@ -236,7 +254,9 @@ impl raw::Device for Device {
         let channel = match channel {
             None => None,
             Some((channel, token)) => {
-                Some((own::<CompletionChannel>(channel, &self.shared, "completion channel")?.key, token))
+                let own = self.shared.own::<CompletionChannel>(channel);
+                let own = own.ok_or(CreateError::ForeignObject { what: "completion channel" })?;
+                Some((own.key, token))
             }
         };
         let mut nic = self.shared.lock();
@@ -278,260 +298,7 @@ fn check_count(what: &'static str, existing: u64, most: u64) -> Result<(), Creat
     Ok(())
 }
 
-/// An object of ours behind a verbs object, if it is of this very device.
+/// An object that belongs to a device.
 trait Owned: Any {
     fn owner(&self) -> &Arc<Shared>;
-}
-
-fn own<'a, T: Owned>(object: &'a dyn Any, device: &Arc<Shared>, what: &'static str) -> Result<&'a T, CreateError> {
-    match object.downcast_ref::<T>() {
-        Some(ours) if Arc::ptr_eq(ours.owner(), device) => Ok(ours),
-        _ => Err(CreateError::ForeignObject { what }),
-    }
-}
-
-struct ProtectionDomain {
-    shared: Arc<Shared>,
-    id: DomainId,
-}
-
-impl raw::ProtectionDomain for ProtectionDomain {
-    unsafe fn register_memory(
-        &self,
-        address: *mut u8,
-        length: usize,
-        first_address: u64,
-        access: Access,
-    ) -> Result<Arc<dyn raw::MemoryRegion>, RegisterError> {
-        let length = length as u64;
-        let remote_writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        if access.intersects(remote_writes) && !access.contains(Access::LOCAL_WRITE) {
-            return Err(RegisterError::RemoteWriteWithoutLocalWrite);
-        }
-        for first in [address as u64, first_address] {
-            if first.checked_add(length).is_none() {
-                return Err(RegisterError::Wraps { address: first, length });
-            }
-        }
-        let mut nic = self.shared.lock();
-        let most = u64::from(nic.config().memory_regions_max);
-        if nic.shared.memory.len() as u64 >= most {
-            return Err(RegisterError::TooMany { most });
-        }
-        let Nic { shared, random, .. } = &mut *nic;
-        // SAFETY: the caller's promise is the one that `register` asks for; `MemoryRegion` below ends it.
-        let key = unsafe { shared.memory.register(address, length, first_address, self.id, access, random) };
-        drop(nic);
-        Ok(Arc::new(MemoryRegion {
-            shared: self.shared.clone(),
-            key,
-            is_deregistered: AtomicBool::new(false),
-            first_address,
-            length,
-        }))
-    }
-
-    fn create_address_handle(&self, path: &PathAttributes) -> Result<Arc<dyn raw::AddressHandle>, CreateError> {
-        let nic = self.shared.lock();
-        let source = nic.config().addresses.get(usize::from(path.source_gid_index));
-        if source.is_none_or(|source| source.is_ipv4() != path.destination.to_ip().is_ipv4()) {
-            return Err(CreateError::InvalidArgument {
-                what: "source GID index",
-                expected: "a row of the GID table whose address is of the destination's family",
-            });
-        }
-        if path.port != 1 {
-            return Err(CreateError::InvalidArgument { what: "port", expected: "1, the only port" });
-        }
-        Ok(Arc::new(AddressHandle { path: *path, device_serial: nic.serial }))
-    }
-
-    fn create_queue_pair(&self, init: &QueuePairInit<'_>) -> Result<Arc<dyn raw::QueuePair>, CreateError> {
-        if init.shared_receive_queue.is_some() {
-            return Err(NotSupported { capability: Capabilities::SHARED_RECEIVE_QUEUE }.into());
-        }
-        let send_completions = own::<CompletionQueue>(init.send_queue, &self.shared, "send completion queue")?.key;
-        let receive_completions =
-            own::<CompletionQueue>(init.receive_queue, &self.shared, "receive completion queue")?.key;
-        let mut nic = self.shared.lock();
-        let config = nic.config();
-        let limits = init.limits;
-        let bounds = [
-            ("send requests", limits.send_requests, config.work_requests_max),
-            ("receive requests", limits.receive_requests, config.work_requests_max),
-            ("send scatter-gather entries", limits.send_entries, config.scatter_gather_entries_max),
-            ("receive scatter-gather entries", limits.receive_entries, config.scatter_gather_entries_max),
-            ("inline bytes", limits.inline_bytes, config.inline_bytes_max),
-        ];
-        for (what, requested, most) in bounds {
-            if requested > most {
-                return Err(CreateError::TooMany { what, requested: requested.into(), most: most.into() });
-            }
-        }
-        check_count("queue pairs", nic.queue_pairs.len() as u64, nic.config().queue_pairs_max.into())?;
-        nic.shared.join_completion_queue(send_completions);
-        nic.shared.join_completion_queue(receive_completions);
-        let (key, number) = nic.insert_queue_pair(|number| Identity {
-            number,
-            transport: init.transport,
-            domain: self.id,
-            send_completions,
-            receive_completions,
-            shared_receive: None,
-            limits: Limits::new(limits),
-            signal_all: init.signal_all,
-        });
-        drop(nic);
-        let number = QueuePairNumber::new(number);
-        Ok(Arc::new(QueuePair { shared: self.shared.clone(), key, number, transport: init.transport }))
-    }
-}
-
-struct MemoryRegion {
-    shared: Arc<Shared>,
-    key: u32,
-    /// Another region may be given the same key later.
-    is_deregistered: AtomicBool,
-    first_address: u64,
-    length: u64,
-}
-
-impl raw::MemoryRegion for MemoryRegion {
-    fn local_key(&self) -> u32 {
-        self.key
-    }
-    fn remote_key(&self) -> u32 {
-        self.key
-    }
-    fn address(&self) -> u64 {
-        self.first_address
-    }
-    fn length(&self) -> u64 {
-        self.length
-    }
-    fn deregister(&self) -> Result<(), DestroyError> {
-        // Nobody may hear "gone" before the key really is: the one who hears it frees the memory. So the lock comes first.
-        // (A device that has panicked touches nothing any more, because whoever drives it fails at the lock; a key can be taken
-        // from it all the same, and a destructor must not panic.)
-        let mut nic = self.shared.nic.lock_unless_panicked().unwrap_or_else(PoisonError::into_inner);
-        if self.is_deregistered.swap(true, Ordering::Relaxed) {
-            return Err(DestroyError::Gone);
-        }
-        nic.shared.memory.deregister(self.key);
-        Ok(())
-    }
-}
-
-impl Drop for MemoryRegion {
-    fn drop(&mut self) {
-        if !*self.is_deregistered.get_mut() {
-            self.shared.tidy(|nic| nic.shared.memory.deregister(self.key));
-        }
-    }
-}
-
-/// A way to a peer, for datagrams.
-pub(crate) struct AddressHandle {
-    pub(crate) path: PathAttributes,
-    /// Of the device that it was made for, and checked with.
-    pub(crate) device_serial: u64,
-}
-
-impl raw::AddressHandle for AddressHandle {
-    fn path(&self) -> PathAttributes {
-        self.path
-    }
-}
-
-struct QueuePair {
-    shared: Arc<Shared>,
-    key: QueuePairKey,
-    number: QueuePairNumber,
-    transport: Transport,
-}
-
-impl raw::QueuePair for QueuePair {
-    fn number(&self) -> QueuePairNumber {
-        self.number
-    }
-
-    fn transport(&self) -> Transport {
-        self.transport
-    }
-
-    fn state(&self) -> QueuePairState {
-        self.shared.lock().queue_pairs.get(self.key).map_or(QueuePairState::Error, |queue_pair| queue_pair.state)
-    }
-
-    fn modify(&self, attributes: &QueuePairAttributes) -> Result<(), ModifyError> {
-        if attributes.state == Some(QueuePairState::Reset) {
-            // What it owes its peer goes first, as when it is destroyed.
-            self.shared.send_answer_of(&mut NicGuard::new(self.shared.lock()), self.key);
-        }
-        self.shared.with(|nic| nic.modify_queue_pair(self.key, attributes))
-    }
-
-    fn query(&self) -> Result<QueuePairAttributes, QueryError> {
-        self.shared.lock().query_queue_pair(self.key)
-    }
-
-    unsafe fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
-        self.shared.with(|nic| {
-            // SAFETY: only called for requests with the flag INLINE, whose entries the caller has promised to be readable.
-            nic.post_send(self.key, requests, |request| unsafe { copy_inline(request.local) })
-        })
-    }
-
-    unsafe fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
-        self.shared.with(|nic| nic.post_receive(self.key, requests))
-    }
-
-    unsafe fn post_write_burst(&self, burst: &WriteBurst<'_>) -> Result<(), PostError> {
-        self.shared.with(|nic| nic.post_write_burst(self.key, burst))
-    }
-
-    fn attach_multicast(&self, group: Gid, _lid: u16) -> Result<(), MulticastError> {
-        if !self.shared.drive.capabilities().contains(Capabilities::MULTICAST) {
-            return Err(NotSupported { capability: Capabilities::MULTICAST }.into());
-        }
-        if self.transport != Transport::UnreliableDatagram {
-            return Err(MulticastError::WrongTransport);
-        }
-        if !group.is_multicast() {
-            return Err(MulticastError::NotAGroup);
-        }
-        let mut nic = self.shared.lock();
-        if !nic.queue_pairs.contains_key(self.key) {
-            return Err(MulticastError::Gone);
-        }
-        let most = nic.config().multicast_memberships_max;
-        let membership = (group, self.key);
-        if !nic.memberships.contains(&membership) {
-            if nic.memberships.len() >= most as usize {
-                return Err(MulticastError::TooMany { most: most.into() });
-            }
-            nic.memberships.push(membership);
-        }
-        Ok(())
-    }
-
-    fn detach_multicast(&self, group: Gid, _lid: u16) -> Result<(), MulticastError> {
-        let mut nic = self.shared.lock();
-        let before = nic.memberships.len();
-        nic.memberships.retain(|membership| *membership != (group, self.key));
-        if nic.memberships.len() == before { Err(MulticastError::NotAttached) } else { Ok(()) }
-    }
-
-    fn destroy(&self) -> Result<(), DestroyError> {
-        let was_there = self.shared.destroy_queue_pair(self.shared.lock(), self.key);
-        was_there.then_some(()).ok_or(DestroyError::Gone)
-    }
-}
-
-impl Drop for QueuePair {
-    fn drop(&mut self) {
-        if let Ok(nic) = self.shared.nic.lock_unless_panicked() {
-            self.shared.destroy_queue_pair(nic, self.key);
-        }
-    }
 }

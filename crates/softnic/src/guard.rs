@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LockResult, Mutex, MutexGuard};
 
 use longhaul_time::Instant;
-use longhaul_verbs::QueuePairNumber;
+use longhaul_verbs::{LinkState, QueuePairNumber};
 
 use crate::completion::{CompletionQueue, CompletionQueueKey};
 use crate::memory::Piece;
@@ -93,6 +93,12 @@ impl<'a> NicGuard<'a> {
     /// The port has dropped a packet because it was malformed.
     pub fn count_malformed(&mut self) {
         self.nic.shared.counters.rx_malformed += 1;
+    }
+
+    /// The port's link has come up or gone down: programs are told by an asynchronous event, and by the port's attributes.
+    /// Nothing else changes; what cannot be sent is the port's to drop.
+    pub fn set_link_state(&mut self, state: LinkState) {
+        self.nic.shared.set_link_state(state);
     }
 
     pub(crate) fn completion_queue(&mut self, key: CompletionQueueKey) -> Option<&mut CompletionQueue> {

@@ -57,8 +57,6 @@ impl Nic {
             retry_count,
             receiver_not_ready_retry,
             min_receiver_not_ready_timer,
-            receive_psn,
-            send_psn,
             max_read_atomic,
             max_destination_read_atomic,
             send_queue_drained_event,
@@ -108,7 +106,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Everything that can be told of a queue pair.
+    /// Everything that can be told of a queue pair. Sequence numbers are those of now, as with rxe and mlx5.
     pub(crate) fn query_queue_pair(&self, key: QueuePairKey) -> Result<QueuePairAttributes, QueryError> {
         let queue_pair = self.queue_pairs.get(key).ok_or(QueryError::Gone)?;
         let settings = &queue_pair.settings;
@@ -127,8 +125,8 @@ impl Nic {
             timeout: given(M::TIMEOUT).then_some(settings.timeout),
             retry_count: given(M::RETRY_COUNT).then_some(settings.retry_count),
             receiver_not_ready_retry: given(M::RECEIVER_NOT_READY_RETRY).then_some(settings.receiver_not_ready_retry),
-            receive_psn: given(M::RECEIVE_PSN).then_some(settings.receive_psn),
-            send_psn: given(M::SEND_PSN).then_some(settings.send_psn),
+            receive_psn: given(M::RECEIVE_PSN).then_some(queue_pair.responder.expected_psn.value()),
+            send_psn: given(M::SEND_PSN).then_some(queue_pair.requester.next_psn.value()),
             max_read_atomic: given(M::MAX_READ_ATOMIC).then_some(settings.max_read_atomic),
             max_destination_read_atomic: given(M::MAX_DESTINATION_READ_ATOMIC)
                 .then_some(settings.max_destination_read_atomic),

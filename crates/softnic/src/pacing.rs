@@ -282,11 +282,4 @@ mod tests {
         controller.on_loss(milliseconds(10), LossSignal::Timeout);
         assert_eq!(controller.rate_bits_per_second(), Some(100_000));
     }
-
-    #[test]
-    fn without_a_controller_nothing_waits() {
-        let mut pacer = Pacer::default();
-        pacer.on_sent(Instant::ZERO, 1 << 40);
-        assert_eq!(pacer.blocked_until(Instant::ZERO), None);
-    }
 }

@@ -479,7 +479,11 @@ impl Nic {
                     && queue_pair.reliable.share.counted_bytes > 0
                     && !queue_pair.reliable.requester.has_asked_last
             };
-            assert!(!users().any(|queue_pair| is_silent(queue_pair)), "a queue pair waits for {} and has not asked", peer.address);
+            assert!(
+                !users().any(|queue_pair| is_silent(queue_pair)),
+                "a queue pair waits for {} and has not asked",
+                peer.address
+            );
             assert!(is_anyones_turn || !has_waiters || !has_room, "nobody is called up for {}", peer.address);
         }
     }

@@ -31,6 +31,9 @@ pub(crate) struct Response {
     first_psn: Psn,
     packet_count: u32,
     answer: Answer,
+    /// It has been answered in full. What is repeated afterwards does not take part in the count of what is outstanding: a new
+    /// request says that the oldest answer has arrived.
+    is_answered: bool,
     /// The packet from which on it is being answered.
     begin: u32,
     /// The next packet to send; beyond `end` when it is answered.
@@ -46,7 +49,7 @@ enum Answer {
 
 impl Response {
     fn new(first_psn: Psn, packet_count: u32, answer: Answer) -> Self {
-        Response { first_psn, packet_count, answer, begin: 0, next: 0, end: packet_count }
+        Response { first_psn, packet_count, answer, is_answered: false, begin: 0, next: 0, end: packet_count }
     }
 
     fn is_unsent(&self) -> bool {
@@ -82,7 +85,7 @@ pub(crate) fn accept(
 ) -> Result<(), Refusal> {
     let most = usize::from(queue_pair.settings.max_destination_read_atomic);
     let responses = &queue_pair.reliable.responder.responses;
-    let is_full = responses.len() >= most && responses.front().is_none_or(Response::is_unsent);
+    let is_full = responses.len() >= most && responses.front().is_none_or(|oldest| !oldest.is_answered);
     if is_full || queue_pair.traffic.arriving.is_in_message() || payload.len() > 0 {
         return Err(Refusal::InvalidRequest);
     }
@@ -147,8 +150,10 @@ fn carry_out(queue_pair: &QueuePair, shared: &Resources, headers: &Headers) -> R
 }
 
 /// A READ or an atomic that came before. One that is not remembered any more is dropped: the requester has its answer (IBTA 9.7.5.1.2).
-pub(crate) fn repeat(queue_pair: &mut QueuePair, shared: &mut Resources, headers: &Headers) {
+pub(crate) fn repeat(queue_pair: &mut QueuePair, shared: &Resources, headers: &Headers) {
     let mtu_bytes = queue_pair.mtu_bytes();
+    #[cfg(not(feature = "mutations"))]
+    let _ = shared;
     #[cfg(feature = "mutations")]
     if shared.config.mutation == Some(crate::config::Mutation::AtomicTwice) && headers.atomic.is_some() {
         let again = carry_out(queue_pair, shared, headers);
@@ -179,7 +184,6 @@ pub(crate) fn repeat(queue_pair: &mut QueuePair, shared: &mut Resources, headers
         _ => return,
     };
     (response.begin, response.next, response.end) = (index, index, end);
-    let _ = shared;
 }
 
 /// Send up to `budget` packets of answers.
@@ -204,6 +208,7 @@ pub(crate) fn send_responses<S: TransmitSink + ?Sized>(
         };
         let index = response.next;
         response.next += 1;
+        response.is_answered |= response.next == response.packet_count;
         let response = *response;
         match send_response(queue_pair, &response, index, &route, shared, sink) {
             Ok(wire_bytes) => queue_pair.pace(now, wire_bytes),

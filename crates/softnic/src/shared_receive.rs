@@ -5,12 +5,14 @@
 
 use std::collections::VecDeque;
 
-use longhaul_verbs::{AsyncEvent, AsyncEventKind, EventSource, SharedReceiveQueueAttributes};
+use longhaul_verbs::{
+    AsyncEvent, AsyncEventKind, EventSource, ModifyError, PostError, PostErrorKind, ReceiveRequest,
+    SharedReceiveQueueAttributes, SharedReceiveQueueChange,
+};
 use slotmap::{Key, new_key_type};
 
-use crate::memory::DomainId;
 use crate::resources::Resources;
-use crate::work::ReceiveWork;
+use crate::work::{Entries, ReceiveWork};
 
 new_key_type! {
     /// A shared receive queue of one device.
@@ -27,7 +29,6 @@ impl SharedReceiveQueueKey {
 
 /// A shared receive queue.
 pub(crate) struct SharedReceiveQueue {
-    pub(crate) domain: DomainId,
     receives: VecDeque<ReceiveWork>,
     /// `limit` is 0 when no event is wanted, and becomes 0 when it has been raised.
     attributes: SharedReceiveQueueAttributes,
@@ -38,21 +39,12 @@ pub(crate) struct SharedReceiveQueue {
 }
 
 impl SharedReceiveQueue {
-    pub(crate) fn new(domain: DomainId, attributes: SharedReceiveQueueAttributes) -> Self {
-        SharedReceiveQueue { domain, receives: VecDeque::new(), attributes, users: 0, is_abandoned: false }
+    pub(crate) fn new(attributes: SharedReceiveQueueAttributes) -> Self {
+        SharedReceiveQueue { receives: VecDeque::new(), attributes, users: 0, is_abandoned: false }
     }
 
     pub(crate) fn attributes(&self) -> SharedReceiveQueueAttributes {
         self.attributes
-    }
-
-    /// `false` when it is full.
-    pub(crate) fn post(&mut self, work: ReceiveWork) -> bool {
-        let has_room = self.receives.len() < self.attributes.requests as usize;
-        if has_room {
-            self.receives.push_back(work);
-        }
-        has_room
     }
 
     /// Whether fewer receives are left than the program wants to be told of. Says so once.
@@ -74,9 +66,53 @@ impl Resources {
         Some(work)
     }
 
-    /// Whether a shared queue has a receive.
-    pub(crate) fn has_shared_receive(&self, key: SharedReceiveQueueKey) -> bool {
-        self.shared_receive_queues.get(key).is_some_and(|queue| !queue.receives.is_empty())
+    /// Post receives, in order.
+    pub(crate) fn post_shared_receive(
+        &mut self,
+        key: SharedReceiveQueueKey,
+        requests: &[ReceiveRequest<'_>],
+    ) -> Result<(), PostError> {
+        let Some(queue) = self.shared_receive_queues.get_mut(key) else {
+            return Err(PostErrorKind::Gone.at(0));
+        };
+        let SharedReceiveQueueAttributes { requests: depth, entries: most, .. } = queue.attributes;
+        for (index, request) in requests.iter().enumerate() {
+            if queue.receives.len() >= depth as usize {
+                return Err(PostErrorKind::QueueFull { depth }.at(index));
+            }
+            if request.local.len() > most as usize {
+                return Err(PostErrorKind::TooManyEntries { entries: request.local.len(), most }.at(index));
+            }
+            queue.receives.push_back(ReceiveWork { id: request.id, entries: Entries::new(request.local) });
+        }
+        Ok(())
+    }
+
+    /// Change a shared queue, all or nothing. A limit that is above what is left has been reached already.
+    pub(crate) fn modify_shared_receive_queue(
+        &mut self,
+        key: SharedReceiveQueueKey,
+        change: SharedReceiveQueueChange,
+    ) -> Result<(), ModifyError> {
+        let most = self.config.work_requests_max;
+        let queue = self.shared_receive_queues.get_mut(key).ok_or(ModifyError::Gone)?;
+        let requests = change.requests.unwrap_or(queue.attributes.requests);
+        let limit = change.limit.unwrap_or(queue.attributes.limit);
+        if requests == 0 || requests > most || (requests as usize) < queue.receives.len() {
+            return Err(ModifyError::InvalidArgument {
+                what: "shared receive requests",
+                expected: "at least one, at least as many as are posted, and at most the device's limit",
+            });
+        }
+        if limit > requests {
+            return Err(ModifyError::InvalidArgument {
+                what: "limit of a shared receive queue",
+                expected: "at most as many as it can hold",
+            });
+        }
+        queue.attributes = SharedReceiveQueueAttributes { requests, limit, ..queue.attributes };
+        self.report_shared_receive_limit(key);
+        Ok(())
     }
 
     /// Raise the event when too few receives are left.
@@ -112,5 +148,107 @@ impl Resources {
         } else {
             self.shared_receive_queues.remove(key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_verbs::ScatterGatherEntry;
+
+    use super::*;
+    use crate::Config;
+
+    fn resources(requests: u32, limit: u32) -> (Resources, SharedReceiveQueueKey) {
+        let mut resources = Resources::new(Config::new("test", vec!["10.0.0.1".parse().unwrap()], [0; 32]));
+        let attributes = SharedReceiveQueueAttributes { requests, entries: 2, limit };
+        let key = resources.shared_receive_queues.insert(SharedReceiveQueue::new(attributes));
+        (resources, key)
+    }
+
+    fn post(resources: &mut Resources, key: SharedReceiveQueueKey, ids: &[u64]) -> Result<(), PostError> {
+        let requests: Vec<_> = ids.iter().map(|&id| ReceiveRequest { id, local: &[] }).collect();
+        resources.post_shared_receive(key, &requests)
+    }
+
+    fn change(requests: Option<u32>, limit: Option<u32>) -> SharedReceiveQueueChange {
+        SharedReceiveQueueChange { requests, limit }
+    }
+
+    fn limit(resources: &Resources, key: SharedReceiveQueueKey) -> u32 {
+        resources.shared_receive_queues[key].attributes().limit
+    }
+
+    #[test]
+    fn receives_are_taken_in_order_and_bounded() {
+        let (mut resources, key) = resources(3, 0);
+        assert!(resources.take_shared_receive(key).is_none());
+        let error = post(&mut resources, key, &[1, 2, 3, 4]).unwrap_err();
+        assert!(matches!(error, PostError { index: 3, kind: PostErrorKind::QueueFull { depth: 3 } }));
+        let ids: Vec<_> = std::iter::from_fn(|| resources.take_shared_receive(key)).map(|work| work.id).collect();
+        assert_eq!(ids, [1, 2, 3]);
+        let entries = [ScatterGatherEntry::default(); 3];
+        let requests = [ReceiveRequest { id: 5, local: &entries[..2] }, ReceiveRequest { id: 6, local: &entries }];
+        let error = resources.post_shared_receive(key, &requests).unwrap_err();
+        assert!(matches!(error, PostError { index: 1, kind: PostErrorKind::TooManyEntries { entries: 3, most: 2 } }));
+        assert_eq!(resources.take_shared_receive(key).map(|work| work.id), Some(5));
+        assert_eq!(resources.events.len(), 0);
+    }
+
+    #[test]
+    fn the_limit_is_reported_once() {
+        let (mut resources, key) = resources(4, 2);
+        // Making it with a limit is not reaching it, nor is posting.
+        post(&mut resources, key, &[1]).unwrap();
+        post(&mut resources, key, &[2, 3]).unwrap();
+        assert!(resources.take_shared_receive(key).is_some());
+        assert_eq!((resources.events.len(), limit(&resources, key)), (0, 2), "two are left, not fewer");
+        assert!(resources.take_shared_receive(key).is_some());
+        let event = AsyncEvent {
+            kind: AsyncEventKind::SharedReceiveQueueLimitReached,
+            source: EventSource::SharedReceiveQueue(key.handle()),
+        };
+        assert_eq!((resources.events.pop(), limit(&resources, key)), (Some(event), 0));
+        assert!(resources.take_shared_receive(key).is_some());
+        assert_eq!(resources.events.pop(), None);
+        // Armed again with enough receives, and then with too few.
+        post(&mut resources, key, &[4]).unwrap();
+        resources.modify_shared_receive_queue(key, change(None, Some(1))).unwrap();
+        assert_eq!((resources.events.pop(), limit(&resources, key)), (None, 1));
+        resources.modify_shared_receive_queue(key, change(None, Some(2))).unwrap();
+        assert_eq!((resources.events.pop(), limit(&resources, key)), (Some(event), 0));
+    }
+
+    #[test]
+    fn it_is_resized_but_not_below_what_is_posted() {
+        let (mut resources, key) = resources(2, 0);
+        post(&mut resources, key, &[1, 2]).unwrap();
+        resources.modify_shared_receive_queue(key, change(Some(3), Some(2))).unwrap();
+        post(&mut resources, key, &[3]).unwrap();
+        for bad in [change(Some(2), None), change(Some(0), None), change(Some(u32::MAX), None), change(None, Some(4))] {
+            let result = resources.modify_shared_receive_queue(key, bad);
+            assert!(matches!(result, Err(ModifyError::InvalidArgument { .. })), "{bad:?}");
+        }
+        let attributes = SharedReceiveQueueAttributes { requests: 3, entries: 2, limit: 2 };
+        assert_eq!(resources.shared_receive_queues[key].attributes(), attributes);
+        assert!(post(&mut resources, key, &[4]).is_err());
+    }
+
+    #[test]
+    fn queue_pairs_keep_it_alive() {
+        let (mut resources, key) = resources(2, 0);
+        post(&mut resources, key, &[1]).unwrap();
+        resources.join_shared_receive_queue(key);
+        resources.join_shared_receive_queue(key);
+        resources.leave_shared_receive_queue(key);
+        resources.abandon_shared_receive_queue(key);
+        assert!(resources.take_shared_receive(key).is_some());
+        resources.leave_shared_receive_queue(key);
+        assert!(resources.shared_receive_queues.is_empty());
+        let (mut resources, key) = self::resources(2, 0);
+        resources.join_shared_receive_queue(key);
+        resources.leave_shared_receive_queue(key);
+        assert!(resources.shared_receive_queues.contains_key(key), "the program still has it");
+        resources.abandon_shared_receive_queue(key);
+        assert!(resources.shared_receive_queues.is_empty());
     }
 }

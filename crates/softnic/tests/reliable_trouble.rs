@@ -231,9 +231,10 @@ fn a_send_with_invalidate_is_refused_and_not_taken_for_a_plain_one() {
     let mut headers = Headers::new(Opcode::RcSendOnlyWithInvalidate, number, Psn::new(FIRST_PSN));
     headers.invalidate = Some(two.region.remote_key());
     two.receive(&datagram(&one, &two, headers), at(1));
-    assert_eq!(two.completions()[0].status, CompletionStatus::FlushedError);
+    // A region's key cannot be invalidated.
+    assert_eq!(two.completions()[0].status, CompletionStatus::RemoteInvalidRequestError);
     let answers = two.poll(at(1));
-    assert_eq!(answers[0].packet().headers.aeth.unwrap().syndrome, Syndrome::Nak(NakCode::InvalidRequest));
+    assert_eq!(answers[0].packet().headers.aeth.unwrap().syndrome, Syndrome::Nak(NakCode::RemoteAccessError));
 }
 
 #[test]

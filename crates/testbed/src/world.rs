@@ -265,6 +265,7 @@ impl World {
 
     /// Make every link better or worse. Panics when the profile is not valid.
     pub fn set_link_profile(&mut self, profile: Profile) {
+        let profile = Arc::new(profile);
         for link in self.planes.iter().flat_map(Fabric::links) {
             for direction in [Direction::Forward, Direction::Backward] {
                 self.simulation.set_profile(link, direction, profile.clone()).expect("a valid profile");

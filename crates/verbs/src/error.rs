@@ -171,6 +171,14 @@ pub enum ModifyError {
         /// What would have fitted.
         expected: &'static str,
     },
+    /// Of a shared receive queue or completion queue: an argument does not fit.
+    #[error("{what}: expected {expected}")]
+    InvalidArgument {
+        /// Which.
+        what: &'static str,
+        /// What would have fitted.
+        expected: &'static str,
+    },
     /// It has been destroyed.
     #[error("it has been destroyed already")]
     Gone,

@@ -200,7 +200,7 @@ pub trait MemoryRegion: Any + Send + Sync {
         Err(unsupported(Capabilities::REREGISTER).into())
     }
     /// Revoke the keys (`ibv_dereg_mr`). When this returns `Ok`, the device does not touch the memory any more and
-    /// no access to it is in flight.
+    /// no access to it is in flight. While windows are bound to the region the answer is `InUse`, and nothing changes.
     fn deregister(&self) -> Result<(), DestroyError>;
 }
 

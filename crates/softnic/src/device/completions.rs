@@ -2,9 +2,10 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use longhaul_verbs::raw;
-use longhaul_verbs::{CreateError, EventError, PollError, WorkCompletion};
+use longhaul_verbs::{CreateError, EventError, ModifyError, PollError, WorkCompletion};
 
 use super::{Owned, Shared, check_queue_size};
 use crate::completion::{ChannelKey, CompletionQueue as Queue, CompletionQueueKey, Waiting};
@@ -83,6 +84,11 @@ impl raw::CompletionQueue for CompletionQueue {
         nic.completion_queue(self.key).ok_or(PollError::Gone)?.arm(solicited_only);
         self.shared.drive.on_armed(&mut nic);
         Ok(())
+    }
+
+    fn moderate(&self, count: u16, period_us: u16) -> Result<(), ModifyError> {
+        let period = Duration::from_micros(period_us.into());
+        self.shared.with(|nic| nic.shared.moderate(self.key, count, period)).then_some(()).ok_or(ModifyError::Gone)
     }
 
     fn resize(&self, entries: u32) -> Result<(), CreateError> {

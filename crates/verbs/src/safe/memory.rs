@@ -63,6 +63,10 @@ impl ProtectionDomain {
 /// of them: they are copied in and out. A copy that overlaps a change may see part of it. (In Rust's memory model two threads
 /// that copy the same bytes at the same time race, and the language has no copy yet that may; on the machines that devices
 /// run on the bytes are old or new. A program that waits for the completion, as it must to know what it has, never races.)
+///
+/// A device does not let go of a region that windows are bound to ([`DestroyError::InUse`]). Unbind or deallocate them first: a
+/// region that is dropped before leaks its bytes, because the device may still write there. Slots of a [`SlottedRegion`] do not
+/// count; they refuse everything from then on.
 pub struct MemoryRegion {
     /// `None` only while being taken apart.
     inner: Option<OwnedRegion>,
@@ -175,8 +179,8 @@ impl MemoryRegion {
         bytes
     }
 
-    /// Revoke the keys and take the bytes back. When the device cannot revoke them the bytes are leaked, because it
-    /// may still write there.
+    /// Revoke the keys and take the bytes back. When the device cannot revoke them (windows are bound to the region, for one) the
+    /// bytes are leaked, because it may still write there.
     pub fn into_buffer(mut self) -> Result<Vec<u8>, DestroyError> {
         let OwnedRegion { raw, memory, length } = self.inner.take().expect("taken only here and in drop");
         revoke(&*raw)?;

@@ -1,0 +1,175 @@
+//! Copies to and from the memory of programs. What is copied was resolved in the key table just before, under the device's lock.
+#![allow(unsafe_code, reason = "copies to and from memory of programs, through pointers that they registered")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use longhaul_verbs::ScatterGatherEntry;
+
+use super::AccessDenied;
+
+/// Bytes on their way into memory; without payload only their number exists.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Payload<'a> {
+    Carried(&'a [u8]),
+    /// Where a port has put it, in registered memory: where it belongs if the port guessed right.
+    Registered(Piece),
+    Elided(u32),
+}
+
+impl<'a> Payload<'a> {
+    pub(crate) fn len(self) -> u32 {
+        match self {
+            Payload::Carried(bytes) => bytes.len() as u32,
+            Payload::Registered(piece) => piece.bytes as u32,
+            Payload::Elided(length) => length,
+        }
+    }
+
+    /// The first `length` bytes and the rest.
+    pub(super) fn split_at(self, length: u32) -> (Payload<'a>, Payload<'a>) {
+        match self {
+            Payload::Carried(bytes) => {
+                let (head, tail) = bytes.split_at(length as usize);
+                (Payload::Carried(head), Payload::Carried(tail))
+            }
+            Payload::Registered(Piece { memory, bytes }) => {
+                let head = length as usize;
+                let tail = Piece { memory: memory.wrapping_add(head), bytes: bytes - head };
+                (Payload::Registered(Piece { memory, bytes: head }), Payload::Registered(tail))
+            }
+            Payload::Elided(total) => (Payload::Elided(length), Payload::Elided(total - length)),
+        }
+    }
+}
+
+/// Bytes in registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) memory: *mut u8,
+    pub(crate) bytes: usize,
+}
+
+impl Piece {
+    pub(crate) const EMPTY: Piece = Piece { memory: std::ptr::null_mut(), bytes: 0 };
+}
+
+/// Where a part of an access leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// To registered memory.
+    Memory(*mut u8),
+    /// Nowhere: writes are not kept, and zeros are read.
+    Nothing,
+}
+
+/// What is read where there is nothing. As long as the longest packet, so that the payload of one is rarely in pieces.
+static ZEROS: [u8; 4096] = [0; 4096];
+
+/// Where the payload of a packet lies in registered memory. It is good for as long as the device stays locked.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    /// By far most payloads are one piece.
+    first: Piece,
+    more: Vec<Piece>,
+}
+
+impl Gathered {
+    pub(super) const EMPTY: Gathered = Gathered { first: Piece::EMPTY, more: Vec::new() };
+
+    pub(crate) fn len(&self) -> usize {
+        self.first.bytes + self.more.iter().map(|piece| piece.bytes).sum::<usize>()
+    }
+
+    /// The payload, if it is in one piece.
+    pub(crate) fn one_piece(&self) -> Option<Piece> {
+        self.more.is_empty().then_some(self.first)
+    }
+
+    /// Add what was resolved.
+    pub(super) fn push(&mut self, target: Target, bytes: u64) {
+        match target {
+            Target::Memory(memory) => self.push_piece(Piece { memory, bytes: bytes as usize }),
+            Target::Nothing => {
+                let mut left = bytes as usize;
+                while left > 0 {
+                    let bytes = left.min(ZEROS.len());
+                    // Pieces of a payload are only read.
+                    self.push_piece(Piece { memory: ZEROS.as_ptr().cast_mut(), bytes });
+                    left -= bytes;
+                }
+            }
+        }
+    }
+
+    fn push_piece(&mut self, piece: Piece) {
+        match self.first.bytes {
+            0 => self.first = piece,
+            _ => self.more.push(piece),
+        }
+    }
+
+    /// Copy it to a buffer that is as long.
+    pub(crate) fn copy_to(&self, into: &mut [u8]) {
+        let mut rest = into;
+        for piece in std::iter::once(&self.first).chain(&self.more).filter(|piece| piece.bytes > 0) {
+            let (part, tail) = rest.split_at_mut(piece.bytes);
+            rest = tail;
+            // SAFETY: the piece lies inside a region that is registered (`MemoryTable::gather`, `remote_read`) and cannot have
+            // been deregistered since, because the device is still locked; or it is of `ZEROS`. `part` is a buffer of the
+            // port's, not memory of the program's.
+            unsafe { std::ptr::copy_nonoverlapping(piece.memory, part.as_mut_ptr(), part.len()) }
+        }
+    }
+}
+
+/// Copy payload to where it was just resolved to belong.
+pub(super) fn place(target: Target, payload: Payload<'_>) {
+    let Target::Memory(memory) = target else { return };
+    match payload {
+        // SAFETY: all callers have resolved `bytes.len()` bytes at `memory` inside a region registered for writing;
+        // `bytes` is a received packet, not memory of the program's.
+        Payload::Carried(bytes) => unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory, bytes.len()) },
+        Payload::Registered(piece) if piece.memory == memory => {}
+        // SAFETY: as above; and the piece was found in registered memory under the lock that is still held
+        // (`Nic::expected_packets`). The two may overlap.
+        Payload::Registered(piece) => unsafe { std::ptr::copy(piece.memory, memory, piece.bytes) },
+        Payload::Elided(_) => {}
+    }
+}
+
+/// Change eight bytes that were just resolved, in one step that no thread and no other device can come between; what was there
+/// before. Where there is nothing, zero was. In this machine's byte order.
+pub(super) fn update_word(target: Target, update: impl Fn(u64) -> u64) -> Result<u64, AccessDenied> {
+    let Target::Memory(memory) = target else { return Ok(0) };
+    let word = memory.cast::<u64>();
+    if !word.is_aligned() {
+        return Err(AccessDenied);
+    }
+    // SAFETY: the caller has resolved eight bytes at `memory` inside a region registered for reading and writing; they are
+    // aligned. Who else uses them meanwhile has been told that they may change.
+    let word = unsafe { AtomicU64::from_ptr(word) };
+    let mut old = word.load(Ordering::Acquire);
+    loop {
+        match word.compare_exchange_weak(old, update(old), Ordering::AcqRel, Ordering::Acquire) {
+            Ok(old) => return Ok(old),
+            Err(newer) => old = newer,
+        }
+    }
+}
+
+/// Copy inline data while posting.
+///
+/// # Safety
+///
+/// Every entry must be readable now, as `longhaul_verbs::raw::QueuePair::post_send` demands of inline requests.
+pub(crate) unsafe fn copy_inline(entries: &[ScatterGatherEntry]) -> Box<[u8]> {
+    let total = entries.iter().map(|entry| entry.length as usize).sum();
+    let mut data = Vec::with_capacity(total);
+    for entry in entries.iter().filter(|entry| entry.length > 0) {
+        // SAFETY: the caller's promise; an entry with a length has an address that is not null.
+        data.extend_from_slice(unsafe {
+            std::slice::from_raw_parts(entry.address as *const u8, entry.length as usize)
+        });
+    }
+    data.into_boxed_slice()
+}
