@@ -6,6 +6,7 @@ use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{CompletionOperation, QueuePairNumber, QueuePairState, Transport, WorkCompletion};
 
 use super::contents::MessageNumber;
+use super::keys::KeyNumber;
 use super::memory::{Place, RegionNumber};
 use super::receive_queue::{Piece, PostedReceive};
 use super::send_queue::Ending;
@@ -68,6 +69,10 @@ pub enum Kind {
     FetchAndAdd,
     /// On a word of the peer's memory.
     CompareAndSwap,
+    /// Binds a window of its own node's.
+    BindWindow,
+    /// Invalidates a window of its own node's.
+    LocalInvalidate,
 }
 
 impl Kind {
@@ -84,6 +89,8 @@ impl Kind {
             Kind::Read => CompletionOperation::Read,
             Kind::FetchAndAdd => CompletionOperation::FetchAndAdd,
             Kind::CompareAndSwap => CompletionOperation::CompareAndSwap,
+            Kind::BindWindow => CompletionOperation::BindWindow,
+            Kind::LocalInvalidate => CompletionOperation::LocalInvalidate,
         }
     }
 }
@@ -120,6 +127,11 @@ pub struct SendFacts {
     pub mistake: Option<Mistake>,
     /// It asks for a completion.
     pub is_signaled: bool,
+    /// The key that a write goes through, if that can stop working.
+    pub through: Option<KeyNumber>,
+    /// The key that does not work any more when this has been carried out: a window is bound to something else, or is
+    /// invalidated by its owner or by this message.
+    pub ends_key: Option<KeyNumber>,
 }
 
 /// Where a READ reads, and where it brings the bytes.
@@ -203,6 +215,8 @@ pub struct Ended {
     pub sends: Vec<(MessageNumber, Ending)>,
     /// Receives: whose, and which.
     pub receives: Vec<(EndNumber, PostedReceive)>,
+    /// Keys that do not work any more.
+    pub keys: Vec<KeyNumber>,
 }
 
 /// Datagrams come with 40 bytes for the GRH in front.

@@ -9,6 +9,7 @@ use super::facts::{
     EndFacts, EndNumber, Ended, Kind, Message, Mistake, NetworkFacts, Observation, Response, SendFacts, Target,
     header_bytes,
 };
+use super::keys::{Key, KeyNumber};
 use super::memory::{Arrival, Difference, Place, ReadMemory, RegionNumber, ShadowMemory};
 use super::receive_queue::{PostedReceive, ReceiveQueue};
 use super::send_queue::{Ending, SendQueue};
@@ -47,6 +48,9 @@ pub struct Judge {
     pub(super) messages: Vec<Message>,
     pub(super) memory: ShadowMemory,
     pub(super) words: Vec<Word>,
+    pub(super) keys: Vec<Key>,
+    /// Since the program was told last.
+    pub(super) dead_keys: Vec<KeyNumber>,
     network: NetworkFacts,
     posting_count: u64,
     pub(super) now: Instant,
@@ -61,6 +65,8 @@ impl Judge {
             messages: Vec::new(),
             memory: ShadowMemory::default(),
             words: Vec::new(),
+            keys: Vec::new(),
+            dead_keys: Vec::new(),
             network,
             posting_count: 0,
             now: Instant::ZERO,
@@ -210,6 +216,7 @@ impl Judge {
         let is_signaled = facts.is_signaled || end.facts.signals_all;
         end.send_queue.post(facts.id, number, is_signaled);
         self.ends[facts.to.0].addressed.push(number);
+        self.note_keys(number);
         number
     }
 
@@ -282,6 +289,7 @@ impl Judge {
                 }
             }
         }
+        ended.keys = std::mem::take(&mut self.dead_keys);
         ended
     }
 
@@ -404,7 +412,7 @@ impl Judge {
         self.ends[peer.0].sent.iter().any(|message| {
             let message = &self.messages[*message as usize];
             matches!(message.facts.mistake, Some(Mistake::RemoteAccess | Mistake::Alignment))
-                || matches!(message.target, Target::Revoked { .. })
+                || self.may_have_lost_its_key(message)
                 || message.receive_index.is_some_and(|index| breaks(end.receive_queue.for_message(index), message))
         })
     }

@@ -25,6 +25,8 @@
 //!   only if the network loses packets or the peer may have stopped to answer, and only after as many time-outs as it
 //!   may be repeated; the same goes for a receiver that is not ready. Every other failure needs a mistake that the
 //!   program made on purpose. After a failure everything later is flushed.
+//! - **Windows and slots.** When the request that binds a window anew, or invalidates it, is reported done (a SEND that invalidates:
+//!   at its receiver), the old key is as good as revoked. What comes through a slot after it was unbound is not kept.
 //! - **Revoked keys.** After deregistration has returned the memory belongs to the program, which uses it at once for
 //!   something else: nothing may change there. A write that was not whole by then must not succeed.
 
@@ -32,6 +34,7 @@ mod atomics;
 mod contents;
 mod facts;
 mod judge;
+mod keys;
 mod memory;
 mod reads;
 mod receive_queue;
@@ -47,6 +50,7 @@ mod tests;
 pub use contents::{MESSAGE_BYTES_MAX, MessageNumber, fill_untouched, immediate, message_bytes};
 pub use facts::{EndFacts, EndNumber, Ended, Kind, Mistake, NetworkFacts, Observation, ReadFacts, SendFacts};
 pub use judge::Judge;
+pub use keys::{KeyNumber, KeyUse};
 pub use memory::{Place, ReadMemory, RegionNumber};
 pub use receive_queue::{Piece, PostedReceive};
 pub use send_queue::Ending;

@@ -45,7 +45,8 @@ impl Judge {
         let length = self.messages[message as usize].facts.length;
         let written = match self.messages[message as usize].facts.kind {
             Kind::Send => {
-                let payload = &bytes[header..header + length];
+                // What fell into a null region is gone.
+                let payload = &bytes[header..bytes.len().min(header + length)];
                 if let Some(first) = contents::first_difference(message, 0, payload) {
                     self.accuse(
                         Rule::Receive,
@@ -54,7 +55,7 @@ impl Judge {
                         contents::describe(&payload[first..]),
                     );
                 }
-                header + length
+                bytes.len().min(header + length)
             }
             _ => {
                 self.settle(message, "its receive completed", memory);
@@ -67,6 +68,7 @@ impl Judge {
         if transport == Transport::ReliableConnection {
             let (from, position) = (self.messages[message as usize].from, self.messages[message as usize].position);
             self.settle_through(from, position, "a receive after it completed", memory);
+            self.end_key(message, memory);
         } else {
             self.check_order(number, message);
         }
@@ -181,6 +183,10 @@ impl Judge {
         }
         if completion.immediate() != immediate {
             wrong.push((format!("immediate {immediate:x?}"), format!("{:x?}", completion.immediate())));
+        }
+        let ended_key = self.ended_key_value(number);
+        if completion.invalidated_key() != ended_key {
+            wrong.push((format!("invalidated key {ended_key:x?}"), format!("{:x?}", completion.invalidated_key())));
         }
         if completion.flags.contains(CompletionFlags::GLOBAL_ROUTE_HEADER) != is_datagram {
             wrong.push((format!("a GRH: {is_datagram}"), format!("flags {:?}", completion.flags)));
@@ -398,7 +404,7 @@ impl Judge {
 
 /// The bytes of a receive, in the order in which a message fills them.
 fn gather(receive: &PostedReceive, memory: &impl ReadMemory) -> Vec<u8> {
-    let mut bytes = vec![0; receive.capacity()];
+    let mut bytes = vec![0; receive.capacity() - receive.null_bytes];
     let mut position = 0;
     for piece in &receive.pieces {
         memory.read(piece.place, &mut bytes[position..position + piece.length]);

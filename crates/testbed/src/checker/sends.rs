@@ -113,6 +113,9 @@ impl Judge {
             }
         }
         self.response_came(number, memory);
+        if self.messages[number as usize].facts.kind != Kind::Send {
+            self.end_key(number, memory);
+        }
     }
 
     /// Everything that a reliable queue pair sent, up to this position, must be in its place.
@@ -286,7 +289,7 @@ impl Judge {
         match status {
             CompletionStatus::RetryExceededError => message.network.loses || self.may_be_in_error(message.facts.to),
             CompletionStatus::RemoteAccessError => {
-                mistake == Some(Mistake::RemoteAccess) || matches!(message.target, Target::Revoked { .. })
+                mistake == Some(Mistake::RemoteAccess) || self.may_have_lost_its_key(message)
             }
             CompletionStatus::RemoteInvalidRequestError => {
                 mistake == Some(Mistake::Alignment)

@@ -9,8 +9,8 @@ use longhaul_verbs::{
 use super::ground::Ground;
 use super::program::{MessageMemory, Program, QUEUE_KEY};
 use crate::checker::{
-    EndNumber, Ending, Judge, Kind, MessageNumber, Mistake, Piece, Place, PostedReceive, Rule, SendFacts, immediate,
-    message_bytes,
+    EndNumber, Ending, Judge, KeyNumber, Kind, MessageNumber, Mistake, Piece, Place, PostedReceive, Rule, SendFacts,
+    immediate, message_bytes,
 };
 
 /// Most packets in a burst.
@@ -30,6 +30,35 @@ pub(super) struct Draft {
     pub(super) mistake: Option<Mistake>,
     pub(super) is_inline: bool,
     pub(super) is_signaled: bool,
+    /// A write that goes somewhere else than to the peer's ordinary memory for writes.
+    pub(super) way: Option<WayIn>,
+    /// A SEND that invalidates a window of the peer's.
+    pub(super) invalidates: Option<(KeyNumber, u32)>,
+}
+
+/// A place that is reached through a window or a slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WayIn {
+    pub(super) remote: RemoteMemory,
+    /// What is there; `None` where nothing is kept.
+    pub(super) target: Option<Place>,
+    pub(super) key: Option<KeyNumber>,
+}
+
+impl Draft {
+    /// A signalled message with nothing special.
+    pub(super) fn plain(kind: Kind, length: usize) -> Draft {
+        Draft {
+            kind,
+            length,
+            has_immediate: false,
+            mistake: None,
+            is_inline: false,
+            is_signaled: true,
+            way: None,
+            invalidates: None,
+        }
+    }
 }
 
 impl Program {
@@ -58,6 +87,8 @@ impl Program {
             3 if may_respond && self.has(Capabilities::ATOMICS) => {
                 self.post_atomic(end, true);
             }
+            4 if may_respond && self.plan.has_windows => self.use_window(end),
+            5 if may_burst && self.plan.has_slots && self.has(Capabilities::SLOTTED_REGION) => self.use_slot(end),
             _ => {
                 let draft = self.draft(end);
                 self.post_message(end, draft);
@@ -140,6 +171,8 @@ impl Program {
             self.end_message(message, Ending::Unknown);
         }
         for end in ends {
+            self.drop_window(end);
+            self.drop_slots(end);
             if is_replaced {
                 self.replace_queue_pair(end);
             }
@@ -200,7 +233,12 @@ impl Program {
         if is_wrong && !is_broken {
             capacity = self.dice.within(header as u64..=capacity as u64) as usize;
         }
-        let piece_count = self.dice.within(1..=u64::from(self.pair(end).limits.receive_entries)) as usize;
+        let entries_max = self.pair(end).limits.receive_entries;
+        let may_be_null = transport == Transport::ReliableConnection && entries_max > 1 && !is_wrong;
+        let is_null = may_be_null && self.has(Capabilities::NULL_REGION) && self.dice.chance(5);
+        let null_bytes = if is_null { self.dice.index(capacity) + 1 } else { 0 };
+        capacity -= null_bytes;
+        let piece_count = self.dice.within(1..=u64::from(entries_max) - u64::from(is_null)) as usize;
         let arena = &mut self.ends[end.0].receives;
         let pieces = arena.allocate_pieces(&mut self.memory, &mut self.judge, &mut self.dice, capacity, piece_count);
         let mut entries: Vec<_> = pieces.iter().map(|piece| self.memory.entry(*piece)).collect();
@@ -208,11 +246,15 @@ impl Program {
             let index = self.dice.index(entries.len());
             entries[index].local_key ^= 0x00ff_0055;
         }
+        if is_null {
+            entries.push(self.null_entry(end, null_bytes as u32));
+            self.tally.count_operation("null_region_receive");
+        }
         let id = self.next_id() | Judge::RECEIVE_ID;
         let request = ReceiveRequest { id, local: &entries };
         match self.ends[end.0].queue_pair.post_receive(&[request]) {
             Ok(()) => {
-                let receive = PostedReceive { id, pieces, is_broken, posting: 0, index: 0 };
+                let receive = PostedReceive { id, pieces, null_bytes, is_broken, posting: 0, index: 0 };
                 self.judge.posted_receive(end, receive);
             }
             Err(error) => {
@@ -273,12 +315,11 @@ impl Program {
         }
         let inline_bytes = self.pair(end).limits.inline_bytes as usize;
         Draft {
-            kind,
-            length,
             has_immediate: self.dice.chance(40),
             mistake,
             is_inline: length <= inline_bytes && mistake != Some(Mistake::LocalKey) && self.dice.chance(50),
             is_signaled: !self.dice.chance(self.plan.unsignaled_percent),
+            ..Draft::plain(kind, length)
         }
     }
 
@@ -312,6 +353,7 @@ impl Program {
         let number = self.judge.next_message();
         let bytes = message_bytes(number, draft.length);
         let (target, remote) = match draft.kind {
+            Kind::Write if let Some(way) = draft.way => (way.target, way.remote),
             Kind::Write if draft.mistake == Some(Mistake::RemoteAccess) => (None, self.wrong_place(peer, draft.length)),
             Kind::Write => {
                 let arena = &mut self.ends[peer.0].targets;
@@ -322,6 +364,7 @@ impl Program {
         };
         let immediate = immediate(number);
         let operation = match (draft.kind, draft.has_immediate) {
+            (Kind::Send, _) if let Some((_, key)) = draft.invalidates => SendOperation::SendWithInvalidate(key),
             (Kind::Write, false) => SendOperation::Write(remote),
             (Kind::Write, true) => SendOperation::WriteWithImmediate(remote, immediate),
             (_, false) => SendOperation::Send,
@@ -353,13 +396,16 @@ impl Program {
             true => this.queue_pair.post_send_inline(&request, &bytes),
             false => this.queue_pair.post_send(&[request]),
         };
-        let piece = target.map(|place| Piece { place, length: draft.length });
+        // Behind a window or a slot memory is not the message's own.
+        let own_target = if draft.way.is_some() { None } else { target };
+        let piece = own_target.map(|place| Piece { place, length: draft.length });
         if let Err(error) = posted {
             self.accuse_refusal(end, "send", &error);
             self.end_receive(sources);
             return None;
         }
         self.tally.count_operation(match (draft.kind, draft.has_immediate, has_fence) {
+            _ if draft.invalidates.is_some() => "send_with_invalidate",
             (_, _, true) => "fenced",
             (Kind::Write, false, _) => "write",
             (Kind::Write, true, _) => "write_with_immediate",
@@ -380,6 +426,8 @@ impl Program {
             target,
             mistake: draft.mistake,
             is_signaled,
+            through: draft.way.and_then(|way| way.key),
+            ends_key: draft.invalidates.map(|(key, _)| key),
         };
         Some(self.judge.posted_send(end, facts))
     }
@@ -484,6 +532,8 @@ impl Program {
                 target: Some(piece(target).place),
                 mistake: None,
                 is_signaled: is_signaled && index + 1 == count,
+                through: None,
+                ends_key: None,
             };
             self.judge.posted_send(end, facts);
         }

@@ -235,11 +235,13 @@ impl Program {
         let (receives, sends) = self.judge.reset(&ends, &self.memory);
         receives.into_iter().for_each(|receive| self.end_receive(receive.pieces));
         sends.into_iter().for_each(|message| self.end_message(message, Ending::Unknown));
+        for &end in &ends {
+            self.drop_window(end);
+            self.drop_slots(end);
+        }
         for end in own {
             let this = &mut self.ends[end.0];
-            for arena in
-                [&mut this.sources, &mut this.receives, &mut this.targets, &mut this.exposed, &mut this.responses]
-            {
+            for arena in this.arenas() {
                 for region in arena.regions.drain(..) {
                     self.memory.revoke(&mut self.judge, region);
                 }

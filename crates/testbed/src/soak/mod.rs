@@ -14,6 +14,9 @@ mod plan;
 mod program;
 mod real_time;
 mod responses;
+mod slots;
+mod tally;
+mod windows;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -26,8 +29,8 @@ use crate::checker::{EndNumber, Ending, Kind, MessageNumber, NetworkFacts, Rule,
 use crate::world::{World, WorldConfig};
 
 pub use campaign::{Campaign, Summary};
-pub use program::Tally;
 pub use real_time::Troubles;
+pub use tally::Tally;
 
 use actions::Draft;
 use ground::Ground;
@@ -204,6 +207,10 @@ fn run_healed(program: &mut Program, ground: &mut dyn Ground) {
         program.judge.must_be_placed(message, "a healed network was silent", &program.memory);
     }
     program.check_all_memory(ground);
+    for end in program.all_ends() {
+        program.drop_window(end);
+        program.drop_slots(end);
+    }
     for region in program.memory.registered() {
         program.memory.revoke(&mut program.judge, region);
     }
@@ -251,14 +258,7 @@ fn settle_unsignaled(program: &mut Program, ground: &mut dyn Ground, deadline: I
     let (mut markers, mut unsure) = (Vec::new(), Vec::new());
     let reliable = |end: &EndNumber| program.transport(*end) == Transport::ReliableConnection;
     for end in program.all_ends().filter(reliable).collect::<Vec<_>>() {
-        let draft = Draft {
-            kind: Kind::Write,
-            length: 0,
-            has_immediate: false,
-            mistake: None,
-            is_inline: false,
-            is_signaled: true,
-        };
+        let draft = Draft::plain(Kind::Write, 0);
         match program.free_sends(end) {
             0 => unsure.push(end),
             _ => markers.extend(program.post_message(end, draft)),
@@ -328,15 +328,10 @@ fn post_last_messages(program: &mut Program, ground: &mut dyn Ground) -> Vec<(En
                 continue;
             }
             let length = program.dice.index(program.message_bytes_max(end) + 1);
-            let draft = Draft {
-                kind: if is_datagram || round % 2 == 0 { Kind::Send } else { Kind::Write },
-                length,
-                // A shorter message does not say which one it is without one.
-                has_immediate: length < 8 || program.dice.chance(50),
-                mistake: None,
-                is_inline: false,
-                is_signaled: true,
-            };
+            let kind = if is_datagram || round % 2 == 0 { Kind::Send } else { Kind::Write };
+            // A shorter message does not say which one it is without an immediate.
+            let has_immediate = length < 8 || program.dice.chance(50);
+            let draft = Draft { has_immediate, ..Draft::plain(kind, length) };
             posted.extend(program.post_message(end, draft).map(|message| (end, message)));
             // All of them at once might not find room in the sockets' buffers.
             program.advance(ground, Duration::ZERO);

@@ -64,6 +64,10 @@ pub(super) struct Plan {
     pub(super) revocation_percent: u32,
     /// Percent of steps that break a connection and make it anew.
     pub(super) reconnect_percent: u32,
+    /// Windows are bound, used and ended.
+    pub(super) has_windows: bool,
+    /// Slots are bound, used and unbound.
+    pub(super) has_slots: bool,
     /// Percent of requests without a completion.
     pub(super) unsignaled_percent: u32,
     /// The longest time between two steps.
@@ -118,6 +122,8 @@ impl Plan {
             mistake_percent: if has_failures { dice.pick(&[0, 2, 5]) } else { 0 },
             revocation_percent: if has_failures { dice.pick(&[0, 2, 5]) } else { 0 },
             reconnect_percent: if has_failures { dice.pick(&[0, 1, 2]) } else { 0 },
+            has_windows: dice.chance(40),
+            has_slots: dice.chance(40),
             unsignaled_percent: dice.pick(&[0, 30, 80]),
             pause_max: (transit_max / dice.pick(&[1, 4, 16])).max(Duration::from_micros(2)),
             transit_max,

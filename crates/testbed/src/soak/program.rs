@@ -16,6 +16,9 @@ use super::ground::Ground;
 use super::memory::{Arena, ProgramMemory};
 use super::plan::{CompletionQueueSharing, PairPlan, Plan};
 use super::responses::NodeWords;
+use super::slots::EndSlots;
+use super::tally::Tally;
+use super::windows::EndWindow;
 use crate::checker::{EndFacts, EndNumber, Ending, Judge, MessageNumber, Observation, Piece, Rule};
 
 /// The key that all datagram queue pairs demand.
@@ -51,14 +54,21 @@ pub(super) struct End {
     pub(super) exposed: Arena,
     /// What READs and atomics bring their bytes to.
     pub(super) responses: Arena,
+    /// What windows of its are bound to.
+    pub(super) windowed: Arena,
+    pub(super) window: Option<EndWindow>,
+    /// What slots of its are bound to.
+    pub(super) slotted: Arena,
+    pub(super) slots: Option<EndSlots>,
     /// Places that its peer could write to until their key was revoked, and the bytes from there to the region's end.
     pub(super) revoked: Vec<(RemoteMemory, usize)>,
 }
 
 impl End {
     /// All memory of it.
-    pub(super) fn arenas(&mut self) -> [&mut Arena; 5] {
-        [&mut self.sources, &mut self.receives, &mut self.targets, &mut self.exposed, &mut self.responses]
+    pub(super) fn arenas(&mut self) -> [&mut Arena; 7] {
+        let End { sources, receives, targets, exposed, responses, windowed, slotted, .. } = self;
+        [sources, receives, targets, exposed, responses, windowed, slotted]
     }
 }
 
@@ -68,52 +78,6 @@ pub(super) struct MessageMemory {
     pub(super) sources: Vec<Piece>,
     pub(super) target: Option<Piece>,
     pub(super) is_reliable: bool,
-}
-
-/// How requests ended, over a whole run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Sends that succeeded.
-    pub succeeded: u64,
-    /// Sends that failed because no answer came, which a bad network explains.
-    pub retries_exceeded: u64,
-    /// Sends that failed otherwise, because of mistakes made on purpose.
-    pub refused: u64,
-    /// Sends flushed, or forgotten in a reset.
-    pub flushed: u64,
-    /// Receives that took a message.
-    pub received: u64,
-    /// Keys revoked.
-    pub revocations: u64,
-    /// Connections made anew.
-    pub reconnections: u64,
-    /// How often each operation was asked for.
-    pub operations: BTreeMap<&'static str, u64>,
-    /// How often each fault was made.
-    pub faults: BTreeMap<&'static str, u64>,
-}
-
-impl Tally {
-    /// Adds another run's.
-    pub(super) fn add(&mut self, other: &Tally) {
-        self.succeeded += other.succeeded;
-        self.retries_exceeded += other.retries_exceeded;
-        self.refused += other.refused;
-        self.flushed += other.flushed;
-        self.received += other.received;
-        self.revocations += other.revocations;
-        self.reconnections += other.reconnections;
-        for (name, count) in &other.operations {
-            *self.operations.entry(name).or_default() += count;
-        }
-        for (name, count) in &other.faults {
-            *self.faults.entry(name).or_default() += count;
-        }
-    }
-
-    pub(super) fn count_operation(&mut self, name: &'static str) {
-        *self.operations.entry(name).or_default() += 1;
-    }
 }
 
 /// The program.
@@ -135,6 +99,8 @@ pub(super) struct Program {
     /// The words of each node that atomics are used on.
     pub(super) words: Vec<NodeWords>,
     pub(super) faults: ActiveFaults,
+    /// Requests that bind or end windows, and whose.
+    pub(super) window_requests: BTreeMap<MessageNumber, EndNumber>,
     domains: Vec<ProtectionDomain>,
     /// One for each node that has used it.
     null_regions: Vec<Option<NullRegion>>,
@@ -163,6 +129,7 @@ impl Program {
             read_atomic_max: attributes.max_read_atomic.min(attributes.max_destination_read_atomic),
             words,
             faults: ActiveFaults::default(),
+            window_requests: BTreeMap::new(),
             null_regions: domains.iter().map(|_| None).collect(),
             domains,
             completion_queues: Vec::new(),
@@ -297,6 +264,10 @@ impl Program {
             ),
             exposed: arena(Access::REMOTE_READ | Access::ZERO_BASED, bytes_max),
             responses: arena(Access::LOCAL_WRITE, bytes_max),
+            windowed: arena(Access::LOCAL_WRITE | Access::WINDOW_BIND | Access::ZERO_BASED, 2 * bytes_max),
+            window: None,
+            slotted: arena(Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::ZERO_BASED, 2 * bytes_max),
+            slots: None,
             revoked: Vec::new(),
         });
     }
@@ -499,6 +470,9 @@ impl Program {
                 observation.completion.is_success() && Judge::is_receive_id(observation.completion.id)
             })
             .count() as u64;
+        for key in ended.keys {
+            self.window_ended(key);
+        }
         for (message, ending) in ended.sends {
             self.end_message(message, ending);
         }
@@ -514,6 +488,7 @@ impl Program {
     pub(super) fn end_message(&mut self, message: MessageNumber, ending: Ending) {
         use longhaul_verbs::CompletionStatus::{FlushedError, RetryExceededError};
         let memory = std::mem::take(&mut self.messages[message as usize]);
+        self.window_request_ended(message, ending);
         for piece in memory.sources {
             self.epoch += 1;
             self.memory.refill_and_release(&mut self.judge, piece, self.epoch);

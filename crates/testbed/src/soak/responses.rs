@@ -92,14 +92,7 @@ impl Program {
             return;
         }
         let length = self.draft_length(end);
-        let draft = Draft {
-            kind: Kind::Write,
-            length,
-            has_immediate: false,
-            mistake: None,
-            is_inline: false,
-            is_signaled: self.dice.chance(50),
-        };
+        let draft = Draft { is_signaled: self.dice.chance(50), ..Draft::plain(Kind::Write, length) };
         let Some(written) = self.post_message(end, draft) else { return };
         // The place belongs to the READ from now on, which ends later.
         let Some(target) = self.messages[written as usize].target.take() else { return };
@@ -133,13 +126,11 @@ impl Program {
         if read.is_none() {
             return;
         }
+        let kind = self.dice.pick(&[Kind::Send, Kind::Write]);
         let draft = Draft {
-            kind: self.dice.pick(&[Kind::Send, Kind::Write]),
-            length,
             has_immediate: self.dice.chance(40),
-            mistake: None,
-            is_inline: false,
             is_signaled: !self.dice.chance(self.plan.unsignaled_percent),
+            ..Draft::plain(kind, length)
         };
         self.post_message_from(end, draft, Some(pieces));
     }
@@ -315,6 +306,8 @@ impl Program {
             target: None,
             mistake: request.mistake,
             is_signaled,
+            through: None,
+            ends_key: None,
         })
     }
 }

@@ -8,6 +8,7 @@ use longhaul_verbs::{
 use super::*;
 
 mod completions;
+mod keys;
 mod memory;
 mod responses;
 
@@ -77,6 +78,8 @@ fn send(id: u64, length: usize) -> SendFacts {
         target: None,
         mistake: None,
         is_signaled: true,
+        through: None,
+        ends_key: None,
     }
 }
 
@@ -96,6 +99,7 @@ impl Bench {
         let receive = PostedReceive {
             id: RECEIVE + slot as u64,
             pieces: vec![piece(1024 * slot, 100), piece(1024 * slot + 100, length - 100)],
+            null_bytes: 0,
             is_broken: false,
             posting: 0,
             index: 0,
