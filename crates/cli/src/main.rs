@@ -2,6 +2,7 @@
 
 mod broken_pipe;
 mod conformance;
+mod counting_allocator;
 mod devices;
 mod exit;
 mod message;
@@ -12,6 +13,11 @@ mod soak_report;
 use std::process::ExitCode;
 
 use clap::Parser;
+
+use counting_allocator::CountingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// A software-defined reliability stack for RDMA
 #[derive(Debug, Parser)]

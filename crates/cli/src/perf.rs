@@ -13,13 +13,17 @@ mod path;
 mod patience;
 mod session;
 
+mod answers;
 mod arrivals;
 mod connection;
 mod nic;
+mod operation;
 mod pattern;
 mod ping_pong;
+mod round_trips;
 mod stream;
 
+mod peak;
 mod processor;
 mod statistics;
 mod stop;

@@ -1,5 +1,6 @@
 //! `longhaul sim`: scenarios on virtual time, from a seed. One file a scenario.
 
+mod scale;
 mod soak;
 mod throughput;
 
@@ -14,6 +15,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Scenario {
+    Scale(scale::Arguments),
     Soak(soak::Arguments),
     Throughput(throughput::Arguments),
 }
@@ -21,6 +23,7 @@ enum Scenario {
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     match &arguments.scenario {
+        Scenario::Scale(arguments) => scale::run(arguments),
         Scenario::Soak(arguments) => soak::run(arguments),
         Scenario::Throughput(arguments) => throughput::run(arguments),
     }

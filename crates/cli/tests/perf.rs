@@ -1,96 +1,13 @@
 //! `longhaul perf server` and `client` as users run them, on the loopback device.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+mod perf_server;
 
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Stdio;
+use std::time::Duration;
+
+use perf_server::{Server, finish, finish_child, number, perf, wait_for};
 use serde_json::Value;
-
-/// No client in these tests takes nearly this long, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn perf(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
-    command.arg("perf").args(arguments).stdin(Stdio::null());
-    command
-}
-
-/// A server on a port of its own, ended with the test.
-struct Server {
-    child: Child,
-    port: String,
-    log: BufReader<ChildStderr>,
-}
-
-impl Server {
-    fn start(arguments: &[&str]) -> Server {
-        let start = ["server", "-p", "0", "--address", "127.0.0.1"];
-        let mut command = perf(&[&start, arguments].concat());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the server starts");
-        let mut log = BufReader::new(child.stderr.take().expect("it was asked for as a pipe"));
-        let mut line = String::new();
-        log.read_line(&mut line).expect("the server says where it waits");
-        let port = line.split("TCP port ").nth(1).and_then(|rest| rest.split(' ').next());
-        let port = port.unwrap_or_else(|| panic!("a port in {line}")).to_owned();
-        Server { child, port, log }
-    }
-
-    fn client(&self, arguments: &[&str]) -> Output {
-        finish(perf(&[&["client", "127.0.0.1", "-p", &self.port], arguments].concat()))
-    }
-
-    /// What the client printed as JSON; it must have succeeded.
-    #[track_caller]
-    fn measure(&self, arguments: &[&str]) -> Value {
-        let output = self.client(&[arguments, &["--json"]].concat());
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        let text = String::from_utf8(output.stdout).expect("UTF-8");
-        assert_eq!(text.lines().count(), 1, "one line: {text}");
-        let value: Value = serde_json::from_str(&text).expect("one JSON object");
-        assert_eq!(value["schema"], 1);
-        value
-    }
-
-    /// Says one line to the server, as a client would, and takes its answer.
-    fn say(&self, line: &str) -> String {
-        let mut stream = TcpStream::connect(format!("127.0.0.1:{}", self.port)).expect("the server listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");
-        writeln!(stream, "{line}").expect("the server reads");
-        let mut answers = BufReader::new(stream).lines().map(|line| line.expect("the server answers"));
-        // It may not have noticed yet that the previous client is gone.
-        answers.find(|answer| !answer.contains("Waiting")).expect("the server answers")
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Runs a command that must end in time.
-fn finish(mut command: Command) -> Output {
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
-    finish_child(child)
-}
-
-fn finish_child(mut child: Child) -> Output {
-    let begin = Instant::now();
-    while child.try_wait().expect("a child can be waited for").is_none() {
-        if begin.elapsed() > PATIENCE {
-            let _ = child.kill();
-            panic!("still running after {PATIENCE:?}: {:?}", child.wait_with_output());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    child.wait_with_output().expect("its output can be read")
-}
-
-fn number(value: &Value, name: &str) -> f64 {
-    value[name].as_f64().unwrap_or_else(|| panic!("{name} is a number in {value}"))
-}
 
 #[test]
 fn every_test_over_every_connection_type() {
@@ -257,25 +174,25 @@ fn a_capture_is_written() {
 #[test]
 fn what_cannot_be_is_refused_with_its_reason() {
     let server = Server::start(&[]);
-    let plan = r#"{"test":"write_bw","connection":"Rc","queue_pairs":1,"message_bytes_max":1,"send_depth":1,"receive_depth":1,"sleeps":false,"timeout":14,"rate":"Careful","verify_seed":null}"#;
+    let plan = r#"{"test":"write_bw","operation":"write","connection":"Rc","queue_pairs":1,"message_bytes_max":1,"send_depth":1,"receive_depth":1,"outstanding_reads":0,"sleeps":false,"timeout":14,"rate":"Careful","verify_seed":null}"#;
     let hello = |version: u32, client: &str| {
         server.say(&format!(
             r#"{{"Hello":{{"version":{version},"client":"{client}","server":"127.0.0.1","plan":{plan}}}}}"#
         ))
     };
-    let answer = hello(1, "10.1.2.3");
+    let answer = hello(2, "10.1.2.3");
     assert!(answer.contains("NAT") && answer.contains("10.1.2.3") && answer.contains("127.0.0.1"), "{answer}");
     let answer = hello(99, "127.0.0.1");
-    assert!(answer.contains("version 1 ") && answer.contains("version 99"), "{answer}");
+    assert!(answer.contains("version 2 ") && answer.contains("version 99"), "{answer}");
     let answer = server.say("0000:000011:0b3c4d:0000:00000000");
     assert!(answer.contains("Refused") && answer.contains("perftest"), "{answer}");
     let greedy = plan.replace("\"message_bytes_max\":1,", "\"message_bytes_max\":4000000000,");
     let answer = server
-        .say(&format!(r#"{{"Hello":{{"version":1,"client":"127.0.0.1","server":"127.0.0.1","plan":{greedy}}}}}"#));
+        .say(&format!(r#"{{"Hello":{{"version":2,"client":"127.0.0.1","server":"127.0.0.1","plan":{greedy}}}}}"#));
     assert!(answer.contains("Refused"), "{answer}");
     let large = plan.replace("\"message_bytes_max\":1,", "\"message_bytes_max\":1073741824,");
     let answer =
-        server.say(&format!(r#"{{"Hello":{{"version":1,"client":"127.0.0.1","server":"127.0.0.1","plan":{large}}}}}"#));
+        server.say(&format!(r#"{{"Hello":{{"version":2,"client":"127.0.0.1","server":"127.0.0.1","plan":{large}}}}}"#));
     assert!(answer.contains("Refused") && answer.contains("512 MiB"), "{answer}");
     // And the server is still there for the next one.
     server.measure(&["send_lat", "-n", "10"]);
@@ -329,15 +246,6 @@ fn the_death_of_either_end_is_noticed() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains("gone"), "{said}");
-    }
-}
-
-/// Reads the log up to a line with this word.
-fn wait_for(log: &mut impl std::io::BufRead, word: &str) {
-    let mut line = String::new();
-    while !line.contains(word) {
-        line.clear();
-        assert_ne!(log.read_line(&mut line).expect("the log can be read"), 0, "the log ended before \"{word}\"");
     }
 }
 

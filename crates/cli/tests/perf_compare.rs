@@ -83,6 +83,16 @@ fn several_mtus_are_a_list() {
 }
 
 #[test]
+fn reads_are_compared_when_they_are_named() {
+    let value = json(&compare(&["--seconds", "0.3", "--only", "rc-write,rc-read", "--json"]));
+    let results = value["results"].as_array().expect("results");
+    let names: Vec<_> = results.iter().map(|result| result["name"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["rc-write", "rc-read"]);
+    assert!(results.iter().all(|result| positive(&result["gbps"])), "{value}");
+    assert!(positive(&value["ratios"]["rc_read_over_write"]), "{value}");
+}
+
+#[test]
 fn impossible_mtus_are_usage_errors() {
     assert_eq!(compare(&["--mtu", "100"]).status.code(), Some(2));
     assert_eq!(compare(&["--ipv6", "--mtu", "1279"]).status.code(), Some(2));

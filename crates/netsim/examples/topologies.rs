@@ -1,6 +1,6 @@
 //! How long ten thousand hosts take to build, what they hold, and how many events a second one core handles among them.
 //!
-//!     cargo run --release -p longhaul-netsim --example topologies [part of a name]
+//!     cargo run --release -p longhaul-netsim --example topologies [name]
 
 use std::sync::Arc;
 use std::time::Instant as WallClock;
@@ -65,7 +65,7 @@ fn main() {
 }
 
 fn measure(name: &str, shape: Shape, with_dead_link: bool) {
-    if !std::env::args().nth(1).is_none_or(|part| name == part) {
+    if std::env::args().nth(1).is_some_and(|wanted| name != wanted) {
         return;
     }
     let memory_before = resident_bytes();

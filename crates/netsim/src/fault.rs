@@ -100,7 +100,7 @@ impl Network {
         if lane.is_cut() {
             return;
         }
-        lane.cut_since = self.now;
+        lane.rarities_mut().cut_since = Some(self.now);
         self.cut_lane_count += 1;
         self.queue.remove(lane.source);
         while let Some(lost) = lane.pop() {
@@ -112,7 +112,7 @@ impl Network {
     fn restore(&mut self, lane_index: usize) {
         let lane = &mut self.lanes[lane_index];
         if lane.is_cut() {
-            lane.cut_since = Instant::FAR_FUTURE;
+            lane.rarities_mut().cut_since = None;
             self.cut_lane_count -= 1;
         }
     }

@@ -13,7 +13,7 @@ use longhaul_time::Instant;
 
 use crate::event_queue::{EventKey, SourceId};
 use crate::frame::Frame;
-use crate::node::Endpoint;
+use crate::node::{Endpoint, NodeId};
 
 /// A link of one simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,18 +55,18 @@ pub struct LinkCounters {
     pub sent_into_cut: u64,
 }
 
-/// One direction of one link.
+/// One direction of one link. What an arrival needs lies in one line of the cache: with ten thousand links under way, each
+/// event finds its direction far from the last one's.
+#[repr(C, align(64))]
 pub(crate) struct Lane {
-    pub(crate) impairment: Impairment,
-    pub(crate) source: SourceId,
-    /// Where it leads. It begins where the link's other direction, its neighbour in the list, ends.
-    pub(crate) to: Endpoint,
-    pub(crate) delivered: u64,
-    /// Since when the direction is cut; [`Instant::FAR_FUTURE`] while it is whole.
-    pub(crate) cut_since: Instant,
     in_order: VecDeque<InFlight>,
-    /// What most directions never need; apart, so that ten thousand links stay small in the cache.
+    /// What most directions never need.
     pub(crate) rarities: Option<Box<Rarities>>,
+    pub(crate) delivered: u64,
+    pub(crate) source: SourceId,
+    to_node: NodeId,
+    to_port: u32,
+    pub(crate) impairment: Impairment,
 }
 
 #[derive(Default)]
@@ -74,6 +74,8 @@ pub(crate) struct Rarities {
     pub(crate) in_flight_limit: u64,
     pub(crate) lost_by_cut: u64,
     pub(crate) sent_into_cut: u64,
+    /// Since when the direction is cut, if it is.
+    pub(crate) cut_since: Option<Instant>,
     /// The capture's interface for frames as they are sent into this direction.
     pub(crate) capture_interface: Option<u32>,
     /// Frames that arrive before others that were sent earlier.
@@ -88,14 +90,21 @@ pub(crate) struct InFlight {
 impl Lane {
     pub(crate) fn new(impairment: Impairment, source: SourceId, to: Endpoint) -> Self {
         Lane {
-            impairment,
-            source,
-            to,
-            delivered: 0,
-            cut_since: Instant::FAR_FUTURE,
             in_order: VecDeque::new(),
             rarities: None,
+            delivered: 0,
+            source,
+            to_node: to.node,
+            // Ports are numbered below `ConnectError::PORT_COUNT_MAX`.
+            to_port: to.port as u32,
+            impairment,
         }
+    }
+
+    /// Where it leads. It begins where the link's other direction, its neighbour in the list, leads.
+    #[inline]
+    pub(crate) fn to(&self) -> Endpoint {
+        Endpoint { node: self.to_node, port: self.to_port as usize }
     }
 
     pub(crate) fn rarities_mut(&mut self) -> &mut Rarities {
@@ -109,8 +118,13 @@ impl Lane {
     }
 
     #[inline]
+    pub(crate) fn cut_since(&self) -> Option<Instant> {
+        self.rarities.as_ref().and_then(|rarities| rarities.cut_since)
+    }
+
+    #[inline]
     pub(crate) fn is_cut(&self) -> bool {
-        self.cut_since != Instant::FAR_FUTURE
+        self.cut_since().is_some()
     }
 
     /// Adds a frame; says whether it is now the direction's earliest.

@@ -278,7 +278,7 @@ impl Network {
     pub(crate) fn note_delivery(&mut self, lane_index: usize, frame: &Frame) -> Endpoint {
         let lane = &mut self.lanes[lane_index];
         lane.delivered += 1;
-        let to = lane.to;
+        let to = lane.to();
         self.trace_hash.add(self.now.as_nanos(), lane_index as u64, frame.wire_bytes(), &frame.bytes);
         if self.capture.is_some() {
             self.capture_delivered(to, frame);
@@ -421,8 +421,7 @@ impl NodeIo<'_> {
     pub fn link_cut_since(&self, port: Endpoint) -> Option<Instant> {
         let lane = self.network.lane_from(port)?;
         // The two directions of a link are neighbours.
-        let since = self.network.lanes[lane].cut_since.min(self.network.lanes[lane ^ 1].cut_since);
-        (since != Instant::FAR_FUTURE).then_some(since)
+        [lane, lane ^ 1].into_iter().filter_map(|lane| self.network.lanes[lane].cut_since()).min()
     }
 
     /// The node being driven.

@@ -45,7 +45,7 @@ pub(crate) struct NodeTrouble {
 impl Network {
     #[inline]
     pub(crate) fn leads_to_running_node(&self, lane: usize) -> bool {
-        self.nodes[self.lanes[lane].to.node.index()].is_running
+        self.nodes[self.lanes[lane].to().node.index()].is_running
     }
 
     pub(crate) fn condition(&self, node: usize) -> NodeCondition {
@@ -56,7 +56,7 @@ impl Network {
     #[cold]
     pub(crate) fn hold_or_drop(&mut self, lane: usize, frame: Frame) {
         let most = self.limits.paused_frames_max;
-        let node = self.lanes[lane].to.node.index();
+        let node = self.lanes[lane].to().node.index();
         let trouble = self.nodes[node].trouble.get_or_insert_default();
         let lost = match trouble.condition {
             NodeCondition::Paused if trouble.waiting.len() < most => {

@@ -206,7 +206,7 @@ impl<N: Node> Simulation<N> {
 
     /// Where a link begins and ends, in its forward direction.
     pub fn endpoints(&self, link: LinkId) -> (Endpoint, Endpoint) {
-        let end = |direction| self.network.lanes[link.lane(direction)].to;
+        let end = |direction| self.network.lanes[link.lane(direction)].to();
         (end(Direction::Backward), end(Direction::Forward))
     }
 

@@ -34,7 +34,7 @@ use crate::device::Device;
 use crate::drive::{Drive, Signal};
 use crate::guard::{NicGuard, NicLock};
 use crate::nic::Nic;
-use crate::udp::{Background, Occasion, UdpPort};
+use crate::udp::{Background, LinkWatch, Occasion, UdpPort};
 
 /// How long the busy thread waits, at most, for callers to take the lock that it has let go of. They may have to be woken
 /// first, on a core that somebody else has.
@@ -65,8 +65,12 @@ impl Driver {
         let started = std::time::Instant::now();
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         port.set_origin(since_1970.unwrap_or_default());
+        let link = LinkWatch::new(&config.addresses);
+        if let Err(error) = &link {
+            tracing::warn!(%error, "the system does not tell when the link goes down");
+        }
         let driver = Arc::new(Driver {
-            doorbell: Doorbell::new(port.arrivals())?,
+            doorbell: Doorbell::new(port.arrivals(), link.ok())?,
             state: Mutex::new(State { port, rest: Rest::new() }),
             background,
             started,
@@ -82,7 +86,10 @@ impl Driver {
         })?;
         let events = driver.create_signal()?;
         let weak = Arc::downgrade(&driver);
+        let link_state = driver.doorbell.link_state();
         let device = Device::driven(config, Box::new(Attached { driver, thread: Some(thread) }), events);
+        // Not a change: there was nobody to see it otherwise.
+        device.nic_lock().lock().shared.link_state = link_state;
         // The thread waits for it. It never holds the device itself, which so goes when its last user lets go of it, and not
         // before the thread has ended.
         give_nic.send(device.nic_lock()).map_err(io::Error::other)?;
@@ -130,7 +137,12 @@ impl Driver {
             match nap {
                 None => return,
                 Some(Nap::Awake) => self.give_way(nic_lock),
-                Some(nap) => self.doorbell.sleep(nap, self.now()),
+                Some(nap) => {
+                    if self.doorbell.sleep(nap, self.now()) {
+                        let link_state = self.doorbell.link_state();
+                        NicGuard::new(nic_lock.lock()).set_link_state(link_state);
+                    }
+                }
             }
         }
     }

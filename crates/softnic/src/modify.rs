@@ -101,7 +101,10 @@ impl Nic {
             self.join_peer(key);
         }
         self.settle_with_peer(key);
-        self.activate(key);
+        // A turn would have it take the memory of one that works.
+        if self.queue_pairs.get(key).is_some_and(|queue_pair| !queue_pair.traffic.send_queue.is_empty()) {
+            self.activate(key);
+        }
         self.has_news = true;
         Ok(())
     }

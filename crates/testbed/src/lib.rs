@@ -3,9 +3,11 @@
 //! - [`virtual_port`] and [`world`]: software RNICs on a simulated network.
 //! - [`checker`]: is what a verbs program saw allowed by the specification?
 //! - [`soak`]: random programs over bad links, watched by the checkers.
+//! - [`scale`]: many nodes at once; [`throughput`]: two of them, as fast as they can.
 
 pub mod checker;
 pub mod conformance;
+pub mod scale;
 pub mod soak;
 pub mod throughput;
 pub mod virtual_port;

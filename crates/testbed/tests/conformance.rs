@@ -4,7 +4,7 @@ use longhaul_testbed::conformance::{self, GROUPS, Report, VirtualTime};
 use longhaul_verbs::Mtu;
 
 /// Runs a group in several worlds: other seeds (keys, numbers), both address families, other MTUs, both ends on one
-/// device.
+/// device, other kinds of windows.
 fn run(name: &str) {
     let group = GROUPS.iter().find(|group| group.name == name).expect("a group of the suite");
     let worlds = [
@@ -13,6 +13,7 @@ fn run(name: &str) {
         VirtualTime::new(3).with_mtu(Mtu::Bytes256),
         VirtualTime::new(4).with_mtu(Mtu::Bytes4096),
         VirtualTime::new(5).with_one_device(),
+        VirtualTime::with_type_2a_windows(6),
     ];
     for (index, mut world) in worlds.into_iter().enumerate() {
         let tests = (group.tests)();
@@ -47,16 +48,37 @@ groups! {
     transfer,
     transfer_forms,
     scatter_gather,
+    read,
+    atomics,
+    fence,
+    read_atomic_limits,
     datagram,
     multicast,
     queues,
     state_table,
     states,
     flush,
+    read_states,
+    error_completions,
     errors_local,
     errors_remote,
+    errors_read,
     errors_unreliable,
     keys,
     events,
     descriptors,
+    moderation,
+    async_errors,
+    port_events,
+    destroy,
+    drain,
+    shared_receive,
+    shared_receive_limits,
+    null_region,
+    slotted,
+    slotted_binding,
+    windows,
+    windows_binding,
+    windows_ending,
+    invalidate,
 }

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use longhaul_softnic::udp::{UdpConfig, UdpPortChoice};
-use longhaul_testbed::conformance::{self, RealTime, Report, Verdict};
+use longhaul_softnic::udp::{Impair, UdpConfig, UdpPortChoice};
+use longhaul_testbed::conformance::{self, GROUPS, RealTime, Report, Test, Verdict};
 use longhaul_verbs::Mtu;
 
 /// Anybody may have 4791 on the machine where this runs, so these devices take what is free.
@@ -18,14 +18,18 @@ fn loopback(number: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, 0, 0, number))
 }
 
-fn run(mut environment: RealTime) -> Report {
+fn run(environment: RealTime) -> Report {
+    run_tests(environment, &conformance::registry())
+}
+
+fn run_tests(mut environment: RealTime, tests: &[Test]) -> Report {
     for device in environment.udp_devices() {
         for warning in device.warnings() {
             println!("{warning}");
         }
     }
     let begin = std::time::Instant::now();
-    let report = conformance::run(&mut environment, &conformance::registry(), |test, verdict| {
+    let report = conformance::run(&mut environment, tests, |test, verdict| {
         if let Verdict::Failed(message) = verdict {
             println!("failed: {}: {message}", test.name());
         }
@@ -63,4 +67,16 @@ fn without_offload() {
     udp.receive_in_place = false;
     let environment = RealTime::open([loopback(14), loopback(15)], &udp).expect("loopback addresses");
     run(environment).assert_good();
+}
+
+/// Only a network in process can be taken away from devices on sockets.
+#[test]
+fn with_a_link_that_goes_down() {
+    let mut udp = udp();
+    udp.impair = Some(Impair { profile: Default::default(), seed: 1 });
+    let environment = RealTime::open([loopback(16), loopback(17)], &udp).expect("loopback addresses");
+    let group = GROUPS.iter().find(|group| group.name == "port_events").expect("a group of the suite");
+    let report = run_tests(environment, &(group.tests)());
+    report.assert_good();
+    assert!(report.skipped.is_empty(), "{:?}", report.skipped);
 }

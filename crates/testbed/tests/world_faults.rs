@@ -5,8 +5,8 @@ use longhaul_netsim::{NodeCondition, PathAvoidance};
 use longhaul_testbed::world::{Fault, Link, Topology, Way, World, WorldConfig};
 use longhaul_time::Duration;
 use longhaul_verbs::{
-    Access, CompletionQueue, CompletionStatus, MemoryRegion, Mtu, PathAttributes, QueuePair, QueuePairAttributes,
-    QueuePairState, ReceiveRequest, SendOperation, SendRequest, Transport, WorkCompletion,
+    Access, AsyncEventKind, CompletionQueue, CompletionStatus, LinkState, MemoryRegion, Mtu, PathAttributes, QueuePair,
+    QueuePairAttributes, QueuePairState, ReceiveRequest, SendOperation, SendRequest, Transport, WorkCompletion,
 };
 
 const SLOTS: usize = 64;
@@ -143,7 +143,33 @@ fn a_connection_fails_when_its_link_stays_down() {
     assert_eq!(sender.poll(), [(0, CompletionStatus::RetryExceededError)]);
 }
 
-/// Eight connections between two leaves, of which some go over each spine; a link to a spine is cut for good. Says how
+#[test]
+fn a_nic_is_told_when_its_link_goes_down_and_up() {
+    // In a pair both NICs lose the link; with a switch between them only one does.
+    for (topology, other_is_told) in [(Topology::PairOrStar, true), (Topology::Star, false)] {
+        let mut world = World::new(WorldConfig { topology, ..WorldConfig::default() });
+        let states = |world: &World| [0, 1].map(|node| world.device(node).port_attributes(1).unwrap().state);
+        let events = |world: &World, node: usize| {
+            let device = world.device(node);
+            std::iter::from_fn(move || device.next_event().unwrap().map(|event| event.kind)).collect::<Vec<_>>()
+        };
+        let other_state = if other_is_told { LinkState::Down } else { LinkState::Active };
+        world.set_link(0, false);
+        assert_eq!(states(&world), [LinkState::Down, other_state]);
+        world.restart(0);
+        assert_eq!(states(&world), [LinkState::Down, other_state], "a device that comes back finds its link as it is");
+        world.set_link(0, true);
+        assert_eq!(states(&world), [LinkState::Active; 2]);
+        let both = [AsyncEventKind::PortError, AsyncEventKind::PortActive];
+        assert_eq!(events(&world, 0), both);
+        assert_eq!(events(&world, 1), if other_is_told { &both[..] } else { &[] });
+        // A cut somewhere on the way is nobody's to know.
+        world.cut(Link::Nic(0), Way::Both);
+        assert_eq!(states(&world), [LinkState::Active; 2]);
+    }
+}
+
+/// Sixteen connections between two leaves, of which some go over each spine; a link to a spine is cut for good. Says how
 /// many connections came through.
 fn lose_a_path(topology: Topology, nodes: usize, path_avoidance: PathAvoidance) -> usize {
     let mut world = World::new(WorldConfig { nodes, topology, path_avoidance, ..WorldConfig::default() });

@@ -10,7 +10,7 @@ use longhaul_verbs::Mtu;
 use super::control::{Control, Plan, Rate, Reply, Request, VERSION};
 use super::nic;
 use super::options::ClientArguments;
-use super::session::{Half, Session, Side, operation};
+use super::session::{Half, Session, Side};
 use super::statistics::Sorted;
 use super::stop::Stop;
 use super::stream::{Bound, Run};
@@ -47,8 +47,12 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
         Reply::Ready => {}
         other => return Err(unexpected("that it is ready", &other)),
     }
+    let outstanding_reads = session.group().options.outstanding_reads;
+    if let Some(note) = arguments.outstanding_note(outstanding_reads) {
+        eprintln!("{note}");
+    }
     let sizes = arguments.sizes(session.mtu)?;
-    let heading = Heading { arguments, plan: &plan, mtu: session.mtu, ours: &ours, theirs: &theirs };
+    let heading = Heading { arguments, plan: &plan, mtu: session.mtu, outstanding_reads, ours: &ours, theirs: &theirs };
     if !arguments.end.json {
         print!("{}", table::heading(&heading));
     }
@@ -102,11 +106,13 @@ fn make_plan(arguments: &ClientArguments, peer: IpAddr) -> Result<Plan, Stop> {
     };
     Ok(Plan {
         test: arguments.test,
+        operation: arguments.operation(),
         connection: arguments.connection,
         queue_pairs: arguments.queue_pairs,
         message_bytes_max: arguments.message_bytes_max(),
         send_depth: arguments.tx_depth,
         receive_depth: arguments.rx_depth,
+        outstanding_reads: arguments.outstanding_reads(),
         sleeps: arguments.events,
         timeout: arguments.timeout,
         rate,
@@ -182,7 +188,7 @@ fn run_size(
         Some(seconds) => Bound::Time(Duration::from_secs(u64::from(seconds))),
         None => Bound::Messages(arguments.iterations() * u64::from(arguments.queue_pairs)),
     };
-    let run = Run { operation: operation(plan.test), message_bytes: size, bound, verify_seed: plan.verify_seed };
+    let run = Run { operation: plan.operation, message_bytes: size, bound, verify_seed: plan.verify_seed };
     if let Half::PingPong(ping_pong) = &session.half {
         ping_pong.prepare(&run);
     }
@@ -193,6 +199,13 @@ fn run_size(
     }
     let is_gone = || control.is_gone();
     match &mut session.half {
+        Half::Sender(sender) if plan.test.is_latency() => {
+            let trips = sender.time_each(&run, &is_gone)?;
+            let received = stop(control, 0, trips.nanoseconds.len() as u64)?;
+            let microseconds = trips.nanoseconds.iter().map(|&nanoseconds| f64::from(nanoseconds) / 1000.0);
+            let line = LatencyLine { bytes: size, microseconds: Sorted::new(microseconds), lost: 0 };
+            Ok((SizeResult::Latency(line), trips.mismatch.or(received.mismatch)))
+        }
         Half::Sender(sender) => {
             let first = sender.next_message();
             let sent = sender.run(&run, &is_gone)?;
@@ -203,9 +216,10 @@ fn run_size(
                 arrived: received.messages,
                 seconds: sent.elapsed.as_secs_f64(),
                 peak_messages_per_second: sent.peak_messages_per_second,
-                verified: received.verified_messages,
+                // Whoever the contents have come to has checked them.
+                verified: sent.verified_messages + received.verified_messages,
             };
-            Ok((SizeResult::Bandwidth(line), received.mismatch))
+            Ok((SizeResult::Bandwidth(line), sent.mismatch.or(received.mismatch)))
         }
         Half::PingPong(ping_pong) => {
             let trips = ping_pong.ping(&run, plan.message_bytes_max as usize, &is_gone)?;

@@ -93,6 +93,8 @@ enum Only {
     Tcp,
     UcWrite,
     RcWrite,
+    /// RC READs of 1 MiB; only when named
+    RcRead,
     Latency,
 }
 
@@ -112,6 +114,7 @@ impl Arguments {
                 Subject::UcWrite => Only::UcWrite,
                 Subject::RcWrite => Only::RcWrite,
                 Subject::RcWriteMany => return self.queue_pairs.is_some(),
+                Subject::RcRead => return self.only.contains(&Only::RcRead),
                 Subject::BareUdpPingPong | Subject::RcSendPingPong => Only::Latency,
             };
             self.only.is_empty() || self.only.contains(&name)

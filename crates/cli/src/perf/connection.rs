@@ -68,6 +68,11 @@ pub(crate) struct GroupOptions {
     pub(crate) send_depth: u32,
     /// Requests in each receive queue.
     pub(crate) receive_depth: u32,
+    /// READs and atomics that each queue pair may have outstanding. More than the device can are as many as it can, and after
+    /// connecting as many as both devices can.
+    pub(crate) outstanding_reads: u8,
+    /// What the peer may do with the memory.
+    pub(crate) remote_access: Access,
     /// Sleep until there is a completion, instead of looking for it all the time.
     pub(crate) sleeps: bool,
     /// Acknowledgement time-out, 4.096 µs · 2^n.
@@ -87,6 +92,7 @@ pub(crate) struct Contact {
     pub(crate) udp_port: u16,
     /// Payload of a packet that this end's route carries.
     pub(crate) mtu_bytes: u32,
+    pub(crate) outstanding_reads: u8,
     /// Number and first packet sequence number of each queue pair.
     pub(crate) queue_pairs: Vec<(u32, u32)>,
     pub(crate) memory_address: u64,
@@ -152,9 +158,12 @@ pub(crate) struct Group {
 }
 
 /// Memory that a group can work on, touched, so that each page is there.
-pub(crate) fn register(domain: &ProtectionDomain, byte_count: usize) -> Result<Rc<MemoryRegion>, Stop> {
-    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-    let region = domain.register(vec![0x5a; byte_count], access);
+pub(crate) fn register(
+    domain: &ProtectionDomain,
+    byte_count: usize,
+    remote_access: Access,
+) -> Result<Rc<MemoryRegion>, Stop> {
+    let region = domain.register(vec![0x5a; byte_count], Access::LOCAL_WRITE | remote_access);
     Ok(Rc::new(region.map_err(|error| Stop::missing(format!("cannot register {byte_count} bytes"), error))?))
 }
 
@@ -174,6 +183,11 @@ impl Group {
             );
             return Err(Stop::Usage(text));
         }
+        let outstanding_max = most.max_read_atomic.min(most.max_destination_read_atomic);
+        if options.outstanding_reads > 0 && outstanding_max == 0 {
+            return Err(Stop::Missing("this device has neither READs nor atomics".to_owned()));
+        }
+        options.outstanding_reads = options.outstanding_reads.min(outstanding_max);
         let each_max = (COMPLETIONS_MAX / options.queue_pairs / 2).max(2);
         options.send_depth = options.send_depth.min(most.max_work_requests).min(each_max);
         options.receive_depth = options.receive_depth.min(most.max_work_requests).min(each_max);
@@ -202,7 +216,7 @@ impl Group {
         for queue_pair in &queue_pairs {
             let attributes = match options.connection {
                 Connection::Ud => QueuePairAttributes::init_datagram(QUEUE_KEY),
-                Connection::Rc | Connection::Uc => QueuePairAttributes::init_connected(Access::REMOTE_WRITE),
+                Connection::Rc | Connection::Uc => QueuePairAttributes::init_connected(options.remote_access),
             };
             queue_pair.modify(&attributes).map_err(|error| Stop::failed("cannot initialize a queue pair", error))?;
         }
@@ -223,6 +237,7 @@ impl Group {
             address,
             udp_port,
             mtu_bytes: mtu.byte_count(),
+            outstanding_reads: self.options.outstanding_reads,
             queue_pairs: numbers.map(|(index, pair)| (pair.number().value(), self.first_psn(index))).collect(),
             memory_address: self.region.address(),
             memory_key: self.region.remote_key(),
@@ -236,6 +251,8 @@ impl Group {
             let (ours, theirs) = (self.queue_pairs.len(), peer.queue_pairs.len());
             return Err(Stop::Failed(format!("expected {ours} queue pairs of the peer, came {theirs}")));
         }
+        let outstanding_reads = self.options.outstanding_reads.min(peer.outstanding_reads);
+        self.options.outstanding_reads = outstanding_reads;
         let path = PathAttributes {
             source_gid_index: self.options.gid_index,
             udp_port: peer.udp_port,
@@ -252,8 +269,8 @@ impl Group {
             };
             let (receive, send) = match self.options.connection {
                 Connection::Rc => (
-                    receive.reliable_receive(0, NOT_READY_TIMER),
-                    send.reliable_send(self.options.timeout, RETRIES, NOT_READY_RETRIES, 0),
+                    receive.reliable_receive(outstanding_reads, NOT_READY_TIMER),
+                    send.reliable_send(self.options.timeout, RETRIES, NOT_READY_RETRIES, outstanding_reads),
                 ),
                 Connection::Uc => (receive, send),
                 Connection::Ud => (QueuePairAttributes::to_state(longhaul_verbs::QueuePairState::ReadyToReceive), send),

@@ -24,11 +24,12 @@ use nix::sys::socket::{setsockopt, sockopt};
 use serde::{Deserialize, Serialize};
 
 use super::connection::{Connection, Contact};
+use super::operation::Operation;
 use super::stop::Stop;
 use super::stream::{Received, Run};
 
 /// The version of this exchange. It changes when older programs could not take part.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// The longest line: room for a quarter of a million queue pairs.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Lines that wait to be read; there is never more than one by the protocol.
@@ -49,6 +50,14 @@ pub(crate) enum Test {
     SendBw,
     /// Latency of SENDs
     SendLat,
+    /// Bandwidth of READs
+    ReadBw,
+    /// Latency of READs
+    ReadLat,
+    /// Bandwidth of atomics
+    AtomicBw,
+    /// Latency of atomics
+    AtomicLat,
 }
 
 /// How fast to send.
@@ -66,11 +75,14 @@ pub(crate) enum Rate {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) test: Test,
+    pub(crate) operation: Operation,
     pub(crate) connection: Connection,
     pub(crate) queue_pairs: u32,
     pub(crate) message_bytes_max: u32,
     pub(crate) send_depth: u32,
     pub(crate) receive_depth: u32,
+    /// READs and atomics that each queue pair may have outstanding, if the devices can.
+    pub(crate) outstanding_reads: u8,
     pub(crate) sleeps: bool,
     pub(crate) timeout: u8,
     /// How fast each end sends, all its queue pairs together.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use longhaul_softnic::Config;
 use longhaul_softnic::udp::{UdpConfig, UdpDevice};
-use longhaul_verbs::{MemoryRegion, Mtu, ProtectionDomain};
+use longhaul_verbs::{Access, MemoryRegion, Mtu, ProtectionDomain};
 
 use super::connection::{Group, GroupOptions, register};
 use super::stop::Stop;
@@ -25,6 +25,7 @@ impl Nic {
         addresses: &[IpAddr],
         udp: UdpConfig,
         buffer_bytes: usize,
+        remote_access: Access,
         is_quiet: bool,
     ) -> Result<Self, Stop> {
         let config = Config::new("softnic", addresses.to_vec(), random()?);
@@ -36,7 +37,7 @@ impl Nic {
         }
         let domain = device.verbs().allocate_protection_domain();
         let domain = domain.map_err(|error| Stop::failed("cannot allocate a protection domain", error))?;
-        let region = register(&domain, buffer_bytes)?;
+        let region = register(&domain, buffer_bytes, remote_access)?;
         Ok(Nic { device, domain, region })
     }
 

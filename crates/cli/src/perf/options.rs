@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use longhaul_softnic::udp::{Impair, UdpConfig, UdpPortChoice};
 use longhaul_verbs::Mtu;
 
+use super::answers::ATOMIC_BYTES;
 use super::connection::Connection;
 use super::control::{Rate, Test};
 use super::impairment;
 use super::nic;
+use super::operation::Operation;
 use super::stop::Stop;
 
 /// perftest's port for the exchange.
@@ -162,7 +164,7 @@ pub(crate) struct ClientArguments {
     #[arg(short, long, value_enum, default_value = "RC")]
     pub(crate) connection: Connection,
 
-    /// Bytes of a message [default: 65536 for bandwidth, 2 for latency]
+    /// Bytes of a message [default: 65536 for bandwidth, 2 for latency; atomics are 8]
     #[arg(short, long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=i64::from(MESSAGE_BYTES_MAX)))]
     size: Option<u32>,
 
@@ -196,6 +198,14 @@ pub(crate) struct ClientArguments {
     #[arg(short, long, value_name = "NUMBER", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     pub(crate) rx_depth: u32,
 
+    /// READs and atomics that each queue pair may have outstanding [default: as many as the device can]
+    #[arg(short, long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..))]
+    outs: Option<u8>,
+
+    /// The atomic to measure [default: FETCH_AND_ADD]
+    #[arg(short = 'A', long = "atomic_type", visible_alias = "atomic-type", value_name = "TYPE", value_enum)]
+    atomic_type: Option<AtomicType>,
+
     /// Payload of a packet: 256, 512, 1024, 2048 or 4096 [default: the largest that the path carries]
     #[arg(short, long, value_name = "BYTES", value_parser = mtu)]
     pub(crate) mtu: Option<Mtu>,
@@ -217,6 +227,15 @@ pub(crate) struct ClientArguments {
     pub(crate) verify: bool,
 }
 
+/// The atomics, by the names that perftest users know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum AtomicType {
+    #[value(name = "CMP_AND_SWAP")]
+    CompareAndSwap,
+    #[value(name = "FETCH_AND_ADD")]
+    FetchAndAdd,
+}
+
 fn mtu(text: &str) -> Result<Mtu, String> {
     let bytes: u32 = text.parse().map_err(|_| format!("expected a number, came \"{text}\""))?;
     let fits = Mtu::ALL.into_iter().find(|mtu| mtu.byte_count() == bytes);
@@ -232,11 +251,11 @@ fn gbits(text: &str) -> Result<f64, String> {
 
 impl Test {
     pub(crate) const fn is_latency(self) -> bool {
-        matches!(self, Test::WriteLat | Test::SendLat)
+        matches!(self, Test::WriteLat | Test::SendLat | Test::ReadLat | Test::AtomicLat)
     }
 
-    pub(crate) const fn is_write(self) -> bool {
-        matches!(self, Test::WriteBw | Test::WriteLat)
+    pub(crate) const fn is_atomic(self) -> bool {
+        matches!(self, Test::AtomicBw | Test::AtomicLat)
     }
 
     /// As on the command line.
@@ -246,6 +265,10 @@ impl Test {
             Test::WriteLat => "write_lat",
             Test::SendBw => "send_bw",
             Test::SendLat => "send_lat",
+            Test::ReadBw => "read_bw",
+            Test::ReadLat => "read_lat",
+            Test::AtomicBw => "atomic_bw",
+            Test::AtomicLat => "atomic_lat",
         }
     }
 }
@@ -254,9 +277,22 @@ impl ClientArguments {
     /// Combinations that mean nothing.
     pub(crate) fn check(&self) -> Result<(), Stop> {
         self.end.check()?;
-        if self.connection == Connection::Ud && self.test.is_write() {
-            let text = "UD has no WRITEs; use send_bw or send_lat, or another connection type with -c";
-            return Err(Stop::Usage(text.to_owned()));
+        let usage = |text: &str| Err(Stop::Usage(text.to_owned()));
+        let operation = self.operation();
+        if operation.is_answered() && !self.connection.is_reliable() {
+            return usage("only RC has READs and atomics; leave -c out, or say -c RC");
+        }
+        if self.connection == Connection::Ud && operation == Operation::Write {
+            return usage("UD has no WRITEs; use send_bw or send_lat, or another connection type with -c");
+        }
+        if self.outs.is_some() && !operation.is_answered() {
+            return usage("-o is for READs and atomics, which alone have an answer that can be outstanding");
+        }
+        if self.atomic_type.is_some() && !self.test.is_atomic() {
+            return usage("-A is for atomic_bw and atomic_lat");
+        }
+        if self.test.is_atomic() && (self.all || self.size.is_some_and(|size| size != ATOMIC_BYTES)) {
+            return usage("atomics are of 8 bytes; leave -s and -a out");
         }
         if self.test.is_latency() && self.queue_pairs > 1 {
             return Err(Stop::Usage("latency is measured on one queue pair; leave -q out".to_owned()));
@@ -281,7 +317,35 @@ impl ClientArguments {
     }
 
     const fn default_size(&self) -> u32 {
-        if self.test.is_latency() { 2 } else { 65_536 }
+        match self.test {
+            Test::AtomicBw | Test::AtomicLat => ATOMIC_BYTES,
+            _ if self.test.is_latency() => 2,
+            _ => 65_536,
+        }
+    }
+
+    /// What the messages are.
+    pub(crate) const fn operation(&self) -> Operation {
+        match self.test {
+            Test::WriteBw | Test::WriteLat => Operation::Write,
+            Test::SendBw | Test::SendLat => Operation::Send,
+            Test::ReadBw | Test::ReadLat => Operation::Read,
+            Test::AtomicBw | Test::AtomicLat => match self.atomic_type {
+                Some(AtomicType::CompareAndSwap) => Operation::CompareAndSwap,
+                Some(AtomicType::FetchAndAdd) | None => Operation::FetchAndAdd,
+            },
+        }
+    }
+
+    /// READs and atomics that each queue pair is to have outstanding; the most there can be is as many as the device can.
+    pub(crate) fn outstanding_reads(&self) -> u8 {
+        if self.operation().is_answered() { self.outs.unwrap_or(u8::MAX) } else { 0 }
+    }
+
+    /// What to say when there are fewer outstanding than the user wanted.
+    pub(crate) fn outstanding_note(&self, agreed: u8) -> Option<String> {
+        let wanted = self.outs.filter(|&wanted| wanted > agreed)?;
+        Some(format!("-o {wanted}: the devices can have at most {agreed} outstanding, so that is what they have"))
     }
 
     /// The largest of the sizes, as far as it can be known before the path's MTU is.
@@ -346,6 +410,41 @@ mod tests {
         assert_eq!(client(&["send_bw", "-c", "UD", "-a"]).sizes(Mtu::Bytes256).unwrap().last(), Some(&256));
         assert!(client(&["send_bw", "-c", "UD", "-s", "5000"]).sizes(Mtu::Bytes4096).is_err());
         assert!(client(&["write_bw", "-c", "UD"]).check().is_err());
+    }
+
+    #[test]
+    fn reads_and_atomics_have_perftests_defaults() {
+        let read = client(&["read_bw"]);
+        assert_eq!((read.operation(), read.outstanding_reads()), (Operation::Read, u8::MAX));
+        assert_eq!(read.sizes(Mtu::Bytes1024).unwrap(), [65_536]);
+        assert_eq!(client(&["read_lat"]).sizes(Mtu::Bytes1024).unwrap(), [2]);
+        for test in ["atomic_bw", "atomic_lat"] {
+            let atomic = client(&[test]);
+            assert_eq!((atomic.operation(), atomic.sizes(Mtu::Bytes1024).unwrap()), (Operation::FetchAndAdd, vec![8]));
+            assert!(client(&[test, "-s", "8"]).check().is_ok());
+            assert!(client(&[test, "-s", "16"]).check().is_err());
+            assert!(client(&[test, "-a"]).check().is_err());
+        }
+        assert_eq!(client(&["atomic_bw", "-A", "CMP_AND_SWAP"]).operation(), Operation::CompareAndSwap);
+        assert_eq!(client(&["atomic_bw", "--atomic_type", "FETCH_AND_ADD"]).operation(), Operation::FetchAndAdd);
+        let few = client(&["read_bw", "-o", "3"]);
+        assert_eq!((few.outstanding_reads(), few.outstanding_note(3)), (3, None));
+        assert!(few.outstanding_note(2).is_some_and(|note| note.contains("at most 2")));
+        assert_eq!(client(&["write_bw"]).outstanding_reads(), 0);
+    }
+
+    #[test]
+    fn what_belongs_to_other_tests_is_refused() {
+        let refused = |options: &[&str], word: &str| {
+            let stop = client(options).check().unwrap_err();
+            assert!(matches!(&stop, Stop::Usage(text) if text.contains(word)), "{options:?}: {stop}");
+        };
+        for test in ["read_bw", "read_lat", "atomic_bw", "atomic_lat"] {
+            refused(&[test, "-c", "UC"], "only RC");
+            refused(&[test, "-c", "UD"], "only RC");
+        }
+        refused(&["write_bw", "-o", "4"], "-o");
+        refused(&["read_bw", "-A", "CMP_AND_SWAP"], "-A");
     }
 
     #[test]

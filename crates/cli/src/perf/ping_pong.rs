@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use longhaul_verbs::{ReceiveRequest, SendFlags, SendOperation, SendRequest, WorkCompletion};
 
 use super::connection::Group;
+use super::operation::Operation;
 use super::patience::Patience;
 use super::pattern::Pattern;
 use super::stop::Stop;
-use super::stream::{Bound, Operation, Run};
+use super::stream::{Bound, Run};
 
 /// A reliable message that has not come back after this long: is the other end still there?
 const SILENCE: Duration = Duration::from_millis(20);
@@ -170,6 +171,9 @@ impl PingPong {
             Operation::Write => {
                 region.copy_in(from + byte_count - 1, &[last_byte(number)]);
                 SendOperation::Write(self.group.remote(0))
+            }
+            Operation::Read | Operation::CompareAndSwap | Operation::FetchAndAdd => {
+                unreachable!("nobody answers these: the peer's device does")
             }
         };
         let flags = if self.in_queue + 1 >= SIGNAL_EVERY { SendFlags::SIGNALED } else { SendFlags::empty() };

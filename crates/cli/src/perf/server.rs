@@ -10,6 +10,7 @@ use std::time::Duration;
 use longhaul_verbs::Mtu;
 use serde_json::json;
 
+use super::answers;
 use super::connection::Connection;
 use super::control::{Control, Plan, Reply, Request, VERSION, different_versions};
 use super::options::{MESSAGE_BYTES_MAX, PORT, ServerArguments};
@@ -162,6 +163,9 @@ fn serve_plan(arguments: &ServerArguments, control: &mut Control, local: IpAddr,
             Err(_) if control.is_gone() => break,
             Err(stop) => return Err(stop),
         };
+        if run.operation != plan.operation {
+            return Err(Stop::Failed(format!("expected {:?}, came {:?}", plan.operation, run.operation)));
+        }
         if run.message_bytes == 0 || run.message_bytes > plan.message_bytes_max {
             let most = plan.message_bytes_max;
             return Err(Stop::Failed(format!("expected messages of 1 to {most} bytes, came {}", run.message_bytes)));
@@ -190,6 +194,7 @@ fn serve_plan(arguments: &ServerArguments, control: &mut Control, local: IpAddr,
 
 fn summary(plan: &Plan, received: &Received) -> String {
     match (plan.test.is_latency(), plan.verify_seed) {
+        _ if plan.operation.is_answered() => format!("{} requests answered", received.messages),
         (true, _) => "messages answered until the client said to stop".to_owned(),
         (false, None) => format!("{} messages received", received.messages),
         (false, Some(_)) => {
@@ -202,6 +207,7 @@ fn summary(plan: &Plan, received: &Received) -> String {
 fn serve_run(control: &mut Control, session: &mut Session, plan: &Plan, run: &Run) -> Result<Received, Stop> {
     let message_bytes_max = plan.message_bytes_max as usize;
     match &mut session.half {
+        Half::Receiver(receiver) if run.operation.is_answered() => answers::prepare_memory(receiver.group(), run),
         Half::Receiver(receiver) => receiver.start(run, message_bytes_max)?,
         Half::PingPong(ping_pong) => ping_pong.prepare(run),
         Half::Sender(_) => unreachable!("a server never sends first"),
@@ -221,7 +227,10 @@ fn serve_run(control: &mut Control, session: &mut Session, plan: &Plan, run: &Ru
             if let Half::Receiver(receiver) = &mut session.half
                 && is_checked_at_end(plan, run)
             {
-                receiver.verify_memory(run, first, count, &mut received);
+                match run.operation.is_answered() {
+                    true => answers::check_memory(receiver.group(), run, count, &mut received),
+                    false => receiver.verify_memory(run, first, count, &mut received),
+                }
                 received.messages = count; // RC has told the client so.
             }
             Ok(received)
@@ -254,6 +263,9 @@ fn check_plan(plan: &Plan) -> Result<(), Stop> {
         Connection::Ud => Mtu::Bytes4096.byte_count(),
         Connection::Rc | Connection::Uc => MESSAGE_BYTES_MAX,
     };
+    if plan.operation.is_answered() && !plan.connection.is_reliable() {
+        return Err(Stop::Failed("only RC has READs and atomics".to_owned()));
+    }
     let counts = [plan.queue_pairs, plan.send_depth, plan.receive_depth];
     if counts.contains(&0) || !(1..=message_bytes_max).contains(&plan.message_bytes_max) {
         return Err(Stop::Failed(format!("expected a plan within bounds, came {plan:?}")));

@@ -8,11 +8,12 @@ use longhaul_verbs::Mtu;
 use super::connection::{Connection, Contact, GRH_BYTES, Group, GroupOptions};
 use super::control::{Plan, Rate, Test};
 use super::nic::{self, Nic};
+use super::operation::Operation;
 use super::options::EndOptions;
 use super::path;
 use super::ping_pong::PingPong;
 use super::stop::Stop;
-use super::stream::{Operation, Receiver, Run, Sender};
+use super::stream::{Receiver, Run, Sender};
 
 /// Each end has this much memory, and more for messages that are larger.
 const BUFFER_BYTES: usize = 64 << 20;
@@ -73,7 +74,7 @@ impl Session {
             Rate::Careful => each(CAREFUL_BITS_PER_SECOND),
             Rate::BitsPerSecond(_) | Rate::Unlimited => None,
         };
-        let nic = Nic::open(&addresses, udp, buffer_bytes, false)?;
+        let nic = Nic::open(&addresses, udp, buffer_bytes, plan.operation.remote_access(), false)?;
         let mtu = path::route_mtu(address, peer)?.min(nic.mtu()?).min(mtu_max);
         let [send_depth, receive_depth] = depths(side, plan);
         let group = nic.create_group(GroupOptions {
@@ -81,6 +82,8 @@ impl Session {
             queue_pairs: plan.queue_pairs,
             send_depth,
             receive_depth,
+            outstanding_reads: plan.outstanding_reads,
+            remote_access: plan.operation.remote_access(),
             sleeps: plan.sleeps,
             timeout: plan.timeout,
             rate_bits_per_second: match plan.rate {
@@ -91,7 +94,8 @@ impl Session {
             seed: u64::from_le_bytes(nic::random()?),
         })?;
         let half = match side {
-            _ if plan.test.is_latency() => Half::PingPong(PingPong::new(group)),
+            // The peer's device answers READs and atomics; it takes no second half to time them.
+            _ if plan.test.is_latency() && !plan.operation.is_answered() => Half::PingPong(PingPong::new(group)),
             Side::Client => Half::Sender(Sender::new(group)),
             Side::Server => Half::Receiver(Receiver::new(group)),
         };
@@ -142,7 +146,9 @@ pub(crate) fn buffer_bytes(plan: &Plan) -> Result<usize, Stop> {
         Test::WriteLat | Test::SendLat => 2,
         // Contents that are to be checked must not be overwritten by those of another queue pair.
         Test::SendBw if plan.verify_seed.is_some() => plan.queue_pairs as usize,
-        Test::WriteBw | Test::SendBw => 1,
+        // Each queue pair has a place of its own for compare-and-swap.
+        Test::AtomicBw => plan.queue_pairs as usize,
+        Test::WriteBw | Test::SendBw | Test::ReadBw | Test::ReadLat | Test::AtomicLat => 1,
     };
     let needed = slot_bytes.saturating_mul(slots_min);
     if needed > BUFFER_BYTES_MAX {
@@ -162,6 +168,8 @@ fn depths(side: Side, plan: &Plan) -> [u32; 2] {
     let credit_depth = if is_reliable { 1 } else { CREDIT_DEPTH };
     match (plan.test, side) {
         (Test::WriteLat | Test::SendLat, _) => PING_PONG_DEPTHS,
+        // Nobody is told of READs and atomics.
+        _ if plan.operation.is_answered() && side == Side::Server => [1, 1],
         (_, Side::Client) => [plan.send_depth, credit_depth],
         // Nobody is told of RC's WRITEs.
         (Test::WriteBw, Side::Server) if plan.connection == Connection::Rc => [1, 1],
@@ -169,14 +177,9 @@ fn depths(side: Side, plan: &Plan) -> [u32; 2] {
     }
 }
 
-/// The messages of a test.
-pub(crate) const fn operation(test: Test) -> Operation {
-    if test.is_write() { Operation::Write } else { Operation::Send }
-}
-
-/// Whether the server finds a WRITE's contents in memory only at the end.
+/// Whether the server is not told of messages and finds what they have done in memory, at the end.
 pub(crate) fn is_checked_at_end(plan: &Plan, run: &Run) -> bool {
-    plan.connection.is_reliable() && run.operation == Operation::Write
+    plan.connection.is_reliable() && run.operation != Operation::Send
 }
 
 #[cfg(test)]
@@ -186,11 +189,13 @@ mod tests {
     fn plan(test: Test, message_bytes_max: u32, queue_pairs: u32, verify_seed: Option<u64>) -> Plan {
         Plan {
             test,
+            operation: Operation::Write,
             connection: Connection::Rc,
             queue_pairs,
             message_bytes_max,
             send_depth: 1,
             receive_depth: 1,
+            outstanding_reads: 0,
             sleeps: false,
             timeout: 14,
             rate: Rate::Careful,

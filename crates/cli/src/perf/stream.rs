@@ -11,10 +11,13 @@ use std::time::{Duration, Instant};
 use longhaul_verbs::{CompletionOperation, ReceiveRequest, SendFlags, SendOperation, SendRequest, WorkCompletion};
 use serde::{Deserialize, Serialize};
 
+use super::answers::{self, Answers};
 use super::arrivals::Arrivals;
 use super::connection::{Group, Slots};
+use super::operation::Operation;
 use super::patience::Patience;
 use super::pattern::Pattern;
+use super::peak::Peak;
 use super::processor;
 use super::stop::Stop;
 
@@ -30,15 +33,6 @@ const POLL_BATCH: usize = 64;
 const POST_BATCH: usize = 16;
 /// Set in the id of receives.
 const RECEIVE: u64 = 1 << 63;
-
-/// What the messages are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Operation {
-    /// Into the peer's memory.
-    Write,
-    /// Into the peer's receives.
-    Send,
-}
 
 /// When a sender is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +62,10 @@ pub(crate) struct Sent {
     pub(crate) processor: Duration,
     /// The most messages a second over any stretch of a few windows; 0 when there were fewer.
     pub(crate) peak_messages_per_second: f64,
+    /// READs and atomics: answers that were checked.
+    pub(crate) verified_messages: u64,
+    /// The first that was wrong.
+    pub(crate) mismatch: Option<String>,
 }
 
 /// What a receiver saw.
@@ -98,6 +96,10 @@ pub(crate) struct Sender {
     /// How long to wait for credit.
     patience: Patience,
     scratch: Vec<u8>,
+    /// Compare-and-swap: requests of this run on each queue pair.
+    swaps: Vec<u64>,
+    /// READs and atomics whose answers are to be checked.
+    answers: Option<Box<Answers>>,
 }
 
 impl Sender {
@@ -110,6 +112,8 @@ impl Sender {
             credited: 0,
             patience: Patience::default(),
             scratch: Vec::new(),
+            swaps: vec![0; count],
+            answers: None,
             group,
         }
     }
@@ -142,10 +146,35 @@ impl Sender {
         posted.map_err(|error| Stop::failed("cannot post a receive", error))
     }
 
+    /// To be called before the first message of a run.
+    pub(super) fn begin(&mut self, run: &Run) -> Slots {
+        let slots = Slots::new(&self.group, run.message_bytes as usize);
+        self.swaps.fill(0);
+        self.answers = Answers::new(run, &slots, self.group.queue_pairs.len()).map(Box::new);
+        slots
+    }
+
+    /// To be called after the last one: answers that were checked, and the first that was wrong.
+    pub(super) fn end(&mut self) -> (u64, Option<String>) {
+        self.answers.take().map_or((0, None), |answers| (answers.checked, answers.mismatch))
+    }
+
+    /// A message is done.
+    pub(super) fn complete(&mut self, completion: &WorkCompletion) {
+        let (index, slot) = ((completion.id >> 32) as usize, completion.id & 0xffff_ffff);
+        self.in_queue[index] -= 1;
+        if self.in_queue[index] + 1 == self.group.options.send_depth {
+            self.ready.push_back(index);
+        }
+        if let Some(answers) = &mut self.answers {
+            answers.check(index, slot);
+        }
+    }
+
     /// Sends until the bound is reached and everything is done. `is_peer_gone` is asked now and then.
     pub(crate) fn run(&mut self, run: &Run, is_peer_gone: &dyn Fn() -> bool) -> Result<Sent, Stop> {
         let reliable = self.group.options.connection.is_reliable();
-        let slots = Slots::new(&self.group, run.message_bytes as usize);
+        let slots = self.begin(run);
         let window = self.window(run, &slots);
         let first = self.next;
         let used = processor::time_used();
@@ -182,11 +211,7 @@ impl Sender {
             for completion in taken {
                 if completion.id & RECEIVE == 0 {
                     completed += 1;
-                    let index = completion.id as usize;
-                    self.in_queue[index] -= 1;
-                    if self.in_queue[index] + 1 == self.group.options.send_depth {
-                        self.ready.push_back(index);
-                    }
+                    self.complete(completion);
                 } else {
                     // The immediate is the lower half of the number of the first message that has not arrived.
                     let credit = completion.immediate().unwrap_or(0);
@@ -223,11 +248,14 @@ impl Sender {
             }
             self.credited = credited;
         }
+        let (verified_messages, mismatch) = self.end();
         Ok(Sent {
             messages: self.next - first,
             elapsed: progress.duration_since(begin),
             processor: processor::time_used() - used,
             peak_messages_per_second: peak.best,
+            verified_messages,
+            mismatch,
         })
     }
 
@@ -246,7 +274,7 @@ impl Sender {
     }
 
     /// Posts up to so many messages, to the queue pairs that have room, in turns.
-    fn post(&mut self, run: &Run, slots: &Slots, count: u64) -> Result<(), Stop> {
+    pub(super) fn post(&mut self, run: &Run, slots: &Slots, count: u64) -> Result<(), Stop> {
         let mut left = count.min(POST_BATCH as u64) as usize;
         while left > 0 {
             let Some(index) = self.ready.pop_front() else {
@@ -266,7 +294,10 @@ impl Sender {
     }
 
     fn post_batch(&mut self, run: &Run, slots: &Slots, index: usize, count: usize) -> Result<(), Stop> {
-        if let Some(seed) = run.verify_seed {
+        let slot_of = |number: u64| number % slots.count() as u64;
+        if let Some(answers) = &mut self.answers {
+            (self.next..self.next + count as u64).for_each(|number| answers.expect(slot_of(number)));
+        } else if let Some(seed) = run.verify_seed {
             for number in self.next..self.next + count as u64 {
                 self.scratch.resize(run.message_bytes as usize, 0);
                 Pattern::new(seed).fill(number, &mut self.scratch);
@@ -277,6 +308,7 @@ impl Sender {
         let entries: [_; POST_BATCH] =
             std::array::from_fn(|at| [slots.entry(first + at as u64, run.message_bytes as usize)]);
         let reliable = self.group.options.connection.is_reliable();
+        let atomic = self.group.remote(answers::atomic_offset(run.operation, slots, index));
         let request = |at: usize| {
             let number = first + at as u64;
             let remote = self.group.remote(slots.offset(number));
@@ -287,47 +319,22 @@ impl Sender {
                 // Several queue pairs keep no order among them, so whoever checks contents has to be told which they are.
                 (Operation::Send, true) if run.verify_seed.is_none() => SendOperation::Send,
                 (Operation::Send, _) => SendOperation::SendWithImmediate(number as u32),
+                (Operation::Read, _) => SendOperation::Read(remote),
+                (Operation::FetchAndAdd, _) => SendOperation::FetchAndAdd { remote: atomic, add: 1 },
+                (Operation::CompareAndSwap, _) => {
+                    let compare = self.swaps[index] + at as u64;
+                    SendOperation::CompareAndSwap { remote: atomic, compare, swap: compare + 1 }
+                }
             };
-            self.group.addressed(index, SendRequest::new(index as u64, operation, &entries[at]))
+            let id = (index as u64) << 32 | slot_of(number);
+            self.group.addressed(index, SendRequest::new(id, operation, &entries[at]))
         };
         let requests: [_; POST_BATCH] = std::array::from_fn(request);
         let posted = self.group.queue_pairs[index].post_send(&requests[..count]);
         posted.map_err(|error| Stop::failed("cannot post a message", error))?;
         self.next += count as u64;
+        self.swaps[index] += count as u64;
         Ok(())
-    }
-}
-
-/// The best rate over a stretch of messages, from the moment when the first of them was posted to the moment when the last
-/// one was done, as perftest has it: that many completions are found at once does not make them fast.
-struct Peak {
-    /// When the message with this number, and those behind it, were posted.
-    posts: VecDeque<(Instant, u64)>,
-    /// Several windows: a message waits for a window of others before it is sent.
-    stretch: u64,
-    best: f64,
-}
-
-impl Peak {
-    fn new(window: u64) -> Self {
-        Peak { posts: VecDeque::new(), stretch: (window * 4).max(16), best: 0.0 }
-    }
-
-    fn posted(&mut self, now: Instant, number: u64) {
-        self.posts.push_back((now, number));
-    }
-
-    /// All messages before this one are done.
-    fn done(&mut self, now: Instant, number: u64) {
-        while self.posts.get(1).is_some_and(|post| number.saturating_sub(post.1) >= self.stretch) {
-            self.posts.pop_front();
-        }
-        if let Some((since, first)) = self.posts.front()
-            && number.saturating_sub(*first) >= self.stretch
-        {
-            let seconds = now.duration_since(*since).as_secs_f64();
-            self.best = self.best.max((number - first) as f64 / seconds.max(1e-9));
-        }
     }
 }
 
@@ -469,7 +476,7 @@ impl Receiver {
                 if let Some(seed) = run.verify_seed {
                     let offset = match run.operation {
                         Operation::Send => receive_slots.offset(slot) + self.group.header_bytes(),
-                        Operation::Write => write_slots.offset(number),
+                        _ => write_slots.offset(number),
                     };
                     self.verify(seed, number, offset, byte_count, &mut received);
                 }
@@ -534,28 +541,5 @@ impl Receiver {
         self.credits_in_queue += 1;
         self.credit_given = self.expected;
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn completions_that_are_found_at_once_do_not_make_a_peak() {
-        let begin = Instant::now();
-        let at = |milliseconds| begin + Duration::from_millis(milliseconds);
-        let mut peak = Peak::new(4);
-        // Four messages a millisecond, then nothing is seen for a while, then all at once.
-        for number in 0..100 {
-            peak.posted(at(number / 4), number);
-            peak.done(at(number / 4 + 1), number);
-        }
-        let steady = peak.best;
-        assert!((3000.0..=4000.0).contains(&steady), "{steady} messages a second");
-        peak.posted(at(25), 100);
-        peak.done(at(80), 100);
-        peak.done(at(80), 130);
-        assert_eq!(peak.best, steady);
     }
 }

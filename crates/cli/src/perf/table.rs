@@ -5,7 +5,8 @@ use longhaul_verbs::{Gid, Mtu};
 use serde_json::{Value, json};
 
 use super::connection::Contact;
-use super::control::{Plan, Rate, Test};
+use super::control::{Plan, Rate};
+use super::operation::Operation;
 use super::options::ClientArguments;
 use super::statistics::Sorted;
 
@@ -16,6 +17,7 @@ pub(crate) struct Heading<'a> {
     pub(crate) arguments: &'a ClientArguments,
     pub(crate) plan: &'a Plan,
     pub(crate) mtu: Mtu,
+    pub(crate) outstanding_reads: u8,
     pub(crate) ours: &'a Contact,
     pub(crate) theirs: &'a Contact,
 }
@@ -31,7 +33,7 @@ pub(crate) struct BandwidthLine {
     pub(crate) verified: u64,
 }
 
-/// One size of a latency test: one-way times.
+/// One size of a latency test: one-way times; of READs and atomics, there and back.
 pub(crate) struct LatencyLine {
     pub(crate) bytes: u32,
     pub(crate) microseconds: Sorted,
@@ -40,13 +42,15 @@ pub(crate) struct LatencyLine {
 
 /// Above the results.
 pub(crate) fn heading(heading: &Heading<'_>) -> String {
-    let Heading { arguments, plan, mtu, ours, theirs } = heading;
-    let title = match plan.test {
-        Test::WriteBw => "RDMA_Write BW Test",
-        Test::WriteLat => "RDMA_Write Latency Test",
-        Test::SendBw => "Send BW Test",
-        Test::SendLat => "Send Latency Test",
+    let Heading { arguments, plan, mtu, outstanding_reads, ours, theirs } = heading;
+    let operation = match plan.operation {
+        Operation::Write => "RDMA_Write",
+        Operation::Send => "Send",
+        Operation::Read => "RDMA_Read",
+        Operation::CompareAndSwap => "Atomic CMP_AND_SWAP",
+        Operation::FetchAndAdd => "Atomic FETCH_AND_ADD",
     };
+    let title = format!("{operation} {} Test", if plan.test.is_latency() { "Latency" } else { "BW" });
     let rate = match plan.rate {
         Rate::BitsPerSecond(rate) => format!("{} Gbit/s", rate as f64 / 1e9),
         Rate::Unlimited => "none".to_owned(),
@@ -64,6 +68,9 @@ pub(crate) fn heading(heading: &Heading<'_>) -> String {
     );
     pair(("Mtu", format!("{}[B]", mtu.byte_count())), ("GID index", arguments.end.gid_index.to_string()));
     pair(("Rate limit", rate), ("Verify contents", if arguments.verify { "ON" } else { "OFF" }.to_owned()));
+    if plan.operation.is_answered() {
+        text += &format!(" {:<16}: {outstanding_reads}\n", "Outstand reads");
+    }
     text += RULE;
     for (whose, contact) in [("local", ours), ("remote", theirs)] {
         // As many as fit a screen; perftest prints them all.
@@ -79,13 +86,13 @@ pub(crate) fn heading(heading: &Heading<'_>) -> String {
         text += &format!(" GID: {gid:?} UDP port {}\n", contact.udp_port);
     }
     text += RULE;
-    text += &match plan.test {
-        Test::WriteBw | Test::SendBw => {
+    text += &match plan.test.is_latency() {
+        false => {
             let unit = if arguments.report_gbits { "Gb/sec" } else { "MiB/sec" };
             let (peak, average) = (format!("BW peak[{unit}]"), format!("BW average[{unit}]"));
             format!(" {:<10} {:<14} {peak:<18} {average:<20} MsgRate[Mpps]\n", "#bytes", "#iterations")
         }
-        Test::WriteLat | Test::SendLat => {
+        true => {
             let columns = ["t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]", "t_stdev[usec]"];
             let columns: String = columns.iter().map(|name| format!(" {name:<15}")).collect();
             format!(
@@ -186,9 +193,11 @@ pub(crate) fn to_json(heading: &Heading<'_>, results: Vec<Value>) -> Value {
     json!({
         "schema": 1,
         "test": plan.test.name(),
+        "operation": plan.operation.name(),
         "device": "softnic",
         "connection": plan.connection.transport().abbreviation(),
         "queue_pairs": plan.queue_pairs,
+        "outstanding_reads": plan.operation.is_answered().then_some(heading.outstanding_reads),
         "mtu_bytes": mtu.byte_count(),
         "rate_limit_bits_per_second": match plan.rate {
             Rate::BitsPerSecond(rate) => Some(rate),

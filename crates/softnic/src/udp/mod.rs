@@ -12,6 +12,7 @@
 mod batch;
 mod capture;
 mod impaired;
+mod link;
 mod open;
 pub mod path;
 mod port;
@@ -19,6 +20,7 @@ mod receive;
 mod socket;
 
 pub use impaired::Impair;
+pub(crate) use link::LinkWatch;
 pub use open::{OpenError, Warning};
 pub(crate) use port::{Occasion, UdpPort};
 

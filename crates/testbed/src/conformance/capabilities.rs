@@ -3,7 +3,8 @@
 
 use longhaul_verbs::{
     Access, Capabilities, CompletionOperation, CompletionStatus, CreateError, NotSupported, PostError, PostErrorKind,
-    QueuePairAttributes, QueuePairState, SendOperation, SharedReceiveQueueAttributes, Transport, WindowType,
+    QueuePairAttributes, QueuePairState, RegisterError, SendOperation, SharedReceiveQueueAttributes, Transport,
+    WindowType,
 };
 
 use super::Test;
@@ -22,6 +23,7 @@ pub(super) fn tests() -> Vec<Test> {
         Test::new("capability/shared-receive-queue", NOTHING, shared_receive_queue),
         Test::new("capability/memory-windows", NOTHING, memory_windows),
         Test::new("capability/null-region", NOTHING, null_region),
+        Test::new("capability/slotted-region", NOTHING, slotted_region),
         Test::new("capability/completion-channel", NOTHING, completion_channel),
         Test::new("capability/resize-completion-queue", NOTHING, resize),
         Test::new("capability/completion-moderation", NOTHING, moderation),
@@ -198,16 +200,32 @@ fn memory_windows(context: &mut Context<'_>) -> Outcome {
     fits(capabilities.intersects(type_2), "a type 2 window", type_2, made)
 }
 
+/// Fails unless a registration fits what the device claims.
+fn fits_registration<T>(claimed: bool, what: &str, missing: Capabilities, made: Result<T, RegisterError>) -> Outcome {
+    match (claimed, made) {
+        (true, Ok(_)) => Ok(()),
+        (true, Err(error)) => Err(Failure::from(error).context(format_args!("{what} is claimed"))),
+        (false, Err(RegisterError::NotSupported(NotSupported { capability }))) => {
+            ensure(capability.intersects(missing), || {
+                format!("{what}: expected the missing capability to be {missing:?}, came {capability:?}")
+            })
+        }
+        (false, Ok(_)) => Err(Failure::new(format!("{what}: expected NotSupported, came success"))),
+        (false, Err(error)) => Err(Failure::new(format!("{what}: expected NotSupported, came {error}"))),
+    }
+}
+
 fn null_region(context: &mut Context<'_>) -> Outcome {
     let claimed = context.device_attributes(0)?.capabilities.contains(Capabilities::NULL_REGION);
     let domain = context.device(0).allocate_protection_domain()?;
-    match (claimed, domain.raw().allocate_null_region()) {
-        (true, Ok(_)) => Ok(()),
-        (false, Err(longhaul_verbs::RegisterError::NotSupported(_))) => Ok(()),
-        (true, Err(error)) => Err(error.into()),
-        (false, Ok(_)) => Err(Failure::new("null region: expected NotSupported, came success")),
-        (false, Err(error)) => Err(Failure::new(format!("null region: expected NotSupported, came {error}"))),
-    }
+    fits_registration(claimed, "null region", Capabilities::NULL_REGION, domain.allocate_null_region())
+}
+
+fn slotted_region(context: &mut Context<'_>) -> Outcome {
+    let claimed = context.device_attributes(0)?.capabilities.contains(Capabilities::SLOTTED_REGION);
+    let domain = context.device(0).allocate_protection_domain()?;
+    let made = domain.allocate_slotted_region(4, 4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    fits_registration(claimed, "slotted region", Capabilities::SLOTTED_REGION, made)
 }
 
 fn completion_channel(context: &mut Context<'_>) -> Outcome {

@@ -74,6 +74,11 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// Takes down or brings up the link of an end's port; whether the environment can.
+    pub(super) fn set_link(&mut self, end: usize, up: bool) -> bool {
+        self.environment.set_link(end, up)
+    }
+
     /// Lets a departure from the specification that is common in the field pass, if the environment is lenient; it is
     /// reported all the same.
     pub(super) fn tolerate(&mut self, result: Outcome) -> Outcome {

@@ -13,15 +13,15 @@ use super::pair::{End, Form, Pair};
 use super::transfer::{CONNECTED, move_message, send_with_flags, test};
 
 /// A way of naming memory that must not be used, made for one end.
-type Fault = (&'static str, fn(&mut Context<'_>, &End, usize) -> Outcome<Held>);
+pub(super) type Fault = (&'static str, fn(&mut Context<'_>, &End, usize) -> Outcome<Held>);
 
 /// A bad entry, and what must live as long as it.
-struct Held {
-    entry: ScatterGatherEntry,
-    memory: Option<Memory>,
+pub(super) struct Held {
+    pub(super) entry: ScatterGatherEntry,
+    pub(super) memory: Option<Memory>,
 }
 
-const FAULTS: [Fault; 7] = [
+pub(super) const FAULTS: [Fault; 7] = [
     ("unknown-key", |_, end, _| {
         let memory = Memory::target(&end.domain, 300)?;
         let entry = ScatterGatherEntry { local_key: memory.local_key() ^ 0x5a5a_5a00, ..memory.entry(0..200) };

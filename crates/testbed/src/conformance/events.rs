@@ -13,7 +13,7 @@ use super::memory::Memory;
 use super::pair::{Form, Pair, Setup, create};
 use super::transfer::{empty_receives, send_with_flags, test};
 
-const TOKEN: u64 = 0x0123_4567_89ab_cdef;
+pub(super) const TOKEN: u64 = 0x0123_4567_89ab_cdef;
 
 pub(super) fn tests() -> Vec<Test> {
     let mut tests = Vec::new();

@@ -64,6 +64,16 @@ impl Memory {
         self.region.remote_key()
     }
 
+    /// The region, guards included.
+    pub(super) fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+
+    /// The first offset from here on whose address an atomic can use.
+    pub(super) fn aligned(&self, offset: usize) -> usize {
+        offset + (self.remote(offset).address.wrapping_neg() % 8) as usize
+    }
+
     /// Address of the region's very first byte, its guard's.
     pub(super) fn region_start(&self) -> u64 {
         self.region.address()

@@ -11,29 +11,51 @@
 //!
 //! References are to the InfiniBand Architecture Specification, volume 1, release 1.3 and later ("IBTA").
 
+mod async_errors;
+mod atomics;
+mod attempts;
 mod capabilities;
 mod context;
 mod datagram;
 mod descriptors;
+mod destroy;
+mod drain;
+mod error_completions;
 mod errors_local;
+mod errors_read;
 mod errors_remote;
 mod errors_unreliable;
 mod events;
 mod failure;
+mod fence;
 mod flush;
+mod invalidate;
 mod keys;
 mod memory;
+mod moderation;
 mod multicast;
+mod null_region;
 mod pair;
+mod port_events;
 mod queries;
 mod queues;
+mod read;
+mod read_atomic_limits;
+mod read_states;
 mod real_time;
 mod scatter_gather;
+mod shared_receive;
+mod shared_receive_limits;
+mod slotted;
+mod slotted_binding;
 mod state_table;
 mod states;
 mod transfer;
 mod transfer_forms;
 mod virtual_time;
+mod windows;
+mod windows_binding;
+mod windows_ending;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -70,6 +92,10 @@ pub trait Environment {
     fn patience(&self) -> u32;
     /// After how many calls of `progress` it is believed that nothing happens any more. In time at least 10 ms.
     fn quiet(&self) -> u32;
+    /// Takes down or brings up the link of an end's port, where the environment can; whether it can. Tests leave it up.
+    fn set_link(&mut self, _end: usize, _up: bool) -> bool {
+        false
+    }
     /// Whether departures from the specification that are common in the field are failures rather than remarks.
     fn is_strict(&self) -> bool {
         true
@@ -120,18 +146,39 @@ pub const GROUPS: &[Group] = &[
     Group { name: "transfer", tests: transfer::tests },
     Group { name: "transfer_forms", tests: transfer_forms::tests },
     Group { name: "scatter_gather", tests: scatter_gather::tests },
+    Group { name: "read", tests: read::tests },
+    Group { name: "atomics", tests: atomics::tests },
+    Group { name: "fence", tests: fence::tests },
+    Group { name: "read_atomic_limits", tests: read_atomic_limits::tests },
     Group { name: "datagram", tests: datagram::tests },
     Group { name: "multicast", tests: multicast::tests },
     Group { name: "queues", tests: queues::tests },
     Group { name: "state_table", tests: state_table::tests },
     Group { name: "states", tests: states::tests },
     Group { name: "flush", tests: flush::tests },
+    Group { name: "read_states", tests: read_states::tests },
+    Group { name: "error_completions", tests: error_completions::tests },
     Group { name: "errors_local", tests: errors_local::tests },
     Group { name: "errors_remote", tests: errors_remote::tests },
+    Group { name: "errors_read", tests: errors_read::tests },
     Group { name: "errors_unreliable", tests: errors_unreliable::tests },
     Group { name: "keys", tests: keys::tests },
     Group { name: "events", tests: events::tests },
     Group { name: "descriptors", tests: descriptors::tests },
+    Group { name: "moderation", tests: moderation::tests },
+    Group { name: "async_errors", tests: async_errors::tests },
+    Group { name: "port_events", tests: port_events::tests },
+    Group { name: "destroy", tests: destroy::tests },
+    Group { name: "drain", tests: drain::tests },
+    Group { name: "shared_receive", tests: shared_receive::tests },
+    Group { name: "shared_receive_limits", tests: shared_receive_limits::tests },
+    Group { name: "null_region", tests: null_region::tests },
+    Group { name: "slotted", tests: slotted::tests },
+    Group { name: "slotted_binding", tests: slotted_binding::tests },
+    Group { name: "windows", tests: windows::tests },
+    Group { name: "windows_binding", tests: windows_binding::tests },
+    Group { name: "windows_ending", tests: windows_ending::tests },
+    Group { name: "invalidate", tests: invalidate::tests },
 ];
 
 /// All tests, in the order in which they run.

@@ -44,6 +44,10 @@ pub(super) struct Setup {
     pub(super) first_psn: [u32; 2],
     pub(super) completion_entries: u32,
     pub(super) queue_key: u32,
+    /// READs and atomics that each end may have outstanding, as far as the devices can.
+    pub(super) read_atomic: u8,
+    /// How many each end takes from its peer; as many as the peer sends unless told.
+    pub(super) destination_read_atomic: Option<u8>,
 }
 
 impl Setup {
@@ -60,6 +64,8 @@ impl Setup {
             first_psn: [0x12_3456, 0x65_4321],
             completion_entries: 1024,
             queue_key: 0x0123_4567,
+            read_atomic: 1,
+            destination_read_atomic: None,
         }
     }
 
@@ -142,7 +148,7 @@ pub(super) struct Pair {
     gid_indexes: [u8; 2],
     udp_ports: [u16; 2],
     mtu: Mtu,
-    /// READs and atomics that each end may have outstanding: one, where the device can do any.
+    /// READs and atomics that each end may have outstanding.
     read_atomic: [u8; 2],
 }
 
@@ -164,9 +170,9 @@ impl Pair {
     /// Two queue pairs in RESET.
     pub(super) fn unconnected(context: &mut Context<'_>, setup: &Setup) -> Outcome<Self> {
         let ends = [Pair::end(context, setup, 0)?, Pair::end(context, setup, 1)?];
-        let depth = |end| -> Outcome<u8> {
-            let most = context.device_attributes(end)?;
-            Ok(most.max_read_atomic.min(most.max_destination_read_atomic).min(1))
+        let depth = |end: usize| -> Outcome<u8> {
+            let (ours, peers) = (context.device_attributes(end)?, context.device_attributes(1 - end)?);
+            Ok(setup.read_atomic.min(ours.max_read_atomic).min(peers.max_destination_read_atomic))
         };
         let mut pair = Pair {
             ends,
@@ -216,6 +222,11 @@ impl Pair {
         self.mtu
     }
 
+    /// READs and atomics that an end may have outstanding.
+    pub(super) fn read_atomic(&self, end: usize) -> u8 {
+        self.read_atomic[end]
+    }
+
     /// The way from one end to the other.
     pub(super) fn path(&self, from: usize) -> PathAttributes {
         PathAttributes {
@@ -241,8 +252,9 @@ impl Pair {
                     self.ends[1 - end].number(),
                     setup.first_psn[1 - end],
                 );
+                let taken = setup.destination_read_atomic.unwrap_or(self.read_atomic[1 - end]);
                 match reliable {
-                    true => attributes.reliable_receive(self.read_atomic[end], NOT_READY_TIMER),
+                    true => attributes.reliable_receive(taken, NOT_READY_TIMER),
                     false => attributes,
                 }
             }

@@ -6,10 +6,11 @@
 
 use std::net::IpAddr;
 
+use longhaul_impair::{Loss, Profile};
 use longhaul_softnic::udp::{OpenError, UdpConfig, UdpDevice};
 use longhaul_softnic::{Config, Counters};
 use longhaul_time::Duration;
-use longhaul_verbs::{Device, Mtu};
+use longhaul_verbs::{Device, LinkState, Mtu};
 
 use super::Environment;
 
@@ -31,6 +32,9 @@ pub struct RealTime {
     is_one_device: bool,
     /// Packets that did not arrive when there was time enough for it, and have not arrived since.
     lost_packets: u64,
+    /// Whether the devices were opened with a network in process, which can be taken away.
+    has_link: bool,
+    is_link_up: bool,
 }
 
 impl RealTime {
@@ -42,20 +46,22 @@ impl RealTime {
             random_seed[0] = end as u8;
             UdpDevice::open(Config::new(format!("softnic{end}"), vec![addresses[end]], random_seed), udp.clone())
         };
-        Ok(RealTime::between([open(0)?, open(1)?], false))
+        Ok(RealTime::between([open(0)?, open(1)?], false, udp))
     }
 
     /// The same with both ends on one device, which then talks to itself through the kernel.
     pub fn open_one(address: IpAddr, udp: &UdpConfig) -> Result<Self, OpenError> {
         let device = UdpDevice::open(Config::new("softnic", vec![address], [0x5e; 32]), udp.clone())?;
-        Ok(RealTime::between([device.clone(), device], true))
+        Ok(RealTime::between([device.clone(), device], true, udp))
     }
 
-    fn between(udp: [UdpDevice; 2], is_one_device: bool) -> Self {
+    fn between(udp: [UdpDevice; 2], is_one_device: bool, config: &UdpConfig) -> Self {
+        let has_link = config.impair.is_some();
         let devices = udp.each_ref().map(UdpDevice::verbs);
         let port_mtu = |device: &Device| device.port_attributes(1).map_or(Mtu::Bytes256, |port| port.active_mtu);
         let mtu = Mtu::default().min(port_mtu(&devices[0])).min(port_mtu(&devices[1]));
-        RealTime { udp, devices, mtu, begin: std::time::Instant::now(), is_one_device, lost_packets: 0 }
+        let begin = std::time::Instant::now();
+        RealTime { udp, devices, mtu, begin, is_one_device, lost_packets: 0, has_link, is_link_up: true }
     }
 
     /// The same with another MTU; the ports must allow it.
@@ -110,6 +116,10 @@ impl Environment for RealTime {
     fn progress(&mut self) {
         // Nobody polls meanwhile, so this is the background threads' time. On a busy host they may not have got any yet.
         std::thread::sleep(STEP);
+        if !self.is_link_up {
+            // Nothing arrives, and what is sent is lost for ever.
+            return;
+        }
         let begin = std::time::Instant::now();
         while self.are_packets_under_way() {
             if begin.elapsed() > LONGEST_FLIGHT {
@@ -131,6 +141,25 @@ impl Environment for RealTime {
 
     fn quiet(&self) -> u32 {
         QUIET
+    }
+
+    /// With devices that were opened with a network in process ([`UdpConfig::impair`]): that loses everything, and the ports of both
+    /// ends are told, as at the two ends of one cable.
+    fn set_link(&mut self, _end: usize, up: bool) -> bool {
+        if !self.has_link {
+            return false;
+        }
+        let loss = if up { Loss::None } else { Loss::Independent { probability: 1.0 } };
+        let state = if up { LinkState::Active } else { LinkState::Down };
+        for device in if self.is_one_device { &self.udp[..1] } else { &self.udp[..] } {
+            device.set_impairment(&Profile::default().with_loss(loss.clone())).expect("a valid profile");
+            device.device().nic().set_link_state(state);
+        }
+        if up && !self.is_link_up {
+            self.lost_packets = self.in_flight_packets();
+        }
+        self.is_link_up = up;
+        true
     }
 }
 

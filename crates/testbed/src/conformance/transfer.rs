@@ -12,14 +12,14 @@ use super::pair::{End, Form, Pair, Setup};
 pub(super) const CONNECTED: [Transport; 2] = [Transport::ReliableConnection, Transport::UnreliableConnection];
 
 /// A case's name and how its size follows from the MTU.
-type Size = (&'static str, fn(usize) -> usize);
+pub(super) type Size = (&'static str, fn(usize) -> usize);
 
 /// Sizes that fit one packet.
 pub(super) const PACKET_SIZES: [Size; 4] =
     [("no-bytes", |_| 0), ("one-byte", |_| 1), ("mtu-minus-one", |mtu| mtu - 1), ("mtu", |mtu| mtu)];
 
 /// Sizes that take several.
-const MESSAGE_SIZES: [Size; 4] = [
+pub(super) const MESSAGE_SIZES: [Size; 4] = [
     ("mtu-plus-one", |mtu| mtu + 1),
     ("three-mtu-plus-seven", |mtu| 3 * mtu + 7),
     ("64-kib", |_| 64 << 10),
@@ -70,7 +70,7 @@ fn both_directions(context: &mut Context<'_>, transport: Transport, form: Form, 
 }
 
 /// Bytes between the pieces of a message in memory.
-const GAP_BYTES: usize = 3;
+pub(super) const GAP_BYTES: usize = 3;
 
 /// Moves one message, gathered from pieces of these lengths and, with SEND, scattered into those, and checks both
 /// completions and every byte of both memories.

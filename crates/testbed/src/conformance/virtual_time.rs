@@ -1,6 +1,7 @@
 //! The suite on virtual time: two software RNICs on a simulated link. Seconds of retries take milliseconds, and a
 //! seed repeats a run to the byte.
 
+use longhaul_softnic::Type2Windows;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{Device, Mtu};
 
@@ -20,13 +21,27 @@ pub struct VirtualTime {
     devices: [Device; 2],
     gid_index: u8,
     mtu: Mtu,
+    /// The node of each end.
+    nodes: [usize; 2],
 }
 
 impl VirtualTime {
     /// With IPv4 addresses and an MTU of 1024.
     pub fn new(seed: u64) -> Self {
-        let world = World::new(WorldConfig { seed, ..WorldConfig::default() });
-        VirtualTime { devices: [world.device(0), world.device(1)], world, gid_index: 0, mtu: Mtu::default() }
+        VirtualTime::of(WorldConfig { seed, ..WorldConfig::default() })
+    }
+
+    /// The same with devices that have the other kind of type 2 memory windows than usual.
+    pub fn with_type_2a_windows(seed: u64) -> Self {
+        let mut config = WorldConfig { seed, ..WorldConfig::default() };
+        config.nic.type_2_windows = Type2Windows::A;
+        VirtualTime::of(config)
+    }
+
+    fn of(config: WorldConfig) -> Self {
+        let world = World::new(config);
+        let devices = [world.device(0), world.device(1)];
+        VirtualTime { devices, world, gid_index: 0, mtu: Mtu::default(), nodes: [0, 1] }
     }
 
     /// The same with IPv6 addresses.
@@ -39,7 +54,7 @@ impl VirtualTime {
     #[must_use]
     pub fn with_one_device(self) -> Self {
         let device = self.world.device(0);
-        VirtualTime { devices: [device.clone(), device], ..self }
+        VirtualTime { devices: [device.clone(), device], nodes: [0, 0], ..self }
     }
 
     /// The same with another MTU.
@@ -81,5 +96,10 @@ impl Environment for VirtualTime {
 
     fn quiet(&self) -> u32 {
         QUIET
+    }
+
+    fn set_link(&mut self, end: usize, up: bool) -> bool {
+        self.world.set_link(self.nodes[end], up);
+        true
     }
 }

@@ -7,6 +7,7 @@
 use std::fmt;
 
 use longhaul_netsim::{Direction, LinkId, NodeCondition};
+use longhaul_verbs::LinkState;
 
 use super::World;
 
@@ -235,5 +236,8 @@ impl World {
     }
 
     /// Tells a device whether its link is up.
-    fn tell_link_state(&mut self, _node: usize) {}
+    fn tell_link_state(&self, node: usize) {
+        let state = if self.nodes[node].link_is_up { LinkState::Active } else { LinkState::Down };
+        self.devices[node].nic().set_link_state(state);
+    }
 }

@@ -109,9 +109,11 @@ impl Worker {
                     Subject::BareUdp => bare_udp::prepare(&settings, &mut self.buffers)?,
                     Subject::BareUdpPingPong => bare_udp::prepare_ping_pong(&settings)?,
                     Subject::Tcp => tcp::prepare(&settings, &mut self.buffers)?,
-                    Subject::UcWrite | Subject::RcWrite | Subject::RcWriteMany | Subject::RcSendPingPong => {
-                        softnic::prepare(subject, &settings, &mut self.buffers)?
-                    }
+                    Subject::UcWrite
+                    | Subject::RcWrite
+                    | Subject::RcWriteMany
+                    | Subject::RcRead
+                    | Subject::RcSendPingPong => softnic::prepare(subject, &settings, &mut self.buffers)?,
                 };
                 let contact = measurement.contact();
                 self.measurements.insert(subject, (settings.role, measurement));

@@ -29,6 +29,8 @@ pub(super) enum Subject {
     RcWrite,
     /// RC WRITEs of 64 KiB on many queue pairs at once.
     RcWriteMany,
+    /// RC READs of 1 MiB: the sender is the one who asks.
+    RcRead,
     /// A datagram back and forth.
     BareUdpPingPong,
     /// RC SENDs of 2 bytes back and forth.
@@ -36,8 +38,8 @@ pub(super) enum Subject {
 }
 
 impl Subject {
-    pub(super) const BANDWIDTH: [Subject; 5] =
-        [Subject::BareUdp, Subject::Tcp, Subject::UcWrite, Subject::RcWrite, Subject::RcWriteMany];
+    pub(super) const BANDWIDTH: [Subject; 6] =
+        [Subject::BareUdp, Subject::Tcp, Subject::UcWrite, Subject::RcWrite, Subject::RcWriteMany, Subject::RcRead];
     pub(super) const LATENCY: [Subject; 2] = [Subject::BareUdpPingPong, Subject::RcSendPingPong];
 
     /// As it stands in the report.
@@ -48,6 +50,7 @@ impl Subject {
             Subject::UcWrite => "uc-write",
             Subject::RcWrite => "rc-write",
             Subject::RcWriteMany => "rc-write-many",
+            Subject::RcRead => "rc-read",
             Subject::BareUdpPingPong => "bare_udp",
             Subject::RcSendPingPong => "rc_send",
         }

@@ -90,9 +90,9 @@ impl Comparison {
 
     fn bandwidth(&self, subject: Subject) -> Option<Bandwidth> {
         let rounds = self.outcomes.get(&subject)?;
-        // RC's receiver is not told of WRITEs; its sender is told when they have arrived.
+        // RC's receiver is not told of WRITEs and READs; its sender is told when the bytes have arrived.
         let counted = |(sent, received): &(Outcome, Outcome)| match subject {
-            Subject::RcWrite | Subject::RcWriteMany => (sent.payload_bytes, sent.nanoseconds),
+            Subject::RcWrite | Subject::RcWriteMany | Subject::RcRead => (sent.payload_bytes, sent.nanoseconds),
             _ => (received.payload_bytes, received.nanoseconds),
         };
         let rate = |round: &(Outcome, Outcome)| {
@@ -139,6 +139,7 @@ impl Comparison {
             over("rc_over_bare", rc, bare),
             over("rc_over_tcp", rc, tcp),
             over("rc_many_over_one", gbps(Subject::RcWriteMany), rc),
+            over("rc_read_over_write", gbps(Subject::RcRead), rc),
             over("rc_latency_over_bare", latency[0], latency[1]),
         ];
         ratios.into_iter().flatten().collect()

@@ -1,22 +1,23 @@
-//! The software RNIC: UC and RC WRITEs of 1 MiB, and RC SENDs of 2 bytes back and forth. One device an end, opened when it is
-//! first needed.
+//! The software RNIC: UC and RC WRITEs and RC READs of 1 MiB, and RC SENDs of 2 bytes back and forth. One device an end, opened
+//! when it is first needed.
 
 use std::time::Duration;
 
 use longhaul_softnic::udp::UdpConfig;
-use longhaul_verbs::Mtu;
+use longhaul_verbs::{Access, Mtu};
 
 use super::MESSAGE_BYTES;
 use super::end::{Buffers, Measurement, StopSign};
 use super::orders::{Contact, Outcome, Role, Settings, Subject};
 use crate::perf::connection::{Connection, Group, GroupOptions};
 use crate::perf::nic::Nic;
+use crate::perf::operation::Operation;
 use crate::perf::ping_pong::PingPong;
 use crate::perf::stop::Stop;
-use crate::perf::stream::{Bound, Operation, Receiver, Run, Sender};
+use crate::perf::stream::{Bound, Receiver, Run, Sender};
 
-/// RC: WRITEs of 1 MiB that are on their way at once.
-const WRITES_AT_ONCE: u32 = 8;
+/// RC: WRITEs or READs of 1 MiB that are on their way at once.
+const MESSAGES_AT_ONCE: u32 = 8;
 /// Messages of the measurement with many queue pairs, each of which has one on its way.
 const MANY_MESSAGE_BYTES: usize = 64 << 10;
 /// Acknowledgement time-out: 4.096 µs · 2^14 = 67 ms, perftest's.
@@ -24,7 +25,7 @@ const TIMEOUT: u8 = 14;
 /// Bytes of a ping.
 const PING_BYTES: u32 = 2;
 
-/// Either half of one of the three.
+/// Either half of one of them.
 pub(super) fn prepare(
     subject: Subject,
     settings: &Settings,
@@ -33,16 +34,23 @@ pub(super) fn prepare(
     let nic = buffers.nic(settings)?;
     let (connection, [send_depth, receive_depth]) = match (subject, settings.role) {
         (Subject::RcWriteMany, _) => (Connection::Rc, [1, 1]),
-        (Subject::RcWrite, _) => (Connection::Rc, [WRITES_AT_ONCE, 1]),
+        (Subject::RcWrite | Subject::RcRead, _) => (Connection::Rc, [MESSAGES_AT_ONCE, 1]),
         (Subject::RcSendPingPong, _) => (Connection::Rc, [64, 16]),
         (_, Role::Sender) => (Connection::Uc, [64, 64]),
         (_, Role::Receiver) => (Connection::Uc, [64, 256]),
+    };
+    let operation = match subject {
+        Subject::RcRead => Operation::Read,
+        Subject::RcSendPingPong => Operation::Send,
+        _ => Operation::Write,
     };
     let options = GroupOptions {
         connection,
         queue_pairs: if subject == Subject::RcWriteMany { settings.queue_pairs } else { 1 },
         send_depth,
         receive_depth,
+        outstanding_reads: if operation == Operation::Read { u8::MAX } else { 0 },
+        remote_access: operation.remote_access(),
         sleeps: false,
         timeout: TIMEOUT,
         rate_bits_per_second: None,
@@ -59,7 +67,7 @@ pub(super) fn prepare(
         (_, Role::Receiver) => Half::Receiver(Receiver::new(group)),
     };
     let message_bytes = if subject == Subject::RcWriteMany { MANY_MESSAGE_BYTES } else { MESSAGE_BYTES };
-    Ok(Box::new(Softnic { contact, mtu, half, message_bytes }))
+    Ok(Box::new(Softnic { contact, mtu, half, operation, message_bytes }))
 }
 
 enum Half {
@@ -83,13 +91,14 @@ struct Softnic {
     contact: Contact,
     mtu: Mtu,
     half: Half,
+    operation: Operation,
     message_bytes: usize,
 }
 
 impl Softnic {
     fn stream_run(&self, duration: Duration) -> Run {
         let (message_bytes, bound) = (self.message_bytes as u32, Bound::Time(duration));
-        Run { operation: Operation::Write, message_bytes, bound, verify_seed: None }
+        Run { operation: self.operation, message_bytes, bound, verify_seed: None }
     }
 
     fn packets(&self, bytes: u64) -> u64 {
@@ -159,5 +168,6 @@ pub(super) fn open(settings: &Settings) -> Result<Nic, Stop> {
     udp.off_host_rate_bits_per_second = None;
     // One end's warnings are the other's. And that the link carries small packets is no surprise to who asked for it.
     let is_quiet = settings.role == Role::Sender || settings.payload_bytes < Mtu::Bytes4096.byte_count();
-    Nic::open(&[settings.address], udp, settings.buffer_bytes, is_quiet)
+    let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+    Nic::open(&[settings.address], udp, settings.buffer_bytes, access, is_quiet)
 }

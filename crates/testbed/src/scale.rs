@@ -1,0 +1,674 @@
+//! Many software RNICs at once: is the event loop fit for ten thousand nodes, and does everything arrive?
+//!
+//! Every node has a few queue pairs, RC and UC by turns, each connected to one of a node that the seed chose. Over each of them both
+//! ends send messages, WRITEs and SENDs by turns, a few at a time. The network is healthy: every message must complete, in
+//! order, at both ends where it completes at both, and none in error. With payload carried, the bytes that arrived are compared
+//! with those that were sent.
+//!
+//! The programs of all nodes look at their completion queues once in a slice of virtual time, and only while they wait for
+//! something. Asking after each event, as [`World::run_until`] does, would cost ten thousand looks an event.
+//!
+//! No clock is read here. The caller makes the nodes ([`Scale::new`]), connects them ([`Scale::connect`]) and runs the traffic
+//! ([`Scale::run`]), and can take the time and the memory of each.
+
+use std::fmt;
+
+use longhaul_impair::Profile;
+use longhaul_netsim::SimulationLimits;
+use longhaul_softnic::PayloadMode;
+use longhaul_time::{Duration, Instant};
+use longhaul_verbs::{
+    Access, CompletionOperation, CompletionQueue, MemoryRegion, Mtu, PathAttributes, ProtectionDomain, QueuePair,
+    QueuePairAttributes, QueuePairLimits, QueuePairOptions, ReceiveRequest, SendOperation, SendRequest, Transport,
+    WorkCompletion,
+};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+
+use crate::world::{Topology, World, WorldConfig};
+
+/// Messages of one direction of a connection that are under way at most.
+const WINDOW: u32 = 4;
+
+/// Depth of the queues, as programs choose it. (Only [`WINDOW`] requests are ever in one.)
+const QUEUE_DEPTH: u32 = 128;
+
+/// How often programs look at their completion queues. Ten thousand nodes send more than a hundred thousand packets in that
+/// time, so that looking costs little.
+const SLICE: Duration = Duration::from_micros(5);
+
+/// The slice when nothing has completed in the last ones, and the time without any completion after which the run is over: longer
+/// than RC takes to give up.
+const SLICE_MAX: Duration = Duration::from_millis(10);
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Room for the headers of a packet: without payload frames are nothing else, and lie in far fewer pages.
+const HEADER_BYTES_MAX: usize = 128;
+
+/// Failures that are told; the others are counted.
+const FAILURES_KEPT: usize = 10;
+
+/// What is run.
+#[derive(Clone)]
+pub struct ScaleOptions {
+    /// Who talks to whom, and everything else that is random.
+    pub seed: u64,
+    /// Software RNICs.
+    pub nodes: usize,
+    /// Queue pairs of each. The first is RC, the second UC, and so on.
+    pub queue_pairs_per_node: usize,
+    /// Messages that each queue pair sends.
+    pub messages: u32,
+    /// Bytes of each.
+    pub message_bytes: u32,
+    /// Whether messages have contents, which are then checked. The memory for them is all taken at once.
+    pub payload: PayloadMode,
+    /// How the nodes are joined.
+    pub fabric: ScaleFabric,
+    /// Each direction of each link.
+    pub link: Profile,
+}
+
+/// How the nodes are joined, as large as it has to be for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScaleFabric {
+    /// By one switch.
+    #[default]
+    Star,
+    /// By two tiers of switches, as many leaves as there are nodes at each, and a spine for each node at a leaf: with as much room
+    /// upwards as downwards.
+    Clos,
+    /// By three tiers of switches with as few ports as will do.
+    FatTree,
+}
+
+impl ScaleFabric {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            ScaleFabric::Star => "star",
+            ScaleFabric::Clos => "clos",
+            ScaleFabric::FatTree => "fat-tree",
+        }
+    }
+
+    fn of(self, nodes: usize) -> Topology {
+        match self {
+            ScaleFabric::Star => Topology::Star,
+            ScaleFabric::Clos => {
+                let leaf_count = (1..).find(|leaves| leaves * leaves >= nodes).expect("squares grow");
+                Topology::Clos { leaf_count, spine_count: nodes.div_ceil(leaf_count) }
+            }
+            ScaleFabric::FatTree => {
+                let arity = (2..).step_by(2).find(|arity: &usize| arity.pow(3) / 4 >= nodes).expect("cubes grow");
+                Topology::FatTree { arity }
+            }
+        }
+    }
+}
+
+impl Default for ScaleOptions {
+    /// Ten thousand nodes on links of 100 Gbit/s and 1 µs that lose nothing.
+    fn default() -> Self {
+        ScaleOptions {
+            seed: 1,
+            nodes: 10_000,
+            queue_pairs_per_node: 4,
+            messages: 8,
+            message_bytes: 16 << 10,
+            payload: PayloadMode::Elided,
+            fabric: ScaleFabric::Star,
+            link: healthy_link(),
+        }
+    }
+}
+
+/// 100 Gbit/s, 1 µs, and queues that take whatever comes, as with flow control in the fabric: UC has nothing to mend a loss with.
+fn healthy_link() -> Profile {
+    Profile::default()
+        .with_propagation_delay(Duration::from_micros(1))
+        .with_rate_bits_per_second(100_000_000_000)
+        .with_queue_limit_bytes(1 << 40)
+}
+
+impl ScaleOptions {
+    /// Queue pairs of all nodes.
+    pub fn queue_pair_count(&self) -> usize {
+        self.nodes * self.queue_pairs_per_node
+    }
+
+    /// Messages of all queue pairs.
+    pub fn message_count(&self) -> u64 {
+        self.queue_pair_count() as u64 * u64::from(self.messages)
+    }
+
+    /// Memory that messages are sent from and received into, at all nodes.
+    pub fn region_bytes(&self) -> u64 {
+        self.nodes as u64 * self.region_bytes_per_node()
+    }
+
+    fn region_bytes_per_node(&self) -> u64 {
+        let slots = match self.payload {
+            PayloadMode::Carried => 2 * self.queue_pairs_per_node as u64 * u64::from(self.messages),
+            PayloadMode::Elided => 1,
+        };
+        slots * u64::from(self.message_bytes)
+    }
+
+    /// Where message `number` of the queue pair with this index is received. Without contents all share one place.
+    fn receive_offset(&self, index: u32, number: u32) -> usize {
+        match self.payload {
+            PayloadMode::Carried => (index as usize * self.messages as usize + number as usize) * self.message_length(),
+            PayloadMode::Elided => 0,
+        }
+    }
+
+    /// Where it is sent from.
+    fn send_offset(&self, index: u32, number: u32) -> usize {
+        match self.payload {
+            PayloadMode::Carried => self.receive_offset(self.queue_pairs_per_node as u32 + index, number),
+            PayloadMode::Elided => 0,
+        }
+    }
+
+    fn message_length(&self) -> usize {
+        self.message_bytes as usize
+    }
+
+    /// Receives that the messages of a queue pair consume at its peer.
+    fn receives(&self, transport: Transport) -> u32 {
+        consumed_receives(transport, self.messages)
+    }
+}
+
+/// The transport of the queue pair with this index.
+fn transport_of(index: usize) -> Transport {
+    match index % 2 {
+        0 => Transport::ReliableConnection,
+        _ => Transport::UnreliableConnection,
+    }
+}
+
+/// WRITEs and SENDs by turns. On UC the WRITEs have an immediate, because nothing else says that one has arrived; RC's sender
+/// knows it by its own completion.
+fn is_write(number: u32) -> bool {
+    number.is_multiple_of(2)
+}
+
+/// Receives that the first `messages` messages consume.
+fn consumed_receives(transport: Transport, messages: u32) -> u32 {
+    match transport {
+        Transport::ReliableConnection => messages / 2,
+        _ => messages,
+    }
+}
+
+/// The message that consumes the receive with this number.
+fn message_of_receive(transport: Transport, receive: u32) -> u32 {
+    match transport {
+        Transport::ReliableConnection => 2 * receive + 1,
+        _ => receive,
+    }
+}
+
+/// A queue pair of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct EndId {
+    node: u32,
+    index: u32,
+}
+
+/// One end of a connection: the queue pair, and how far its messages are.
+struct End {
+    queue_pair: QueuePair,
+    peer: EndId,
+    transport: Transport,
+    /// Messages posted, and those whose send has completed.
+    posted: u32,
+    sent: u32,
+    /// Receives posted, and those that have completed.
+    receives_posted: u32,
+    received: u32,
+}
+
+impl End {
+    fn is_done(&self, options: &ScaleOptions) -> bool {
+        self.sent == options.messages && self.received == options.receives(self.transport)
+    }
+}
+
+struct ScaleNode {
+    domain: ProtectionDomain,
+    completions: CompletionQueue,
+    region: MemoryRegion,
+    /// In the order of their indices; empty until they are connected.
+    ends: Vec<End>,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ScaleOutcome {
+    /// Messages that were sent, arrived and completed.
+    pub messages: u64,
+    /// Completions, of sends and of receives.
+    pub completions: u64,
+    /// Packets that the devices sent.
+    pub packets: u64,
+    /// Arrivals at nodes and switches, and wake-ups of nodes.
+    pub events: u64,
+    /// Virtual time that passed.
+    pub virtual_time: Duration,
+    /// The hash of every delivery.
+    pub trace_hash: u64,
+    /// What was not as it should be.
+    pub failures: Failures,
+}
+
+/// What was not as it should be: the first few in words, and how many there were.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Failures {
+    kept: Vec<String>,
+    count: u64,
+}
+
+impl Failures {
+    fn add(&mut self, failure: impl fmt::Display) {
+        self.count += 1;
+        if self.kept.len() < FAILURES_KEPT {
+            self.kept.push(failure.to_string());
+        }
+    }
+
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The first few.
+    pub fn kept(&self) -> &[String] {
+        &self.kept
+    }
+}
+
+/// Nodes, their connections, and their traffic.
+pub struct Scale {
+    options: ScaleOptions,
+    world: World,
+    nodes: Vec<ScaleNode>,
+    outcome: ScaleOutcome,
+}
+
+impl Scale {
+    /// The nodes, each with a protection domain, a completion queue and memory, but without queue pairs. Panics when the link's
+    /// profile is not valid or the memory is more than a machine has.
+    pub fn new(options: ScaleOptions) -> Scale {
+        let mut config = WorldConfig {
+            seed: options.seed,
+            nodes: options.nodes,
+            topology: options.fabric.of(options.nodes),
+            link: options.link.clone(),
+            ..Default::default()
+        };
+        config.nic.payload = options.payload;
+        if options.payload == PayloadMode::Elided {
+            config.limits = SimulationLimits { pool_buffer_bytes: HEADER_BYTES_MAX, ..config.limits };
+        }
+        let world = World::new(config);
+        let region_bytes = usize::try_from(options.region_bytes_per_node()).expect("memory that fits into a machine");
+        let entries = 2 * WINDOW * options.queue_pairs_per_node as u32;
+        let nodes = (0..options.nodes)
+            .map(|node| {
+                let device = world.device(node);
+                let domain = device.allocate_protection_domain().expect("a new device has room");
+                let completions = device.create_completion_queue(entries).expect("a new device has room");
+                // Zero-based: packets name addresses, and those of this process are different in every run.
+                let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::ZERO_BASED;
+                let region = domain.register_zeroed(region_bytes, access).expect("a new device has room");
+                ScaleNode { domain, completions, region, ends: Vec::with_capacity(options.queue_pairs_per_node) }
+            })
+            .collect();
+        Scale { options, world, nodes, outcome: ScaleOutcome::default() }
+    }
+
+    /// The queue pairs, connected and ready to send.
+    pub fn connect(&mut self) {
+        let limits =
+            QueuePairLimits { send_requests: QUEUE_DEPTH, receive_requests: QUEUE_DEPTH, ..Default::default() };
+        let queue_pair_options = QueuePairOptions { limits, ..Default::default() };
+        let mut random = ChaCha8Rng::seed_from_u64(self.options.seed);
+        for index in 0..self.options.queue_pairs_per_node {
+            let transport = transport_of(index);
+            let peers = pairs(self.options.nodes, &mut random);
+            for (node, &peer) in self.nodes.iter_mut().zip(&peers) {
+                let queue_pair = node
+                    .domain
+                    .create_queue_pair(transport, &node.completions, &node.completions, &queue_pair_options)
+                    .expect("room for the queue pairs");
+                let peer = EndId { node: peer, index: index as u32 };
+                node.ends.push(End {
+                    queue_pair,
+                    peer,
+                    transport,
+                    posted: 0,
+                    sent: 0,
+                    receives_posted: 0,
+                    received: 0,
+                });
+            }
+            for node in &self.nodes {
+                self.make_ready(&node.ends[index]);
+            }
+        }
+    }
+
+    fn make_ready(&self, end: &End) {
+        let peer = self.end(end.peer).queue_pair.number();
+        let path = PathAttributes::to(self.world.gid(end.peer.node as usize));
+        let mut receive = QueuePairAttributes::ready_to_receive(path, Mtu::Bytes4096, peer, 0);
+        let mut send = QueuePairAttributes::ready_to_send(0);
+        if end.transport == Transport::ReliableConnection {
+            receive = receive.reliable_receive(0, 12);
+            send = send.reliable_send(14, 7, 7, 0);
+        }
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        end.queue_pair.modify(&QueuePairAttributes::init_connected(access)).expect("INIT follows RESET");
+        end.queue_pair.modify(&receive).expect("RTR follows INIT");
+        end.queue_pair.modify(&send).expect("RTS follows RTR");
+    }
+
+    /// The traffic, after [`Scale::connect`]. `progress` is told now and then how many messages have completed.
+    pub fn run(mut self, mut progress: impl FnMut(u64)) -> ScaleOutcome {
+        if self.options.payload == PayloadMode::Carried {
+            self.write_contents();
+        }
+        self.post_first();
+        let mut unfinished: Vec<u32> = (0..self.options.nodes as u32).collect();
+        let mut slice = SLICE;
+        let mut last_completion = self.world.now();
+        while !unfinished.is_empty() && self.world.now() - last_completion < PATIENCE {
+            self.world.run_for(slice);
+            let before = self.outcome.completions;
+            unfinished.retain(|&node| {
+                self.take_completions(node);
+                !self.nodes[node as usize].ends.iter().all(|end| end.is_done(&self.options))
+            });
+            if self.outcome.completions > before {
+                last_completion = self.world.now();
+                slice = SLICE;
+                progress(self.outcome.messages);
+            } else {
+                slice = (2 * slice).min(SLICE_MAX);
+            }
+        }
+        self.finish(&unfinished)
+    }
+
+    /// What is still on the way arrives; then nothing may be missing, and nothing may have come twice.
+    fn finish(mut self, unfinished: &[u32]) -> ScaleOutcome {
+        for &node in unfinished {
+            for (index, end) in self.nodes[node as usize].ends.iter().enumerate() {
+                if !end.is_done(&self.options) {
+                    let messages = self.options.messages;
+                    let receives = self.options.receives(end.transport);
+                    self.outcome.failures.add(format_args!(
+                        "node {node}, queue pair {index} ({:?}): expected {messages} sends and {receives} receives to complete, \
+                         came {} and {}",
+                        end.transport, end.sent, end.received,
+                    ));
+                }
+            }
+        }
+        self.world.run_for(SLICE_MAX);
+        for node in 0..self.options.nodes as u32 {
+            self.take_completions(node);
+        }
+        self.outcome.packets = self.world.packet_count();
+        self.outcome.events = self.world.event_count();
+        self.outcome.virtual_time = self.world.now() - Instant::ZERO;
+        self.outcome.trace_hash = self.world.trace_hash();
+        self.outcome
+    }
+
+    fn end(&self, id: EndId) -> &End {
+        &self.nodes[id.node as usize].ends[id.index as usize]
+    }
+
+    fn end_mut(&mut self, id: EndId) -> &mut End {
+        &mut self.nodes[id.node as usize].ends[id.index as usize]
+    }
+
+    fn all_ends(&self) -> impl Iterator<Item = EndId> + use<> {
+        let indices = self.options.queue_pairs_per_node as u32;
+        (0..self.options.nodes as u32).flat_map(move |node| (0..indices).map(move |index| EndId { node, index }))
+    }
+
+    /// Receives everywhere before the first send: UC drops what finds none.
+    fn post_first(&mut self) {
+        for id in self.all_ends() {
+            for _ in 0..WINDOW {
+                self.post_receive(id);
+            }
+        }
+        for id in self.all_ends() {
+            self.post_sends(id);
+        }
+    }
+
+    fn post_receive(&mut self, id: EndId) {
+        let ScaleNode { region, ends, .. } = &mut self.nodes[id.node as usize];
+        let end = &mut ends[id.index as usize];
+        if end.receives_posted == self.options.receives(end.transport) {
+            return;
+        }
+        let number = message_of_receive(end.transport, end.receives_posted);
+        let offset = self.options.receive_offset(id.index, number);
+        let local = [region.entry(offset..offset + self.options.message_length())];
+        let request = ReceiveRequest { id: request_id(id, number), local: &local };
+        end.queue_pair.post_receive(&[request]).expect("a queue deeper than the window has room");
+        end.receives_posted += 1;
+    }
+
+    /// Post messages as far as the window and the peer's receives allow.
+    fn post_sends(&mut self, id: EndId) {
+        loop {
+            let end = self.end(id);
+            let number = end.posted;
+            let peer = self.end(end.peer);
+            let is_allowed = number < self.options.messages
+                && number - end.sent < WINDOW
+                && consumed_receives(end.transport, number + 1) <= peer.received + WINDOW;
+            if !is_allowed {
+                return;
+            }
+            let remote =
+                self.nodes[end.peer.node as usize].region.remote(self.options.receive_offset(id.index, number) as u64);
+            let operation = match (is_write(number), end.transport) {
+                (true, Transport::ReliableConnection) => SendOperation::Write(remote),
+                (true, _) => SendOperation::WriteWithImmediate(remote, number),
+                (false, _) => SendOperation::Send,
+            };
+            let offset = self.options.send_offset(id.index, number);
+            let local = [self.nodes[id.node as usize].region.entry(offset..offset + self.options.message_length())];
+            let request = SendRequest::new(request_id(id, number), operation, &local);
+            end.queue_pair.post_send(&[request]).expect("a queue deeper than the window has room");
+            self.end_mut(id).posted += 1;
+        }
+    }
+
+    /// Look at a node's completions, and post what they make room for.
+    fn take_completions(&mut self, node: u32) {
+        let mut completions = [WorkCompletion::default(); 16];
+        loop {
+            let count = match self.nodes[node as usize].completions.poll(&mut completions) {
+                Ok(count) => count,
+                Err(error) => {
+                    self.outcome.failures.add(format_args!("node {node}: {error}"));
+                    return;
+                }
+            };
+            for completion in &completions[..count] {
+                self.take_completion(node, completion);
+            }
+            if count < completions.len() {
+                return;
+            }
+        }
+    }
+
+    fn take_completion(&mut self, node: u32, completion: &WorkCompletion) {
+        self.outcome.completions += 1;
+        let (index, number) = ((completion.id >> 32) as u32, completion.id as u32);
+        let id = EndId { node, index };
+        let is_ours = (index as usize) < self.options.queue_pairs_per_node
+            && self.end(id).queue_pair.number() == completion.queue_pair;
+        if !is_ours || !completion.is_success() {
+            self.outcome.failures.add(format_args!("node {node}: expected success, came {completion:?}"));
+            return;
+        }
+        let end = self.end(id);
+        let (transport, peer) = (end.transport, end.peer);
+        match completion.operation {
+            CompletionOperation::Send | CompletionOperation::Write => {
+                let expected = if is_write(end.sent) { CompletionOperation::Write } else { CompletionOperation::Send };
+                if number != end.sent || completion.operation != expected {
+                    let next = end.sent;
+                    self.fail(id, format_args!("expected the completion of {expected:?} {next}, came {completion:?}"));
+                }
+                self.end_mut(id).sent += 1;
+                if transport == Transport::ReliableConnection && is_write(number) {
+                    self.check_arrived(peer, id, number);
+                }
+                self.post_sends(id);
+            }
+            _ => {
+                let expected = message_of_receive(transport, end.received);
+                let operation = match (is_write(expected), transport) {
+                    (true, Transport::UnreliableConnection) => CompletionOperation::ReceiveWriteWithImmediate,
+                    _ => CompletionOperation::Receive,
+                };
+                let immediate = (operation == CompletionOperation::ReceiveWriteWithImmediate).then_some(expected);
+                let is_right = number == expected
+                    && completion.operation == operation
+                    && completion.immediate() == immediate
+                    && completion.byte_count == self.options.message_bytes;
+                if !is_right {
+                    self.fail(id, format_args!("expected message {expected} ({operation:?}), came {completion:?}"));
+                }
+                self.end_mut(id).received += 1;
+                self.check_arrived(id, peer, number);
+                self.post_receive(id);
+                self.post_sends(peer);
+            }
+        }
+    }
+
+    fn fail(&mut self, id: EndId, failure: fmt::Arguments<'_>) {
+        self.outcome.failures.add(format_args!("node {}, queue pair {}: {failure}", id.node, id.index));
+    }
+
+    /// A message has arrived at `receiver`: count it, and compare its bytes, if it has any.
+    fn check_arrived(&mut self, receiver: EndId, sender: EndId, number: u32) {
+        self.outcome.messages += 1;
+        if self.options.payload == PayloadMode::Elided || number >= self.options.messages {
+            return;
+        }
+        let offset = self.options.receive_offset(receiver.index, number);
+        let bytes = self.nodes[receiver.node as usize].region.to_vec(offset..offset + self.options.message_length());
+        if bytes != contents(sender, number, self.options.message_length()) {
+            self.fail(receiver, format_args!("the bytes of message {number} are not those that were sent"));
+        }
+    }
+
+    fn write_contents(&mut self) {
+        for id in self.all_ends() {
+            for number in 0..self.options.messages {
+                let bytes = contents(id, number, self.options.message_length());
+                let offset = self.options.send_offset(id.index, number);
+                self.nodes[id.node as usize].region.copy_in(offset, &bytes);
+            }
+        }
+    }
+}
+
+/// A request's id: which queue pair of the node, and which message.
+fn request_id(end: EndId, number: u32) -> u64 {
+    (u64::from(end.index) << 32) | u64::from(number)
+}
+
+/// The bytes of a message: of no other message, and of no other part of it, the same.
+fn contents(sender: EndId, number: u32, length: usize) -> Vec<u8> {
+    let begin = (u64::from(sender.node) << 40) ^ (u64::from(sender.index) << 28) ^ u64::from(number);
+    let mixed = begin.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let words = (0..length.div_ceil(8) as u64).map(|word| mixed ^ word.wrapping_mul(0xbf58_476d_1ce4_e5b9));
+    let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    bytes.truncate(length);
+    bytes
+}
+
+/// A partner for each node, drawn at random. Of an odd number of nodes one is its own.
+fn pairs(nodes: usize, random: &mut impl Rng) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..nodes as u32).collect();
+    for last in (1..order.len()).rev() {
+        let other = (u128::from(random.next_u64()) * (last as u128 + 1)) >> 64;
+        order.swap(last, other as usize);
+    }
+    let mut peers: Vec<u32> = (0..nodes as u32).collect();
+    for pair in order.chunks_exact(2) {
+        peers[pair[0] as usize] = pair[1];
+        peers[pair[1] as usize] = pair[0];
+    }
+    peers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fabrics_have_room_for_all() {
+        assert_eq!(ScaleFabric::Clos.of(10_000), Topology::Clos { leaf_count: 100, spine_count: 100 });
+        assert_eq!(ScaleFabric::Clos.of(7), Topology::Clos { leaf_count: 3, spine_count: 3 });
+        assert_eq!(ScaleFabric::FatTree.of(10_000), Topology::FatTree { arity: 36 });
+        assert_eq!(ScaleFabric::FatTree.of(16), Topology::FatTree { arity: 4 });
+        assert_eq!(ScaleFabric::FatTree.of(17), Topology::FatTree { arity: 6 });
+    }
+
+    #[test]
+    fn partners_are_each_others() {
+        for nodes in [1, 2, 7, 100] {
+            let peers = pairs(nodes, &mut ChaCha8Rng::seed_from_u64(3));
+            assert!(peers.iter().enumerate().all(|(node, &peer)| peers[peer as usize] == node as u32));
+            let alone = peers.iter().enumerate().filter(|(node, peer)| **peer == *node as u32).count();
+            assert_eq!(alone, nodes % 2);
+        }
+    }
+
+    #[test]
+    fn receives_and_messages_agree() {
+        for transport in [Transport::ReliableConnection, Transport::UnreliableConnection] {
+            for messages in 1..20 {
+                for receive in 0..consumed_receives(transport, messages) {
+                    let message = message_of_receive(transport, receive);
+                    assert!(message < messages);
+                    assert_eq!(consumed_receives(transport, message + 1), receive + 1);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn contents_differ() {
+        let end = |node, index| EndId { node, index };
+        let different = [
+            contents(end(1, 0), 0, 4096),
+            contents(end(0, 1), 0, 4096),
+            contents(end(0, 0), 1, 4096),
+            contents(end(0, 0), 0, 4096),
+        ];
+        let mut pieces: Vec<&[u8]> = different.iter().flat_map(|bytes| bytes.chunks(8)).collect();
+        pieces.sort_unstable();
+        pieces.dedup();
+        assert_eq!(pieces.len(), 4 * 512);
+        assert_eq!(contents(end(1, 1), 1, 13).len(), 13);
+    }
+}
