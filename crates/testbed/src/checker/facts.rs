@@ -10,6 +10,7 @@ use super::keys::KeyNumber;
 use super::memory::{Place, RegionNumber};
 use super::receive_queue::{Piece, PostedReceive};
 use super::send_queue::Ending;
+use super::shared_receives::SharedQueueNumber;
 use super::words::WordNumber;
 
 /// One queue pair of the program.
@@ -41,6 +42,8 @@ pub struct EndFacts {
     pub send_completion_queue: usize,
     /// The completion queue for its receives.
     pub receive_completion_queue: usize,
+    /// Receives come from here instead of its own queue.
+    pub shared_queue: Option<SharedQueueNumber>,
 }
 
 /// What the network may do to a message that is posted now.

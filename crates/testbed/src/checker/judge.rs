@@ -13,6 +13,7 @@ use super::keys::{Key, KeyNumber};
 use super::memory::{Arrival, Difference, Place, ReadMemory, RegionNumber, ShadowMemory};
 use super::receive_queue::{PostedReceive, ReceiveQueue};
 use super::send_queue::{Ending, SendQueue};
+use super::shared_receives::SharedQueue;
 use super::violation::{Rule, Violation, Violations};
 
 pub(super) struct End {
@@ -35,6 +36,9 @@ pub(super) struct End {
     pub(super) has_send_error_cause: bool,
     /// For each sender: the latest message delivered on a network that keeps order.
     pub(super) last_in_order: Vec<(EndNumber, MessageNumber)>,
+    /// Messages received from a shared queue since the last reset, and whether a receive of it was flushed.
+    pub(super) shared_completed_count: usize,
+    pub(super) has_flushed_shared: bool,
     /// How often it was reset: requests of different connections are not in order.
     pub(super) reset_count: u64,
 }
@@ -49,6 +53,7 @@ pub struct Judge {
     pub(super) memory: ShadowMemory,
     pub(super) words: Vec<Word>,
     pub(super) keys: Vec<Key>,
+    pub(super) shared_queues: Vec<SharedQueue>,
     /// Since the program was told last.
     pub(super) dead_keys: Vec<KeyNumber>,
     network: NetworkFacts,
@@ -66,6 +71,7 @@ impl Judge {
             memory: ShadowMemory::default(),
             words: Vec::new(),
             keys: Vec::new(),
+            shared_queues: Vec::new(),
             dead_keys: Vec::new(),
             network,
             posting_count: 0,
@@ -134,6 +140,8 @@ impl Judge {
             has_error_cause: false,
             has_send_error_cause: false,
             last_in_order: Vec::new(),
+            shared_completed_count: 0,
+            has_flushed_shared: false,
             reset_count: 0,
         });
         EndNumber(self.ends.len() - 1)
@@ -244,6 +252,7 @@ impl Judge {
     /// The program reset (or destroyed) these queue pairs, both ends of each connection among them; what had not
     /// completed is forgotten. Gives back the receives, whose memory is the program's again, and the sends.
     pub fn reset(&mut self, ends: &[EndNumber], memory: &impl ReadMemory) -> (Vec<PostedReceive>, Vec<MessageNumber>) {
+        self.reset_shared_receives(ends, memory);
         let mut all_receives = Vec::new();
         let mut all_sends = Vec::new();
         for &number in ends {
@@ -310,6 +319,7 @@ impl Judge {
         for end in 0..self.ends.len() {
             self.check_posted_receives(EndNumber(end), memory);
         }
+        self.check_shared_queues(memory);
         self.check_words(memory);
     }
 
@@ -352,7 +362,7 @@ impl Judge {
         self.ends[end.0].send_queue.unsignaled_tail()
     }
 
-    /// Receives posted and not completed.
+    /// Receives posted and not completed, of its own queue.
     pub fn used_receives(&self, end: EndNumber) -> usize {
         self.ends[end.0].receive_queue.used()
     }
@@ -366,6 +376,9 @@ impl Judge {
 
     /// Messages posted to this end of a connection since the last reset that still wait for a receive to be posted.
     pub fn missing_receives(&self, end: EndNumber) -> usize {
+        if let Some(queue) = self.ends[end.0].facts.shared_queue {
+            return self.missing_shared_receives(end, queue);
+        }
         let Some(peer) = self.ends[end.0].peer else { return 0 };
         let needed = self.ends[peer.0].needing_receive.len();
         needed.saturating_sub(self.ends[end.0].receive_queue.summaries().len())

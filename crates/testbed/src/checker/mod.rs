@@ -41,6 +41,7 @@ mod receive_queue;
 mod receives;
 mod send_queue;
 mod sends;
+mod shared_receives;
 mod violation;
 mod words;
 
@@ -54,5 +55,6 @@ pub use keys::{KeyNumber, KeyUse};
 pub use memory::{Place, ReadMemory, RegionNumber};
 pub use receive_queue::{Piece, PostedReceive};
 pub use send_queue::Ending;
+pub use shared_receives::SharedQueueNumber;
 pub use violation::{Rule, Violation, Violations};
 pub use words::{Atomic, WordNumber, WordUse};

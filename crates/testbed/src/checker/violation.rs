@@ -27,6 +27,8 @@ pub enum Rule {
     Flush,
     /// A receive completes with the message that belongs to it: length, immediate, kind, sender and bytes.
     Receive,
+    /// Asynchronous events come when there is a reason for them, and only then.
+    Event,
     /// What the specification allows is not refused.
     Refusal,
     /// Once the network is healed everything that was asked for gets done in bounded time.

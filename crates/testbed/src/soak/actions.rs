@@ -78,7 +78,10 @@ impl Program {
             self.reconnect(end, ground);
         }
         self.mend(end, ground);
-        self.post_receives(end);
+        match self.shared_receives(end) {
+            Some(_) => self.post_shared_receives(end, ground),
+            None => self.post_receives(end),
+        }
         let may_burst = self.transport(end) != Transport::UnreliableDatagram;
         let may_respond = self.transport(end) == Transport::ReliableConnection;
         match self.dice.within(0..=9) {
@@ -87,8 +90,8 @@ impl Program {
             3 if may_respond && self.has(Capabilities::ATOMICS) => {
                 self.post_atomic(end, true);
             }
-            4 if may_respond && self.plan.has_windows => self.use_window(end),
-            5 if may_burst && self.plan.has_slots && self.has(Capabilities::SLOTTED_REGION) => self.use_slot(end),
+            4..=5 if may_respond && self.plan.has_windows => self.use_window(end),
+            6 if may_burst && self.plan.has_slots && self.has(Capabilities::SLOTTED_REGION) => self.use_slot(end),
             _ => {
                 let draft = self.draft(end);
                 self.post_message(end, draft);
@@ -147,6 +150,7 @@ impl Program {
                 if !self.advance_until(ground, deadline, is_flushed) {
                     self.accuse_silence(end, "a flush of everything outstanding within a second");
                 }
+                self.check_last_work_request(end, ground);
             }
         } else {
             // What has completed already is taken now; later there must be nothing.
@@ -162,6 +166,7 @@ impl Program {
             }
         }
         // On real time something may have completed in the last moment.
+        self.poll_events(ground);
         self.take_last_completions(ground.now());
         let (receives, sends) = self.judge.reset(&ends, &self.memory);
         for receive in receives {
@@ -176,6 +181,7 @@ impl Program {
             if is_replaced {
                 self.replace_queue_pair(end);
             }
+            self.ends[end.0].has_last_work_request_event = false;
             let count = &mut self.ends[end.0].reconnect_count;
             *count = if is_replaced { 0 } else { *count + 1 };
             self.ends[end.0].send_psn = (self.ends[end.0].send_psn + PSN_STEP) & 0xff_ffff;
@@ -225,6 +231,9 @@ impl Program {
 
     /// Posts one receive; it may be a wrong one if the plan has mistakes.
     pub(super) fn post_receive(&mut self, end: EndNumber, may_be_wrong: bool) {
+        if self.shared_receives(end).is_some() {
+            return self.post_shared_receive(end);
+        }
         let transport = self.transport(end);
         let header = if transport == Transport::UnreliableDatagram { 40 } else { 0 };
         let mut capacity = self.message_bytes_max(end) + header;

@@ -228,8 +228,10 @@ impl Program {
             self.judge.moved_to_error(end);
         }
         self.advance(ground, Duration::ZERO);
+        self.poll_events(ground);
         for &end in &ends {
             self.destroy_queue_pair(end);
+            self.ends[end.0].has_last_work_request_event = false;
         }
         self.take_last_completions(ground.now());
         let (receives, sends) = self.judge.reset(&ends, &self.memory);
@@ -252,7 +254,14 @@ impl Program {
         for region in self.words[node].take_regions() {
             self.memory.revoke(&mut self.judge, region);
         }
+        if let Some(shared) = &mut self.shared[node] {
+            self.judge.forget_shared_queue(shared.number());
+            for region in shared.arena.regions.drain(..) {
+                self.memory.revoke(&mut self.judge, region);
+            }
+        }
         self.renew_node(node, ground);
+        self.create_shared_receives(node);
         self.words[node] = NodeWords::new(&self.domain(node).clone());
         for &end in &ends {
             self.replace_queue_pair(end);

@@ -14,6 +14,7 @@ mod plan;
 mod program;
 mod real_time;
 mod responses;
+mod shared_receives;
 mod slots;
 mod tally;
 mod windows;
@@ -174,6 +175,7 @@ fn run_with_faults(program: &mut Program, ground: &mut dyn Ground, operations: u
         let pause_ns = program.dice.within(0..=program.plan.pause_max.as_nanos() as u64);
         program.advance(ground, Duration::from_nanos(pause_ns));
         if step % steps_between_checks == 0 {
+            program.poll_events(ground);
             program.check_all_memory(ground);
         }
         if !program.judge.violations().is_empty() {
@@ -207,6 +209,7 @@ fn run_healed(program: &mut Program, ground: &mut dyn Ground) {
         program.judge.must_be_placed(message, "a healed network was silent", &program.memory);
     }
     program.check_all_memory(ground);
+    program.poll_events(ground);
     for end in program.all_ends() {
         program.drop_window(end);
         program.drop_slots(end);
@@ -275,8 +278,7 @@ fn missing_receives(program: &Program, end: EndNumber) -> usize {
     if program.transport(end) != Transport::ReliableConnection {
         return 0;
     }
-    let room = program.pair(end).limits.receive_requests as usize - program.judge.used_receives(end);
-    program.judge.missing_receives(end).min(room)
+    program.judge.missing_receives(end).min(program.free_receives(end))
 }
 
 /// Lets time pass until something is true, and posts receives that are missing as soon as there is room for them.
@@ -312,7 +314,7 @@ fn post_last_messages(program: &mut Program, ground: &mut dyn Ground) -> Vec<(En
             if program.free_sends(end) == 0 {
                 continue;
             }
-            if program.judge.used_receives(peer) == 0 {
+            if program.shared_receives(peer).is_none() && program.judge.used_receives(peer) == 0 {
                 program.post_receive(peer, false);
             }
             let is_datagram = program.transport(end) == Transport::UnreliableDatagram;

@@ -64,6 +64,8 @@ pub(super) struct Plan {
     pub(super) revocation_percent: u32,
     /// Percent of steps that break a connection and make it anew.
     pub(super) reconnect_percent: u32,
+    /// Reliable queue pairs of a node share their receives.
+    pub(super) has_shared_receives: bool,
     /// Windows are bound, used and ended.
     pub(super) has_windows: bool,
     /// Slots are bound, used and unbound.
@@ -122,6 +124,7 @@ impl Plan {
             mistake_percent: if has_failures { dice.pick(&[0, 2, 5]) } else { 0 },
             revocation_percent: if has_failures { dice.pick(&[0, 2, 5]) } else { 0 },
             reconnect_percent: if has_failures { dice.pick(&[0, 1, 2]) } else { 0 },
+            has_shared_receives: dice.chance(25),
             has_windows: dice.chance(40),
             has_slots: dice.chance(40),
             unsignaled_percent: dice.pick(&[0, 30, 80]),

@@ -16,6 +16,7 @@ use super::ground::Ground;
 use super::memory::{Arena, ProgramMemory};
 use super::plan::{CompletionQueueSharing, PairPlan, Plan};
 use super::responses::NodeWords;
+use super::shared_receives::NodeReceives;
 use super::slots::EndSlots;
 use super::tally::Tally;
 use super::windows::EndWindow;
@@ -41,6 +42,8 @@ pub(super) struct End {
     pub(super) completion_queues: [usize; 2],
     pub(super) send_psn: u32,
     pub(super) reconnect_count: u32,
+    /// It has told that it takes no more from a shared receive queue.
+    pub(super) has_last_work_request_event: bool,
     /// UD: the way to the other.
     pub(super) address_handle: Option<AddressHandle>,
     /// What it sends from. (Memory that peers may hear of counts its addresses from zero: where this process keeps it
@@ -98,6 +101,8 @@ pub(super) struct Program {
     read_atomic_max: u8,
     /// The words of each node that atomics are used on.
     pub(super) words: Vec<NodeWords>,
+    /// The shared receive queue of each node, if this run has them.
+    pub(super) shared: Vec<Option<NodeReceives>>,
     pub(super) faults: ActiveFaults,
     /// Requests that bind or end windows, and whose.
     pub(super) window_requests: BTreeMap<MessageNumber, EndNumber>,
@@ -128,6 +133,7 @@ impl Program {
             capabilities: attributes.capabilities,
             read_atomic_max: attributes.max_read_atomic.min(attributes.max_destination_read_atomic),
             words,
+            shared: domains.iter().map(|_| None).collect(),
             faults: ActiveFaults::default(),
             window_requests: BTreeMap::new(),
             null_regions: domains.iter().map(|_| None).collect(),
@@ -141,6 +147,9 @@ impl Program {
             program.judge.expect_guesses();
         }
         program.create_completion_queues(ground);
+        for node in 0..program.plan.node_count {
+            program.create_shared_receives(node);
+        }
         for pair in 0..program.plan.pairs.len() {
             for side in 0..2 {
                 program.create_end(pair, side, ground);
@@ -196,6 +205,23 @@ impl Program {
         (0..self.ends.len()).map(EndNumber)
     }
 
+    pub(super) fn create_shared_receives(&mut self, node: usize) {
+        if self.plan.has_shared_receives && self.has(Capabilities::SHARED_RECEIVE_QUEUE) {
+            let number = self.shared[node].as_ref().map(NodeReceives::number);
+            let number = number.unwrap_or_else(|| self.judge.add_shared_queue());
+            let domain = &self.domains[node];
+            let region_bytes = 4 * self.plan.message_bytes_max;
+            let arena =
+                Arena { domain: domain.clone(), access: Access::LOCAL_WRITE, region_bytes, regions: Vec::new() };
+            self.shared[node] = Some(NodeReceives::new(domain, number, arena));
+        }
+    }
+
+    /// The queue pair with a number.
+    pub(super) fn end_of(&self, node: usize, queue_pair: QueuePairNumber) -> Option<EndNumber> {
+        self.numbers.get(&(node, queue_pair)).copied()
+    }
+
     fn create_completion_queues(&mut self, ground: &dyn Ground) {
         let room = COMPLETION_QUEUE_ROOM;
         let count_of = |sharing| match sharing {
@@ -243,6 +269,10 @@ impl Program {
             signals_all: plan.signals_all,
             send_completion_queue: completion_queues[0],
             receive_completion_queue: completion_queues[1],
+            shared_queue: match plan.transport {
+                Transport::ReliableConnection => self.shared[node].as_ref().map(NodeReceives::number),
+                _ => None,
+            },
         });
         self.numbers.insert((node, queue_pair.number()), number);
         let domain = &self.domains[node];
@@ -255,6 +285,7 @@ impl Program {
             completion_queues,
             send_psn: plan.first_psn[side],
             reconnect_count: 0,
+            has_last_work_request_event: false,
             address_handle: None,
             sources: arena(Access::empty(), 2 * bytes_max),
             receives: arena(Access::LOCAL_WRITE | Access::ZERO_BASED, 2 * bytes_max + 80),
@@ -273,8 +304,13 @@ impl Program {
     }
 
     fn create_queue_pair(&self, plan: &PairPlan, side: usize, completion_queues: [usize; 2]) -> QueuePair {
-        let options =
-            QueuePairOptions { limits: plan.limits, signal_all: plan.signals_all, shared_receive_queue: None };
+        let shared = self.shared[plan.nodes[side]].as_ref();
+        let shared = shared.filter(|_| plan.transport == Transport::ReliableConnection);
+        let options = QueuePairOptions {
+            limits: plan.limits,
+            signal_all: plan.signals_all,
+            shared_receive_queue: shared.map(|shared| shared.queue.clone()),
+        };
         let [send, receive] = completion_queues.map(|queue| &self.completion_queues[queue].1);
         let domain = &self.domains[plan.nodes[side]];
         let made = domain.create_queue_pair(plan.transport, send, receive, &options);

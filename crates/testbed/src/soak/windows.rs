@@ -42,7 +42,7 @@ impl Program {
         match window.bound {
             None => self.post_bind(end),
             Some(bound) if bound.is_ending => {}
-            Some(_) if self.dice.chance(60) => self.write_through_window(end),
+            Some(_) if self.dice.chance(50) => self.write_through_window(end),
             Some(bound) => self.end_window(end, bound),
         }
     }
@@ -174,6 +174,10 @@ impl Program {
     }
 
     fn end_window(&mut self, end: EndNumber, bound: Bound) {
+        // A write that is under way when the key ends is refused, which is the end of the connection too.
+        if self.plan.mistake_percent > 0 && self.dice.chance(50) {
+            self.write_through_window(end);
+        }
         let is_type_1 = self.ends[end.0].window.as_ref().is_some_and(|window| window.window_type == WindowType::Type1);
         if is_type_1 {
             return self.post_bind(end);

@@ -11,6 +11,7 @@ mod completions;
 mod keys;
 mod memory;
 mod responses;
+mod shared_receives;
 
 const A: EndNumber = EndNumber(0);
 const B: EndNumber = EndNumber(1);
@@ -58,6 +59,7 @@ fn bench_on(transport: Transport, network: NetworkFacts) -> Bench {
             signals_all: false,
             send_completion_queue: 0,
             receive_completion_queue: 1,
+            shared_queue: None,
         });
         let mut bytes = vec![0; 8192];
         fill_untouched(end, &mut bytes);
