@@ -1,5 +1,6 @@
 //! What came of a soak, for people and for programs: of `longhaul sim soak` and of `longhaul conformance --soak`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use longhaul_testbed::soak::{SeedReport, Summary, Troubles};
@@ -33,6 +34,8 @@ pub(crate) fn to_json(summary: &Summary, elapsed: Duration) -> Value {
         "schema": 1,
         "seeds": summary.seeds,
         "operations": summary.messages,
+        "operations_by_kind": summary.tally.operations,
+        "faults": summary.tally.faults,
         "packets": summary.packets,
         "violations": summary.violations,
         "trace_hash": format!("{:016x}", summary.trace_hash),
@@ -75,8 +78,22 @@ pub(crate) fn to_table(summary: &Summary, elapsed: Duration, network: &[(&str, S
         ("failing seeds", summary.failing.len().to_string()),
         ("seconds", format!("{seconds:.1}")),
     ];
-    let rows = before.iter().chain(network).chain(&after);
-    rows.map(|(name, value)| format!("{name:<30} {value:>16}\n")).collect()
+    // What was asked for and what went wrong, by name.
+    let counts = |heading: &'static str, counts: &BTreeMap<&'static str, u64>| {
+        let named = counts.iter().map(|(name, count)| (format!("  {}", name.replace('_', " ")), count.to_string()));
+        let total = counts.values().sum::<u64>().to_string();
+        std::iter::once((heading.to_owned(), total)).chain(named).collect::<Vec<_>>()
+    };
+    let owned =
+        |rows: &[(&str, String)]| rows.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+    let rows: [Vec<(String, String)>; 5] = [
+        owned(&before),
+        owned(network),
+        counts("operations", &tally.operations),
+        counts("faults", &tally.faults),
+        owned(&after),
+    ];
+    rows.concat().iter().map(|(name, value)| format!("{name:<30} {value:>16}\n")).collect()
 }
 
 /// What the network did on virtual time.
@@ -149,8 +166,18 @@ mod tests {
         let summary = summary();
         let elapsed = Duration::from_millis(1500);
         let value = to_json(&summary, elapsed);
-        let common =
-            ["failing_seeds", "operations", "packets", "schema", "seconds", "seeds", "trace_hash", "violations"];
+        let common = [
+            "failing_seeds",
+            "faults",
+            "operations",
+            "operations_by_kind",
+            "packets",
+            "schema",
+            "seconds",
+            "seeds",
+            "trace_hash",
+            "violations",
+        ];
         assert_eq!(keys(&value), common);
         assert_eq!(value["schema"], 1);
         assert_eq!(value["trace_hash"].as_str().map(str::len), Some(16));

@@ -85,3 +85,54 @@ fn giving_up_at_once_is_found() {
         assert_eq!(violations[0].rule, Rule::Status, "{}", violations[0]);
     }
 }
+
+#[test]
+fn reading_from_the_wrong_epoch_is_found() {
+    let configure = |config: &mut longhaul_softnic::Config| {
+        config.mutation = Some(Mutation::ReadFromWrongEpoch);
+    };
+    let (seed, violations) = hunt(configure, 64);
+    println!("seed {seed}: {}", violations[0]);
+    assert_eq!(violations[0].rule, Rule::Read, "{}", violations[0]);
+}
+
+#[test]
+fn an_atomic_that_happens_twice_is_found() {
+    let configure = |config: &mut longhaul_softnic::Config| {
+        config.mutation = Some(Mutation::AtomicTwice);
+    };
+    let (seed, violations) = hunt(configure, 64);
+    println!("seed {seed}: {}", violations[0]);
+    assert_eq!(violations[0].rule, Rule::Atomic, "{}", violations[0]);
+}
+
+#[test]
+fn completions_out_of_order_are_found() {
+    let configure = |config: &mut longhaul_softnic::Config| {
+        config.mutation = Some(Mutation::CompletionOutOfOrder);
+    };
+    let (seed, violations) = hunt(configure, 32);
+    println!("seed {seed}: {}", violations[0]);
+    assert_eq!(violations[0].rule, Rule::Order, "{}", violations[0]);
+}
+
+#[test]
+fn a_window_that_works_after_its_rebind_is_found() {
+    let configure = |config: &mut longhaul_softnic::Config| {
+        config.mutation = Some(Mutation::WindowAfterRebind);
+    };
+    let (seed, violations) = hunt(configure, 256);
+    println!("seed {seed}: {}", violations[0]);
+    // Seen in memory that was used for something else, or in a success that cannot be.
+    assert!(matches!(violations[0].rule, Rule::Memory | Rule::RevokedKey | Rule::Status), "{}", violations[0]);
+}
+
+#[test]
+fn a_flush_that_loses_a_request_is_found() {
+    let configure = |config: &mut longhaul_softnic::Config| {
+        config.mutation = Some(Mutation::FlushLosesRequest);
+    };
+    let (seed, violations) = hunt(configure, 32);
+    println!("seed {seed}: {}", violations[0]);
+    assert!(matches!(violations[0].rule, Rule::Progress | Rule::Flush | Rule::Order), "{}", violations[0]);
+}

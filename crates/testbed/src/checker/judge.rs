@@ -1,150 +1,20 @@
 //! The judge's knowledge: ends, messages and memory; what the program tells it.
 
-use std::net::IpAddr;
+use longhaul_time::Instant;
+use longhaul_verbs::{QueuePairNumber, Transport};
 
-use longhaul_time::{Duration, Instant};
-use longhaul_verbs::{QueuePairNumber, QueuePairState, Transport, WorkCompletion};
-
+use super::atomics::Word;
 use super::contents::{self, MessageNumber};
-use super::memory::{Difference, Place, ReadMemory, RegionNumber, ShadowMemory};
+use super::facts::{
+    EndFacts, EndNumber, Ended, Kind, Message, Mistake, NetworkFacts, Observation, Response, SendFacts, Target,
+    header_bytes,
+};
+use super::keys::{Key, KeyNumber};
+use super::memory::{Arrival, Difference, Place, ReadMemory, RegionNumber, ShadowMemory};
 use super::receive_queue::{PostedReceive, ReceiveQueue};
 use super::send_queue::{Ending, SendQueue};
+use super::shared_receives::SharedQueue;
 use super::violation::{Rule, Violation, Violations};
-
-/// One queue pair of the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EndNumber(pub usize);
-
-/// What the judge must know of a queue pair.
-#[derive(Clone, Copy, Debug)]
-pub struct EndFacts {
-    /// Its transport.
-    pub transport: Transport,
-    /// Its number now.
-    pub queue_pair: QueuePairNumber,
-    /// Its IP address.
-    pub address: IpAddr,
-    /// Payload bytes of a full packet.
-    pub packet_bytes: usize,
-    /// RC: silence for so long is a time-out; zero is never.
-    pub acknowledge_timeout: Duration,
-    /// RC: how often a request is repeated after a time-out or a sequence error.
-    pub retry_count: u8,
-    /// How often a request is repeated when the peer has no receive; 7 is for ever.
-    pub receiver_not_ready_retry: u8,
-    /// RC: how long its peer is to wait when it has no receive.
-    pub receiver_not_ready_delay: Duration,
-    /// Every send makes a completion.
-    pub signals_all: bool,
-    /// The completion queue for its sends, by a number of the program's.
-    pub send_completion_queue: usize,
-    /// The completion queue for its receives.
-    pub receive_completion_queue: usize,
-}
-
-/// What the network may do to a message that is posted now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NetworkFacts {
-    /// It loses packets (or breaks them), or is slower than the acknowledgement time-out.
-    pub loses: bool,
-    /// Packets overtake each other.
-    pub reorders: bool,
-    /// Packets come out twice.
-    pub duplicates: bool,
-    /// Now and then an answer takes longer than the acknowledgement time-out: on real time nobody promises anything else.
-    pub is_slow: bool,
-}
-
-/// What a request does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Into the peer's next receive.
-    Send,
-    /// Into the peer's memory.
-    Write,
-}
-
-/// What is wrong with a request, on purpose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mistake {
-    /// The peer's key is wrong, revoked or not for this, or the range leaves the region.
-    RemoteAccess,
-    /// A local key is wrong.
-    LocalKey,
-    /// The datagram carries the wrong queue key.
-    QueueKey,
-}
-
-/// A send request as it was posted.
-#[derive(Clone, Copy, Debug)]
-pub struct SendFacts {
-    /// The request's id.
-    pub id: u64,
-    /// To which queue pair.
-    pub to: EndNumber,
-    /// What it does.
-    pub kind: Kind,
-    /// Bytes.
-    pub length: usize,
-    /// With the message's immediate?
-    pub has_immediate: bool,
-    /// A write's place in the peer's memory, if the write is legal.
-    pub target: Option<Place>,
-    /// What is wrong with it.
-    pub mistake: Option<Mistake>,
-    /// It asks for a completion.
-    pub is_signaled: bool,
-}
-
-/// A completion as the program polled it.
-#[derive(Clone, Copy, Debug)]
-pub struct Observation {
-    /// Of which queue pair.
-    pub end: EndNumber,
-    /// From which completion queue.
-    pub completion_queue: usize,
-    /// The completion.
-    pub completion: WorkCompletion,
-    /// The queue pair's state when the completion was polled.
-    pub state: QueuePairState,
-    /// The state of its peer (RC) at that moment.
-    pub peer_state: QueuePairState,
-}
-
-pub(super) struct Message {
-    pub(super) facts: SendFacts,
-    pub(super) from: EndNumber,
-    pub(super) network: NetworkFacts,
-    /// Its place among the messages sent by its queue pair since the last reset.
-    pub(super) position: usize,
-    /// Its place among those of them that need a receive.
-    pub(super) receive_index: Option<usize>,
-    pub(super) posting: u64,
-    pub(super) posted_at: Instant,
-    pub(super) target: Target,
-    pub(super) delivered_count: u32,
-    pub(super) ending: Option<Ending>,
-}
-
-impl Message {
-    /// Whether a delivery tells which message it is: by an immediate, or by bytes enough to hold its number.
-    pub(super) fn is_unmistakable(&self) -> bool {
-        self.facts.has_immediate || self.facts.length >= 8
-    }
-}
-
-/// What has become of a write's place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target {
-    /// It has none, or an illegal one.
-    None,
-    /// The message may arrive there.
-    Open(Place),
-    /// It has arrived.
-    Settled,
-    /// The key was revoked; had it arrived by then?
-    Revoked { was_whole: bool },
-}
 
 pub(super) struct End {
     pub(super) facts: EndFacts,
@@ -166,6 +36,11 @@ pub(super) struct End {
     pub(super) has_send_error_cause: bool,
     /// For each sender: the latest message delivered on a network that keeps order.
     pub(super) last_in_order: Vec<(EndNumber, MessageNumber)>,
+    /// Messages received from a shared queue since the last reset, and whether a receive of it was flushed.
+    pub(super) shared_completed_count: usize,
+    pub(super) has_flushed_shared: bool,
+    /// How often it was reset: requests of different connections are not in order.
+    pub(super) reset_count: u64,
 }
 
 /// Watches a program of verbs operations and says which observations the specification does not allow.
@@ -176,6 +51,11 @@ pub struct Judge {
     pub(super) ends: Vec<End>,
     pub(super) messages: Vec<Message>,
     pub(super) memory: ShadowMemory,
+    pub(super) words: Vec<Word>,
+    pub(super) keys: Vec<Key>,
+    pub(super) shared_queues: Vec<SharedQueue>,
+    /// Since the program was told last.
+    pub(super) dead_keys: Vec<KeyNumber>,
     network: NetworkFacts,
     posting_count: u64,
     pub(super) now: Instant,
@@ -189,6 +69,10 @@ impl Judge {
             ends: Vec::new(),
             messages: Vec::new(),
             memory: ShadowMemory::default(),
+            words: Vec::new(),
+            keys: Vec::new(),
+            shared_queues: Vec::new(),
+            dead_keys: Vec::new(),
             network,
             posting_count: 0,
             now: Instant::ZERO,
@@ -256,6 +140,9 @@ impl Judge {
             has_error_cause: false,
             has_send_error_cause: false,
             last_in_order: Vec::new(),
+            shared_completed_count: 0,
+            has_flushed_shared: false,
+            reset_count: 0,
         });
         EndNumber(self.ends.len() - 1)
     }
@@ -289,6 +176,8 @@ impl Judge {
         for (message, was_whole) in self.memory.revoke(region, bytes) {
             self.messages[message as usize].target = Target::Revoked { was_whole };
         }
+        self.revoked_source(region);
+        self.retire_words(region, bytes);
     }
 
     /// The number that the next message will have.
@@ -298,13 +187,17 @@ impl Judge {
 
     /// A send was posted; it is the message that [`Judge::next_message`] told.
     pub fn posted_send(&mut self, from: EndNumber, facts: SendFacts) -> MessageNumber {
+        self.posted(from, facts, Response::None)
+    }
+
+    pub(super) fn posted(&mut self, from: EndNumber, facts: SendFacts, response: Response) -> MessageNumber {
         let number = self.next_message();
         self.posting_count += 1;
         let packet_bytes = self.ends[from.0].facts.packet_bytes;
         let target = match facts.target {
             // With a wrong local key the packets before the one that needs it may have been sent.
             Some(place) if matches!(facts.mistake, None | Some(Mistake::LocalKey)) && facts.length > 0 => {
-                self.memory.open(place, number, facts.length, packet_bytes);
+                self.memory.open(place, Arrival::write(number, facts.length, packet_bytes));
                 Target::Open(place)
             }
             _ => Target::None,
@@ -322,6 +215,7 @@ impl Judge {
             target,
             delivered_count: 0,
             ending: None,
+            response,
         });
         end.sent.push(number);
         if needs_receive {
@@ -330,6 +224,7 @@ impl Judge {
         let is_signaled = facts.is_signaled || end.facts.signals_all;
         end.send_queue.post(facts.id, number, is_signaled);
         self.ends[facts.to.0].addressed.push(number);
+        self.note_keys(number);
         number
     }
 
@@ -357,6 +252,7 @@ impl Judge {
     /// The program reset (or destroyed) these queue pairs, both ends of each connection among them; what had not
     /// completed is forgotten. Gives back the receives, whose memory is the program's again, and the sends.
     pub fn reset(&mut self, ends: &[EndNumber], memory: &impl ReadMemory) -> (Vec<PostedReceive>, Vec<MessageNumber>) {
+        self.reset_shared_receives(ends, memory);
         let mut all_receives = Vec::new();
         let mut all_sends = Vec::new();
         for &number in ends {
@@ -373,12 +269,15 @@ impl Judge {
             end.sent.clear();
             end.needing_receive.clear();
             end.settled_count = 0;
+            end.reset_count += 1;
             end.has_error_cause = false;
             end.has_send_error_cause = false;
         }
         for message in &all_sends {
             self.messages[*message as usize].ending = Some(Ending::Unknown);
+            self.response_is_lost(*message, memory);
         }
+        self.settle_words(ends, memory);
         (all_receives, all_sends)
     }
 
@@ -399,6 +298,7 @@ impl Judge {
                 }
             }
         }
+        ended.keys = std::mem::take(&mut self.dead_keys);
         ended
     }
 
@@ -419,6 +319,8 @@ impl Judge {
         for end in 0..self.ends.len() {
             self.check_posted_receives(EndNumber(end), memory);
         }
+        self.check_shared_queues(memory);
+        self.check_words(memory);
     }
 
     /// Judges one region, except where receives are posted.
@@ -433,7 +335,7 @@ impl Judge {
         }
     }
 
-    fn accuse_memory(&mut self, difference: &Difference, what: &str) {
+    pub(super) fn accuse_memory(&mut self, difference: &Difference, what: &str) {
         let Place { region, offset } = difference.place;
         let came = match difference.message {
             Some(message) if (message as usize) < self.messages.len() => {
@@ -460,7 +362,7 @@ impl Judge {
         self.ends[end.0].send_queue.unsignaled_tail()
     }
 
-    /// Receives posted and not completed.
+    /// Receives posted and not completed, of its own queue.
     pub fn used_receives(&self, end: EndNumber) -> usize {
         self.ends[end.0].receive_queue.used()
     }
@@ -474,6 +376,9 @@ impl Judge {
 
     /// Messages posted to this end of a connection since the last reset that still wait for a receive to be posted.
     pub fn missing_receives(&self, end: EndNumber) -> usize {
+        if let Some(queue) = self.ends[end.0].facts.shared_queue {
+            return self.missing_shared_receives(end, queue);
+        }
         let Some(peer) = self.ends[end.0].peer else { return 0 };
         let needed = self.ends[peer.0].needing_receive.len();
         needed.saturating_sub(self.ends[end.0].receive_queue.summaries().len())
@@ -519,8 +424,8 @@ impl Judge {
         let Some(peer) = end.peer else { return false };
         self.ends[peer.0].sent.iter().any(|message| {
             let message = &self.messages[*message as usize];
-            message.facts.mistake == Some(Mistake::RemoteAccess)
-                || matches!(message.target, Target::Revoked { .. })
+            matches!(message.facts.mistake, Some(Mistake::RemoteAccess | Mistake::Alignment))
+                || self.may_have_lost_its_key(message)
                 || message.receive_index.is_some_and(|index| breaks(end.receive_queue.for_message(index), message))
         })
     }
@@ -545,22 +450,5 @@ impl Judge {
         let (message, offset) = contents::identify(word)?;
         let known = self.messages.get(message as usize)?;
         (known.facts.to == end).then_some((message, offset))
-    }
-}
-
-/// What ended with one call of [`Judge::observe`].
-#[derive(Debug, Default)]
-pub struct Ended {
-    /// Sends: which message, and how.
-    pub sends: Vec<(MessageNumber, Ending)>,
-    /// Receives: whose, and which.
-    pub receives: Vec<(EndNumber, PostedReceive)>,
-}
-
-/// Datagrams come with 40 bytes for the GRH in front.
-pub(super) fn header_bytes(transport: Transport) -> usize {
-    match transport {
-        Transport::UnreliableDatagram => 40,
-        _ => 0,
     }
 }

@@ -52,18 +52,38 @@ pub(super) struct ShadowMemory {
 struct Region {
     /// What is known to be there.
     known: Vec<u8>,
-    /// Writes under way, by offset; they never overlap.
-    open: BTreeMap<usize, OpenWrite>,
+    /// Writes and READs under way, by offset; they never overlap.
+    open: BTreeMap<usize, Arrival>,
     /// Ranges of posted receives: start to end; they never overlap.
     lent: BTreeMap<usize, usize>,
     is_registered: bool,
 }
 
-#[derive(Clone, Copy)]
-struct OpenWrite {
-    message: MessageNumber,
-    length: usize,
-    packet_bytes: usize,
+/// Bytes that may arrive: those of a write, or what a READ brings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    /// The message that the bytes belong to, and which of its bytes is the first one here.
+    pub(super) contents: MessageNumber,
+    pub(super) contents_offset: usize,
+    pub(super) length: usize,
+    /// Packets are cut after so many bytes, and the first byte here is this one of what is cut.
+    pub(super) packet_bytes: usize,
+    pub(super) packet_phase: usize,
+    /// The program itself asked for the bytes: no peer's key stands behind them.
+    pub(super) is_read: bool,
+}
+
+impl Arrival {
+    /// A whole write.
+    pub(super) fn write(contents: MessageNumber, length: usize, packet_bytes: usize) -> Self {
+        Arrival { contents, contents_offset: 0, length, packet_bytes, packet_phase: 0, is_read: false }
+    }
+
+    /// Bytes from `offset` on that come with one packet.
+    fn packet_end(&self, offset: usize) -> usize {
+        let left_in_packet = self.packet_bytes - (self.packet_phase + offset) % self.packet_bytes;
+        self.length.min(offset + left_in_packet)
+    }
 }
 
 impl ShadowMemory {
@@ -104,38 +124,55 @@ impl ShadowMemory {
         self.regions[place.region.0].known[place.offset..place.offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// From now on this message may arrive there, in packets of so many bytes.
-    pub(super) fn open(&mut self, place: Place, message: MessageNumber, length: usize, packet_bytes: usize) {
-        let open = OpenWrite { message, length, packet_bytes };
+    /// From now on these bytes may arrive there.
+    pub(super) fn open(&mut self, place: Place, arrival: Arrival) {
         let region = &mut self.regions[place.region.0];
-        assert!(place.offset + length <= region.known.len(), "a legal write lies inside its region");
-        if length > 0 {
-            let before = region.open.range(..place.offset + length).next_back();
-            let overlaps = before.is_some_and(|(start, write)| start + write.length > place.offset);
+        assert!(place.offset + arrival.length <= region.known.len(), "what may arrive lies inside its region");
+        if arrival.length > 0 {
+            let before = region.open.range(..place.offset + arrival.length).next_back();
+            let overlaps = before.is_some_and(|(start, other)| start + other.length > place.offset);
             assert!(!overlaps, "the program keeps open writes apart");
-            region.open.insert(place.offset, open);
+            region.open.insert(place.offset, arrival);
         }
     }
 
-    /// The open write at a place must be complete now. From now on its bytes are what is known to be there.
+    /// What is open at a place must be complete now. From now on its bytes are what is known to be there.
     pub(super) fn settle(&mut self, place: Place, memory: &impl ReadMemory) -> Result<(), Difference> {
-        let Some(write) = self.regions[place.region.0].open.remove(&place.offset) else {
+        let Some(arrival) = self.regions[place.region.0].open.remove(&place.offset) else {
             return Ok(());
         };
-        let mut bytes = vec![0; write.length];
+        let mut bytes = vec![0; arrival.length];
         memory.read(place, &mut bytes);
-        let whole = match contents::first_difference(write.message, 0, &bytes) {
+        let whole = match contents::first_difference(arrival.contents, arrival.contents_offset, &bytes) {
             None => Ok(()),
             Some(first) => Err(Difference {
                 place: Place { offset: place.offset + first, ..place },
-                expected: format!("all {} bytes of message {}", write.length, write.message),
+                expected: format!(
+                    "{} bytes of message {} from its offset {} on",
+                    arrival.length, arrival.contents, arrival.contents_offset
+                ),
                 came: contents::describe(&bytes[first..]),
                 message: contents::find(&bytes[first..]),
             }),
         };
         // Also when it is wrong: one mistake is then reported once.
-        self.set_known(place, &contents::message_bytes(write.message, write.length));
+        contents::fill(arrival.contents, arrival.contents_offset, &mut bytes);
+        self.set_known(place, &bytes);
         whole
+    }
+
+    /// Nothing arrives there any more: each packet is there whole or not at all, and what is there stays. Says whether all are.
+    pub(super) fn close(&mut self, place: Place, memory: &impl ReadMemory) -> Result<bool, Difference> {
+        let region = &mut self.regions[place.region.0];
+        let Some(arrival) = region.open.remove(&place.offset) else {
+            return Ok(true);
+        };
+        let mut bytes = vec![0; region.known.len()];
+        let range = place.offset..place.offset + arrival.length;
+        memory.read(place, &mut bytes[range.clone()]);
+        let is_legal = region.check_open(place.region, &bytes, place.offset, &arrival, self.expects_guesses);
+        region.known[range.clone()].copy_from_slice(&bytes[range.clone()]);
+        is_legal.map(|()| contents::matches(arrival.contents, arrival.contents_offset, &bytes[range]))
     }
 
     /// A receive was posted over this range.
@@ -176,11 +213,12 @@ impl ShadowMemory {
         region.is_registered = false;
         region.lent.clear();
         let open = std::mem::take(&mut region.open).into_iter();
-        open.map(|(start, write)| {
-            let came = &bytes[start..start + write.length];
-            (write.message, contents::matches(write.message, 0, came))
-        })
-        .collect()
+        open.filter(|(_, arrival)| !arrival.is_read)
+            .map(|(start, write)| {
+                let came = &bytes[start..start + write.length];
+                (write.contents, contents::matches(write.contents, 0, came))
+            })
+            .collect()
     }
 }
 
@@ -201,37 +239,41 @@ impl Region {
         })
     }
 
-    /// Each packet of the message is there whole or not at all.
+    /// Each packet is there whole or not at all.
     fn check_open(
         &self,
         number: RegionNumber,
         bytes: &[u8],
         start: usize,
-        write: &OpenWrite,
+        arrival: &Arrival,
         expects_guesses: bool,
     ) -> Result<(), Difference> {
         let mut offset = 0;
-        while offset < write.length {
-            let count = write.packet_bytes.min(write.length - offset);
-            if expects_guesses && offset > 0 && offset + count < write.length {
-                offset += count;
+        while offset < arrival.length {
+            let end = arrival.packet_end(offset);
+            if expects_guesses && offset > 0 && end < arrival.length {
+                offset = end;
                 continue;
             }
-            let range = start + offset..start + offset + count;
+            let range = start + offset..start + end;
             let came = &bytes[range.clone()];
             if came != &self.known[range.clone()]
-                && let Some(first) = contents::first_difference(write.message, offset, came)
+                && let Some(first) =
+                    contents::first_difference(arrival.contents, arrival.contents_offset + offset, came)
             {
                 let untouched = self.check_known(number, bytes, range.clone());
                 let mut difference = untouched.expect_err("they were just found to differ");
                 difference.place.offset = difference.place.offset.max(range.start + first);
                 difference.came = contents::describe(&bytes[difference.place.offset..range.end]);
                 difference.message = contents::find(&bytes[difference.place.offset..range.end]);
-                difference.expected =
-                    format!("the packet at offset {offset} of message {} whole, or not at all", write.message);
+                difference.expected = format!(
+                    "the packet at offset {} of message {} whole, or not at all",
+                    arrival.contents_offset + offset,
+                    arrival.contents
+                );
                 return Err(difference);
             }
-            offset += count;
+            offset = end;
         }
         Ok(())
     }
@@ -272,12 +314,12 @@ mod tests {
     fn an_open_write_arrives_packet_by_packet_in_any_order() {
         let (mut shadow, region, mut memory) = shadow();
         let place = Place { region, offset: 512 };
-        shadow.open(place, 9, 700, 256);
+        shadow.open(place, Arrival::write(9, 700, 256));
         assert_eq!(shadow.check(region, &memory.0), Ok(()));
         contents::fill(9, 512, &mut memory.0[512 + 512..512 + 700]);
         assert_eq!(shadow.check(region, &memory.0), Ok(()));
         assert!(shadow.settle(place, &memory).is_err(), "two packets are missing");
-        shadow.open(place, 9, 700, 256);
+        shadow.open(place, Arrival::write(9, 700, 256));
         contents::fill(9, 0, &mut memory.0[512..512 + 512]);
         assert_eq!(shadow.settle(place, &memory), Ok(()));
         assert_eq!(shadow.check(region, &memory.0), Ok(()));
@@ -289,7 +331,7 @@ mod tests {
     #[test]
     fn half_a_packet_and_foreign_bytes_are_found() {
         let (mut shadow, region, mut memory) = shadow();
-        shadow.open(Place { region, offset: 512 }, 9, 700, 256);
+        shadow.open(Place { region, offset: 512 }, Arrival::write(9, 700, 256));
         contents::fill(9, 0, &mut memory.0[512..512 + 100]);
         let difference = shadow.check(region, &memory.0).unwrap_err();
         assert!(difference.expected.contains("whole"), "{}", difference.expected);
@@ -306,7 +348,7 @@ mod tests {
         let (mut shadow, region, mut memory) = shadow();
         shadow.expect_guesses();
         let place = Place { region, offset: 512 };
-        shadow.open(place, 9, 1024, 256);
+        shadow.open(place, Arrival::write(9, 1024, 256));
         contents::fill(8, 0, &mut memory.0[512 + 256..512 + 768]);
         assert_eq!(shadow.check(region, &memory.0), Ok(()));
         for wrong in [512 + 255, 512 + 768, 511, 512 + 1024] {
@@ -320,8 +362,8 @@ mod tests {
     #[test]
     fn revocation_says_what_was_complete() {
         let (mut shadow, region, mut memory) = shadow();
-        shadow.open(Place { region, offset: 0 }, 1, 300, 256);
-        shadow.open(Place { region, offset: 512 }, 2, 300, 256);
+        shadow.open(Place { region, offset: 0 }, Arrival::write(1, 300, 256));
+        shadow.open(Place { region, offset: 512 }, Arrival::write(2, 300, 256));
         contents::fill(1, 0, &mut memory.0[..300]);
         contents::fill(2, 0, &mut memory.0[512..512 + 256]);
         assert_eq!(shadow.revoke(region, &memory.0), [(1, true), (2, false)]);

@@ -16,28 +16,45 @@
 //!   that does neither, at most once and in order. Any packets of an unfinished message may be in memory, in the
 //!   receive that the next message will take too; a completion means that the whole message is there.
 //! - **UD.** One packet, all or nothing. Duplicates and reordering of the network are visible.
+//! - **READ.** The bytes it brings are those that the peer's memory held between posting and completion. The program fills
+//!   what is to be read with bytes that nothing else ever held, so bytes of another time are found. Until the completion they
+//!   may be in place packet by packet, when it comes they all are; nothing else changes.
+//! - **Atomics.** Each happens exactly once, those of one connection in order; one that ends without an answer at most once. Words
+//!   tell their own history: see `words.rs`.
 //! - **Failures.** A request may end with [`RetryExceededError`](longhaul_verbs::CompletionStatus::RetryExceededError)
 //!   only if the network loses packets or the peer may have stopped to answer, and only after as many time-outs as it
 //!   may be repeated; the same goes for a receiver that is not ready. Every other failure needs a mistake that the
 //!   program made on purpose. After a failure everything later is flushed.
+//! - **Windows and slots.** When the request that binds a window anew, or invalidates it, is reported done (a SEND that invalidates:
+//!   at its receiver), the old key is as good as revoked. What comes through a slot after it was unbound is not kept.
 //! - **Revoked keys.** After deregistration has returned the memory belongs to the program, which uses it at once for
 //!   something else: nothing may change there. A write that was not whole by then must not succeed.
 
+mod atomics;
 mod contents;
+mod facts;
 mod judge;
+mod keys;
 mod memory;
+mod reads;
 mod receive_queue;
 mod receives;
 mod send_queue;
 mod sends;
+mod shared_receives;
 mod violation;
+mod words;
 
 #[cfg(test)]
 mod tests;
 
 pub use contents::{MESSAGE_BYTES_MAX, MessageNumber, fill_untouched, immediate, message_bytes};
-pub use judge::{EndFacts, EndNumber, Ended, Judge, Kind, Mistake, NetworkFacts, Observation, SendFacts};
+pub use facts::{EndFacts, EndNumber, Ended, Kind, Mistake, NetworkFacts, Observation, ReadFacts, SendFacts};
+pub use judge::Judge;
+pub use keys::{KeyNumber, KeyUse};
 pub use memory::{Place, ReadMemory, RegionNumber};
 pub use receive_queue::{Piece, PostedReceive};
 pub use send_queue::Ending;
+pub use shared_receives::SharedQueueNumber;
 pub use violation::{Rule, Violation, Violations};
+pub use words::{Atomic, WordNumber, WordUse};

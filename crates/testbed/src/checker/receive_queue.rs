@@ -20,6 +20,8 @@ pub struct PostedReceive {
     pub id: u64,
     /// Its memory, in order.
     pub pieces: Vec<Piece>,
+    /// Bytes behind that memory that a null region takes.
+    pub null_bytes: usize,
     /// One of its keys was deliberately wrong, so it cannot take a message that needs memory.
     pub is_broken: bool,
     /// When it was posted, on a count of all postings.
@@ -42,7 +44,7 @@ pub(super) struct ReceiveSummary {
 impl PostedReceive {
     /// Bytes that fit.
     pub(super) fn capacity(&self) -> usize {
-        self.pieces.iter().map(|piece| piece.length).sum()
+        self.pieces.iter().map(|piece| piece.length).sum::<usize>() + self.null_bytes
     }
 }
 
@@ -143,7 +145,14 @@ mod tests {
     fn queue(count: u64) -> ReceiveQueue {
         let mut queue = ReceiveQueue::default();
         for id in 0..count {
-            queue.post(PostedReceive { id, pieces: Vec::new(), is_broken: false, posting: id, index: 0 });
+            queue.post(PostedReceive {
+                id,
+                pieces: Vec::new(),
+                null_bytes: 0,
+                is_broken: false,
+                posting: id,
+                index: 0,
+            });
         }
         queue
     }

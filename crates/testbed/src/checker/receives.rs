@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use longhaul_verbs::{CompletionFlags, CompletionOperation, CompletionStatus, Transport, WorkCompletion};
 
 use super::contents::{self, MessageNumber};
-use super::judge::{EndNumber, Ended, Judge, Kind, Mistake, Observation, Target, header_bytes};
+use super::facts::{EndFacts, EndNumber, Ended, Kind, Mistake, Observation, Target, header_bytes};
+use super::judge::Judge;
 use super::memory::ReadMemory;
 use super::receive_queue::{PostedReceive, ReceiveFault};
 use super::violation::Rule;
@@ -14,7 +15,7 @@ impl Judge {
     pub(super) fn receive_success(&mut self, observation: &Observation, memory: &impl ReadMemory, ended: &mut Ended) {
         let number = observation.end;
         let completion = &observation.completion;
-        let index = self.ends[number.0].receive_queue.completed_count();
+        let index = self.completed_receives(number);
         let Some(receive) = self.take_receive(observation, ended) else {
             return;
         };
@@ -44,7 +45,8 @@ impl Judge {
         let length = self.messages[message as usize].facts.length;
         let written = match self.messages[message as usize].facts.kind {
             Kind::Send => {
-                let payload = &bytes[header..header + length];
+                // What fell into a null region is gone.
+                let payload = &bytes[header..bytes.len().min(header + length)];
                 if let Some(first) = contents::first_difference(message, 0, payload) {
                     self.accuse(
                         Rule::Receive,
@@ -53,9 +55,9 @@ impl Judge {
                         contents::describe(&payload[first..]),
                     );
                 }
-                header + length
+                bytes.len().min(header + length)
             }
-            Kind::Write => {
+            _ => {
                 self.settle(message, "its receive completed", memory);
                 0
             }
@@ -66,6 +68,7 @@ impl Judge {
         if transport == Transport::ReliableConnection {
             let (from, position) = (self.messages[message as usize].from, self.messages[message as usize].position);
             self.settle_through(from, position, "a receive after it completed", memory);
+            self.end_key(message, memory);
         } else {
             self.check_order(number, message);
         }
@@ -76,9 +79,12 @@ impl Judge {
         let number = observation.end;
         let completion = &observation.completion;
         let is_flush = completion.status == CompletionStatus::FlushedError;
-        let end = &mut self.ends[number.0];
-        let expected_queue = end.facts.receive_completion_queue;
-        match end.receive_queue.complete(completion.id, is_flush) {
+        let EndFacts { receive_completion_queue: expected_queue, shared_queue, .. } = self.ends[number.0].facts;
+        let taken = match shared_queue {
+            Some(queue) => self.take_shared_receive(number, queue, completion),
+            None => self.ends[number.0].receive_queue.complete(completion.id, is_flush),
+        };
+        match taken {
             Ok(receive) => {
                 for piece in &receive.pieces {
                     self.memory.give_back(piece.place);
@@ -160,7 +166,7 @@ impl Judge {
         let is_datagram = transport == Transport::UnreliableDatagram;
         let operation = match facts.kind {
             Kind::Send => CompletionOperation::Receive,
-            Kind::Write => CompletionOperation::ReceiveWriteWithImmediate,
+            _ => CompletionOperation::ReceiveWriteWithImmediate,
         };
         let immediate = facts.has_immediate.then(|| contents::immediate(number));
         let sender = self.ends[message.from.0].facts.queue_pair;
@@ -180,6 +186,10 @@ impl Judge {
         }
         if completion.immediate() != immediate {
             wrong.push((format!("immediate {immediate:x?}"), format!("{:x?}", completion.immediate())));
+        }
+        let ended_key = self.ended_key_value(number);
+        if completion.invalidated_key() != ended_key {
+            wrong.push((format!("invalidated key {ended_key:x?}"), format!("{:x?}", completion.invalidated_key())));
         }
         if completion.flags.contains(CompletionFlags::GLOBAL_ROUTE_HEADER) != is_datagram {
             wrong.push((format!("a GRH: {is_datagram}"), format!("flags {:?}", completion.flags)));
@@ -248,7 +258,7 @@ impl Judge {
     pub(super) fn receive_failure(&mut self, observation: &Observation, memory: &impl ReadMemory, ended: &mut Ended) {
         let number = observation.end;
         let status = observation.completion.status;
-        let completed_count = self.ends[number.0].receive_queue.completed_count();
+        let completed_count = self.completed_receives(number);
         let Some(receive) = self.take_receive(observation, ended) else {
             return;
         };
@@ -334,11 +344,7 @@ impl Judge {
         start: usize,
         completed_count: Option<usize>,
     ) {
-        let known: Vec<u8> = receive
-            .pieces
-            .iter()
-            .flat_map(|piece| self.memory.known(piece.place, piece.length).iter().copied())
-            .collect();
+        let known = self.known_of(receive);
         if known[start..] == bytes[start..] {
             return;
         }
@@ -368,8 +374,14 @@ impl Judge {
         }
     }
 
+    /// What is known to be in a receive's memory, in the order in which a message fills it.
+    pub(super) fn known_of(&self, receive: &PostedReceive) -> Vec<u8> {
+        let pieces = receive.pieces.iter();
+        pieces.flat_map(|piece| self.memory.known(piece.place, piece.length).iter().copied()).collect()
+    }
+
     /// How many bytes from `position` on are the message's.
-    fn begun_bytes(&self, number: MessageNumber, position: usize, bytes: &[u8]) -> usize {
+    pub(super) fn begun_bytes(&self, number: MessageNumber, position: usize, bytes: &[u8]) -> usize {
         let message = &self.messages[number as usize];
         let is_send = message.facts.kind == Kind::Send && message.facts.mistake != Some(Mistake::QueueKey);
         if !is_send || matches!(message.target, Target::Open(_)) {
@@ -396,8 +408,8 @@ impl Judge {
 }
 
 /// The bytes of a receive, in the order in which a message fills them.
-fn gather(receive: &PostedReceive, memory: &impl ReadMemory) -> Vec<u8> {
-    let mut bytes = vec![0; receive.capacity()];
+pub(super) fn gather(receive: &PostedReceive, memory: &impl ReadMemory) -> Vec<u8> {
+    let mut bytes = vec![0; receive.capacity() - receive.null_bytes];
     let mut position = 0;
     for piece in &receive.pieces {
         memory.read(piece.place, &mut bytes[position..position + piece.length]);

@@ -1,10 +1,11 @@
 //! Judging completions of sends.
 
 use longhaul_time::Duration;
-use longhaul_verbs::{CompletionOperation, CompletionStatus, QueuePairState, Transport};
+use longhaul_verbs::{CompletionStatus, QueuePairState, Transport};
 
 use super::contents::MessageNumber;
-use super::judge::{EndNumber, Ended, Judge, Kind, Mistake, Observation, Target};
+use super::facts::{EndNumber, Ended, Kind, Mistake, Observation, Target};
+use super::judge::Judge;
 use super::memory::ReadMemory;
 use super::send_queue::{Ending, SendFault};
 use super::violation::Rule;
@@ -29,8 +30,9 @@ impl Judge {
         }
         for &(message, ending) in &endings {
             self.messages[message as usize].ending = Some(ending);
-            if ending == Ending::Succeeded {
-                self.send_success(message, memory);
+            match ending {
+                Ending::Succeeded => self.send_success(message, memory),
+                _ => self.response_is_lost(message, memory),
             }
         }
         let (message, _) = *endings.last().expect("a completion ends its own request");
@@ -40,10 +42,18 @@ impl Judge {
             let suspects: Vec<_> = std::iter::once(message).chain(rest).collect();
             self.send_failure(&suspects, completion.status, observation);
         } else {
-            let operation = match self.messages[message as usize].facts.kind {
-                Kind::Send => CompletionOperation::Send,
-                Kind::Write => CompletionOperation::Write,
-            };
+            let facts = &self.messages[message as usize].facts;
+            let operation = facts.kind.completion_operation();
+            let byte_count = if facts.kind.has_response() { facts.length as u32 } else { completion.byte_count };
+            if completion.byte_count != byte_count {
+                let came = format!("{} bytes", completion.byte_count);
+                self.accuse(
+                    Rule::Status,
+                    self.describe(message),
+                    format!("{byte_count} bytes in its completion"),
+                    came,
+                );
+            }
             if completion.operation != operation {
                 self.accuse(
                     Rule::Status,
@@ -76,7 +86,7 @@ impl Judge {
         let must_fail = match message.facts.mistake {
             Some(Mistake::LocalKey) => true,
             // Unreliable transports do not hear of it.
-            Some(Mistake::RemoteAccess) => is_reliable,
+            Some(Mistake::RemoteAccess | Mistake::Alignment) => is_reliable,
             Some(Mistake::QueueKey) | None => false,
         };
         if must_fail {
@@ -101,6 +111,10 @@ impl Judge {
                     "no receive completion yet",
                 );
             }
+        }
+        self.response_came(number, memory);
+        if self.messages[number as usize].facts.kind != Kind::Send {
+            self.end_key(number, memory);
         }
     }
 
@@ -240,6 +254,8 @@ impl Judge {
         let message = &self.messages[number as usize];
         let facts = &self.ends[message.from.0].facts;
         match status {
+            // A gap in the answers is seen at once, and the request repeated.
+            CompletionStatus::RetryExceededError if message.facts.kind.has_response() => Duration::ZERO,
             // Where packets overtake each other or come twice, one gap may be named many times, and each counts.
             CompletionStatus::RetryExceededError if message.network.reorders || message.network.duplicates => {
                 Duration::ZERO
@@ -273,11 +289,12 @@ impl Judge {
         match status {
             CompletionStatus::RetryExceededError => message.network.loses || self.may_be_in_error(message.facts.to),
             CompletionStatus::RemoteAccessError => {
-                mistake == Some(Mistake::RemoteAccess) || matches!(message.target, Target::Revoked { .. })
+                mistake == Some(Mistake::RemoteAccess) || self.may_have_lost_its_key(message)
             }
             CompletionStatus::RemoteInvalidRequestError => {
-                message.facts.kind == Kind::Send
-                    && receive.is_some_and(|receive| receive.capacity < message.facts.length)
+                mistake == Some(Mistake::Alignment)
+                    || message.facts.kind == Kind::Send
+                        && receive.is_some_and(|receive| receive.capacity < message.facts.length)
             }
             CompletionStatus::RemoteOperationError => receive.is_some_and(|receive| receive.is_broken),
             CompletionStatus::ReceiverNotReadyRetryExceededError => {

@@ -11,6 +11,10 @@ pub enum Rule {
     Memory,
     /// When a reliable request is reported done, its bytes are in the peer's memory, and so are those of all before it.
     Placement,
+    /// A READ brings the bytes that the peer's memory held between its posting and its completion.
+    Read,
+    /// An atomic happens exactly once, or at most once if it ends without an answer, in the order of its connection.
+    Atomic,
     /// After a key has been revoked nothing is written through it, and no request through it succeeds any more.
     RevokedKey,
     /// A request completes at most once, and only if it was posted.
@@ -23,6 +27,8 @@ pub enum Rule {
     Flush,
     /// A receive completes with the message that belongs to it: length, immediate, kind, sender and bytes.
     Receive,
+    /// Asynchronous events come when there is a reason for them, and only then.
+    Event,
     /// What the specification allows is not refused.
     Refusal,
     /// Once the network is healed everything that was asked for gets done in bounded time.

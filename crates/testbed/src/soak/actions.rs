@@ -2,15 +2,15 @@
 
 use longhaul_time::Duration;
 use longhaul_verbs::{
-    PostError, QueuePairAttributes, QueuePairState, ReceiveRequest, RemoteMemory, SendFlags, SendOperation,
-    SendRequest, Transport, WriteBurst,
+    Capabilities, PostError, QueuePairAttributes, QueuePairState, ReceiveRequest, RemoteMemory, SendFlags,
+    SendOperation, SendRequest, Transport, WriteBurst,
 };
 
 use super::ground::Ground;
 use super::program::{MessageMemory, Program, QUEUE_KEY};
 use crate::checker::{
-    EndNumber, Ending, Judge, Kind, MessageNumber, Mistake, Piece, Place, PostedReceive, Rule, SendFacts, immediate,
-    message_bytes,
+    EndNumber, Ending, Judge, KeyNumber, Kind, MessageNumber, Mistake, Piece, Place, PostedReceive, Rule, SendFacts,
+    immediate, message_bytes,
 };
 
 /// Most packets in a burst.
@@ -30,23 +30,68 @@ pub(super) struct Draft {
     pub(super) mistake: Option<Mistake>,
     pub(super) is_inline: bool,
     pub(super) is_signaled: bool,
+    /// A write that goes somewhere else than to the peer's ordinary memory for writes.
+    pub(super) way: Option<WayIn>,
+    /// A SEND that invalidates a window of the peer's.
+    pub(super) invalidates: Option<(KeyNumber, u32)>,
+}
+
+/// A place that is reached through a window or a slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WayIn {
+    pub(super) remote: RemoteMemory,
+    /// What is there; `None` where nothing is kept.
+    pub(super) target: Option<Place>,
+    pub(super) key: Option<KeyNumber>,
+}
+
+impl Draft {
+    /// A signalled message with nothing special.
+    pub(super) fn plain(kind: Kind, length: usize) -> Draft {
+        Draft {
+            kind,
+            length,
+            has_immediate: false,
+            mistake: None,
+            is_inline: false,
+            is_signaled: true,
+            way: None,
+            invalidates: None,
+        }
+    }
 }
 
 impl Program {
     /// One random step.
     pub(super) fn step(&mut self, ground: &mut dyn Ground) {
         let end = EndNumber(self.dice.index(self.ends.len()));
+        if self.is_stopped(self.node(end)) {
+            return;
+        }
         if self.dice.chance(self.plan.revocation_percent) {
             self.revoke_some_key(end);
         }
-        if self.dice.chance(self.plan.reconnect_percent) && self.transport(end) != Transport::UnreliableDatagram {
+        if self.dice.chance(self.plan.reconnect_percent)
+            && self.transport(end) != Transport::UnreliableDatagram
+            && !self.is_cut_off(end)
+        {
             self.reconnect(end, ground);
         }
         self.mend(end, ground);
-        self.post_receives(end);
+        match self.shared_receives(end) {
+            Some(_) => self.post_shared_receives(end, ground),
+            None => self.post_receives(end),
+        }
         let may_burst = self.transport(end) != Transport::UnreliableDatagram;
+        let may_respond = self.transport(end) == Transport::ReliableConnection;
         match self.dice.within(0..=9) {
             0 if may_burst => self.post_burst(end),
+            1..=2 if may_respond && self.has(Capabilities::READ) => self.post_some_read(end),
+            3 if may_respond && self.has(Capabilities::ATOMICS) => {
+                self.post_atomic(end, true);
+            }
+            4..=5 if may_respond && self.plan.has_windows => self.use_window(end),
+            6 if may_burst && self.plan.has_slots && self.has(Capabilities::SLOTTED_REGION) => self.use_slot(end),
             _ => {
                 let draft = self.draft(end);
                 self.post_message(end, draft);
@@ -58,7 +103,7 @@ impl Program {
     fn mend(&mut self, end: EndNumber, ground: &mut dyn Ground) {
         let state = self.ends[end.0].queue_pair.state();
         let has_failed = matches!(state, QueuePairState::Error | QueuePairState::SendQueueError);
-        if !has_failed || !self.dice.chance(50) {
+        if !has_failed || self.is_cut_off(end) || !self.dice.chance(50) {
             return;
         }
         match state {
@@ -69,6 +114,7 @@ impl Program {
 
     /// From SQE back to RTS, when all that was flushed has been polled.
     pub(super) fn resume(&mut self, end: EndNumber, ground: &mut dyn Ground) {
+        self.wake_nodes(end, ground);
         let deadline = ground.now() + Duration::from_secs(1);
         if !self.advance_until(ground, deadline, |program| program.judge.owed_sends(end) == 0) {
             self.accuse_silence(end, "flushes of a send queue in SQE");
@@ -88,6 +134,7 @@ impl Program {
     /// Takes a connection (or two datagram queue pairs) down and up again.
     pub(super) fn reconnect(&mut self, end: EndNumber, ground: &mut dyn Ground) {
         let ends = [end, self.peer(end)];
+        self.wake_nodes(end, ground);
         self.tally.reconnections += 1;
         // Either everything is flushed first, or it is forgotten.
         let is_orderly = self.dice.chance(60);
@@ -103,6 +150,7 @@ impl Program {
                 if !self.advance_until(ground, deadline, is_flushed) {
                     self.accuse_silence(end, "a flush of everything outstanding within a second");
                 }
+                self.check_last_work_request(end, ground);
             }
         } else {
             // What has completed already is taken now; later there must be nothing.
@@ -118,6 +166,7 @@ impl Program {
             }
         }
         // On real time something may have completed in the last moment.
+        self.poll_events(ground);
         self.take_last_completions(ground.now());
         let (receives, sends) = self.judge.reset(&ends, &self.memory);
         for receive in receives {
@@ -127,9 +176,12 @@ impl Program {
             self.end_message(message, Ending::Unknown);
         }
         for end in ends {
+            self.drop_window(end);
+            self.drop_slots(end);
             if is_replaced {
                 self.replace_queue_pair(end);
             }
+            self.ends[end.0].has_last_work_request_event = false;
             let count = &mut self.ends[end.0].reconnect_count;
             *count = if is_replaced { 0 } else { *count + 1 };
             self.ends[end.0].send_psn = (self.ends[end.0].send_psn + PSN_STEP) & 0xff_ffff;
@@ -145,6 +197,7 @@ impl Program {
             return;
         }
         self.tally.revocations += 1;
+        self.tally.count_operation("deregister");
         let index = self.dice.index(count);
         let region = self.ends[end.0].targets.regions[index];
         let bytes = self.memory.region_bytes(region);
@@ -178,6 +231,9 @@ impl Program {
 
     /// Posts one receive; it may be a wrong one if the plan has mistakes.
     pub(super) fn post_receive(&mut self, end: EndNumber, may_be_wrong: bool) {
+        if self.shared_receives(end).is_some() {
+            return self.post_shared_receive(end);
+        }
         let transport = self.transport(end);
         let header = if transport == Transport::UnreliableDatagram { 40 } else { 0 };
         let mut capacity = self.message_bytes_max(end) + header;
@@ -186,7 +242,12 @@ impl Program {
         if is_wrong && !is_broken {
             capacity = self.dice.within(header as u64..=capacity as u64) as usize;
         }
-        let piece_count = self.dice.within(1..=u64::from(self.pair(end).limits.receive_entries)) as usize;
+        let entries_max = self.pair(end).limits.receive_entries;
+        let may_be_null = transport == Transport::ReliableConnection && entries_max > 1 && !is_wrong;
+        let is_null = may_be_null && self.has(Capabilities::NULL_REGION) && self.dice.chance(5);
+        let null_bytes = if is_null { self.dice.index(capacity) + 1 } else { 0 };
+        capacity -= null_bytes;
+        let piece_count = self.dice.within(1..=u64::from(entries_max) - u64::from(is_null)) as usize;
         let arena = &mut self.ends[end.0].receives;
         let pieces = arena.allocate_pieces(&mut self.memory, &mut self.judge, &mut self.dice, capacity, piece_count);
         let mut entries: Vec<_> = pieces.iter().map(|piece| self.memory.entry(*piece)).collect();
@@ -194,11 +255,15 @@ impl Program {
             let index = self.dice.index(entries.len());
             entries[index].local_key ^= 0x00ff_0055;
         }
+        if is_null {
+            entries.push(self.null_entry(end, null_bytes as u32));
+            self.tally.count_operation("null_region_receive");
+        }
         let id = self.next_id() | Judge::RECEIVE_ID;
         let request = ReceiveRequest { id, local: &entries };
         match self.ends[end.0].queue_pair.post_receive(&[request]) {
             Ok(()) => {
-                let receive = PostedReceive { id, pieces, is_broken, posting: 0, index: 0 };
+                let receive = PostedReceive { id, pieces, null_bytes, is_broken, posting: 0, index: 0 };
                 self.judge.posted_receive(end, receive);
             }
             Err(error) => {
@@ -208,12 +273,12 @@ impl Program {
         }
     }
 
-    fn accuse_refusal(&mut self, end: EndNumber, what: &str, error: &PostError) {
+    pub(super) fn accuse_refusal(&mut self, end: EndNumber, what: &str, error: &PostError) {
         let subject = format!("posting a {what} to queue pair {}", end.0);
         self.judge.accuse(Rule::Refusal, subject, "it to be taken", error.to_string());
     }
 
-    fn next_id(&mut self) -> u64 {
+    pub(super) fn next_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
@@ -225,8 +290,8 @@ impl Program {
         }
     }
 
-    fn draft(&mut self, end: EndNumber) -> Draft {
-        let transport = self.transport(end);
+    /// Lengths that packets are cut at, and others.
+    pub(super) fn draft_length(&mut self, end: EndNumber) -> usize {
         let packet = self.pair(end).mtu.byte_count() as usize;
         let most = self.message_bytes_max(end);
         let length = match self.dice.within(0..=9) {
@@ -238,7 +303,12 @@ impl Program {
             5..=7 => self.dice.index(4 * packet),
             _ => self.dice.index(most + 1),
         };
-        let length = length.min(most);
+        length.min(most)
+    }
+
+    fn draft(&mut self, end: EndNumber) -> Draft {
+        let transport = self.transport(end);
+        let length = self.draft_length(end);
         let kind = match transport {
             Transport::UnreliableDatagram => Kind::Send,
             _ => self.dice.pick(&[Kind::Send, Kind::Write, Kind::Write]),
@@ -248,18 +318,17 @@ impl Program {
             mistake = Some(match (kind, transport) {
                 _ if self.dice.chance(20) => Mistake::LocalKey,
                 (Kind::Write, _) => Mistake::RemoteAccess,
-                (Kind::Send, Transport::UnreliableDatagram) => Mistake::QueueKey,
-                (Kind::Send, _) => Mistake::LocalKey,
+                (_, Transport::UnreliableDatagram) => Mistake::QueueKey,
+                _ => Mistake::LocalKey,
             });
         }
         let inline_bytes = self.pair(end).limits.inline_bytes as usize;
         Draft {
-            kind,
-            length,
             has_immediate: self.dice.chance(40),
             mistake,
             is_inline: length <= inline_bytes && mistake != Some(Mistake::LocalKey) && self.dice.chance(50),
             is_signaled: !self.dice.chance(self.plan.unsignaled_percent),
+            ..Draft::plain(kind, length)
         }
     }
 
@@ -269,35 +338,52 @@ impl Program {
     }
 
     /// An unsignalled request keeps its place until a later one completes, so some must be signalled.
-    fn must_signal(&self, end: EndNumber, count: usize) -> bool {
+    pub(super) fn must_signal(&self, end: EndNumber, count: usize) -> bool {
         self.judge.unsignaled_tail(end) + count >= self.pair(end).limits.send_requests as usize / 2
     }
 
     /// Posts one message, if there is room for it; its number.
     pub(super) fn post_message(&mut self, end: EndNumber, draft: Draft) -> Option<MessageNumber> {
+        self.post_message_from(end, draft, None)
+    }
+
+    /// The same; `read` is memory that READs before it bring its bytes to, so it must wait for them.
+    pub(super) fn post_message_from(
+        &mut self,
+        end: EndNumber,
+        draft: Draft,
+        read: Option<Vec<Piece>>,
+    ) -> Option<MessageNumber> {
         if self.free_sends(end) == 0 {
             return None;
         }
+        let has_fence = read.is_some();
         let peer = self.peer(end);
         let number = self.judge.next_message();
         let bytes = message_bytes(number, draft.length);
         let (target, remote) = match draft.kind {
-            Kind::Send => (None, RemoteMemory::default()),
+            Kind::Write if let Some(way) = draft.way => (way.target, way.remote),
             Kind::Write if draft.mistake == Some(Mistake::RemoteAccess) => (None, self.wrong_place(peer, draft.length)),
             Kind::Write => {
                 let arena = &mut self.ends[peer.0].targets;
                 let place = arena.allocate(&mut self.memory, &mut self.judge, &mut self.dice, draft.length);
                 (Some(place), self.memory.remote(place))
             }
+            _ => (None, RemoteMemory::default()),
         };
         let immediate = immediate(number);
         let operation = match (draft.kind, draft.has_immediate) {
-            (Kind::Send, false) => SendOperation::Send,
-            (Kind::Send, true) => SendOperation::SendWithImmediate(immediate),
+            (Kind::Send, _) if let Some((_, key)) = draft.invalidates => SendOperation::SendWithInvalidate(key),
             (Kind::Write, false) => SendOperation::Write(remote),
             (Kind::Write, true) => SendOperation::WriteWithImmediate(remote, immediate),
+            (_, false) => SendOperation::Send,
+            (_, true) => SendOperation::SendWithImmediate(immediate),
         };
-        let sources = if draft.is_inline { Vec::new() } else { self.place_sources(end, &bytes) };
+        let sources = match read {
+            Some(read) => read,
+            None if draft.is_inline => Vec::new(),
+            None => self.place_sources(end, &bytes),
+        };
         let mut entries: Vec<_> = sources.iter().map(|piece| self.memory.entry(*piece)).collect();
         if draft.mistake == Some(Mistake::LocalKey) {
             let index = self.dice.index(entries.len());
@@ -307,6 +393,7 @@ impl Program {
         let mut flags = SendFlags::empty();
         flags.set(SendFlags::SIGNALED, is_signaled);
         flags.set(SendFlags::SOLICITED, self.dice.chance(10));
+        flags.set(SendFlags::FENCE, has_fence);
         let id = self.next_id();
         let queue_key = if draft.mistake == Some(Mistake::QueueKey) { !QUEUE_KEY & 0x7fff_ffff } else { QUEUE_KEY };
         let (this, other) = (&self.ends[end.0], &self.ends[peer.0]);
@@ -318,12 +405,22 @@ impl Program {
             true => this.queue_pair.post_send_inline(&request, &bytes),
             false => this.queue_pair.post_send(&[request]),
         };
-        let piece = target.map(|place| Piece { place, length: draft.length });
+        // Behind a window or a slot memory is not the message's own.
+        let own_target = if draft.way.is_some() { None } else { target };
+        let piece = own_target.map(|place| Piece { place, length: draft.length });
         if let Err(error) = posted {
             self.accuse_refusal(end, "send", &error);
             self.end_receive(sources);
             return None;
         }
+        self.tally.count_operation(match (draft.kind, draft.has_immediate, has_fence) {
+            _ if draft.invalidates.is_some() => "send_with_invalidate",
+            (_, _, true) => "fenced",
+            (Kind::Write, false, _) => "write",
+            (Kind::Write, true, _) => "write_with_immediate",
+            (_, false, _) => "send",
+            (_, true, _) => "send_with_immediate",
+        });
         self.messages.push(MessageMemory {
             sources,
             target: piece,
@@ -338,6 +435,8 @@ impl Program {
             target,
             mistake: draft.mistake,
             is_signaled,
+            through: draft.way.and_then(|way| way.key),
+            ends_key: draft.invalidates.map(|(key, _)| key),
         };
         Some(self.judge.posted_send(end, facts))
     }
@@ -357,7 +456,7 @@ impl Program {
     }
 
     /// A place that a peer must not be able to write to.
-    fn wrong_place(&mut self, owner: EndNumber, length: usize) -> RemoteMemory {
+    pub(super) fn wrong_place(&mut self, owner: EndNumber, length: usize) -> RemoteMemory {
         let wrong = self.dice.within(0..=4);
         let revoked = &self.ends[owner.0].revoked;
         if wrong <= 1 && !revoked.is_empty() {
@@ -422,6 +521,7 @@ impl Program {
         if let Err(error) = self.ends[end.0].queue_pair.post_write_burst(&burst) {
             return self.accuse_refusal(end, "burst", &error);
         }
+        self.tally.count_operation("write_burst");
         for index in 0..count {
             let piece = |place: Place| Piece {
                 place: Place { offset: place.offset + index * stride, ..place },
@@ -441,6 +541,8 @@ impl Program {
                 target: Some(piece(target).place),
                 mistake: None,
                 is_signaled: is_signaled && index + 1 == count,
+                through: None,
+                ends_key: None,
             };
             self.judge.posted_send(end, facts);
         }

@@ -6,7 +6,7 @@ use longhaul_time::{Duration, Instant};
 use longhaul_verbs::Device;
 use longhaul_wire::UDP_PORT_ROCE;
 
-use crate::world::World;
+use crate::world::{Fault, World};
 
 /// What a random program runs on.
 pub(super) trait Ground {
@@ -26,6 +26,14 @@ pub(super) trait Ground {
 
     /// Makes every way between nodes better or worse.
     fn set_link_profile(&mut self, profile: Profile);
+
+    /// Lets something go wrong, or mends it. On real time nothing does.
+    fn apply(&mut self, _fault: Fault) {}
+
+    /// Links between switches.
+    fn fabric_link_count(&self) -> usize {
+        0
+    }
 
     /// How long nothing may happen after everything is done.
     fn silence(&self) -> Duration;
@@ -61,6 +69,14 @@ impl Ground for World {
 
     fn set_link_profile(&mut self, profile: Profile) {
         World::set_link_profile(self, profile);
+    }
+
+    fn apply(&mut self, fault: Fault) {
+        World::apply(self, fault);
+    }
+
+    fn fabric_link_count(&self) -> usize {
+        World::fabric_link_count(self)
     }
 
     fn silence(&self) -> Duration {

@@ -115,6 +115,11 @@ impl ProgramMemory {
         self.region(place.region).remote(place.offset as u64)
     }
 
+    /// The region itself, for bindings.
+    pub(super) fn registered_region(&self, number: RegionNumber) -> &MemoryRegion {
+        self.region(number)
+    }
+
     /// The region's size.
     pub(super) fn region_bytes(&self, number: RegionNumber) -> usize {
         self.region(number).len()

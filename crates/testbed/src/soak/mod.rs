@@ -7,25 +7,31 @@
 mod actions;
 mod campaign;
 mod dice;
+mod faults;
 mod ground;
 mod memory;
 mod plan;
 mod program;
 mod real_time;
+mod responses;
+mod shared_receives;
+mod slots;
+mod tally;
+mod windows;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use longhaul_softnic::Config;
 use longhaul_time::{Duration, Instant};
-use longhaul_verbs::{QueuePairState, Transport};
+use longhaul_verbs::{Capabilities, QueuePairState, Transport};
 
 use crate::checker::{EndNumber, Ending, Kind, MessageNumber, NetworkFacts, Rule, Violations};
 use crate::world::{World, WorldConfig};
 
 pub use campaign::{Campaign, Summary};
-pub use program::Tally;
 pub use real_time::Troubles;
+pub use tally::Tally;
 
 use actions::Draft;
 use ground::Ground;
@@ -93,7 +99,7 @@ impl SeedReport {
             packets: 0,
             trace_hash: None,
             troubles: Troubles::default(),
-            tally: program.tally,
+            tally: program.tally.clone(),
             violations: program.judge.violations().clone(),
         }
     }
@@ -121,7 +127,13 @@ pub fn run_seed(seed: u64, options: &SoakOptions) -> Result<SeedReport, SoakErro
 
 fn run_on_virtual_time(seed: u64, options: &SoakOptions) -> Result<SeedReport, SoakError> {
     let plan = Plan::draw(seed);
-    let mut config = WorldConfig { seed, nodes: plan.node_count, link: plan.link.clone(), ..WorldConfig::default() };
+    let mut config = WorldConfig {
+        seed,
+        nodes: plan.node_count,
+        topology: plan.topology,
+        link: plan.link.clone(),
+        ..WorldConfig::default()
+    };
     plan.configure(&mut config.nic);
     (options.configure)(&mut config.nic);
     let mut world = World::new(config);
@@ -158,10 +170,12 @@ fn run_with_faults(program: &mut Program, ground: &mut dyn Ground, operations: u
     // All memory is looked at so many times; what completions speak of is looked at every time.
     let steps_between_checks = (operations / 12).max(1);
     for step in 0..operations {
+        program.step_faults(ground);
         program.step(ground);
         let pause_ns = program.dice.within(0..=program.plan.pause_max.as_nanos() as u64);
         program.advance(ground, Duration::from_nanos(pause_ns));
         if step % steps_between_checks == 0 {
+            program.poll_events(ground);
             program.check_all_memory(ground);
         }
         if !program.judge.violations().is_empty() {
@@ -177,6 +191,7 @@ fn run_healed(program: &mut Program, ground: &mut dyn Ground) {
     if !program.judge.violations().is_empty() {
         return;
     }
+    program.mend_all_faults(ground);
     ground.set_link_profile(program.plan.healed_link());
     program.judge.network_changes();
     // What is still under way arrives with the old delays; what was lost is asked for again.
@@ -194,6 +209,11 @@ fn run_healed(program: &mut Program, ground: &mut dyn Ground) {
         program.judge.must_be_placed(message, "a healed network was silent", &program.memory);
     }
     program.check_all_memory(ground);
+    program.poll_events(ground);
+    for end in program.all_ends() {
+        program.drop_window(end);
+        program.drop_slots(end);
+    }
     for region in program.memory.registered() {
         program.memory.revoke(&mut program.judge, region);
     }
@@ -241,14 +261,7 @@ fn settle_unsignaled(program: &mut Program, ground: &mut dyn Ground, deadline: I
     let (mut markers, mut unsure) = (Vec::new(), Vec::new());
     let reliable = |end: &EndNumber| program.transport(*end) == Transport::ReliableConnection;
     for end in program.all_ends().filter(reliable).collect::<Vec<_>>() {
-        let draft = Draft {
-            kind: Kind::Write,
-            length: 0,
-            has_immediate: false,
-            mistake: None,
-            is_inline: false,
-            is_signaled: true,
-        };
+        let draft = Draft::plain(Kind::Write, 0);
         match program.free_sends(end) {
             0 => unsure.push(end),
             _ => markers.extend(program.post_message(end, draft)),
@@ -265,8 +278,7 @@ fn missing_receives(program: &Program, end: EndNumber) -> usize {
     if program.transport(end) != Transport::ReliableConnection {
         return 0;
     }
-    let room = program.pair(end).limits.receive_requests as usize - program.judge.used_receives(end);
-    program.judge.missing_receives(end).min(room)
+    program.judge.missing_receives(end).min(program.free_receives(end))
 }
 
 /// Lets time pass until something is true, and posts receives that are missing as soon as there is room for them.
@@ -302,20 +314,26 @@ fn post_last_messages(program: &mut Program, ground: &mut dyn Ground) -> Vec<(En
             if program.free_sends(end) == 0 {
                 continue;
             }
-            if program.judge.used_receives(peer) == 0 {
+            if program.shared_receives(peer).is_none() && program.judge.used_receives(peer) == 0 {
                 program.post_receive(peer, false);
             }
             let is_datagram = program.transport(end) == Transport::UnreliableDatagram;
+            if round >= 2 && program.transport(end) == Transport::ReliableConnection {
+                let message = match round {
+                    2 if program.has(Capabilities::READ) => program.post_read(end, false),
+                    3 if program.has(Capabilities::ATOMICS) => program.post_atomic(end, false),
+                    _ => None,
+                };
+                posted.extend(message.map(|message| (end, message)));
+            }
+            if program.free_sends(end) == 0 {
+                continue;
+            }
             let length = program.dice.index(program.message_bytes_max(end) + 1);
-            let draft = Draft {
-                kind: if is_datagram || round % 2 == 0 { Kind::Send } else { Kind::Write },
-                length,
-                // A shorter message does not say which one it is without one.
-                has_immediate: length < 8 || program.dice.chance(50),
-                mistake: None,
-                is_inline: false,
-                is_signaled: true,
-            };
+            let kind = if is_datagram || round % 2 == 0 { Kind::Send } else { Kind::Write };
+            // A shorter message does not say which one it is without an immediate.
+            let has_immediate = length < 8 || program.dice.chance(50);
+            let draft = Draft { has_immediate, ..Draft::plain(kind, length) };
             posted.extend(program.post_message(end, draft).map(|message| (end, message)));
             // All of them at once might not find room in the sockets' buffers.
             program.advance(ground, Duration::ZERO);

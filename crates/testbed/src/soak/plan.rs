@@ -9,7 +9,9 @@ use longhaul_time::Duration;
 use longhaul_verbs::{Mtu, QueuePairLimits, Transport};
 
 use super::dice::Dice;
+use super::faults::{FaultPlan, hop_count};
 use crate::checker::NetworkFacts;
+use crate::world::Topology;
 
 /// Who has completion queues of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub(super) struct PairPlan {
     pub(super) retry_count: u8,
     pub(super) receiver_not_ready_retry: u8,
     pub(super) receiver_not_ready_timer: u8,
+    /// RC: READs and atomics under way, in each direction.
+    pub(super) read_atomic_max: u8,
     pub(super) first_psn: [u32; 2],
     /// Row of the GID tables: IPv4 or IPv6.
     pub(super) gid_index: u8,
@@ -44,6 +48,8 @@ pub(super) struct PairPlan {
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) node_count: usize,
+    pub(super) topology: Topology,
+    pub(super) faults: FaultPlan,
     pub(super) link: Profile,
     pub(super) network: NetworkFacts,
     pub(super) pairs: Vec<PairPlan>,
@@ -58,6 +64,12 @@ pub(super) struct Plan {
     pub(super) revocation_percent: u32,
     /// Percent of steps that break a connection and make it anew.
     pub(super) reconnect_percent: u32,
+    /// Reliable queue pairs of a node share their receives.
+    pub(super) has_shared_receives: bool,
+    /// Windows are bound, used and ended.
+    pub(super) has_windows: bool,
+    /// Slots are bound, used and unbound.
+    pub(super) has_slots: bool,
     /// Percent of requests without a completion.
     pub(super) unsignaled_percent: u32,
     /// The longest time between two steps.
@@ -74,7 +86,15 @@ impl Plan {
         let dice = &mut Dice::new(seed ^ 0x706c_616e);
         let node_count = dice.pick(&[2, 2, 2, 3, 4]);
         let link = draw_link(dice);
-        let transit_max = transit_max(&link);
+        // Most runs have the simplest network, in which more gets done.
+        let topology = match dice.within(0..=9) {
+            0..=5 => Topology::PairOrStar,
+            6 => Topology::Star,
+            7..=8 => Topology::Clos { leaf_count: 2, spine_count: dice.within(1..=3) as usize },
+            _ => Topology::FatTree { arity: 4 },
+        };
+        let faults = FaultPlan::draw(dice, topology);
+        let transit_max = transit_max(&link, hop_count(topology));
         let mut network = NetworkFacts {
             loses: link.loss != Loss::None || link.corruption.probability > 0.0 || link.rate_bits_per_second.is_some(),
             reorders: link.reordering.probability > 0.0
@@ -84,11 +104,14 @@ impl Plan {
         };
         // Sequence errors count as retries, so a network that reorders can use them up.
         network.loses |= network.reorders;
+        faults.add_to(&mut network);
         let pair_count = dice.within(1..=5) as usize;
         let pairs = (0..pair_count).map(|index| draw_pair(dice, index, node_count, transit_max)).collect();
         let has_failures = dice.chance(60);
         Plan {
             node_count,
+            topology,
+            faults,
             network,
             pairs,
             sharing: dice.pick(&[
@@ -101,6 +124,9 @@ impl Plan {
             mistake_percent: if has_failures { dice.pick(&[0, 2, 5]) } else { 0 },
             revocation_percent: if has_failures { dice.pick(&[0, 2, 5]) } else { 0 },
             reconnect_percent: if has_failures { dice.pick(&[0, 1, 2]) } else { 0 },
+            has_shared_receives: dice.chance(25),
+            has_windows: dice.chance(40),
+            has_slots: dice.chance(40),
             unsignaled_percent: dice.pick(&[0, 30, 80]),
             pause_max: (transit_max / dice.pick(&[1, 4, 16])).max(Duration::from_micros(2)),
             transit_max,
@@ -119,7 +145,8 @@ impl Plan {
         link.jitter.delay_max = link.jitter.delay_max.min(delay_max);
         link.reordering.extra_delay = link.reordering.extra_delay.min(4 * delay_max);
         link.queue_limit_bytes = link.queue_limit_bytes.min(256 << 10);
-        self.transit_max = transit_max(link);
+        self.transit_max = transit_max(link, 2);
+        self.faults = FaultPlan::default();
         self.pause_max = self.pause_max.min(2 * delay_max);
         // A socket's buffer may be full, and nobody promises to run a thread in time.
         self.network.loses = true;
@@ -193,13 +220,13 @@ fn draw_link(dice: &mut Dice) -> Profile {
     link
 }
 
-/// Two hops: to the switch and from it.
-fn transit_max(link: &Profile) -> Duration {
+/// Over so many links.
+fn transit_max(link: &Profile, hop_count: u32) -> Duration {
     let reordering = if link.reordering.probability > 0.0 { link.reordering.extra_delay } else { Duration::ZERO };
     let queue = link
         .rate_bits_per_second
         .map_or(Duration::ZERO, |rate| Duration::from_nanos(link.queue_limit_bytes * 8 * 1_000_000_000 / rate));
-    2 * (link.propagation_delay + link.jitter.delay_max + reordering + queue)
+    hop_count * (link.propagation_delay + link.jitter.delay_max + reordering + queue)
 }
 
 fn draw_pair(dice: &mut Dice, index: usize, node_count: usize, transit_max: Duration) -> PairPlan {
@@ -227,6 +254,7 @@ fn draw_pair(dice: &mut Dice, index: usize, node_count: usize, transit_max: Dura
         retry_count: dice.pick(&[7, 7, 7, 6]),
         receiver_not_ready_retry: dice.pick(&[7, 7, 7, 6]),
         receiver_not_ready_timer: dice.within(1..=14) as u8,
+        read_atomic_max: dice.pick(&[1, 2, 4, 16]),
         first_psn: [0, 1].map(|_| dice.within(0..=0xff_ffff) as u32),
         gid_index: dice.pick(&[0, 1]),
     }

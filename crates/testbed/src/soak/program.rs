@@ -4,19 +4,29 @@ use std::collections::BTreeMap;
 
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
-    Access, AddressHandle, CompletionQueue, PathAttributes, ProtectionDomain, QueuePair, QueuePairAttributes,
-    QueuePairNumber, QueuePairOptions, QueuePairState, RemoteMemory, Transport, WorkCompletion,
+    Access, AddressHandle, Capabilities, CompletionQueue, NullRegion, PathAttributes, ProtectionDomain, QueuePair,
+    QueuePairAttributes, QueuePairNumber, QueuePairOptions, QueuePairState, RemoteMemory, ScatterGatherEntry,
+    Transport, WorkCompletion,
 };
 use longhaul_wire::aeth::rnr_timer_duration;
 
 use super::dice::Dice;
+use super::faults::ActiveFaults;
 use super::ground::Ground;
 use super::memory::{Arena, ProgramMemory};
 use super::plan::{CompletionQueueSharing, PairPlan, Plan};
+use super::responses::NodeWords;
+use super::shared_receives::NodeReceives;
+use super::slots::EndSlots;
+use super::tally::Tally;
+use super::windows::EndWindow;
 use crate::checker::{EndFacts, EndNumber, Ending, Judge, MessageNumber, Observation, Piece, Rule};
 
 /// The key that all datagram queue pairs demand.
 pub(super) const QUEUE_KEY: u32 = 0x1111_2222;
+
+/// Room in each completion queue: more than all queue pairs together can fill.
+const COMPLETION_QUEUE_ROOM: u32 = 4096;
 
 /// Tries to find the devices at rest. On real time and with much traffic one look at all memory may fail; the next will not.
 const MEMORY_LOOKS_MAX: usize = 200;
@@ -32,6 +42,8 @@ pub(super) struct End {
     pub(super) completion_queues: [usize; 2],
     pub(super) send_psn: u32,
     pub(super) reconnect_count: u32,
+    /// It has told that it takes no more from a shared receive queue.
+    pub(super) has_last_work_request_event: bool,
     /// UD: the way to the other.
     pub(super) address_handle: Option<AddressHandle>,
     /// What it sends from. (Memory that peers may hear of counts its addresses from zero: where this process keeps it
@@ -39,10 +51,28 @@ pub(super) struct End {
     pub(super) sources: Arena,
     /// What it receives into.
     pub(super) receives: Arena,
-    /// What its peer writes to.
+    /// What its peer writes to, and reads back.
     pub(super) targets: Arena,
+    /// What its peer reads.
+    pub(super) exposed: Arena,
+    /// What READs and atomics bring their bytes to.
+    pub(super) responses: Arena,
+    /// What windows of its are bound to.
+    pub(super) windowed: Arena,
+    pub(super) window: Option<EndWindow>,
+    /// What slots of its are bound to.
+    pub(super) slotted: Arena,
+    pub(super) slots: Option<EndSlots>,
     /// Places that its peer could write to until their key was revoked, and the bytes from there to the region's end.
     pub(super) revoked: Vec<(RemoteMemory, usize)>,
+}
+
+impl End {
+    /// All memory of it.
+    pub(super) fn arenas(&mut self) -> [&mut Arena; 7] {
+        let End { sources, receives, targets, exposed, responses, windowed, slotted, .. } = self;
+        [sources, receives, targets, exposed, responses, windowed, slotted]
+    }
 }
 
 /// The memory of a message.
@@ -51,38 +81,6 @@ pub(super) struct MessageMemory {
     pub(super) sources: Vec<Piece>,
     pub(super) target: Option<Piece>,
     pub(super) is_reliable: bool,
-}
-
-/// How requests ended, over a whole run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Sends that succeeded.
-    pub succeeded: u64,
-    /// Sends that failed because no answer came, which a bad network explains.
-    pub retries_exceeded: u64,
-    /// Sends that failed otherwise, because of mistakes made on purpose.
-    pub refused: u64,
-    /// Sends flushed, or forgotten in a reset.
-    pub flushed: u64,
-    /// Receives that took a message.
-    pub received: u64,
-    /// Keys revoked.
-    pub revocations: u64,
-    /// Connections made anew.
-    pub reconnections: u64,
-}
-
-impl Tally {
-    /// Adds another run's.
-    pub(super) fn add(&mut self, other: &Tally) {
-        self.succeeded += other.succeeded;
-        self.retries_exceeded += other.retries_exceeded;
-        self.refused += other.refused;
-        self.flushed += other.flushed;
-        self.received += other.received;
-        self.revocations += other.revocations;
-        self.reconnections += other.reconnections;
-    }
 }
 
 /// The program.
@@ -97,7 +95,20 @@ pub(super) struct Program {
     pub(super) next_id: u64,
     /// Different for every range that is filled anew.
     pub(super) epoch: u32,
+    /// What the devices can do.
+    capabilities: Capabilities,
+    /// The most READs and atomics that a queue pair can have under way.
+    read_atomic_max: u8,
+    /// The words of each node that atomics are used on.
+    pub(super) words: Vec<NodeWords>,
+    /// The shared receive queue of each node, if this run has them.
+    pub(super) shared: Vec<Option<NodeReceives>>,
+    pub(super) faults: ActiveFaults,
+    /// Requests that bind or end windows, and whose.
+    pub(super) window_requests: BTreeMap<MessageNumber, EndNumber>,
     domains: Vec<ProtectionDomain>,
+    /// One for each node that has used it.
+    null_regions: Vec<Option<NullRegion>>,
     completion_queues: Vec<(usize, CompletionQueue)>,
     numbers: BTreeMap<(usize, QueuePairNumber), EndNumber>,
     polled: Vec<Observation>,
@@ -107,7 +118,9 @@ impl Program {
     pub(super) fn new(plan: Plan, seed: u64, ground: &dyn Ground) -> Program {
         let domains = (0..plan.node_count)
             .map(|node| ground.device(node).allocate_protection_domain().expect("each node has a domain"))
-            .collect();
+            .collect::<Vec<ProtectionDomain>>();
+        let attributes = ground.device(0).attributes().expect("a software RNIC tells its attributes");
+        let words = domains.iter().map(NodeWords::new).collect();
         let mut program = Program {
             dice: Dice::new(seed ^ 0x7072_6f67),
             judge: Judge::new(plan.network),
@@ -117,6 +130,13 @@ impl Program {
             tally: Tally::default(),
             next_id: 1,
             epoch: 1000,
+            capabilities: attributes.capabilities,
+            read_atomic_max: attributes.max_read_atomic.min(attributes.max_destination_read_atomic),
+            words,
+            shared: domains.iter().map(|_| None).collect(),
+            faults: ActiveFaults::default(),
+            window_requests: BTreeMap::new(),
+            null_regions: domains.iter().map(|_| None).collect(),
             domains,
             completion_queues: Vec::new(),
             numbers: BTreeMap::new(),
@@ -127,6 +147,9 @@ impl Program {
             program.judge.expect_guesses();
         }
         program.create_completion_queues(ground);
+        for node in 0..program.plan.node_count {
+            program.create_shared_receives(node);
+        }
         for pair in 0..program.plan.pairs.len() {
             for side in 0..2 {
                 program.create_end(pair, side, ground);
@@ -136,6 +159,34 @@ impl Program {
             program.connect_pair(pair, ground);
         }
         program
+    }
+
+    /// Whether the devices can do this.
+    pub(super) fn has(&self, capability: Capabilities) -> bool {
+        self.capabilities.contains(capability)
+    }
+
+    /// What belongs together on a node.
+    pub(super) fn domain(&self, node: usize) -> &ProtectionDomain {
+        &self.domains[node]
+    }
+
+    /// A node has a new device: a domain and completion queues are made on it. Queue pairs and memory are the caller's.
+    pub(super) fn renew_node(&mut self, node: usize, ground: &dyn Ground) {
+        let device = ground.device(node);
+        self.domains[node] = device.allocate_protection_domain().expect("each node has a domain");
+        self.null_regions[node] = None;
+        for (_, queue) in self.completion_queues.iter_mut().filter(|(owner, _)| *owner == node) {
+            *queue =
+                device.create_completion_queue(COMPLETION_QUEUE_ROOM).expect("a few completion queues can be made");
+        }
+        for end in 0..self.ends.len() {
+            if self.node(EndNumber(end)) == node {
+                for arena in self.ends[end].arenas() {
+                    arena.domain = self.domains[node].clone();
+                }
+            }
+        }
     }
 
     pub(super) fn pair(&self, end: EndNumber) -> &PairPlan {
@@ -154,8 +205,25 @@ impl Program {
         (0..self.ends.len()).map(EndNumber)
     }
 
+    pub(super) fn create_shared_receives(&mut self, node: usize) {
+        if self.plan.has_shared_receives && self.has(Capabilities::SHARED_RECEIVE_QUEUE) {
+            let number = self.shared[node].as_ref().map(NodeReceives::number);
+            let number = number.unwrap_or_else(|| self.judge.add_shared_queue());
+            let domain = &self.domains[node];
+            let region_bytes = 4 * self.plan.message_bytes_max;
+            let arena =
+                Arena { domain: domain.clone(), access: Access::LOCAL_WRITE, region_bytes, regions: Vec::new() };
+            self.shared[node] = Some(NodeReceives::new(domain, number, arena));
+        }
+    }
+
+    /// The queue pair with a number.
+    pub(super) fn end_of(&self, node: usize, queue_pair: QueuePairNumber) -> Option<EndNumber> {
+        self.numbers.get(&(node, queue_pair)).copied()
+    }
+
     fn create_completion_queues(&mut self, ground: &dyn Ground) {
-        let room: u32 = 4096;
+        let room = COMPLETION_QUEUE_ROOM;
         let count_of = |sharing| match sharing {
             CompletionQueueSharing::Node => 1,
             CompletionQueueSharing::NodeAndDirection => 2,
@@ -201,6 +269,10 @@ impl Program {
             signals_all: plan.signals_all,
             send_completion_queue: completion_queues[0],
             receive_completion_queue: completion_queues[1],
+            shared_queue: match plan.transport {
+                Transport::ReliableConnection => self.shared[node].as_ref().map(NodeReceives::number),
+                _ => None,
+            },
         });
         self.numbers.insert((node, queue_pair.number()), number);
         let domain = &self.domains[node];
@@ -213,17 +285,32 @@ impl Program {
             completion_queues,
             send_psn: plan.first_psn[side],
             reconnect_count: 0,
+            has_last_work_request_event: false,
             address_handle: None,
             sources: arena(Access::empty(), 2 * bytes_max),
             receives: arena(Access::LOCAL_WRITE | Access::ZERO_BASED, 2 * bytes_max + 80),
-            targets: arena(Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::ZERO_BASED, 4 * bytes_max),
+            targets: arena(
+                Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::ZERO_BASED,
+                4 * bytes_max,
+            ),
+            exposed: arena(Access::REMOTE_READ | Access::ZERO_BASED, bytes_max),
+            responses: arena(Access::LOCAL_WRITE, bytes_max),
+            windowed: arena(Access::LOCAL_WRITE | Access::WINDOW_BIND | Access::ZERO_BASED, 2 * bytes_max),
+            window: None,
+            slotted: arena(Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::ZERO_BASED, 2 * bytes_max),
+            slots: None,
             revoked: Vec::new(),
         });
     }
 
     fn create_queue_pair(&self, plan: &PairPlan, side: usize, completion_queues: [usize; 2]) -> QueuePair {
-        let options =
-            QueuePairOptions { limits: plan.limits, signal_all: plan.signals_all, shared_receive_queue: None };
+        let shared = self.shared[plan.nodes[side]].as_ref();
+        let shared = shared.filter(|_| plan.transport == Transport::ReliableConnection);
+        let options = QueuePairOptions {
+            limits: plan.limits,
+            signal_all: plan.signals_all,
+            shared_receive_queue: shared.map(|shared| shared.queue.clone()),
+        };
         let [send, receive] = completion_queues.map(|queue| &self.completion_queues[queue].1);
         let domain = &self.domains[plan.nodes[side]];
         let made = domain.create_queue_pair(plan.transport, send, receive, &options);
@@ -265,6 +352,10 @@ impl Program {
             let peer_number = self.ends[peer.0].queue_pair.number();
             let ready = QueuePairAttributes::ready_to_receive(path, plan.mtu, peer_number, receive_psn);
             let send = QueuePairAttributes::ready_to_send(send_psn);
+            let read_atomic = plan.read_atomic_max.min(self.read_atomic_max).max(1);
+            let mut access = Access::REMOTE_WRITE;
+            access.set(Access::REMOTE_READ, self.has(Capabilities::READ));
+            access.set(Access::REMOTE_ATOMIC, self.has(Capabilities::ATOMICS));
             let steps = match plan.transport {
                 Transport::UnreliableDatagram => [
                     QueuePairAttributes::init_datagram(QUEUE_KEY),
@@ -275,9 +366,9 @@ impl Program {
                     [QueuePairAttributes::init_connected(Access::REMOTE_WRITE), ready, send]
                 }
                 _ => [
-                    QueuePairAttributes::init_connected(Access::REMOTE_WRITE),
-                    ready.reliable_receive(1, plan.receiver_not_ready_timer),
-                    send.reliable_send(plan.timeout, plan.retry_count, plan.receiver_not_ready_retry, 1),
+                    QueuePairAttributes::init_connected(access),
+                    ready.reliable_receive(read_atomic, plan.receiver_not_ready_timer),
+                    send.reliable_send(plan.timeout, plan.retry_count, plan.receiver_not_ready_retry, read_atomic),
                 ],
             };
             for step in steps {
@@ -288,6 +379,15 @@ impl Program {
                 self.ends[end.0].address_handle = Some(handle.expect("a few address handles can be made"));
             }
         }
+    }
+
+    /// An entry that takes so many bytes and keeps none.
+    pub(super) fn null_entry(&mut self, end: EndNumber, length: u32) -> ScatterGatherEntry {
+        let node = self.pair(end).nodes[self.ends[end.0].side];
+        let domain = &self.domains[node];
+        let region = self.null_regions[node]
+            .get_or_insert_with(|| domain.allocate_null_region().expect("each node can have a null region"));
+        region.entry(length)
     }
 
     /// Changes a queue pair in a way that is always allowed.
@@ -406,6 +506,9 @@ impl Program {
                 observation.completion.is_success() && Judge::is_receive_id(observation.completion.id)
             })
             .count() as u64;
+        for key in ended.keys {
+            self.window_ended(key);
+        }
         for (message, ending) in ended.sends {
             self.end_message(message, ending);
         }
@@ -421,6 +524,7 @@ impl Program {
     pub(super) fn end_message(&mut self, message: MessageNumber, ending: Ending) {
         use longhaul_verbs::CompletionStatus::{FlushedError, RetryExceededError};
         let memory = std::mem::take(&mut self.messages[message as usize]);
+        self.window_request_ended(message, ending);
         for piece in memory.sources {
             self.epoch += 1;
             self.memory.refill_and_release(&mut self.judge, piece, self.epoch);

@@ -129,7 +129,8 @@ fn a_failed_send_of_uc_does_not_flush_receives() {
     let mut bench = bench(UC);
     let wrong = SendFacts { mistake: Some(Mistake::LocalKey), ..send(1, 300) };
     bench.judge.posted_send(A, wrong);
-    let receive = PostedReceive { id: RECEIVE, pieces: Vec::new(), is_broken: false, posting: 0, index: 0 };
+    let receive =
+        PostedReceive { id: RECEIVE, pieces: Vec::new(), null_bytes: 0, is_broken: false, posting: 0, index: 0 };
     bench.judge.posted_receive(A, receive);
     bench.failed(A, 1, LocalProtectionError, QueuePairState::SendQueueError);
     bench.failed(A, RECEIVE, FlushedError, QueuePairState::Error);

@@ -8,7 +8,10 @@ use longhaul_verbs::{
 use super::*;
 
 mod completions;
+mod keys;
 mod memory;
+mod responses;
+mod shared_receives;
 
 const A: EndNumber = EndNumber(0);
 const B: EndNumber = EndNumber(1);
@@ -56,6 +59,7 @@ fn bench_on(transport: Transport, network: NetworkFacts) -> Bench {
             signals_all: false,
             send_completion_queue: 0,
             receive_completion_queue: 1,
+            shared_queue: None,
         });
         let mut bytes = vec![0; 8192];
         fill_untouched(end, &mut bytes);
@@ -76,6 +80,8 @@ fn send(id: u64, length: usize) -> SendFacts {
         target: None,
         mistake: None,
         is_signaled: true,
+        through: None,
+        ends_key: None,
     }
 }
 
@@ -95,6 +101,7 @@ impl Bench {
         let receive = PostedReceive {
             id: RECEIVE + slot as u64,
             pieces: vec![piece(1024 * slot, 100), piece(1024 * slot + 100, length - 100)],
+            null_bytes: 0,
             is_broken: false,
             posting: 0,
             index: 0,
@@ -141,7 +148,7 @@ impl Bench {
             id: RECEIVE + slot as u64,
             operation: match facts.kind {
                 Kind::Send => CompletionOperation::Receive,
-                Kind::Write => CompletionOperation::ReceiveWriteWithImmediate,
+                _ => CompletionOperation::ReceiveWriteWithImmediate,
             },
             flags,
             byte_count: (facts.length + if is_datagram { 40 } else { 0 }) as u32,

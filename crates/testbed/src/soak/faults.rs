@@ -1,0 +1,274 @@
+//! What goes wrong besides the links' own faults: cables pulled, fibres cut one way, ways between switches lost, hosts that stand
+//! still, hosts that stop and come back with nothing.
+//!
+//! A seed draws which of these there are at all; most have only some, and many have none, so that stricter rules hold. Each
+//! fault is mended after some steps, and all of them before the second phase.
+
+use longhaul_time::Duration;
+use longhaul_verbs::{QueuePairAttributes, QueuePairState};
+
+use super::dice::Dice;
+use super::ground::Ground;
+use super::program::Program;
+use super::responses::NodeWords;
+use crate::checker::{EndNumber, Ending, NetworkFacts};
+use crate::world::{Fault, Link, Topology, Way};
+
+/// Most steps until a fault is mended.
+const STEPS_MAX: u64 = 60;
+/// So many percent of the faults last until retries are used up.
+const LONG_PERCENT: u32 = 15;
+
+/// Kinds of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FaultKind {
+    /// A cable is pulled.
+    LinkDown,
+    /// A NIC's link carries one direction only.
+    OneWayCut,
+    /// A link between switches is lost.
+    PathLost,
+    /// A host stands still.
+    Pause,
+    /// A host is switched off and comes back empty.
+    Restart,
+}
+
+impl FaultKind {
+    const ALL: [FaultKind; 5] =
+        [FaultKind::LinkDown, FaultKind::OneWayCut, FaultKind::PathLost, FaultKind::Pause, FaultKind::Restart];
+
+    fn name(self) -> &'static str {
+        match self {
+            FaultKind::LinkDown => "link_down",
+            FaultKind::OneWayCut => "one_way_cut",
+            FaultKind::PathLost => "path_lost",
+            FaultKind::Pause => "pause",
+            FaultKind::Restart => "restart",
+        }
+    }
+}
+
+/// The faults of a seed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FaultPlan {
+    pub(super) kinds: Vec<FaultKind>,
+    /// In a thousand steps.
+    pub(super) per_mille: u32,
+}
+
+impl FaultPlan {
+    pub(super) fn draw(dice: &mut Dice, topology: Topology) -> FaultPlan {
+        if dice.chance(50) {
+            return FaultPlan::default();
+        }
+        let mut kinds = Vec::new();
+        for kind in FaultKind::ALL {
+            let is_possible = kind != FaultKind::PathLost || has_paths(topology);
+            if dice.chance(40) && is_possible {
+                kinds.push(kind);
+            }
+        }
+        FaultPlan { kinds, per_mille: dice.pick(&[5, 10, 25]) }
+    }
+
+    /// What these faults add to what the network does.
+    pub(super) fn add_to(&self, network: &mut NetworkFacts) {
+        network.loses |= !self.kinds.is_empty();
+        // Another way may be shorter.
+        network.reorders |= self.kinds.contains(&FaultKind::PathLost);
+        network.is_slow |= self.kinds.contains(&FaultKind::Pause);
+    }
+}
+
+/// Whether there are links between switches.
+fn has_paths(topology: Topology) -> bool {
+    matches!(topology, Topology::Clos { .. } | Topology::FatTree { .. })
+}
+
+/// Links from one node to another, at most.
+pub(super) fn hop_count(topology: Topology) -> u32 {
+    match topology {
+        Topology::PairOrStar | Topology::Star => 2,
+        Topology::Clos { .. } => 4,
+        Topology::FatTree { .. } => 6,
+    }
+}
+
+/// Faults that are not mended yet.
+#[derive(Default)]
+pub(super) struct ActiveFaults {
+    /// What mends them, and the step at which it happens.
+    mends: Vec<(u64, Fault)>,
+    step: u64,
+}
+
+impl Program {
+    /// Mends what is due, and now and then lets something go wrong.
+    pub(super) fn step_faults(&mut self, ground: &mut dyn Ground) {
+        if self.plan.faults.kinds.is_empty() {
+            return;
+        }
+        self.faults.step += 1;
+        let step = self.faults.step;
+        while let Some(index) = self.faults.mends.iter().position(|(due, _)| *due <= step) {
+            let (_, mend) = self.faults.mends.swap_remove(index);
+            self.mend_fault(mend, ground);
+        }
+        if self.dice.within(0..=999) >= u64::from(self.plan.faults.per_mille) {
+            return;
+        }
+        let kinds = self.plan.faults.kinds.clone();
+        let kind = self.dice.pick(&kinds);
+        let Some((fault, mend)) = self.draw_fault(kind, ground) else { return };
+        // One fault for each thing at a time: mending one would mend the other.
+        if self.faults.mends.iter().any(|(_, other)| *other == mend) {
+            return;
+        }
+        *self.tally.faults.entry(kind.name()).or_default() += 1;
+        ground.apply(fault);
+        if let Fault::Stop(node) = fault {
+            self.node_stopped(node);
+        }
+        self.faults.mends.push((step + self.dice.within(1..=STEPS_MAX), mend));
+        if self.dice.chance(LONG_PERCENT) {
+            // Long enough for every request to be given up.
+            let patience = 9 * self.plan.timeout_max();
+            self.advance(ground, patience);
+        }
+    }
+
+    fn draw_fault(&mut self, kind: FaultKind, ground: &dyn Ground) -> Option<(Fault, Fault)> {
+        let node = self.dice.index(self.plan.node_count);
+        let one_way = self.dice.pick(&[Way::Up, Way::Down]);
+        let way = self.dice.pick(&[Way::Both, Way::Both, Way::Up, Way::Down]);
+        Some(match kind {
+            FaultKind::LinkDown => (Fault::SetLink(node, false), Fault::SetLink(node, true)),
+            FaultKind::OneWayCut => {
+                let link = Link::Nic(node);
+                (Fault::Cut(link, one_way), Fault::Restore(link, Way::Both))
+            }
+            FaultKind::PathLost => {
+                let link = Link::Fabric(self.dice.index(ground.fabric_link_count().max(1)));
+                (ground.fabric_link_count() > 0).then_some((Fault::Cut(link, way), Fault::Restore(link, Way::Both)))?
+            }
+            FaultKind::Pause if self.is_stopped(node) => return None,
+            FaultKind::Pause => (Fault::Pause(node), Fault::Resume(node)),
+            FaultKind::Restart if self.is_paused(node) => return None,
+            FaultKind::Restart => (Fault::Stop(node), Fault::Restart(node)),
+        })
+    }
+
+    fn mend_fault(&mut self, mend: Fault, ground: &mut dyn Ground) {
+        ground.apply(mend);
+        if let Fault::Restart(node) = mend {
+            self.node_came_back(node, ground);
+        }
+    }
+
+    /// Mends everything.
+    pub(super) fn mend_all_faults(&mut self, ground: &mut dyn Ground) {
+        for (_, mend) in std::mem::take(&mut self.faults.mends) {
+            self.mend_fault(mend, ground);
+        }
+    }
+
+    fn has_mend(&self, mend: Fault) -> bool {
+        self.faults.mends.iter().any(|(_, other)| *other == mend)
+    }
+
+    fn is_paused(&self, node: usize) -> bool {
+        self.has_mend(Fault::Resume(node))
+    }
+
+    /// Whether a node is switched off.
+    pub(super) fn is_stopped(&self, node: usize) -> bool {
+        self.has_mend(Fault::Restart(node))
+    }
+
+    /// The node of a queue pair.
+    pub(super) fn node(&self, end: EndNumber) -> usize {
+        self.pair(end).nodes[self.ends[end.0].side]
+    }
+
+    /// Whether one of a connection's two nodes is switched off.
+    pub(super) fn is_cut_off(&self, end: EndNumber) -> bool {
+        self.pair(end).nodes.into_iter().any(|node| self.is_stopped(node))
+    }
+
+    /// Lets the nodes of a connection go on, if they stand still: something is to be asked of both.
+    pub(super) fn wake_nodes(&mut self, end: EndNumber, ground: &mut dyn Ground) {
+        for node in self.pair(end).nodes {
+            let resume = Fault::Resume(node);
+            if self.has_mend(resume) {
+                self.faults.mends.retain(|(_, mend)| *mend != resume);
+                ground.apply(resume);
+            }
+        }
+    }
+
+    fn node_stopped(&mut self, node: usize) {
+        for end in self.all_ends() {
+            if self.node(end) == node {
+                // Its peer gets no answers any more.
+                self.judge.moved_to_error(end);
+            }
+        }
+    }
+
+    /// A node has come back with a new device: everything of it is made anew, and its peers begin again too.
+    fn node_came_back(&mut self, node: usize, ground: &mut dyn Ground) {
+        let pairs: Vec<usize> =
+            (0..self.plan.pairs.len()).filter(|pair| self.plan.pairs[*pair].nodes.contains(&node)).collect();
+        let ends: Vec<EndNumber> =
+            pairs.iter().flat_map(|pair| [EndNumber(2 * pair), EndNumber(2 * pair + 1)]).collect();
+        let (own, others): (Vec<EndNumber>, Vec<EndNumber>) = ends.iter().partition(|end| self.node(**end) == node);
+        for end in others {
+            self.modify(end, &QueuePairAttributes::to_state(QueuePairState::Error));
+            self.judge.moved_to_error(end);
+        }
+        self.advance(ground, Duration::ZERO);
+        self.poll_events(ground);
+        for &end in &ends {
+            self.destroy_queue_pair(end);
+            self.ends[end.0].has_last_work_request_event = false;
+        }
+        self.take_last_completions(ground.now());
+        let (receives, sends) = self.judge.reset(&ends, &self.memory);
+        receives.into_iter().for_each(|receive| self.end_receive(receive.pieces));
+        sends.into_iter().for_each(|message| self.end_message(message, Ending::Unknown));
+        for &end in &ends {
+            self.drop_window(end);
+            self.drop_slots(end);
+        }
+        for end in own {
+            let this = &mut self.ends[end.0];
+            for arena in this.arenas() {
+                for region in arena.regions.drain(..) {
+                    self.memory.revoke(&mut self.judge, region);
+                }
+            }
+            this.revoked.clear();
+            this.address_handle = None;
+        }
+        for region in self.words[node].take_regions() {
+            self.memory.revoke(&mut self.judge, region);
+        }
+        if let Some(shared) = &mut self.shared[node] {
+            self.judge.forget_shared_queue(shared.number());
+            for region in shared.arena.regions.drain(..) {
+                self.memory.revoke(&mut self.judge, region);
+            }
+        }
+        self.renew_node(node, ground);
+        self.create_shared_receives(node);
+        self.words[node] = NodeWords::new(&self.domain(node).clone());
+        for &end in &ends {
+            self.replace_queue_pair(end);
+            self.ends[end.0].reconnect_count = 0;
+        }
+        for pair in pairs {
+            self.connect_pair(pair, ground);
+        }
+    }
+}
