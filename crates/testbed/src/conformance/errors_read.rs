@@ -87,6 +87,9 @@ const FAULTS: [Fault; 5] = [
     ("wrapping-address", |words, _| RemoteMemory { address: u64::MAX - 7, ..words.remote(0) }),
 ];
 
+/// A test of one kind of request.
+type Case = fn(&mut Context<'_>, Kind) -> Outcome;
+
 pub(super) fn tests() -> Vec<Test> {
     let mut tests = Vec::new();
     for kind in Kind::ALL {
@@ -113,7 +116,7 @@ pub(super) fn tests() -> Vec<Test> {
             })
         };
         add(&format!("local-protection/{name}-without-local-write"), Box::new(without));
-        let each: [(&str, fn(&mut Context<'_>, Kind) -> Outcome); 9] = [
+        let each: [(&str, Case); 9] = [
             ("remote-access/KIND-region-without-right", without_right_on_region),
             ("remote-access/KIND-queue-pair-without-right", without_right_on_queue_pair),
             ("remote-access/KIND-other-domain", other_domain),
