@@ -250,6 +250,8 @@ fn complete_before(queue_pair: &mut QueuePair, shared: &mut Resources, end: Psn)
         && let Some([first, second]) = queue_pair.traffic.send_queue.make_contiguous().first_chunk_mut()
         && second.is_started
         && second.last_psn(mtu_bytes).distance_from(end) < 0
+        && first.completion_operation() == second.completion_operation()
+        && (first.flags & second.flags).contains(longhaul_verbs::SendFlags::SIGNALED)
     {
         std::mem::swap(&mut first.id, &mut second.id);
     }
