@@ -101,8 +101,8 @@ impl Nic {
             self.join_peer(key);
         }
         self.settle_with_peer(key);
-        // A turn would have it take the memory of one that works.
-        if self.queue_pairs.get(key).is_some_and(|queue_pair| !queue_pair.traffic.send_queue.is_empty()) {
+        // One without requests would only take the memory of those that work.
+        if self.queue_pairs.get(key).is_some_and(|queue_pair| queue_pair.has_request_to_send()) {
             self.activate(key);
         }
         self.has_news = true;

@@ -391,7 +391,8 @@ impl Nic {
                 && queue_pair.reliable.share.place == Place::Waiting(place)
             {
                 queue_pair.reliable.share.place = Place::Called;
-                self.active.push_back(key);
+                // Before those who came while it waited.
+                self.active.push_front(key);
                 return;
             }
         }

@@ -71,7 +71,7 @@ impl Nic {
                 Err(PostErrorKind::WrongTransport { transport: Transport::UnreliableDatagram })
             }
             _ => {
-                let kind = SendKind::BindWindow(Box::new(bind.clone()));
+                let kind = SendKind::BindWindow(Box::new(bind));
                 Ok(SendWork::new(id, kind, flags - SendFlags::INLINE, 0, Entries::new(&[])))
             }
         });
@@ -168,8 +168,10 @@ fn prepare(
         SendOperation::WriteWithImmediate(remote, immediate) => {
             (SendKind::Write(remote), Attached::Immediate(immediate))
         }
-        SendOperation::LocalInvalidate(key) => return prepare_local(request, SendKind::LocalInvalidate(key)),
         // Windows are for peers that write and read, which datagrams do not.
+        SendOperation::LocalInvalidate(key) if !is_datagram => {
+            return prepare_local(request, SendKind::LocalInvalidate(key));
+        }
         SendOperation::BindWindow(key) if !is_datagram => {
             let window = request.window.as_ref().ok_or(PostErrorKind::Window)?;
             let bind = window_bind(serial, window, key)?;

@@ -319,17 +319,13 @@ fn packets_to_send(
     if !matches!(work.kind, SendKind::Read(_)) {
         return if has_room_for_one { Ok(1) } else { Err(Turn::NoRoomAtPeer) };
     }
-    if let Some(end) = sender.question_end(psn) {
-        let packets = end.distance_from(psn) as u32;
-        let charge = message_charge_bytes(
-            (work.length - cursor_packet * envelope.mtu_bytes).min(packets * envelope.mtu_bytes),
-            packets,
-        );
-        // The window may have become narrower than a part that was asked for before; alone it may pass.
-        return if room_bytes >= charge || in_flight == 0 { Ok(packets) } else { Err(Turn::NoRoomAtPeer) };
-    }
     if !has_room_for_one {
         return Err(Turn::NoRoomAtPeer);
+    }
+    // What was asked for before is repeated as it was, also when the window has become narrower than that: whoever is called up
+    // with room for a packet must send one, or would be called up again at once, for ever.
+    if let Some(end) = sender.question_end(psn) {
+        return Ok(end.distance_from(psn) as u32);
     }
     let fitting = (room_bytes / charge_bytes(envelope.mtu_bytes)).clamp(1, u32::MAX.into()) as u32;
     Ok(left.min(config.window_packets_max - in_flight).min(fitting).min(config.read_packets_max))

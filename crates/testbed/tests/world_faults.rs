@@ -128,8 +128,8 @@ fn a_connection_survives_what_is_mended_in_time() {
         }
         hashes.sort_unstable();
         hashes.dedup();
-        // In a pair some faults are the same: a link that is down at one end is so at the other.
-        assert!(hashes.len() >= 5, "different faults make different runs");
+        // Some are the same: in a pair a link down at one end is so at the other, and what no data reach sends no answer.
+        assert!(hashes.len() >= 4, "different faults make different runs");
     }
 }
 

@@ -363,7 +363,7 @@ fn receiver_not_ready(context: &mut Context<'_>, operation: Operation) -> Outcom
 
 /// Flushed when posted before ERR and not answered, when posted in ERR, and without effect in either case.
 fn flushed(context: &mut Context<'_>, operation: Operation) -> Outcome {
-    let pair = Pair::unconnected(context, &Stage::setup(operation))?;
+    let pair = Pair::unconnected(context, &Stage::setup(operation).unhurried())?;
     pair.advance(0, QueuePairState::ReadyToSend)?;
     let stage = Stage::with(context, operation, pair)?;
     let requester = stage.requester();

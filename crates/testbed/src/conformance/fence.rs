@@ -192,7 +192,7 @@ fn fenced_read(context: &mut Context<'_>) -> Outcome {
 
 /// A fenced request that waits behind a READ which is never answered is flushed with it, and has had no effect.
 fn flushed(context: &mut Context<'_>) -> Outcome {
-    let pair = Pair::unconnected(context, &setup())?;
+    let pair = Pair::unconnected(context, &setup().unhurried())?;
     let [reader, owner] = &pair.ends;
     pair.advance(0, QueuePairState::ReadyToSend)?;
     let remote = readable(owner, &[1; 50])?;

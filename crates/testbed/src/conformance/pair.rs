@@ -16,6 +16,9 @@ pub(super) const GRH_BYTES: usize = 40;
 
 /// Acknowledgement time-out of connections that must not fail: 4.096 µs · 2^14 = 67 ms.
 const PATIENT_TIMEOUT: u8 = 14;
+/// Acknowledgement time-out of connections that wait for a peer which is not ready yet, also on a busy host:
+/// 4.096 µs · 2^16 = 268 ms.
+const UNHURRIED_TIMEOUT: u8 = 16;
 /// Acknowledgement time-out of connections that are to fail soon: 4.096 µs · 2^10 = 4.2 ms.
 pub(super) const HASTY_TIMEOUT: u8 = 10;
 /// How often they try again.
@@ -67,6 +70,11 @@ impl Setup {
             read_atomic: 1,
             destination_read_atomic: None,
         }
+    }
+
+    /// The same, with time for a peer that is not ready yet.
+    pub(super) fn unhurried(self) -> Self {
+        Setup { timeout: UNHURRIED_TIMEOUT, ..self }
     }
 
     /// A connection that gives up soon.

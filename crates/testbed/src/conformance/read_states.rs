@@ -63,7 +63,7 @@ const READS: usize = 6;
 const READ_BYTES: usize = 3000;
 
 fn unanswered(context: &mut Context<'_>) -> Outcome<Unanswered> {
-    let pair = Pair::unconnected(context, &setup())?;
+    let pair = Pair::unconnected(context, &setup().unhurried())?;
     pair.advance(0, QueuePairState::ReadyToSend)?;
     let [reader, owner] = &pair.ends;
     let remote = readable(owner, &pattern(9, READ_BYTES))?;
@@ -87,7 +87,7 @@ fn flush_reads(context: &mut Context<'_>) -> Outcome {
 }
 
 fn flush_atomics(context: &mut Context<'_>) -> Outcome {
-    let pair = Pair::unconnected(context, &atomics::setup())?;
+    let pair = Pair::unconnected(context, &atomics::setup().unhurried())?;
     let [requester, owner] = &pair.ends;
     pair.advance(0, QueuePairState::ReadyToSend)?;
     let words = Words::shared(owner, 1)?;
@@ -146,7 +146,7 @@ fn flush_under_way(context: &mut Context<'_>) -> Outcome {
 }
 
 fn flush_unsignaled(context: &mut Context<'_>) -> Outcome {
-    let pair = Pair::unconnected(context, &setup())?;
+    let pair = Pair::unconnected(context, &setup().unhurried())?;
     let [reader, owner] = &pair.ends;
     pair.advance(0, QueuePairState::ReadyToSend)?;
     let remote = readable(owner, &[1; 10])?;

@@ -35,6 +35,10 @@ pub(super) fn tests() -> Vec<Test> {
             add("end/region-free-after-deallocation", none, region_free_after_deallocation);
             add("end/queue-pair-destroyed", none, queue_pair_destroyed);
         }
+        let name = "end/free-after-its-queue-pair";
+        tests.push(window_test(transport, Kind::Type2, name, Capabilities::empty(), move |context| {
+            free_after_its_queue_pair(context, transport)
+        }));
         let name = "end/bound-to-no-bytes";
         tests.push(window_test(transport, Kind::Type2, name, Capabilities::empty(), move |context| {
             bound_to_no_bytes(context, transport)
@@ -234,4 +238,22 @@ fn queue_pair_destroyed(context: &mut Context<'_>, transport: Transport, kind: K
     }
     bound.window.window.deallocate()?;
     Ok(bound.memory.region().raw().deregister()?)
+}
+
+/// With its queue pair a type 2 window has lost what it was bound to: the region may go, and the window may be bound anew.
+fn free_after_its_queue_pair(context: &mut Context<'_>, transport: Transport) -> Outcome {
+    let mut bound = Bound::new(context, transport, Kind::Type2)?;
+    bound.takes_writes(context)?;
+    bound.pair.ends[1].queue_pair.destroy()?;
+    let is_free = bound.memory.region().raw().deregister().map_err(Failure::from);
+    if is_free.is_err() {
+        return context.tolerate(is_free);
+    }
+    let other = pair_in_domain(context, &bound.pair.setup, &bound.pair.ends[1].domain)?;
+    let mut memory = Memory::new(&other.ends[1].domain, PART.end, BINDABLE)?;
+    let key = bound.window.bind(context, &other.ends[1], part(&memory, PART, Access::REMOTE_WRITE))?;
+    let remote = RemoteMemory { key, ..memory.remote(PART.start) };
+    is_let(context, &other, Attempt::Write, remote, &mut memory, PART)?;
+    bound.window.window.deallocate()?;
+    Ok(())
 }
