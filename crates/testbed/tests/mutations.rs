@@ -111,9 +111,9 @@ fn completions_out_of_order_are_found() {
     let configure = |config: &mut longhaul_softnic::Config| {
         config.mutation = Some(Mutation::CompletionOutOfOrder);
     };
-    let (seed, violations) = hunt(configure, 32);
+    // Seen as a completion that was not asked for, too, when the second one is not signalled.
+    let (seed, violations) = hunt_for(configure, 32, |violation| violation.rule == Rule::Order);
     println!("seed {seed}: {}", violations[0]);
-    assert_eq!(violations[0].rule, Rule::Order, "{}", violations[0]);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_window_that_works_after_its_rebind_is_found() {
     let configure = |config: &mut longhaul_softnic::Config| {
         config.mutation = Some(Mutation::WindowAfterRebind);
     };
-    let (seed, violations) = hunt(configure, 256);
+    let (seed, violations) = hunt(configure, 64);
     println!("seed {seed}: {}", violations[0]);
     // Seen in memory that was used for something else, or in a success that cannot be.
     assert!(matches!(violations[0].rule, Rule::Memory | Rule::RevokedKey | Rule::Status), "{}", violations[0]);

@@ -28,6 +28,30 @@ fn a_few_dozen_seeds_are_clean() {
     assert!(tally.succeeded > 10 * (tally.flushed + tally.refused), "{tally:?}");
     assert!(tally.refused > 0 && tally.flushed > 0 && tally.revocations > 0, "{tally:?}");
     assert!(tally.reconnections > 0 && tally.received > 0, "{tally:?}");
+    for operation in [
+        "bind_window_type_1",
+        "bind_window_type_2",
+        "compare_and_swap",
+        "fenced",
+        "fetch_and_add",
+        "local_invalidate",
+        "null_region_read",
+        "null_region_receive",
+        "read",
+        "read_after_write",
+        "send_with_invalidate",
+        "shared_receive",
+        "unbind_slot",
+        "write_burst",
+        "write_through_window",
+        "write_to_slot",
+        "write_to_unbound_slot",
+    ] {
+        assert!(tally.operations.contains_key(operation), "no {operation}: {tally:?}");
+    }
+    for fault in ["link_down", "one_way_cut", "path_lost", "pause", "restart"] {
+        assert!(tally.faults.contains_key(fault), "no {fault}: {tally:?}");
+    }
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl Program {
         }
         if self.dice.chance(20) {
             self.poll_events(ground);
-            let limit = self.dice.within(1..=8) as u32;
+            let limit = self.dice.within(1..=32) as u32;
             let Some(shared) = self.shared_receives(end) else { return };
             let change = SharedReceiveQueueChange { limit: Some(limit), ..SharedReceiveQueueChange::default() };
             match shared.queue.modify(change) {

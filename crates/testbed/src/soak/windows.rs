@@ -150,9 +150,10 @@ impl Program {
     /// The peer writes into a part of the window that nobody has written to.
     fn write_through_window(&mut self, end: EndNumber) {
         let peer = self.peer(end);
-        let length = self.draft_length(peer);
+        let wanted = self.draft_length(peer);
         let Some(bound) = self.ends[end.0].window.as_mut().and_then(|window| window.bound.as_mut()) else { return };
-        if bound.used + length > bound.range.length {
+        let length = wanted.min(bound.range.length - bound.used);
+        if length == 0 {
             return;
         }
         let place = Place { offset: bound.range.place.offset + bound.used, ..bound.range.place };
