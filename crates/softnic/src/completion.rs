@@ -141,14 +141,17 @@ impl CompletionQueue {
         }
         self.held += 1;
         match self.moderation {
-            Some(Moderation { count, period }) if self.held < count => match self.held_until {
-                Some(_) => Pushed::Quietly,
-                None => {
-                    let until = now + period;
-                    self.held_until = Some(until);
-                    Pushed::Held(until)
+            // A full queue cannot wait: what comes next would be lost.
+            Some(Moderation { count, period }) if self.held < count && self.completions.len() < self.capacity => {
+                match self.held_until {
+                    Some(_) => Pushed::Quietly,
+                    None => {
+                        let until = now + period;
+                        self.held_until = Some(until);
+                        Pushed::Held(until)
+                    }
                 }
-            },
+            }
             _ => self.take_event().map_or(Pushed::Quietly, |(channel, token)| Pushed::Event(channel, token)),
         }
     }

@@ -24,7 +24,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use longhaul_time::Instant;
-use longhaul_verbs::Capabilities;
+use longhaul_verbs::{Capabilities, LinkState};
 use nix::sys::eventfd::EventFd;
 
 use self::doorbell::{Doorbell, eventfd};
@@ -89,7 +89,7 @@ impl Driver {
         let link_state = driver.doorbell.link_state();
         let device = Device::driven(config, Box::new(Attached { driver, thread: Some(thread) }), events);
         // Not a change: there was nobody to see it otherwise.
-        device.nic_lock().lock().shared.link_state = link_state;
+        device.nic_lock().lock().shared.link_state = link_state.unwrap_or(LinkState::Active);
         // The thread waits for it. It never holds the device itself, which so goes when its last user lets go of it, and not
         // before the thread has ended.
         give_nic.send(device.nic_lock()).map_err(io::Error::other)?;
@@ -117,6 +117,7 @@ impl Driver {
     /// The background thread.
     fn run(&self, nic_lock: &NicLock) {
         let mut active_until = Instant::ZERO;
+        let mut link_state = nic_lock.lock().shared.link_state;
         loop {
             let mut nic = NicGuard::new(nic_lock.lock());
             let mut state = self.state();
@@ -138,9 +139,12 @@ impl Driver {
                 None => return,
                 Some(Nap::Awake) => self.give_way(nic_lock),
                 Some(nap) => {
-                    if self.doorbell.sleep(nap, self.now()) {
-                        let link_state = self.doorbell.link_state();
-                        NicGuard::new(nic_lock.lock()).set_link_state(link_state);
+                    if self.doorbell.sleep(nap, self.now())
+                        && let Some(state) = self.doorbell.link_state()
+                        // Most of what the kernel tells is about other interfaces.
+                        && std::mem::replace(&mut link_state, state) != state
+                    {
+                        NicGuard::new(nic_lock.lock()).set_link_state(state);
                     }
                 }
             }

@@ -62,6 +62,10 @@ impl Nic {
         if queue_pair.identity.transport == Transport::UnreliableConnection && !queue_pair.responder.is_message_new() {
             return None;
         }
+        // What a slot or a window is bound to now may have bytes that were placed already.
+        if queue_pair.traffic.arriving.binding_count != self.shared.memory.binding_count() {
+            return None;
+        }
         // Not the last packet.
         let count = ((write.left_bytes.saturating_sub(1) / mtu_bytes) as usize).min(count_max);
         if count == 0 {

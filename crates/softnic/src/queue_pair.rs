@@ -274,6 +274,15 @@ impl QueuePair {
         self.reliable.requester.deadline().min(pacing).min(self.reliable.share.deadline())
     }
 
+    /// Give back the receive that was taken for a message that did not use it.
+    pub(crate) fn return_receive(&mut self, shared: &mut Resources) {
+        if let Some(queue) = self.identity.shared_receive
+            && let Some(receive) = self.traffic.used_mut().and_then(|traffic| traffic.receive_queue.pop_front())
+        {
+            shared.return_shared_receive(queue, receive);
+        }
+    }
+
     /// When its pace lets the next packet leave, if that is not now.
     pub(crate) fn blocked_until(&self, now: Instant) -> Option<Instant> {
         self.pacer.as_ref().and_then(|pacer| pacer.blocked_until(now))

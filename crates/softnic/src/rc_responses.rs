@@ -206,12 +206,21 @@ pub(crate) fn send_responses<S: TransmitSink + ?Sized>(
         let Some(response) = responses.iter_mut().find(|response| response.is_unsent()) else {
             return Turn::Idle;
         };
-        let index = response.next;
+        let (index, was_answered) = (response.next, response.is_answered);
         response.next += 1;
         response.is_answered |= response.next == response.packet_count;
         let response = *response;
         match send_response(queue_pair, &response, index, &route, shared, sink) {
             Ok(wire_bytes) => queue_pair.pace(now, wire_bytes),
+            // A copy of a request that the network has kept, most likely: the program has its answer and has gone on. To refuse it
+            // would end a connection that is well.
+            Err(AccessDenied) if was_answered => {
+                let known = queue_pair.reliable.responder.responses.iter_mut();
+                if let Some(known) = known.rev().find(|known| known.first_psn == response.first_psn) {
+                    known.next = known.end;
+                }
+                continue;
+            }
             Err(AccessDenied) => {
                 // The key was revoked since the request was accepted.
                 shared.counters.resp_remote_access_errors += 1;

@@ -183,6 +183,7 @@ impl Resources {
         while let Some(&(until, key)) = self.held_events.first()
             && until <= now
         {
+            self.held_events.pop_first();
             self.raise_held_event(key);
         }
     }

@@ -27,6 +27,8 @@ pub(crate) struct Responder {
 #[derive(Default)]
 pub(crate) struct Arriving {
     message: Message,
+    /// [`MemoryTable::binding_count`](crate::memory::MemoryTable) when the WRITE that is arriving began.
+    pub(crate) binding_count: u64,
     /// The next congestion notification is not sent before then.
     pub(crate) next_notification: Instant,
     #[cfg(feature = "mutations")]
@@ -101,6 +103,7 @@ impl Responder {
 impl Arriving {
     pub(crate) const NONE: Self = Arriving {
         message: Message::None,
+        binding_count: 0,
         next_notification: Instant::ZERO,
         #[cfg(feature = "mutations")]
         deferred: None,
@@ -241,6 +244,7 @@ fn begin(queue_pair: &mut QueuePair, shared: &mut Resources, headers: &Headers) 
                     .map_err(|_| Refusal::RemoteAccess)?;
             }
             let (address, key) = (reth.virtual_address, reth.remote_key);
+            queue_pair.traffic.arriving.binding_count = shared.memory.binding_count();
             Ok(Message::Write { address, key, received: 0, left: reth.dma_length })
         }
         _ => Err(Refusal::InvalidRequest),

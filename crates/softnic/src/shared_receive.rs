@@ -1,6 +1,7 @@
 //! Shared receive queues: receives that many queue pairs take from.
 //!
-//! A queue pair takes a receive when a message begins, and holds it until the message is complete. Which queue pair gets
+//! A queue pair takes a receive when a message begins, and holds it until the message is complete, or has turned out to be
+//! none. (One that it holds when it is reset or destroyed is forgotten with it.) Which queue pair gets
 //! which receive is therefore decided by the order in which messages begin.
 
 use std::collections::VecDeque;
@@ -140,8 +141,18 @@ impl Resources {
         }
     }
 
-    /// The program has dropped a shared queue. Queue pairs keep theirs alive.
+    /// A queue pair gives back a receive that its message did not use. It is the next one again.
+    pub(crate) fn return_shared_receive(&mut self, key: SharedReceiveQueueKey, receive: ReceiveWork) {
+        if let Some(queue) = self.shared_receive_queues.get_mut(key) {
+            queue.receives.push_front(receive);
+        }
+    }
+
+    /// The program has dropped a shared queue. Queue pairs keep theirs alive; its events go at once, because another queue may
+    /// be given its handle.
     pub(crate) fn abandon_shared_receive_queue(&mut self, key: SharedReceiveQueueKey) {
+        let source = EventSource::SharedReceiveQueue(key.handle());
+        self.events.retain(|event| event.source != source);
         let Some(queue) = self.shared_receive_queues.get_mut(key) else { return };
         if queue.users > 0 {
             queue.is_abandoned = true;

@@ -22,6 +22,7 @@ pub(crate) fn handle_request(
     let is_start = headers.bth.opcode.position().is_start();
     if (is_start || !in_sequence) && queue_pair.traffic.arriving.abandon_message() {
         shared.counters.dropped_messages += 1;
+        queue_pair.return_receive(shared);
     }
     if !in_sequence {
         shared.counters.out_of_seq_request += 1;
@@ -44,6 +45,7 @@ pub(crate) fn handle_request(
         Err(Refusal::InvalidRequest | Refusal::LocalLength | Refusal::Invalidation) => {}
     }
     queue_pair.traffic.arriving.abandon_message();
+    queue_pair.return_receive(shared);
     // The tail of a message whose head was dropped has been counted with its head.
     if is_in_message {
         shared.counters.dropped_messages += 1;

@@ -37,6 +37,7 @@ pub(crate) fn handle_datagram(
     let byte_count = ROUTE_HEADER_BYTES + payload.len();
     if u64::from(byte_count) > receive.entries.length() {
         shared.counters.dropped_messages += 1;
+        queue_pair.return_receive(shared);
         return;
     }
     let domain = queue_pair.identity.domain;

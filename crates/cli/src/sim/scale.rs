@@ -14,6 +14,9 @@ use crate::{counting_allocator, exit};
 /// With --contents every message has memory of its own at both ends; more than this is refused before it is taken.
 const CONTENTS_BYTES_MAX: u64 = 16 << 30;
 
+/// More than this take more memory than hosts have.
+const QUEUE_PAIRS_MAX: usize = 4_000_000;
+
 /// Thousands of software RNICs, each with a few queue pairs, all sending at once
 ///
 /// A queue pair is RC or UC, by turns, and connected to one of a node that the seed chose; both ends send WRITEs and SENDs by
@@ -101,6 +104,13 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         payload: if arguments.contents { PayloadMode::Carried } else { PayloadMode::Elided },
         ..Default::default()
     };
+    if options.queue_pair_count() > QUEUE_PAIRS_MAX {
+        eprintln!(
+            "expected at most {QUEUE_PAIRS_MAX} queue pairs in all, came {}: take fewer nodes or queue pairs",
+            options.queue_pair_count(),
+        );
+        return ExitCode::from(exit::USAGE);
+    }
     if arguments.contents && options.region_bytes() > CONTENTS_BYTES_MAX {
         eprintln!(
             "expected at most {CONTENTS_BYTES_MAX} bytes of messages at both ends with --contents, came {}: take fewer nodes, \

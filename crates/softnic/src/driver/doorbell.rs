@@ -40,9 +40,10 @@ impl Doorbell {
         Ok(Doorbell { rung: eventfd()?, arrivals, link })
     }
 
-    /// The state of the port's link now.
-    pub(super) fn link_state(&self) -> LinkState {
-        self.link.as_ref().map_or(LinkState::Active, LinkWatch::state)
+    /// The state of the port's link now, if it can be told.
+    pub(super) fn link_state(&self) -> Option<LinkState> {
+        let state = self.link.as_ref()?.state();
+        state.inspect_err(|error| tracing::warn!(%error, "the state of the port's link could not be asked for")).ok()
     }
 
     /// Rest as was written down under the lock. Only the background thread does. Whether something has changed at the link.

@@ -107,6 +107,7 @@ impl MemoryTable {
                 });
             }
         }
+        self.binding_count += 1;
         let Some(Holder::Slotted(slotted)) = self.holder_mut(id) else { return Err(RegisterError::Gone) };
         let slot = slot as usize;
         if slot >= slotted.bound.len() && to.is_some() {

@@ -46,6 +46,8 @@ pub(crate) struct MemoryTable {
     /// Slots of all slotted regions.
     pub(super) slot_count: u64,
     pub(super) type_2_windows: Type2Windows,
+    /// Changes of what windows and slots are bound to.
+    pub(super) binding_count: u64,
     /// Type 2 windows that are bound: the queue pair's number, the window's index.
     pub(super) bound_through: BTreeSet<(u32, u32)>,
     /// Keys that a mutation goes on accepting.
@@ -77,6 +79,7 @@ impl MemoryTable {
             window_count: 0,
             slot_count: 0,
             type_2_windows: config.type_2_windows,
+            binding_count: 0,
             bound_through: BTreeSet::new(),
             #[cfg(feature = "mutations")]
             retired: config.mutation.map(|mutation| Retired { mutation, holders: RandomNumberMap::default() }),
@@ -86,6 +89,11 @@ impl MemoryTable {
     /// Regions of all kinds.
     pub(crate) fn region_count(&self) -> u64 {
         self.entries.len() as u64 - u64::from(self.window_count)
+    }
+
+    /// How often what windows and slots are bound to has changed: while it has not, a key leads to where it did.
+    pub(crate) fn binding_count(&self) -> u64 {
+        self.binding_count
     }
 
     pub(crate) fn window_count(&self) -> u32 {

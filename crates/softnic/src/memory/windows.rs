@@ -3,8 +3,8 @@
 //! | | who binds | its key | through which queue pair peers use it |
 //! |---|---|---|---|
 //! | type 1 | a queue pair of its protection domain | the device's choice, another one with each bind | any of its protection domain |
-//! | type 2A | any queue pair of the region's protection domain | lower byte the program's choice | the one that bound it |
-//! | type 2B | a queue pair of its protection domain | as 2A | the one that bound it |
+//! | type 2A | any queue pair of the region's protection domain, while it is bound only the one that did | lower byte the program's choice | the one that bound it |
+//! | type 2B | a queue pair of its protection domain, as 2A | as 2A | the one that bound it |
 //!
 //! The memory that a window leads to is the region's, so the region must allow windows and, for writing through them, local
 //! writes. It cannot be deregistered while windows are bound to it.
@@ -114,6 +114,8 @@ impl MemoryTable {
         if window.window_type != bind.window_type
             || bind.key >> 8 != bind.window.index
             || binds_to_domain && window.domain != who.domain
+            // Nobody takes a type 2 window away from the queue pair that bound it.
+            || !is_type_1 && window.binding.is_some_and(|old| !window.is_open_to(&old, who, self.type_2_windows))
             || is_type_1 && is_zero_based
         {
             return Err(AccessDenied);
@@ -176,6 +178,7 @@ impl MemoryTable {
 
     /// Change what a window is bound to, and what is kept about it elsewhere.
     fn set_binding(&mut self, id: KeyId, binding: Option<Binding>) {
+        self.binding_count += 1;
         let Some(Holder::Window(window)) = self.holder_mut(id) else { return };
         let old = std::mem::replace(&mut window.binding, binding);
         #[cfg(feature = "mutations")]

@@ -4,7 +4,6 @@ use std::net::IpAddr;
 
 use longhaul_verbs::Mtu;
 use longhaul_wire::{ipv4, ipv6, packet, udp};
-use nix::net::if_::InterfaceFlags;
 
 use super::socket::interface_mtu;
 pub use super::socket::route_mtu_bytes;
@@ -37,25 +36,20 @@ fn ip_of(interface: &nix::ifaddrs::InterfaceAddress) -> Option<IpAddr> {
     v4.or_else(|| storage.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
 }
 
-/// The interface that has an address.
-fn interface_with(address: IpAddr) -> Option<nix::ifaddrs::InterfaceAddress> {
+/// Whether an interface has an address.
+pub(super) fn has_address(interface: &nix::ifaddrs::InterfaceAddress, address: IpAddr) -> bool {
     // All of 127.0.0.0/8 is the loopback interface's.
     let is_loopback =
         |found: IpAddr| address.is_loopback() && found.is_loopback() && address.is_ipv4() == found.is_ipv4();
-    let mut interfaces = nix::ifaddrs::getifaddrs().ok()?;
-    interfaces.find(|interface| ip_of(interface).is_some_and(|found| found == address || is_loopback(found)))
+    ip_of(interface).is_some_and(|found| found == address || is_loopback(found))
 }
 
 /// Name and MTU of the interface that has an address.
 pub(super) fn interface_of(address: IpAddr) -> Option<(String, u32)> {
-    let name = interface_with(address)?.interface_name;
+    let mut interfaces = nix::ifaddrs::getifaddrs().ok()?;
+    let name = interfaces.find(|interface| has_address(interface, address))?.interface_name;
     let mtu_bytes = interface_mtu(&name).ok()?;
     Some((name, mtu_bytes))
-}
-
-/// Whether the interface that has an address is up, and what else there is to know of it.
-pub(super) fn flags_of(address: IpAddr) -> Option<InterfaceFlags> {
-    interface_with(address).map(|interface| interface.flags)
 }
 
 #[cfg(test)]

@@ -99,12 +99,12 @@ impl ScaleOptions {
 
     /// Messages of all queue pairs.
     pub fn message_count(&self) -> u64 {
-        self.queue_pair_count() as u64 * u64::from(self.messages)
+        (self.queue_pair_count() as u64).saturating_mul(self.messages.into())
     }
 
-    /// Memory that messages are sent from and received into, at all nodes.
+    /// Memory that messages are sent from and received into, at all nodes; more than can be counted is the most.
     pub fn region_bytes(&self) -> u64 {
-        self.nodes as u64 * self.region_bytes_per_node()
+        (self.nodes as u64).saturating_mul(self.region_bytes_per_node())
     }
 
     pub(super) fn region_bytes_per_node(&self) -> u64 {
@@ -112,7 +112,7 @@ impl ScaleOptions {
             PayloadMode::Carried => 2 * self.queue_pairs_per_node as u64 * u64::from(self.messages),
             PayloadMode::Elided => 1,
         };
-        slots * u64::from(self.message_bytes)
+        slots.saturating_mul(self.message_bytes.into())
     }
 
     /// Where message `number` of the queue pair with this index is received. Without contents all share one place.
