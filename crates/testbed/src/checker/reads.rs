@@ -29,14 +29,13 @@ impl Judge {
         self.posted(from, facts, response)
     }
 
-    /// The keys of memory that READs may be reading were revoked: those that had no answer yet may be refused.
+    /// The keys of memory that READs may be reading were revoked: those that had no answer yet may be refused, and so may
+    /// copies of the others that the network still carries, which stops the responder.
     pub(super) fn revoked_source(&mut self, region: RegionNumber) {
         for end in &self.ends {
             for message in &end.sent {
                 let message = &mut self.messages[*message as usize];
-                if matches!(message.response, Response::Read { source: Some(source), .. } if source == region)
-                    && message.ending.is_none()
-                {
+                if matches!(message.response, Response::Read { source: Some(source), .. } if source == region) {
                     message.target = Target::Revoked { was_whole: true };
                 }
             }
@@ -47,7 +46,8 @@ impl Judge {
     pub(super) fn response_came(&mut self, number: MessageNumber, memory: &impl ReadMemory) {
         match std::mem::replace(&mut self.messages[number as usize].response, Response::None) {
             Response::None => {}
-            Response::Read { local, .. } => {
+            Response::Read { local, source } => {
+                self.messages[number as usize].response = Response::Read { source, local: Vec::new() };
                 for piece in local {
                     if let Err(difference) = self.memory.settle(piece.place, memory) {
                         let Place { region, offset } = difference.place;

@@ -228,6 +228,10 @@ impl Program {
             self.judge.moved_to_error(end);
         }
         self.advance(ground, Duration::ZERO);
+        if let Some(shared) = &self.shared[node] {
+            // Events of the old device are gone with it.
+            self.judge.wants_limit_event(shared.number(), 0);
+        }
         self.poll_events(ground);
         for &end in &ends {
             self.destroy_queue_pair(end);
