@@ -29,13 +29,13 @@ impl Judge {
         self.posted(from, facts, response)
     }
 
-    /// The keys of memory that READs may be reading were revoked: those that had no answer yet may be refused, and so may
-    /// copies of the others that the network still carries, which stops the responder.
+    /// The keys of memory that READs may be reading were revoked: those that had no answer yet may be refused.
     pub(super) fn revoked_source(&mut self, region: RegionNumber) {
         for end in &self.ends {
             for message in &end.sent {
                 let message = &mut self.messages[*message as usize];
-                if matches!(message.response, Response::Read { source: Some(source), .. } if source == region) {
+                let reads = matches!(message.response, Response::Read { source: Some(source), .. } if source == region);
+                if reads && message.ending.is_none() {
                     message.target = Target::Revoked { was_whole: true };
                 }
             }
