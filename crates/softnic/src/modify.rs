@@ -86,7 +86,10 @@ impl Nic {
                 queue_pair.reliable.requester.start(Psn::new(first));
             }
         }
-        let is_starting = from == QueuePairState::ReadyToReceive && to == QueuePairState::ReadyToSend;
+        // RC answers READs as soon as it is ready to receive.
+        let is_starting = from != to
+            && matches!(to, QueuePairState::ReadyToReceive | QueuePairState::ReadyToSend)
+            && from != QueuePairState::SendQueueDrained;
         // A controller that was given by hand before the start stays.
         if attributes.rate_limit_kilobits_per_second.is_some() || is_starting && queue_pair.pacer.is_none() {
             queue_pair.pacer = None;
@@ -101,11 +104,7 @@ impl Nic {
             self.join_peer(key);
         }
         self.settle_with_peer(key);
-        // One without requests would only take the memory of those that work.
-        if self.queue_pairs.get(key).is_some_and(|queue_pair| queue_pair.has_request_to_send()) {
-            self.activate(key);
-        }
-        self.has_news = true;
+        self.resume(key);
         Ok(())
     }
 

@@ -124,15 +124,12 @@ impl Nic {
 
     /// Put a queue pair's rate under the control of `controller`. Takes the place of its rate limit.
     pub(crate) fn set_rate_controller(&mut self, number: QueuePairNumber, controller: Box<dyn RateController>) -> bool {
-        let found = self.numbers.get(&number.value()).and_then(|key| self.queue_pairs.get_mut(*key));
-        match found {
-            Some(queue_pair) => {
-                queue_pair.pacer = Some(Box::new(Pacer::new(controller, self.shared.config.pacing_burst)));
-                queue_pair.wants_pacer = false;
-                true
-            }
-            None => false,
-        }
+        let Some(&key) = self.numbers.get(&number.value()) else { return false };
+        let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return false };
+        queue_pair.pacer = Some(Box::new(Pacer::new(controller, self.shared.config.pacing_burst)));
+        queue_pair.wants_pacer = false;
+        self.resume(key);
+        true
     }
 
     /// A datagram has arrived, its ICRC checked by the port.
@@ -311,6 +308,8 @@ impl Nic {
             let (shared, queue_pair) = (&mut self.shared, self.queue_pairs.get_mut(key));
             // Destroyed while it waited for its turn.
             let Some(queue_pair) = queue_pair else { continue };
+            // Not if its pace holds it up: then the answers have still had the last packet.
+            queue_pair.has_responded_last &= queue_pair.blocked_until(now).is_some();
             modify::make_pacer(queue_pair, &shared.config);
             let turn = match queue_pair.state {
                 QueuePairState::ReadyToSend | QueuePairState::SendQueueDrained => match queue_pair.identity.transport {
@@ -349,6 +348,10 @@ impl Nic {
     fn send_responses<S: TransmitSink + ?Sized>(&mut self, now: Instant, sink: &mut S) -> bool {
         let Some(key) = self.responding.pop_front() else { return false };
         let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return true };
+        if queue_pair.lets_requests_first(now) {
+            self.responding.push_back(key);
+            return true;
+        }
         modify::make_pacer(queue_pair, &self.shared.config);
         let budget = self.shared.config.turn_packets;
         let turn = rc_responses::send_responses(queue_pair, &mut self.shared, sink, now, budget);
@@ -368,8 +371,7 @@ impl Nic {
         while sink.has_room() {
             let Some(&key) = self.answering.front() else { break };
             if let Some(queue_pair) = self.queue_pairs.get_mut(key) {
-                if queue_pair.reliable.responder.answer.is_some()
-                    && !queue_pair.reliable.responder.has_unsent_responses()
+                if queue_pair.reliable.responder.answer.is_some() && !queue_pair.reliable.responder.has_unsent_responses
                 {
                     rc_responder::send_answer(queue_pair, &mut self.shared, sink);
                     if queue_pair.responder.notify_congestion {
@@ -429,6 +431,17 @@ impl Nic {
             self.activate(key);
             self.schedule(key, now);
         }
+    }
+
+    /// What held up a queue pair is different now: give it its turns.
+    pub(crate) fn resume(&mut self, key: QueuePairKey) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return };
+        list_debtor(&mut self.answering, &mut self.responding, key, queue_pair);
+        // One without requests would only take the memory of those that work.
+        if queue_pair.has_request_to_send() {
+            self.activate(key);
+        }
+        self.has_news = true;
     }
 
     /// Give a queue pair a turn.
@@ -530,7 +543,7 @@ fn list_debtor(
         queue_pair.is_answering = true;
         answering.push_back(key);
     }
-    if queue_pair.reliable.responder.has_unsent_responses() && !queue_pair.is_responding {
+    if queue_pair.reliable.responder.has_unsent_responses && !queue_pair.is_responding {
         queue_pair.is_responding = true;
         responding.push_back(key);
     }

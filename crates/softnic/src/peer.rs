@@ -153,7 +153,7 @@ impl PeerShare {
         self.probe_at = Instant::FAR_FUTURE;
     }
 
-    fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.place, Place::Waiting(_))
     }
 }

@@ -1,7 +1,7 @@
 //! A queue pair: its queues, its state, and its two halves.
 //!
-//! The halves are in files of their own, one per transport and half: `rc_requester`, `rc_responder`, `uc_requester`,
-//! `uc_responder`, `ud_requester`, `ud_responder`. What the transports share is in `requester` (a packet from a request)
+//! The halves are in files of their own, one per transport and half: `rc_requester` (with `rc_completer`), `rc_responder` (with
+//! `rc_responses`), `uc_requester`, `uc_responder`, `ud_requester`, `ud_responder`. What the transports share is in `requester` (a packet from a request)
 //! and `responder` (a packet into memory).
 
 use std::collections::VecDeque;
@@ -158,6 +158,8 @@ pub(crate) struct QueuePair {
     pub(crate) is_answering: bool,
     /// In the device's list of queue pairs that owe their peer the answers of READs and atomics.
     pub(crate) is_responding: bool,
+    /// The last packet that its pace let through was an answer.
+    pub(crate) has_responded_last: bool,
 }
 
 // One that does nothing takes this much, a place in two tables and the program's handle.
@@ -230,6 +232,7 @@ impl QueuePair {
             is_active: false,
             is_answering: false,
             is_responding: false,
+            has_responded_last: false,
         }
     }
 
@@ -251,12 +254,12 @@ impl QueuePair {
     /// are lost.
     pub(crate) fn owes_answer(&self) -> bool {
         self.responder.notify_congestion
-            || self.reliable.responder.answer.is_some() && !self.reliable.responder.has_unsent_responses()
+            || self.reliable.responder.answer.is_some() && !self.reliable.responder.has_unsent_responses
     }
 
     /// Whether the peer waits for anything.
     pub(crate) fn owes_anything(&self) -> bool {
-        self.owes_answer() || self.reliable.responder.has_unsent_responses()
+        self.owes_answer() || self.reliable.responder.has_unsent_responses
     }
 
     /// Whether there is a request at the cursor. (Most packets that arrive on an unreliable connection ask for nothing, and
@@ -268,7 +271,7 @@ impl QueuePair {
     /// When it wants to be looked at again, if nothing happens before.
     pub(crate) fn deadline(&self, now: Instant) -> Instant {
         let pacing = match self.blocked_until(now) {
-            Some(later) if self.has_request_to_send() || self.reliable.responder.has_unsent_responses() => later,
+            Some(later) if self.has_request_to_send() || self.reliable.responder.has_unsent_responses => later,
             _ => Instant::FAR_FUTURE,
         };
         self.reliable.requester.deadline().min(pacing).min(self.reliable.share.deadline())
@@ -293,6 +296,15 @@ impl QueuePair {
         if let Some(pacer) = &mut self.pacer {
             pacer.on_sent(now, wire_bytes);
         }
+    }
+
+    /// Whether its answers have to let its requests pass: both go at one pace, and take turns.
+    pub(crate) fn lets_requests_first(&self, now: Instant) -> bool {
+        self.has_responded_last
+            && self.is_active
+            && self.has_request_to_send()
+            && !self.reliable.share.is_waiting()
+            && self.blocked_until(now).is_none()
     }
 
     /// Tell what controls its rate something; nothing happens without such a thing.

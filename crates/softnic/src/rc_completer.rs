@@ -156,9 +156,10 @@ fn place_response(
 
 /// The answer that is due next was lost: something later came.
 fn handle_lost_answer(queue_pair: &mut QueuePair, shared: &mut Resources, now: Instant) {
-    shared.counters.implied_nak_seq_err += 1;
-    if !queue_pair.reliable.requester.is_waiting_for_receiver() {
-        let missing = queue_pair.reliable.requester.oldest_unacknowledged;
+    let sender = &queue_pair.reliable.requester;
+    let missing = sender.oldest_unacknowledged;
+    if !sender.is_waiting_for_receiver() && sender.went_back_to != Some(missing) {
+        shared.counters.implied_nak_seq_err += 1;
         handle_loss(queue_pair, shared, missing, now);
     }
 }
@@ -177,6 +178,10 @@ fn handle_loss(queue_pair: &mut QueuePair, shared: &mut Resources, psn: Psn, now
 /// Everything before `end` has arrived at the peer. `false` when it has answered something there, and the answer is not here:
 /// then only what came before that is done.
 fn acknowledge(queue_pair: &mut QueuePair, shared: &mut Resources, end: Psn, now: Instant) -> bool {
+    if !queue_pair.reliable.requester.has_questions() {
+        advance(queue_pair, shared, end, now);
+        return true;
+    }
     let oldest = queue_pair.reliable.requester.oldest_unacknowledged;
     let is_before_end = |psn: Psn| psn.distance_from(end) < 0;
     let mut started =
@@ -222,6 +227,9 @@ fn advance(queue_pair: &mut QueuePair, shared: &mut Resources, end: Psn, now: In
     queue_pair.reliable.share.note_acknowledged(packets as u64 * charge_bytes(mtu_bytes));
 
     complete_before(queue_pair, shared, end);
+    if queue_pair.state == QueuePairState::Error {
+        return;
+    }
     let QueuePair { requester, reliable, traffic, settings, .. } = queue_pair;
     let sender = &mut reliable.requester;
     // The cursor may have been in what has arrived of the request at the front.

@@ -11,7 +11,7 @@
 //! (IBTA 9.7.5, 9.9.2.3); whatever has to be sent again is read from the program's memory again.
 //!
 //! A READ takes a sequence number for each packet of its *answer*, and its cursor counts those. It is asked for in parts, none
-//! larger than the window allows, so that answers do not overrun the socket that they come back to. Each part is a request of its
+//! larger than the window allows when it is asked for first, so that answers do not overrun the socket that they come back to. Each part is a request of its
 //! own to the peer, and is repeated as such, or from its middle on.
 
 use std::collections::VecDeque;
@@ -125,6 +125,11 @@ impl ReliableRequester {
 
     pub(crate) fn is_waiting_for_receiver(&self) -> bool {
         self.not_ready_until != Instant::FAR_FUTURE
+    }
+
+    /// Whether an answer of the peer's is outstanding.
+    pub(crate) fn has_questions(&self) -> bool {
+        !self.questions.is_empty()
     }
 
     /// Forget questions that have been answered.
@@ -276,15 +281,16 @@ fn start_request(queue_pair: &mut QueuePair, shared: &mut Resources) -> bool {
         // Everything before it has completed, so that what is flushed has had no effect.
         return requester.cursor_work == 0;
     }
-    if work.flags.contains(SendFlags::FENCE) && sender.questions_sent > 0 {
+    // Behind its first packet only its own questions are outstanding.
+    if work.flags.contains(SendFlags::FENCE) && requester.cursor_packet == 0 && sender.questions_sent > 0 {
         return false;
     }
     if work.is_answered() {
-        if settings.max_read_atomic == 0 {
+        if settings.max_read_atomic == 0 && !work.is_started {
             stall(queue_pair, shared, CompletionStatus::LocalQueuePairError);
             return false;
         }
-        if sender.questions_sent >= usize::from(settings.max_read_atomic) {
+        if sender.questions_sent >= usize::from(settings.max_read_atomic.max(1)) {
             return false;
         }
     }

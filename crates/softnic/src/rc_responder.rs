@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use longhaul_verbs::{AsyncEventKind, CompletionStatus};
+use longhaul_verbs::{AsyncEventKind, CompletionStatus, QueuePairState};
 use longhaul_wire::{Headers, NakCode, Opcode, Operation, Psn, Syndrome, aeth};
 
 use crate::memory::Payload;
@@ -35,6 +35,8 @@ pub(crate) struct ReliableResponder {
     pub(crate) answer_psn: Option<Psn>,
     /// The latest READs and atomics, in order: they may have to be answered, or answered again.
     pub(crate) responses: VecDeque<Response>,
+    /// Whether some of them are to be sent.
+    pub(crate) has_unsent_responses: bool,
 }
 
 impl ReliableResponder {
@@ -45,6 +47,7 @@ impl ReliableResponder {
         answer: None,
         answer_psn: None,
         responses: VecDeque::new(),
+        has_unsent_responses: false,
     };
 
     pub(crate) fn count_message(&mut self) {
@@ -100,6 +103,11 @@ pub(crate) fn handle_request(
         })
     };
     match done {
+        // Its completion found no room, and the connection is over: the peer must not take it for done.
+        Ok(()) if queue_pair.state == QueuePairState::Error => {
+            queue_pair.reliable.responder.answer_psn = Some(psn);
+            refuse(queue_pair, shared, NakCode::RemoteOperationalError, None);
+        }
         Ok(()) => {
             let expected_psn = queue_pair.responder.expected_psn;
             let responder = &mut queue_pair.reliable.responder;

@@ -31,6 +31,8 @@ pub(crate) struct Response {
     first_psn: Psn,
     packet_count: u32,
     answer: Answer,
+    /// Messages carried out, this one included, but none that was carried out while it waited.
+    message_sequence_number: u32,
     /// It has been answered in full. What is repeated afterwards does not take part in the count of what is outstanding: a new
     /// request says that the oldest answer has arrived.
     is_answered: bool,
@@ -48,8 +50,9 @@ enum Answer {
 }
 
 impl Response {
-    fn new(first_psn: Psn, packet_count: u32, answer: Answer) -> Self {
-        Response { first_psn, packet_count, answer, is_answered: false, begin: 0, next: 0, end: packet_count }
+    fn new(first_psn: Psn, packet_count: u32, answer: Answer, message_sequence_number: u32) -> Self {
+        let (begin, next, end) = (0, 0, packet_count);
+        Response { first_psn, packet_count, answer, message_sequence_number, is_answered: false, begin, next, end }
     }
 
     fn is_unsent(&self) -> bool {
@@ -63,8 +66,9 @@ impl Response {
 }
 
 impl ReliableResponder {
-    pub(crate) fn has_unsent_responses(&self) -> bool {
-        self.responses.iter().any(Response::is_unsent)
+    /// To be called after every change of the responses. (Asked for with every packet, so it is not looked up then.)
+    fn note_unsent(&mut self) {
+        self.has_unsent_responses = self.responses.iter().any(Response::is_unsent);
     }
 
     /// Answer nothing more, unless the peer is to be told why: then what came before that is answered first.
@@ -72,6 +76,7 @@ impl ReliableResponder {
         let is_refusing = matches!(self.answer, Some(Syndrome::Nak(code)) if code != NakCode::PsnSequenceError);
         if !is_refusing {
             self.responses.clear();
+            self.has_unsent_responses = false;
         }
     }
 }
@@ -85,7 +90,7 @@ pub(crate) fn accept(
 ) -> Result<(), Refusal> {
     let most = usize::from(queue_pair.settings.max_destination_read_atomic);
     let responses = &queue_pair.reliable.responder.responses;
-    let is_full = responses.len() >= most && responses.front().is_none_or(|oldest| !oldest.is_answered);
+    let is_full = most == 0 || responses.len() >= most && responses.front().is_some_and(|oldest| !oldest.is_answered);
     if is_full || queue_pair.traffic.arriving.is_in_message() || payload.len() > 0 {
         return Err(Refusal::InvalidRequest);
     }
@@ -97,10 +102,12 @@ pub(crate) fn accept(
     queue_pair.responder.expected_psn = psn.add(packet_count);
     let responder = &mut queue_pair.reliable.responder;
     responder.count_message();
-    if responder.responses.len() >= most {
+    while responder.responses.len() >= most {
         responder.responses.pop_front();
     }
-    responder.responses.push_back(Response::new(psn, packet_count, answer));
+    let message_sequence_number = responder.message_sequence_number;
+    responder.responses.push_back(Response::new(psn, packet_count, answer, message_sequence_number));
+    responder.has_unsent_responses = true;
     Ok(())
 }
 
@@ -184,6 +191,7 @@ pub(crate) fn repeat(queue_pair: &mut QueuePair, shared: &Resources, headers: &H
         _ => return,
     };
     (response.begin, response.next, response.end) = (index, index, end);
+    queue_pair.reliable.responder.has_unsent_responses = true;
 }
 
 /// Send up to `budget` packets of answers.
@@ -204,6 +212,7 @@ pub(crate) fn send_responses<S: TransmitSink + ?Sized>(
         }
         let responses = &mut queue_pair.reliable.responder.responses;
         let Some(response) = responses.iter_mut().find(|response| response.is_unsent()) else {
+            queue_pair.reliable.responder.has_unsent_responses = false;
             return Turn::Idle;
         };
         let (index, was_answered) = (response.next, response.is_answered);
@@ -211,7 +220,10 @@ pub(crate) fn send_responses<S: TransmitSink + ?Sized>(
         response.is_answered |= response.next == response.packet_count;
         let response = *response;
         match send_response(queue_pair, &response, index, &route, shared, sink) {
-            Ok(wire_bytes) => queue_pair.pace(now, wire_bytes),
+            Ok(wire_bytes) => {
+                queue_pair.has_responded_last = queue_pair.pacer.is_some();
+                queue_pair.pace(now, wire_bytes);
+            }
             // A copy of a request that the network has kept, most likely: the program has its answer and has gone on. To refuse it
             // would end a connection that is well.
             Err(AccessDenied) if was_answered => {
@@ -219,12 +231,14 @@ pub(crate) fn send_responses<S: TransmitSink + ?Sized>(
                 if let Some(known) = known.rev().find(|known| known.first_psn == response.first_psn) {
                     known.next = known.end;
                 }
+                queue_pair.reliable.responder.note_unsent();
                 continue;
             }
             Err(AccessDenied) => {
                 // The key was revoked since the request was accepted.
                 shared.counters.resp_remote_access_errors += 1;
                 queue_pair.reliable.responder.responses.clear();
+                queue_pair.reliable.responder.has_unsent_responses = false;
                 queue_pair.reliable.responder.answer_psn = Some(response.first_psn.add(index));
                 refuse(queue_pair, shared, NakCode::RemoteAccessError, Some(AsyncEventKind::QueuePairAccessError));
                 queue_pair.enter_error(shared);
@@ -232,6 +246,7 @@ pub(crate) fn send_responses<S: TransmitSink + ?Sized>(
             }
         }
         queue_pair.traffic.counters.sent_packets += 1;
+        queue_pair.reliable.responder.note_unsent();
     }
     Turn::More
 }
@@ -244,7 +259,7 @@ fn send_response<S: TransmitSink + ?Sized>(
     shared: &mut Resources,
     sink: &mut S,
 ) -> Result<u64, AccessDenied> {
-    let message_sequence_number = queue_pair.reliable.responder.message_sequence_number;
+    let message_sequence_number = response.message_sequence_number;
     let aeth = aeth::Header { syndrome: ACKNOWLEDGE, message_sequence_number };
     let psn = response.first_psn.add(index);
     let to = queue_pair.settings.destination_queue_pair;

@@ -130,7 +130,8 @@ impl Arriving {
 }
 
 /// Carry out one request packet that is in sequence: check it, place its payload, complete a receive at the end.
-/// When it is refused, nothing has changed.
+/// When it is refused, nothing has changed, but for a receive taken from a shared queue, and for the payload of a message whose
+/// key cannot be invalidated.
 pub(crate) fn execute(
     queue_pair: &mut QueuePair,
     shared: &mut Resources,

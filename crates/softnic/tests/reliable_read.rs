@@ -5,8 +5,7 @@ mod two_ends;
 
 use longhaul_softnic::{Outgoing, Route, TransmitSink};
 use longhaul_verbs::{
-    AsyncEventKind, CompletionStatus, QueuePairAttributes, QueuePairState, SendFlags, SendOperation, SendRequest,
-    Transport,
+    CompletionStatus, QueuePairAttributes, QueuePairState, SendFlags, SendOperation, SendRequest, Transport,
 };
 use longhaul_wire::{Headers, NakCode, Opcode, Packet, Psn, Syndrome, aeth, reth};
 use two_ends::{
@@ -313,9 +312,10 @@ fn a_repeated_request_for_something_else_is_dropped() {
     assert_eq!(two.queue_pair.state(), QueuePairState::ReadyToSend);
 }
 
-/// The region went between the answer and its repetition: the peer is told, and gets nothing.
+/// The region went between the answer and its repetition. Most likely the network has kept a copy of a request whose answer has
+/// long arrived: the connection goes on.
 #[test]
-fn a_repeated_request_for_memory_that_is_gone_is_refused() {
+fn a_repeated_request_for_memory_that_is_gone_is_dropped() {
     let (one, two, _) = library();
     let other = two.domain.register(vec![3; 600], longhaul_verbs::Access::REMOTE_READ).unwrap();
     let entry = [one.region.entry(0..600)];
@@ -325,12 +325,12 @@ fn a_repeated_request_for_memory_that_is_gone_is_refused() {
     two.poll(at(1)); // lost
     drop(other);
     deliver(&requests, &two, 2);
-    let answers = two.poll(at(2));
-    assert_eq!(answers.len(), 1);
-    assert_eq!(answers[0].packet().headers.aeth.unwrap().syndrome, Syndrome::Nak(NakCode::RemoteAccessError));
-    deliver(&answers, &one, 3);
-    assert_eq!(one.completions()[0].status, CompletionStatus::RemoteAccessError);
-    assert_eq!(two.device.verbs().next_event().unwrap().unwrap().kind, AsyncEventKind::QueuePairAccessError);
+    assert!(two.poll(at(2)).is_empty());
+    assert_eq!(two.device.verbs().next_event().unwrap(), None);
+    // Another region's READ, behind it, is answered.
+    one.post_read(2, 0, 100, &two);
+    deliver(&one.poll(at(3)), &two, 3);
+    assert_eq!(two.poll(at(3)).len(), 1);
 }
 
 /// A copy of a request that was answered long ago must not take the place of a new one: its answer is nobody's.

@@ -25,7 +25,7 @@ fn a_few_dozen_seeds_are_clean() {
     assert_eq!(summary.seeds, 48);
     // A soak in which nothing goes wrong tests little, and one in which little succeeds tests nothing.
     let tally = summary.tally;
-    assert!(tally.succeeded > 10 * (tally.flushed + tally.refused), "{tally:?}");
+    assert!(tally.succeeded > 5 * (tally.flushed + tally.refused), "{tally:?}");
     assert!(tally.refused > 0 && tally.flushed > 0 && tally.revocations > 0, "{tally:?}");
     assert!(tally.reconnections > 0 && tally.received > 0, "{tally:?}");
     for operation in [

@@ -487,6 +487,8 @@ mod tests {
         let moved = window(&mut fixture, WindowType::Type2);
         let moved = bind(moved, WindowType::Type2, region, REMOTE);
         fixture.table.bind_window(WHO, &moved).unwrap();
+        assert_eq!(fixture.table.bind_window(NEIGHBOUR, &moved), Err(AccessDenied), "it is bound by another");
+        fixture.table.invalidate(WHO, moved.key).unwrap();
         fixture.table.bind_window(NEIGHBOUR, &moved).unwrap();
         fixture.table.forget_queue_pair(WHO.queue_pair);
         // Another queue pair may be given the same number.
