@@ -97,7 +97,10 @@ fn reads_finish_as_writes_do() {
     for (name, profile) in profiles {
         for window in [None, Some(256 << 10)] {
             let [write, read] = [false, true].map(|is_read| run(is_read, profile.clone(), window));
-            println!("{name}, window {window:?}: WRITE {write:?}, READ {read:?}");
+            for (what, cost) in [("WRITE", &write), ("READ", &read)] {
+                let Cost { time, packets, repeated, .. } = cost;
+                println!("{name}, window {window:?}, {what}: {time:?}, {packets} packets, {repeated} repeated");
+            }
             assert_eq!((write.done, read.done), (MESSAGES, MESSAGES), "{name}, {window:?}: {write:?}, {read:?}");
         }
     }
