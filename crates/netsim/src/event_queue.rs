@@ -1,6 +1,7 @@
 //! What happens next.
 //!
-//! Events come from sources: each direction of each link (its earliest arrival) and each node (its deadline). A
+//! Events come from sources: each direction of each link (its earliest arrival), each node (its deadline), and the
+//! schedule of faults, if there is one. A
 //! source has at most one entry, whose key can be changed in place, so the queue never grows beyond the network and
 //! never holds leftovers of timers that moved. It is a heap of four children a parent: half the levels of a binary
 //! one, and the keys of a parent's children lie side by side.

@@ -73,7 +73,8 @@ pub struct FabricSwitchCounters {
 }
 
 impl FabricSwitch {
-    /// The switch with this number.
+    /// The switch with this number. The switches of a topology are nodes that follow each other, in the order of their numbers, as
+    /// [`Topology::build`] makes them. Links that are cut are avoided; switches that are stopped or paused are not.
     pub fn new(topology: Topology, number: usize, flow_of: FlowOf, avoidance: PathAvoidance) -> Self {
         FabricSwitch { topology, number, flow_of, avoidance, counters: FabricSwitchCounters::default() }
     }

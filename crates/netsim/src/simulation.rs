@@ -169,7 +169,7 @@ impl<N: Node> Simulation<N> {
     }
 
     /// Does something with a node as if it had been called by the simulator: it can send, and its deadline is asked for
-    /// afterwards.
+    /// afterwards. Whether the node is paused or stopped is the caller's business.
     pub fn drive<R>(&mut self, id: NodeId, action: impl FnOnce(&mut N, Instant, &mut NodeIo<'_>) -> R) -> R {
         let now = self.network.now;
         let mut io = NodeIo { network: &mut self.network, node: id };

@@ -166,10 +166,7 @@ impl Driver {
 
 /// When to look at device and port again, if nothing happens before.
 fn next_deadline(nic: &Nic, port: &UdpPort) -> Option<Instant> {
-    match (nic.next_deadline(), port.next_deadline()) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
+    Instant::earlier_of(nic.next_deadline(), port.next_deadline())
 }
 
 /// The driver as the device holds it; goes with the device.

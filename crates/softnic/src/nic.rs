@@ -409,10 +409,7 @@ impl Nic {
 
     /// When to poll next, if nothing happens before. It may turn out that there is nothing to do then.
     pub fn next_deadline(&self) -> Option<Instant> {
-        match (self.timers.next(), self.shared.moderation_deadline()) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        }
+        Instant::earlier_of(self.timers.next(), self.shared.moderation_deadline())
     }
 
     fn handle_deadlines(&mut self, now: Instant) {

@@ -11,13 +11,11 @@ use crate::device::{AddressHandle, window_bind};
 use crate::memory::WindowBind;
 use crate::nic::{self, Nic, QueuePairKey};
 use crate::queue_pair::QueuePair;
+use crate::rc_responses::ATOMIC_BYTES;
 use crate::work::{Attached, Destination, Entries, ReceiveWork, SendKind, SendWork};
 
 /// The specification's largest message.
 pub(crate) const MESSAGE_BYTES_MAX: u64 = 1 << 31;
-
-/// What an atomic brings back.
-const ATOMIC_BYTES: u64 = 8;
 
 impl Nic {
     /// Post sends, in order. `copy_inline` copies the data of requests with the flag `INLINE`.

@@ -23,7 +23,7 @@ use crate::resources::Resources;
 use crate::responder::Refusal;
 
 /// Atomics work on words of eight bytes at addresses that are multiples of eight (IBTA 9.4.5).
-const ATOMIC_BYTES: u64 = 8;
+pub(crate) const ATOMIC_BYTES: u64 = 8;
 
 /// A READ or an atomic of the peer's.
 #[derive(Clone, Copy, Debug)]

@@ -2,10 +2,11 @@
 
 mod two_ends;
 
-use longhaul_softnic::Route;
 use longhaul_verbs::{CompletionStatus, QueuePairAttributes, QueuePairState, Transport};
-use longhaul_wire::{Headers, NakCode, Opcode, Packet, Psn, Syndrome, aeth, atomic_ack, atomic_eth, reth};
-use two_ends::{Datagram, Dice, End, FIRST_PSN, Reliability, TIMEOUT_8, at, carry, carry_badly, pair, pair_with};
+use longhaul_wire::{Headers, NakCode, Opcode, Psn, Syndrome, aeth, atomic_ack, atomic_eth, reth};
+use two_ends::{
+    Datagram, Dice, End, FIRST_PSN, Reliability, TIMEOUT_8, at, carry, carry_badly, forge, pair, pair_with,
+};
 
 const RC: Transport = Transport::ReliableConnection;
 /// The peer's word, and where results go.
@@ -26,21 +27,6 @@ fn original(answer: &Datagram) -> u64 {
     answer.packet().headers.atomic_ack.unwrap().original
 }
 
-fn forge(from: &End, to: &End, headers: Headers) -> Datagram {
-    let packet = Packet { headers, payload: &[], icrc: 0 };
-    let mut bytes = vec![0; packet.byte_count()];
-    packet.emit(&mut bytes).expect("the buffer has the right size");
-    let route = Route {
-        source: from.address(),
-        destination: to.address(),
-        source_port: 1,
-        destination_port: 4791,
-        traffic_class: 0,
-        hop_limit: 1,
-    };
-    Datagram { route, bytes, elided_bytes: 0 }
-}
-
 fn forged_add(from: &End, to: &End, psn: u32, offset: u64) -> Datagram {
     let mut headers = Headers::new(Opcode::RcFetchAdd, to.queue_pair.number().value(), Psn::new(psn));
     let remote = to.region.remote(offset);
@@ -50,7 +36,7 @@ fn forged_add(from: &End, to: &End, psn: u32, offset: u64) -> Datagram {
         swap_or_add: 1,
         compare: 0,
     });
-    forge(from, to, headers)
+    forge(from, to, headers, &[])
 }
 
 fn forged_answer(from: &End, to: &End, psn: u32, original: u64) -> Datagram {
@@ -58,7 +44,7 @@ fn forged_answer(from: &End, to: &End, psn: u32, original: u64) -> Datagram {
     let syndrome = Syndrome::Ack { credits: 31 };
     headers.aeth = Some(aeth::Header { syndrome, message_sequence_number: 1 });
     headers.atomic_ack = Some(atomic_ack::Header { original });
-    forge(from, to, headers)
+    forge(from, to, headers, &[])
 }
 
 #[test]
@@ -195,7 +181,7 @@ fn a_copy_of_another_kind_is_dropped() {
     let remote = two.region.remote(0);
     let mut headers = Headers::new(Opcode::RcReadRequest, two.queue_pair.number().value(), Psn::new(number(0)));
     headers.reth = Some(reth::Header { virtual_address: remote.address, remote_key: remote.key, dma_length: 8 });
-    two.receive(&forge(&one, &two, headers), at(2));
+    two.receive(&forge(&one, &two, headers, &[]), at(2));
     two.receive(&forged_add(&one, &two, number(1), 8 * WORD as u64), at(2));
     assert!(two.poll(at(2)).is_empty());
     assert_eq!(two.word(WORD), 1);
@@ -340,7 +326,7 @@ fn an_atomic_is_not_answered_by_a_plain_acknowledgement() {
     let request = one.poll(at(0));
     let mut headers = Headers::new(Opcode::RcAcknowledge, one.queue_pair.number().value(), Psn::new(number(0)));
     headers.aeth = Some(aeth::Header { syndrome: Syndrome::Ack { credits: 31 }, message_sequence_number: 1 });
-    one.receive(&forge(&two, &one, headers), at(1));
+    one.receive(&forge(&two, &one, headers, &[]), at(1));
     assert!(one.completions().is_empty());
     deliver(&request, &two, 2);
     deliver(&two.poll(at(2)), &one, 3);

@@ -7,9 +7,9 @@ use longhaul_softnic::{Outgoing, Route, TransmitSink};
 use longhaul_verbs::{
     CompletionStatus, QueuePairAttributes, QueuePairState, SendFlags, SendOperation, SendRequest, Transport,
 };
-use longhaul_wire::{Headers, NakCode, Opcode, Packet, Psn, Syndrome, aeth, reth};
+use longhaul_wire::{Headers, NakCode, Opcode, Psn, Syndrome, aeth, reth};
 use two_ends::{
-    Datagram, Dice, End, FIRST_PSN, Outbox, Reliability, TIMEOUT_8, at, carry, carry_badly, pair, pair_with,
+    Datagram, Dice, End, FIRST_PSN, Outbox, Reliability, TIMEOUT_8, at, carry, carry_badly, forge, pair, pair_with,
 };
 
 const RC: Transport = Transport::ReliableConnection;
@@ -46,22 +46,6 @@ fn deliver(packets: &[Datagram], to: &End, micros: u64) {
     for packet in packets {
         to.receive(packet, at(micros));
     }
-}
-
-/// The bytes of a packet that a peer could have sent.
-fn forge(from: &End, to: &End, headers: Headers, payload: &[u8]) -> Datagram {
-    let packet = Packet { headers, payload, icrc: 0 };
-    let mut bytes = vec![0; packet.byte_count()];
-    packet.emit(&mut bytes).expect("the buffer has the right size");
-    let route = Route {
-        source: from.address(),
-        destination: to.address(),
-        source_port: 1,
-        destination_port: 4791,
-        traffic_class: 0,
-        hop_limit: 1,
-    };
-    Datagram { route, bytes, elided_bytes: 0 }
 }
 
 fn forged_response(from: &End, to: &End, opcode: Opcode, psn: u32, payload: &[u8]) -> Datagram {

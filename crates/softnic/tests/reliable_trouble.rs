@@ -9,34 +9,15 @@ use longhaul_verbs::{
     Access, CompletionStatus, Gid, Mtu, PathAttributes, QueuePairAttributes, QueuePairLimits, QueuePairNumber,
     QueuePairOptions, QueuePairState, ReceiveRequest, RemoteMemory, SendOperation, SendRequest, Transport,
 };
-use longhaul_wire::{Headers, NakCode, Opcode, Packet, Psn, Syndrome, aeth};
-use two_ends::{Datagram, End, FIRST_PSN, MTU, Reliability, at, pair, pair_with};
+use longhaul_wire::{Headers, NakCode, Opcode, Psn, Syndrome, aeth};
+use two_ends::{Datagram, End, FIRST_PSN, MTU, Reliability, at, datagram_bytes, forge, pair, pair_with};
 
 const RC: Transport = Transport::ReliableConnection;
-
-fn datagram(from: &End, to: &End, headers: Headers) -> Datagram {
-    let route = Route {
-        source: from.address(),
-        destination: to.address(),
-        source_port: 1,
-        destination_port: 4791,
-        traffic_class: 0,
-        hop_limit: 1,
-    };
-    Datagram { route, bytes: bytes(headers), elided_bytes: 0 }
-}
-
-fn bytes(headers: Headers) -> Vec<u8> {
-    let packet = Packet { headers, payload: &[], icrc: 0 };
-    let mut bytes = vec![0; packet.byte_count()];
-    packet.emit(&mut bytes).expect("the buffer has the right size");
-    bytes
-}
 
 fn answer(from: &End, to: &End, psn: u32, syndrome: Syndrome) -> Datagram {
     let mut headers = Headers::new(Opcode::RcAcknowledge, to.queue_pair.number().value(), Psn::new(psn));
     headers.aeth = Some(aeth::Header { syndrome, message_sequence_number: 0 });
-    datagram(from, to, headers)
+    forge(from, to, headers, &[])
 }
 
 /// A port that takes so many packets and no more.
@@ -230,7 +211,7 @@ fn a_send_with_invalidate_is_refused_and_not_taken_for_a_plain_one() {
     let number = two.queue_pair.number().value();
     let mut headers = Headers::new(Opcode::RcSendOnlyWithInvalidate, number, Psn::new(FIRST_PSN));
     headers.invalidate = Some(two.region.remote_key());
-    two.receive(&datagram(&one, &two, headers), at(1));
+    two.receive(&forge(&one, &two, headers, &[]), at(1));
     // A region's key cannot be invalidated.
     assert_eq!(two.completions()[0].status, CompletionStatus::RemoteInvalidRequestError);
     let answers = two.poll(at(1));
@@ -243,7 +224,7 @@ fn responses_are_not_taken_for_requests() {
     let number = two.queue_pair.number().value();
     let mut headers = Headers::new(Opcode::RcReadResponseOnly, number, Psn::new(FIRST_PSN));
     headers.aeth = Some(aeth::Header { syndrome: Syndrome::Ack { credits: 31 }, message_sequence_number: 0 });
-    two.receive(&datagram(&one, &two, headers), at(1));
+    two.receive(&forge(&one, &two, headers, &[]), at(1));
     assert_eq!(two.queue_pair.state(), QueuePairState::ReadyToSend);
     assert!(two.poll(at(1)).is_empty());
 }
@@ -277,7 +258,7 @@ fn a_message_without_end_is_refused_at_the_largest_size() {
             destination: "10.0.0.1".parse().unwrap(),
             traffic_class: 0,
             hop_limit: 1,
-            datagram: &bytes(Headers::new(opcode, queue_pair.number().value(), Psn::new(number))),
+            datagram: &datagram_bytes(Headers::new(opcode, queue_pair.number().value(), Psn::new(number)), &[]),
             elided_bytes: 4096,
         };
         device.nic().handle(&received, at(1));

@@ -56,10 +56,7 @@ impl VirtualNic {
             let wait_nanos = u128::from(drain_nanos) * u128::from(backlog_bytes - keep) / u128::from(backlog_bytes);
             now.saturating_add_nanos((wait_nanos as u64).max(1))
         });
-        match (room_at, nic.next_deadline()) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        }
+        Instant::earlier_of(room_at, nic.next_deadline())
     }
 }
 

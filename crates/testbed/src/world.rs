@@ -60,7 +60,7 @@ pub enum Topology {
     PairOrStar,
     /// By one switch.
     Star,
-    /// By two tiers of switches: every leaf is joined to every spine. The nodes are spread evenly over the leaves.
+    /// By two tiers of switches: every leaf is joined to every spine. Leaves are filled one after the other.
     Clos {
         /// Switches with nodes.
         leaf_count: usize,
@@ -302,7 +302,7 @@ impl World {
         self.retired_packets + self.devices.iter().map(|device| device.nic().counters().sent_pkts).sum::<u64>()
     }
 
-    /// What the simulator has done so far: arrivals and polls.
+    /// What the simulator has done so far: arrivals, polls and scheduled faults.
     pub fn event_count(&self) -> u64 {
         self.simulation.event_count()
     }

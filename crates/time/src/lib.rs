@@ -41,6 +41,14 @@ impl Instant {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
+    /// The earlier of two instants of which each may be missing: the next deadline of two objects.
+    pub fn earlier_of(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+        match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+
     /// This instant moved by a number of nanoseconds, stopping at [`Instant::FAR_FUTURE`].
     pub const fn saturating_add_nanos(self, nanos: u64) -> Instant {
         Instant(self.0.saturating_add(nanos))
@@ -91,5 +99,14 @@ mod tests {
         assert_eq!(early - late, Duration::ZERO);
         assert_eq!(Instant::FAR_FUTURE + Duration::from_secs(1), Instant::FAR_FUTURE);
         assert_eq!(early + Duration::MAX, Instant::FAR_FUTURE);
+    }
+
+    #[test]
+    fn a_missing_instant_is_not_the_earlier_one() {
+        let (early, late) = (Some(Instant::from_nanos(5)), Some(Instant::from_nanos(12)));
+        assert_eq!(Instant::earlier_of(late, early), early);
+        assert_eq!(Instant::earlier_of(None, late), late);
+        assert_eq!(Instant::earlier_of(late, None), late);
+        assert_eq!(Instant::earlier_of(None, None), None);
     }
 }

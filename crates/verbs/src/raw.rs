@@ -271,6 +271,7 @@ pub trait CompletionQueue: Any + Send + Sync {
         Err(unsupported(Capabilities::RESIZE_COMPLETION_QUEUE).into())
     }
     /// Raise an event only after `count` completions or `period_us` microseconds (`ibv_modify_cq`).
+    /// With either of them 0, events come at once.
     fn moderate(&self, _count: u16, _period_us: u16) -> Result<(), ModifyError> {
         Err(unsupported(Capabilities::COMPLETION_MODERATION).into())
     }

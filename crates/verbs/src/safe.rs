@@ -232,6 +232,7 @@ impl CompletionQueue {
     }
 
     /// Raise an event only after `count` completions or `period_us` microseconds after the first of them.
+    /// With either of them 0, events come at once.
     pub fn moderate(&self, count: u16, period_us: u16) -> Result<(), ModifyError> {
         self.raw.moderate(count, period_us)
     }

@@ -519,7 +519,9 @@ impl Receiver {
         };
         let slots = Slots::new(&self.group, run.message_bytes as usize);
         let still_there = count.min(slots.count() as u64);
-        for number in first + count - still_there..first + count {
+        // Both are the client's words.
+        let end = first.saturating_add(count);
+        for number in end - still_there..end {
             self.verify(seed, number, slots.offset(number), run.message_bytes as usize, received);
         }
     }

@@ -9,7 +9,7 @@ use longhaul_verbs::{
     Access, CompletionQueue, MemoryRegion, Mtu, PathAttributes, ProtectionDomain, QueuePair, QueuePairAttributes,
     QueuePairOptions, ReceiveRequest, SendOperation, SendRequest, Transport, WorkCompletion,
 };
-use longhaul_wire::{Opcode, Packet};
+use longhaul_wire::{Headers, Opcode, Packet};
 
 /// A datagram on the test's wire.
 #[derive(Clone, Debug)]
@@ -323,4 +323,25 @@ impl IntoGid for IpAddr {
 
 pub(crate) fn at(micros: u64) -> Instant {
     Instant::from_nanos(micros * 1000)
+}
+
+/// A packet that a peer could have sent.
+pub(crate) fn forge(from: &End, to: &End, headers: Headers, payload: &[u8]) -> Datagram {
+    let route = Route {
+        source: from.address(),
+        destination: to.address(),
+        source_port: 1,
+        destination_port: 4791,
+        traffic_class: 0,
+        hop_limit: 1,
+    };
+    Datagram { route, bytes: datagram_bytes(headers, payload), elided_bytes: 0 }
+}
+
+/// Headers, payload and an ICRC that nobody checks.
+pub(crate) fn datagram_bytes(headers: Headers, payload: &[u8]) -> Vec<u8> {
+    let packet = Packet { headers, payload, icrc: 0 };
+    let mut bytes = vec![0; packet.byte_count()];
+    packet.emit(&mut bytes).expect("the buffer has the right size");
+    bytes
 }

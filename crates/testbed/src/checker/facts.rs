@@ -211,7 +211,7 @@ pub(super) enum Target {
     Revoked { was_whole: bool },
 }
 
-/// What ended with one call of [`Judge::observe`].
+/// What ended with one call of [`Judge::observe`](super::Judge::observe).
 #[derive(Debug, Default)]
 pub struct Ended {
     /// Sends: which message, and how.

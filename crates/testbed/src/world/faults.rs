@@ -154,6 +154,8 @@ impl World {
         self.simulation.replace(self.nics[node], super::WorldNode::nic(device.clone()));
         self.devices[node] = device;
         self.tell_link_state(node);
+        // Not a change: there was nobody to see it otherwise.
+        while let Ok(Some(_)) = self.device(node).next_event() {}
     }
 
     /// Mends everything: links are restored, NICs told that they are up, paused nodes go on, and stopped ones
