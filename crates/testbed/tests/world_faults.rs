@@ -161,7 +161,8 @@ fn a_nic_is_told_when_its_link_goes_down_and_up() {
         world.set_link(0, true);
         assert_eq!(states(&world), [LinkState::Active; 2]);
         let both = [AsyncEventKind::PortError, AsyncEventKind::PortActive];
-        assert_eq!(events(&world, 0), both);
+        // The one that came back has not seen the link go down.
+        assert_eq!(events(&world, 0), both[1..]);
         assert_eq!(events(&world, 1), if other_is_told { &both[..] } else { &[] });
         // A cut somewhere on the way is nobody's to know.
         world.cut(Link::Nic(0), Way::Both);
