@@ -103,7 +103,7 @@ fn each_type_is_bound_in_its_own_way() {
     assert_eq!(two.completions()[0].status, CompletionStatus::WindowBindError);
 }
 
-/// A region that goes with windows bound to it is out of their reach, and its bytes are nobody's to free.
+/// A region that goes with windows bound to it is out of their reach, and its bytes are freed.
 #[test]
 fn a_region_dropped_under_a_window() {
     let (one, two) = pair(UC);

@@ -202,6 +202,11 @@ pub trait MemoryRegion: Any + Send + Sync {
     /// Revoke the keys (`ibv_dereg_mr`). When this returns `Ok`, the device does not touch the memory any more and
     /// no access to it is in flight. While windows are bound to the region the answer is `InUse`, and nothing changes.
     fn deregister(&self) -> Result<(), DestroyError>;
+    /// Revoke the keys, whatever is bound to the region: windows on it lead nowhere from now on. The same promise as with
+    /// `deregister`, for whoever frees the memory next. A device that cannot do that answers as to `deregister`.
+    fn abandon(&self) -> Result<(), DestroyError> {
+        self.deregister()
+    }
 }
 
 /// One key over many messages: SDR's indirect root key. (Vendors have it as an indirect memory key; libibverbs has no call for it.)

@@ -47,10 +47,15 @@ impl raw::MemoryRegion for MemoryRegion {
         let mut nic = self.shared.nic.lock_unless_panicked().unwrap_or_else(PoisonError::into_inner);
         nic.shared.memory.deregister(self.id)
     }
+    fn abandon(&self) -> Result<(), DestroyError> {
+        let mut nic = self.shared.nic.lock_unless_panicked().unwrap_or_else(PoisonError::into_inner);
+        nic.shared.memory.abandon_region(self.id)
+    }
 }
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
+        // It may be gone already.
         self.shared.tidy(|nic| nic.shared.memory.abandon_region(self.id));
     }
 }

@@ -70,8 +70,8 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// Revoke the key of a region that nobody can deregister later. Windows that are bound to it lead nowhere from now on.
-    pub(crate) fn abandon_region(&mut self, id: KeyId) {
+    /// Revoke the key of a region, whatever is bound to it. Windows lead nowhere from now on.
+    pub(crate) fn abandon_region(&mut self, id: KeyId) -> Result<(), DestroyError> {
         match self.holder_mut(id) {
             Some(Holder::Region(region)) if region.windows > 0 => {
                 region.length = 0;
@@ -79,8 +79,9 @@ impl MemoryTable {
                 region.is_abandoned = true;
             }
             Some(_) => self.remove(id),
-            None => {}
+            None => return Err(DestroyError::Gone),
         }
+        Ok(())
     }
 }
 

@@ -464,7 +464,7 @@ mod tests {
         let window = window(&mut fixture, WindowType::Type1);
         let bind = bind(window, WindowType::Type1, region, REMOTE);
         fixture.table.bind_window(WHO, &bind).unwrap();
-        fixture.table.abandon_region(region.id);
+        fixture.table.abandon_region(region.id).unwrap();
         assert!(!writes(&fixture, WHO, bind.key, bind.address));
         assert!(!writes(&fixture, WHO, region.key, region.address));
         assert_eq!(fixture.table.bind_window(WHO, &bind), Err(AccessDenied));

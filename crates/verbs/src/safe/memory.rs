@@ -64,9 +64,9 @@ impl ProtectionDomain {
 /// that copy the same bytes at the same time race, and the language has no copy yet that may; on the machines that devices
 /// run on the bytes are old or new. A program that waits for the completion, as it must to know what it has, never races.)
 ///
-/// A device does not let go of a region that windows are bound to ([`DestroyError::InUse`]). Unbind or deallocate them first: a
-/// region that is dropped before leaks its bytes, because the device may still write there. Slots of a [`SlottedRegion`] do not
-/// count; they refuse everything from then on.
+/// A device does not deregister a region that windows are bound to ([`DestroyError::InUse`]). One that is dropped all the same is
+/// out of their reach, or, if the device cannot do that, leaks its bytes. Slots of a [`SlottedRegion`] do not count; they refuse
+/// everything from then on.
 pub struct MemoryRegion {
     /// `None` only while being taken apart.
     inner: Option<OwnedRegion>,
@@ -92,9 +92,9 @@ unsafe fn into_box(memory: *mut u8, length: usize) -> Box<[u8]> {
     unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(memory, length)) }
 }
 
-/// Have the device let go of a region. That somebody has done so through the raw object is as good.
-fn revoke(region: &dyn raw::MemoryRegion) -> Result<(), DestroyError> {
-    match region.deregister() {
+/// What came of having the device let go of a region. That somebody has done so through the raw object is as good.
+fn let_go(result: Result<(), DestroyError>) -> Result<(), DestroyError> {
+    match result {
         Err(DestroyError::Gone) => Ok(()),
         result => result,
     }
@@ -179,11 +179,11 @@ impl MemoryRegion {
         bytes
     }
 
-    /// Revoke the keys and take the bytes back. When the device cannot revoke them (windows are bound to the region, for one) the
-    /// bytes are leaked, because it may still write there.
+    /// Revoke the keys and take the bytes back. When the device does not revoke them (windows are bound to the region, for one) the
+    /// region is dropped.
     pub fn into_buffer(mut self) -> Result<Vec<u8>, DestroyError> {
-        let OwnedRegion { raw, memory, length } = self.inner.take().expect("taken only here and in drop");
-        revoke(&*raw)?;
+        let_go(self.owned().raw.deregister())?;
+        let OwnedRegion { memory, length, .. } = self.inner.take().expect("taken only here and in drop");
         // SAFETY: pointer and length are the box's (`register`), and the device has confirmed that it is done.
         Ok(unsafe { into_box(memory, length) }.into_vec())
     }
@@ -199,7 +199,7 @@ impl Drop for MemoryRegion {
         let Some(OwnedRegion { raw, memory, length }) = self.inner.take() else {
             return;
         };
-        if revoke(&*raw).is_ok() {
+        if let_go(raw.abandon()).is_ok() {
             // SAFETY: as in `into_buffer`. If the device could not revoke the key, the bytes are leaked on purpose.
             drop(unsafe { into_box(memory, length) });
         }
