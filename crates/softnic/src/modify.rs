@@ -39,6 +39,7 @@ impl Nic {
         if to == QueuePairState::Reset {
             self.leave_peer(key);
             if let Some(queue_pair) = self.queue_pairs.get_mut(key) {
+                queue_pair.return_receive(&mut self.shared);
                 queue_pair.reset();
             }
             // Others may have waited for what it had in flight to a common peer.

@@ -501,6 +501,7 @@ impl Nic {
         for queue in [queue_pair.identity.send_completions, queue_pair.identity.receive_completions] {
             self.shared.leave_completion_queue(queue);
         }
+        queue_pair.return_receive(&mut self.shared);
         if let Some(queue) = queue_pair.identity.shared_receive {
             self.shared.leave_shared_receive_queue(queue);
         }

@@ -1,7 +1,7 @@
 //! Shared receive queues: receives that many queue pairs take from.
 //!
 //! A queue pair takes a receive when a message begins, and holds it until the message is complete, or has turned out to be
-//! none. (One that it holds when it is reset or destroyed is forgotten with it.) Which queue pair gets
+//! none, or the queue pair is reset or destroyed: then it gives the receive back. One in the state ERR flushes it. Which queue pair gets
 //! which receive is therefore decided by the order in which messages begin.
 
 use std::collections::VecDeque;

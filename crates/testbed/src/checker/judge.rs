@@ -56,7 +56,7 @@ pub struct Judge {
     pub(super) shared_queues: Vec<SharedQueue>,
     /// Since the program was told last.
     pub(super) dead_keys: Vec<KeyNumber>,
-    network: NetworkFacts,
+    pub(super) network: NetworkFacts,
     posting_count: u64,
     pub(super) now: Instant,
     violations: Violations,

@@ -62,7 +62,8 @@ impl Judge {
         let queue = &mut self.shared_queues[number.0];
         let limit = std::mem::take(&mut queue.limit);
         let fewest = queue.fewest.saturating_sub(users + queue.lost_max);
-        if limit == 0 || fewest >= limit {
+        // On real time receives may have been posted since it was raised.
+        if !self.network.is_slow && (limit == 0 || fewest >= limit) {
             self.accuse(
                 Rule::Event,
                 format!("shared receive queue {}", number.0),
@@ -140,7 +141,10 @@ impl Judge {
     pub(super) fn reset_shared_receives(&mut self, ends: &[EndNumber], memory: &impl ReadMemory) {
         let shared = ends.iter().filter_map(|end| self.ends[end.0].facts.shared_queue.map(|queue| (*end, queue)));
         for (end, queue) in shared.collect::<Vec<_>>() {
-            self.check_shared_queue(queue, memory);
+            // On real time its other queue pairs go on meanwhile, and completions that nobody has seen yet explain what they do.
+            if !self.network.is_slow {
+                self.check_shared_queue(queue, memory);
+            }
             self.shared_queues[queue.0].lost_max += 1;
             let this = &mut self.ends[end.0];
             this.shared_completed_count = 0;

@@ -151,7 +151,12 @@ impl Plan {
         // A socket's buffer may be full, and nobody promises to run a thread in time.
         self.network.loses = true;
         self.network.is_slow = true;
+        let has_shared_receives = self.has_shared_receives;
         for pair in &mut self.pairs {
+            if has_shared_receives {
+                // Others may take what was posted for it, and nobody promises to post more in time.
+                pair.receiver_not_ready_retry = 7;
+            }
             // 17 to 67 ms.
             pair.timeout = 12 + pair.timeout % 3;
             pair.gid_index %= address_count as u8;

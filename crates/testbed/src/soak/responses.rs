@@ -69,10 +69,14 @@ impl Program {
         if self.free_sends(end) == 0 {
             return None;
         }
-        let length = self.draft_length(end);
+        let mut length = self.draft_length(end);
         let mut mistake = None;
         if may_be_wrong && length > 0 && self.dice.chance(self.plan.mistake_percent) {
             mistake = Some(self.dice.pick(&[Mistake::RemoteAccess, Mistake::RemoteAccess, Mistake::LocalKey]));
+        }
+        if mistake == Some(Mistake::RemoteAccess) {
+            // A long READ may be asked for in parts, and of one that leaves its region the first ones are right.
+            length = length.min(self.pair(end).mtu.byte_count() as usize);
         }
         let contents = self.judge.next_message();
         let (source, remote) = match mistake {
