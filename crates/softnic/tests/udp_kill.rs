@@ -42,8 +42,9 @@ fn a_writer_whose_target_was_killed_is_told() {
     let elapsed = killed_at.expect("it was killed").elapsed();
     assert!(completed >= 5);
     assert_eq!(status, Some(CompletionStatus::RetryExceededError), "after {elapsed:?}");
-    // Four times 67 ms; a busy machine may take longer.
-    assert!((Duration::from_millis(200)..Duration::from_secs(5)).contains(&elapsed), "{elapsed:?}");
+    // Four times 67 ms, of which some may have passed before on a busy machine, where a target is slow before it is dead; it may
+    // also take longer there.
+    assert!((Duration::from_millis(60)..Duration::from_secs(5)).contains(&elapsed), "{elapsed:?}");
     for _ in 1..OUTSTANDING {
         assert_eq!(end.wait().status, CompletionStatus::FlushedError, "each other request comes back, flushed");
     }

@@ -218,6 +218,7 @@ fn a_receiver_that_stood_still_for_a_while_gets_everything() {
     let process = Pid::from_raw(target.child.id() as i32);
     for round in 0..5 {
         kill(process, Signal::SIGSTOP).unwrap();
+        udp_processes::wait_until_stopped(process.as_raw());
         for id in 0..8 {
             let entry = [end.region.entry(0..udp_processes::REGION_BYTES)];
             let request = SendRequest::new(round * 8 + id, SendOperation::Write(target.end.remote), &entry);

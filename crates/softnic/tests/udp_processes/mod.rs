@@ -208,3 +208,16 @@ pub(crate) fn child_main() {
         _ => panic!("no role {role}"),
     }
 }
+
+/// A process that was told to stop goes on until its processor hears of it.
+pub(crate) fn wait_until_stopped(process: i32) {
+    for _ in 0..1000 {
+        let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+        // The state stands behind the name, which is in parentheses.
+        if status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("process {process} has not stopped in a second");
+}

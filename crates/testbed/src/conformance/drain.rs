@@ -134,6 +134,8 @@ fn every_operation_is_flushed(context: &mut Context<'_>) -> Outcome {
     context.no_completion("requests behind a send that waits", &end.send_queue)?;
     end.go(QueuePairState::Error)?;
     all_flushed(context, "every operation", &end.send_queue, 0, id as usize + 1)?;
+    // What was under way when the queue pair failed arrives, and still finds no receive.
+    context.no_completion("a send that nobody waits for", &owner.receive_queue)?;
     empty_receives(owner, 3)?;
     context.unchanged("remote memory of flushed requests", &remote)?;
     local.verify("local memory of flushed requests")?;
