@@ -222,6 +222,8 @@ fn with_sends_that_wait(context: &mut Context<'_>) -> Outcome {
     sender.queue_pair.destroy()?;
     // Their memory is free.
     source.into_bytes()?;
+    // What was under way arrives, and still finds no receive.
+    context.no_completion("receiver without receives", &receiver.receive_queue)?;
     let target = Memory::target(&receiver.domain, 5000)?;
     for id in 0..10 {
         receiver.receive(id, &[target.whole()])?;
