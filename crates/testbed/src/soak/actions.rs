@@ -119,6 +119,10 @@ impl Program {
         if !self.advance_until(ground, deadline, |program| program.judge.owed_sends(end) == 0) {
             self.accuse_silence(end, "flushes of a send queue in SQE");
         }
+        // What arrived meanwhile may have ended it altogether.
+        if self.ends[end.0].queue_pair.state() != QueuePairState::SendQueueError {
+            return;
+        }
         self.modify(end, &QueuePairAttributes::to_state(QueuePairState::ReadyToSend));
         self.judge.resumed(end);
     }
