@@ -63,6 +63,13 @@ finish() { # LABEL SECONDS
     [ "$status" -ne 0 ] || status=$(<"$scratch/$label.status")
     echo "$status" >"$scratch/$label.finished"
     write_down "$label" "$status"
+    # What went wrong, to whoever asked; all of it is in the log.
+    case $status in
+      0) ;;
+      124) echo "not done after $2 s, and killed" >&2 ;;
+      125) echo "the $end has gone" >&2 ;;
+      *) errors "$label" | tail -n 3 >&2 ;;
+    esac
   fi
   return "$(<"$scratch/$label.finished")"
 }
@@ -71,8 +78,9 @@ finish() { # LABEL SECONDS
 output() { cat "$scratch/$1.output" 2>/dev/null || true; } # LABEL
 errors() { cat "$scratch/$1.errors" 2>/dev/null || true; } # LABEL
 
+# Has been started, and has not ended: in a guest it may take a moment until there is a process.
 is_running() { # LABEL
-  [ -s "$scratch/$1.pid" ] && ! [ -s "$scratch/$1.status" ]
+  ! [ -s "$scratch/$1.status" ] && ! [ -s "$scratch/$1.finished" ]
 }
 
 # A signal to one process, by its number, at the end where it runs.
