@@ -68,7 +68,10 @@ finish() { # LABEL SECONDS
       0) ;;
       124) echo "not done after $2 s, and killed" >&2 ;;
       125) echo "the $end has gone" >&2 ;;
-      *) errors "$label" | tail -n 3 >&2 ;;
+      *)
+        errors "$label" | tail -n 3 >&2
+        [ "$status" -le 128 ] || echo "ended by signal $(kill -l "$status")" >&2
+        ;;
     esac
   fi
   return "$(<"$scratch/$label.finished")"
@@ -113,4 +116,14 @@ write_down() { # LABEL STATUS
     errors "$1" | head -c 100000 | sed 's/^/! /'
     echo "--- exit $2 after $seconds s"
   } >>"$log"
+}
+
+# What was still under way when time was up.
+write_down_running() {
+  local path label
+  for path in "$scratch"/*.end; do
+    [ -e "$path" ] || continue
+    label=${path##*/} label=${label%.end}
+    if is_running "$label"; then write_down "$label" none; fi
+  done
 }
