@@ -27,7 +27,7 @@ check() { # CHECK COMMAND...
 
 # The checks that a `longhaul` command with --json reports, each as one of ours. No report is a failed check.
 check_report() { # PREFIX FILE STATUS
-  local line name good why
+  local name good why
   if ! jq -e '.schema == 1 and (.checks | length > 0)' "$2" >/dev/null 2>&1; then
     failed "$1" "exit $3, and no report with checks on standard output"
     return
