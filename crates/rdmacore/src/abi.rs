@@ -50,7 +50,7 @@ macro_rules! mirrored {
         )*
 
         /// Where everything lies.
-        pub const LAYOUTS: &[$crate::abi::Layout] = &[ $( $crate::abi::Layout {
+        pub(super) const LAYOUTS: &[$crate::abi::Layout] = &[ $( $crate::abi::Layout {
             name: stringify!($name),
             size: size_of::<$name>(),
             fields: &[ $( $crate::abi::Field {
