@@ -22,7 +22,7 @@ use crate::stop::Stop;
 /// The software RNIC's name.
 pub(crate) const SOFTNIC: &str = "softnic";
 /// RoCEv2's UDP port: the only one that devices of libibverbs have.
-const UDP_PORT_ROCE: u16 = 4791;
+pub(crate) const UDP_PORT_ROCE: u16 = 4791;
 
 /// A device as its user names it, not opened yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +91,16 @@ impl DeviceChoice {
         Ok(DeviceChoice::Softnic { addresses: vec![address] })
     }
 
+    /// Says what is missing when there is no such device, before anybody waits for it.
+    pub(crate) fn check(&self) -> Result<(), Stop> {
+        match self {
+            DeviceChoice::Softnic { .. } => Ok(()),
+            DeviceChoice::Libibverbs { name, .. } => Err(Stop::Missing(format!(
+                "there is no device \"{name}\" here; available: {SOFTNIC}, {SOFTNIC}:ADDRESS with an address of this host"
+            ))),
+        }
+    }
+
     /// Whether it is the software RNIC, which alone can impair, capture and choose its UDP port.
     pub(crate) const fn is_softnic(&self) -> bool {
         matches!(self, DeviceChoice::Softnic { .. })
@@ -119,9 +129,10 @@ impl OpenedDevice {
     pub(crate) fn open(choice: &DeviceChoice, towards: Towards, udp: UdpConfig) -> Result<Self, Stop> {
         match choice {
             DeviceChoice::Softnic { addresses } => Self::open_softnic(addresses, towards, udp),
-            DeviceChoice::Libibverbs { name, .. } => Err(Stop::Missing(format!(
-                "there is no device \"{name}\" here; available: {SOFTNIC}, {SOFTNIC}:ADDRESS with an address of this host"
-            ))),
+            DeviceChoice::Libibverbs { .. } => {
+                choice.check()?;
+                unreachable!("there are no such devices yet")
+            }
         }
     }
 
