@@ -20,6 +20,7 @@ mod arrivals;
 mod connection;
 mod nic;
 mod operation;
+mod pacer;
 mod pattern;
 mod ping_pong;
 mod round_trips;
