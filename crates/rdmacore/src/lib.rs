@@ -9,7 +9,7 @@
 //! - [`abi`]: the types and constants of `<infiniband/verbs.h>`, held against the installed header by a test.
 //! - `library`: the functions of the library. `context`: an open device, and the functions that the header defines.
 //! - `listing`, `device`, `attributes`, `probe`, `sysfs`, `events`: devices, what they can do, what they count and report.
-//! - `completion`: completion queues and channels.
+//! - `completion`, `work_completion`, `channel`: completion queues, what comes out of them, and their events.
 //! - `domain`, `memory`, `windows`, `address_handle`, `shared_receive_queue`, `queue_pair`: the other objects.
 //! - `post`, `extended_post`: work requests, as linked lists and as calls.
 //!
@@ -18,7 +18,19 @@
 
 pub mod abi;
 mod answer;
+mod attributes;
+mod channel;
+mod completion;
 mod context;
+mod device;
+mod domain;
+mod events;
 mod library;
+mod listing;
+mod probe;
+mod sysfs;
+mod work_completion;
 
+pub use device::{OpenError, RdmaDevice};
 pub use library::{Library, LoadError};
+pub use listing::{DeviceDescription, ListError, devices};
