@@ -59,8 +59,8 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         true => println!("{}", report.to_json()),
         false => print!("{}", report.to_text(arguments.verbose)),
     }
-    let is_usable = devices.iter().any(list::Entry::is_usable)
-        || libibverbs.devices.iter().any(libibverbs::RdmaEntry::is_usable);
+    let is_usable =
+        devices.iter().any(list::Entry::is_usable) || libibverbs.devices.iter().any(libibverbs::RdmaEntry::is_usable);
     match is_usable {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(exit::MISSING),

@@ -150,8 +150,9 @@ fn unlisted(facts: &HostFacts, listed: &[DeviceDescription]) -> Vec<Problem> {
     let problem = |name: &String| Problem {
         severity: Severity::Warning,
         what: format!("the kernel has the RDMA device {name}, and libibverbs does not know it"),
-        remedy: "install its driver for libibverbs: `sudo apt install ibverbs-providers`; and is /dev/infiniband there?"
-            .to_owned(),
+        remedy:
+            "install its driver for libibverbs: `sudo apt install ibverbs-providers`; and is /dev/infiniband there?"
+                .to_owned(),
     };
     facts.rdma_devices.iter().map(|device| &device.name).filter(|name| !is_listed(name)).map(problem).collect()
 }
@@ -200,10 +201,8 @@ mod tests {
 
     #[test]
     fn devices_that_libibverbs_does_not_know_are_told() {
-        let facts = HostFacts {
-            rdma_devices: vec![kernel_device("mlx5_0"), kernel_device("rxe0")],
-            ..HostFacts::default()
-        };
+        let facts =
+            HostFacts { rdma_devices: vec![kernel_device("mlx5_0"), kernel_device("rxe0")], ..HostFacts::default() };
         let listed = DeviceDescription {
             name: "rxe0".to_owned(),
             driver: None,

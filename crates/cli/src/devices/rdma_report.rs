@@ -120,8 +120,10 @@ mod tests {
     use super::*;
 
     fn rxe() -> RdmaEntry {
-        let row = |index, gid: &str, gid_type| {
-            GidEntry { gid: Gid::from_ip(gid.parse().expect("an address")), gid_type, index }
+        let row = |index, gid: &str, gid_type| GidEntry {
+            gid: Gid::from_ip(gid.parse().expect("an address")),
+            gid_type,
+            index,
         };
         let port = PortAttributes {
             state: LinkState::Active,
@@ -177,7 +179,7 @@ mod tests {
         assert_eq!(text.lines().nth(1), Some(row), "{text}");
         let unopened = RdmaEntry { told: None, ..rxe() };
         text.clear();
-        write_table(&mut text, &[unopened.clone()]);
+        write_table(&mut text, std::slice::from_ref(&unopened));
         assert!(text.lines().nth(1).is_some_and(|row| row.contains("unusable") && row.ends_with("-")), "{text}");
         assert_eq!(device_json(&unopened)["usable"], false);
     }

@@ -373,7 +373,12 @@ mod tests {
     #[test]
     fn a_device_that_cannot_be_opened_is_shown_all_the_same() {
         let devices = [unopened()];
-        let report = Report { facts: &HostFacts::default(), devices: &devices, libibverbs: &Libibverbs::default(), problems: &[] };
+        let report = Report {
+            facts: &HostFacts::default(),
+            devices: &devices,
+            libibverbs: &Libibverbs::default(),
+            problems: &[],
+        };
         let text = report.to_text(false);
         let row = "softnic:10.0.0.1  eth0       unusable         -         -  -     held by longhaul (process 7)";
         assert!(text.lines().any(|line| line == row), "{text}");
@@ -403,7 +408,12 @@ mod tests {
     fn remarks_are_counted_and_folded() {
         let problem = |severity, what: &str| Problem { severity, what: what.to_owned(), remedy: "mend it".to_owned() };
         let problems = [problem(Severity::Warning, &"word ".repeat(30)), problem(Severity::Warning, "short")];
-        let report = Report { facts: &HostFacts::default(), devices: &[], libibverbs: &Libibverbs::default(), problems: &problems };
+        let report = Report {
+            facts: &HostFacts::default(),
+            devices: &[],
+            libibverbs: &Libibverbs::default(),
+            problems: &problems,
+        };
         let text = report.to_text(false);
         assert!(text.contains("\n2 warnings:\nwarning  word word"), "{text}");
         assert!(text.contains("\n         word"), "{text}");
