@@ -143,6 +143,12 @@ impl QueuePair {
         })
     }
 
+    /// Whether sends go by calls instead of lists.
+    #[cfg(test)]
+    pub(crate) fn posts_by_calls(&self) -> bool {
+        lock(&self.send).as_ref().is_some_and(SendSide::posts_by_calls)
+    }
+
     pub(crate) fn is_datagram(&self) -> bool {
         self.transport == Transport::UnreliableDatagram
     }
