@@ -71,6 +71,8 @@ struct Shared {
     name: String,
     folder: DeviceFolder,
     port_count: u8,
+    /// Rows of each port's GID table. They do not change, and are asked for with every row.
+    gid_table_lengths: Vec<u32>,
     completion_queue_entries_max: u32,
     /// Found out when first asked for.
     capabilities: Mutex<Option<Capabilities>>,
@@ -93,12 +95,15 @@ impl RdmaDevice {
         // SAFETY: the device is open, and its descriptor with it.
         unsafe { make_raw_non_blocking((&raw const (*context.as_ptr()).async_fd).read()) }.map_err(refused)?;
         let sizes = context.query_device().map_err(refused)?.orig_attr;
+        let gid_table_length = |port| Ok(attributes::port(&context.query_port(port)?).gid_table_length);
+        let gid_table_lengths = (1..=sizes.phys_port_cnt).map(gid_table_length).collect::<io::Result<_>>();
         Ok(RdmaDevice {
             shared: Arc::new(Shared {
                 context: Arc::new(context),
                 name: name.into(),
                 folder: listed.folder(),
                 port_count: sizes.phys_port_cnt,
+                gid_table_lengths: gid_table_lengths.map_err(refused)?,
                 completion_queue_entries_max: attributes::positive(sizes.max_cqe),
                 capabilities: Mutex::new(None),
             }),
@@ -171,7 +176,8 @@ impl raw::Device for RdmaDevice {
     }
 
     fn gid(&self, port: u8, index: u32) -> Result<GidEntry, QueryError> {
-        let count = self.port_attributes(port)?.gid_table_length;
+        self.check_port(port)?;
+        let count = self.shared.gid_table_lengths[usize::from(port) - 1];
         if index >= count {
             return Err(QueryError::NoSuch { what: "GID", index, count });
         }
