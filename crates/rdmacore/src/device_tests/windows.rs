@@ -120,12 +120,10 @@ fn a_window_of_type_1_leads_to_its_part() {
         // Not while a window is bound to it.
         let refused = to.region.raw().deregister();
         assert!(matches!(refused, Err(DestroyError::InUse { users: 1 })), "{refused:?}");
-        // Beyond its end.
-        let beyond = RemoteMemory { address: remote.address + 1, ..remote };
-        from.post(SendRequest::new(3, SendOperation::Write(beyond), &[from.region.entry(0..100)]));
+        window.deallocate().unwrap();
+        from.post(SendRequest::new(3, SendOperation::Write(remote), &[from.region.entry(0..100)]));
         let refused = bench.next_completion();
         assert_eq!((refused.id, refused.status), (3, CompletionStatus::RemoteAccessError));
-        window.deallocate().unwrap();
         assert!(matches!(window.deallocate(), Err(DestroyError::Gone)));
         let error = window.bind(to.raw(), 4, SendFlags::SIGNALED, &binding).unwrap_err();
         assert!(matches!(error.kind, PostErrorKind::System(_)), "{error}");
@@ -198,6 +196,9 @@ fn sends_invalidate_windows_of_the_peer() {
         to.receive(2, 0..64);
         from.post(SendRequest::new(3, SendOperation::SendWithInvalidate(key), &[from.region.entry(0..4)]));
         let (_, received) = bench.message(3);
-        assert_eq!(received.invalidated_key(), Some(key), "{way:?}");
+        assert_eq!((received.id, received.byte_count), (2, 4), "{way:?}");
+        let remote = RemoteMemory { address: binding.address, key };
+        from.post(SendRequest::new(4, SendOperation::Write(remote), &[from.region.entry(0..4)]));
+        assert_eq!(bench.next_completion().status, CompletionStatus::RemoteAccessError, "{way:?}");
     }
 }
