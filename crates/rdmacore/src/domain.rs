@@ -5,9 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use longhaul_verbs::raw::{self, QueuePairInit};
-use longhaul_verbs::{
-    Access, CreateError, PathAttributes, RegisterError, SharedReceiveQueueAttributes, WindowType,
-};
+use longhaul_verbs::{Access, CreateError, PathAttributes, RegisterError, SharedReceiveQueueAttributes, WindowType};
 
 use crate::abi::{ibv_device_attr, ibv_pd};
 use crate::address_handle::AddressHandle;
@@ -103,9 +101,8 @@ impl raw::ProtectionDomain for ProtectionDomain {
     ) -> Result<Arc<dyn raw::MemoryRegion>, RegisterError> {
         let descriptor = descriptor.as_raw_fd();
         // SAFETY: the caller's promise; the descriptor is open during the call, and the kernel keeps what it stands for.
-        let region = unsafe {
-            MemoryRegion::register_dma_buf(&self.domain, descriptor, offset, length, first_address, access)
-        }?;
+        let region =
+            unsafe { MemoryRegion::register_dma_buf(&self.domain, descriptor, offset, length, first_address, access) }?;
         Ok(Arc::new(region))
     }
 
@@ -133,11 +130,6 @@ impl raw::ProtectionDomain for ProtectionDomain {
     }
 }
 
-/// A limit of the device; libibverbs has them as signed numbers.
-pub(crate) fn limit(number: i32) -> u32 {
-    number.try_into().unwrap_or(0)
-}
-
 /// Refuse what is more than the device allows, with the names that all devices use.
 pub(crate) fn check_bounds(bounds: &[(&'static str, u32, u32)]) -> Result<(), CreateError> {
     for &(what, requested, most) in bounds {
@@ -147,4 +139,3 @@ pub(crate) fn check_bounds(bounds: &[(&'static str, u32, u32)]) -> Result<(), Cr
     }
     Ok(())
 }
-

@@ -5,6 +5,7 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::completion::CompletionQueue;
 use crate::context::Context;
 
 /// A pointer to an object that libibverbs made. Who holds one sees to it that it is destroyed once, and last of all.
@@ -46,4 +47,10 @@ pub(crate) fn own<'a, T: Owned>(context: &Arc<Context>, object: &'a dyn Any) -> 
 /// The lock of something that a panic cannot leave half done: what it holds are whole values.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Owned for CompletionQueue {
+    fn context(&self) -> &Arc<Context> {
+        CompletionQueue::context(self)
+    }
 }

@@ -90,6 +90,7 @@ functions! {
         ibv_query_device: fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
         // Writes the first bytes of the structure only; use `Context::query_port`.
         ibv_query_port: fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
+        ibv_query_gid: fn(*mut ibv_context, u8, c_int, *mut ibv_gid) -> c_int;
         ibv_query_pkey: fn(*mut ibv_context, u8, c_int, *mut u16) -> c_int;
         ibv_alloc_pd: fn(*mut ibv_context) -> *mut ibv_pd;
         ibv_dealloc_pd: fn(*mut ibv_pd) -> c_int;

@@ -6,7 +6,8 @@ use longhaul_verbs::{
     check_transition,
 };
 
-use crate::domain::{Domain, limit};
+use crate::attributes::positive;
+use crate::domain::Domain;
 use crate::path::{has_free_udp_port, source_fits};
 
 /// Timers are five-bit codes, retry counts three-bit ones (IBTA 9.7.6.1.3, 9.9.2.4.1).
@@ -30,8 +31,8 @@ pub(crate) fn check_values(
     check_transition(transport, from, attributes.state.unwrap_or(from), attributes.mask())?;
     check_ranges(
         attributes,
-        limit(domain.attributes().max_qp_init_rd_atom),
-        limit(domain.attributes().max_qp_rd_atom),
+        positive(domain.attributes().max_qp_init_rd_atom),
+        positive(domain.attributes().max_qp_rd_atom),
     )?;
     let refuse = |attribute, expected| Err(ModifyError::InvalidValue { attribute, expected });
     use AttributeMask as M;

@@ -63,9 +63,7 @@ pub(crate) fn source_fits(context: &Context, path: &PathAttributes) -> bool {
     // SAFETY: the device is open, and `gid` is there to be written.
     let answer = unsafe { (context.library().ibv_query_gid)(context.as_ptr(), path.port, index, &mut gid) };
     let source = gid_from_c(&gid);
-    check(answer).is_ok()
-        && source != Gid::default()
-        && source.to_ip().is_ipv4() == path.destination.to_ip().is_ipv4()
+    check(answer).is_ok() && source != Gid::default() && source.to_ip().is_ipv4() == path.destination.to_ip().is_ipv4()
 }
 
 pub(crate) fn gid_to_c(gid: Gid) -> ibv_gid {

@@ -194,22 +194,20 @@ impl SendSide {
         }
         self.check_state().map_err(|kind| kind.at(0))?;
         let total = burst.immediates.len();
-        let nth = |index: usize, entry| {
-            SendRequest::new(burst.id, burst.operation(index), entry).with_flags(burst.request_flags(index))
-        };
         // They differ in places and length only, and the first is the longest.
-        check_send(&self.bounds, &self.context, &nth(0, &[burst.entry(0)])).map_err(|kind| kind.at(0))?;
-        if let Some(extended) = &self.extended {
-            if extended.takes(&nth(0, &[burst.entry(0)])) {
-                let mut batch = extended.start();
-                for index in 0..total {
-                    // SAFETY: found good above, and not inline.
-                    unsafe { batch.add(&nth(index, &[burst.entry(index)])) };
-                }
-                match batch.complete() {
-                    Err(error) if is_full(&error) => {}
-                    result => return result.map_err(|error| PostErrorKind::System(error).at(0)),
-                }
+        let entry = [burst.entry(0)];
+        let request = single(burst, 0, &entry);
+        check_send(&self.bounds, &self.context, &request).map_err(|kind| kind.at(0))?;
+        if let Some(extended) = self.extended.as_ref().filter(|extended| extended.takes(&request)) {
+            let mut batch = extended.start();
+            for index in 0..total {
+                let entry = [burst.entry(index)];
+                // SAFETY: found good above, and not inline.
+                unsafe { batch.add(&single(burst, index, &entry)) };
+            }
+            match batch.complete() {
+                Err(error) if is_full(&error) => {}
+                result => return result.map_err(|error| PostErrorKind::System(error).at(0)),
             }
         }
         const PIECE: usize = 32;
@@ -217,7 +215,7 @@ impl SendSide {
             let count = PIECE.min(total - first);
             let entries: [_; PIECE] = std::array::from_fn(|index| [burst.entry(first + index.min(count - 1))]);
             self.list.clear();
-            self.list.extend((0..count).map(|index| to_c(&nth(first + index, &entries[index]))));
+            self.list.extend((0..count).map(|index| to_c(&single(burst, first + index, &entries[index]))));
             // SAFETY: as above; the entries outlive the call.
             unsafe { self.post_list() }.map_err(|error| later(error, first))?;
         }
@@ -228,6 +226,11 @@ impl SendSide {
     pub(crate) fn forget(&mut self) {
         self.ways.forget();
     }
+}
+
+/// One of the requests that a burst stands for.
+fn single<'a>(burst: &WriteBurst<'_>, index: usize, entry: &'a [ScatterGatherEntry]) -> SendRequest<'a> {
+    SendRequest::new(burst.id, burst.operation(index), entry).with_flags(burst.request_flags(index))
 }
 
 /// The same of a batch that began `first` requests later.
@@ -304,8 +307,7 @@ fn to_c(request: &SendRequest<'_>) -> ibv_send_wr {
     if let Some(to) = &request.destination
         && let Some(way) = way_of(request)
     {
-        c.wr.ud =
-            ibv_send_wr_ud { ah: way.as_ptr(), remote_qpn: to.queue_pair.value(), remote_qkey: to.queue_key };
+        c.wr.ud = ibv_send_wr_ud { ah: way.as_ptr(), remote_qpn: to.queue_pair.value(), remote_qkey: to.queue_key };
     }
     c
 }

@@ -18,9 +18,10 @@ use nix::libc::ENOMEM;
 
 use crate::abi::{ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_rate_limit_attr};
 use crate::answer::{check, is_not_supported};
+use crate::attributes::positive;
 use crate::completion::{CompletionQueue, QueueHandle};
 use crate::context::Context;
-use crate::domain::{Domain, check_bounds, limit};
+use crate::domain::{Domain, check_bounds};
 use crate::handle::{Handle, Owned, lock, own};
 use crate::modify::check_values;
 use crate::path::gid_to_c;
@@ -78,7 +79,7 @@ impl QueuePair {
         let context = domain.context();
         let own_queue = |queue, what| {
             let queue = own::<CompletionQueue>(context, queue).ok_or(CreateError::ForeignObject { what })?;
-            Ok::<_, CreateError>(queue.handle().clone())
+            Ok::<_, CreateError>(queue.object().clone())
         };
         let send_queue = own_queue(init.send_queue, "send completion queue")?;
         let receive_queue = own_queue(init.receive_queue, "receive completion queue")?;
@@ -95,10 +96,10 @@ impl QueuePair {
         }
         let device = domain.attributes();
         check_bounds(&[
-            ("send requests", limits.send_requests, limit(device.max_qp_wr)),
-            ("receive requests", limits.receive_requests, limit(device.max_qp_wr)),
-            ("send scatter-gather entries", limits.send_entries, limit(device.max_sge)),
-            ("receive scatter-gather entries", limits.receive_entries, limit(device.max_sge)),
+            ("send requests", limits.send_requests, positive(device.max_qp_wr)),
+            ("receive requests", limits.receive_requests, positive(device.max_qp_wr)),
+            ("send scatter-gather entries", limits.send_entries, positive(device.max_sge)),
+            ("receive scatter-gather entries", limits.receive_entries, positive(device.max_sge)),
         ])?;
         let mut attributes = ibv_qp_init_attr {
             send_cq: send_queue.as_ptr(),
@@ -316,7 +317,7 @@ impl raw::QueuePair for QueuePair {
     }
 
     fn attach_multicast(&self, group: Gid, lid: u16) -> Result<(), MulticastError> {
-        let most = limit(self.domain.attributes().max_mcast_grp);
+        let most = positive(self.domain.attributes().max_mcast_grp);
         let unsupported = NotSupported { capability: Capabilities::MULTICAST };
         if most == 0 {
             return Err(unsupported.into());

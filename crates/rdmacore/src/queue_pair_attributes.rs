@@ -203,11 +203,8 @@ mod tests {
         let (c, _) = attributes_to_c(&told);
         let answered = attributes_from_c(&c, AttributeMask::all());
         // Not told to `ibv_modify_qp`, or not answered by `ibv_query_qp`.
-        let expected = QueuePairAttributes {
-            send_queue_drained_event: None,
-            rate_limit_kilobits_per_second: Some(0),
-            ..told
-        };
+        let expected =
+            QueuePairAttributes { send_queue_drained_event: None, rate_limit_kilobits_per_second: Some(0), ..told };
         assert_eq!(answered, expected);
         assert_eq!(c.en_sqd_async_notify, 1);
         assert_eq!((c.alt_port_num, c.alt_pkey_index, c.alt_timeout), (2, 101, 14));

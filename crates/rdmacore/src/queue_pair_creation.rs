@@ -7,9 +7,7 @@ use std::sync::Arc;
 use longhaul_verbs::Transport;
 use nix::libc::EINVAL;
 
-use crate::abi::{
-    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-};
+use crate::abi::{IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex};
 use crate::answer::{check_pointer, is_not_supported};
 use crate::domain::Domain;
 use crate::extended_post::{Extended, operations_of};

@@ -12,8 +12,9 @@ use longhaul_verbs::{
 
 use crate::abi::{IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 use crate::answer::{check, check_pointer, is_not_supported};
+use crate::attributes::positive;
 use crate::context::Context;
-use crate::domain::{Domain, check_bounds, limit};
+use crate::domain::{Domain, check_bounds};
 use crate::handle::{Handle, Owned, lock};
 use crate::post::ReceiveList;
 
@@ -38,17 +39,14 @@ pub(crate) struct SharedQueue {
 
 impl SharedReceiveQueue {
     /// `ibv_create_srq`
-    pub(crate) fn create(
-        domain: &Arc<Domain>,
-        attributes: SharedReceiveQueueAttributes,
-    ) -> Result<Self, CreateError> {
+    pub(crate) fn create(domain: &Arc<Domain>, attributes: SharedReceiveQueueAttributes) -> Result<Self, CreateError> {
         let device = domain.attributes();
         if device.max_srq <= 0 {
             return Err(NotSupported { capability: Capabilities::SHARED_RECEIVE_QUEUE }.into());
         }
         check_bounds(&[
-            ("shared receive requests", attributes.requests, limit(device.max_srq_wr)),
-            ("shared receive scatter-gather entries", attributes.entries, limit(device.max_srq_sge)),
+            ("shared receive requests", attributes.requests, positive(device.max_srq_wr)),
+            ("shared receive scatter-gather entries", attributes.entries, positive(device.max_srq_sge)),
             ("limit of a shared receive queue", attributes.limit, attributes.requests),
         ])?;
         if attributes.requests == 0 {
@@ -118,7 +116,7 @@ impl raw::SharedReceiveQueue for SharedReceiveQueue {
     fn modify(&self, change: SharedReceiveQueueChange) -> Result<(), ModifyError> {
         // Posting waits: drivers replace the queue's memory when its size changes.
         let mut posting = lock(&self.posting);
-        let most = limit(self.queue.domain.attributes().max_srq_wr);
+        let most = positive(self.queue.domain.attributes().max_srq_wr);
         let requests = change.requests.unwrap_or(posting.requests);
         if requests == 0 || requests > most {
             return Err(ModifyError::InvalidArgument {
