@@ -6,9 +6,12 @@ mod counting_allocator;
 mod devices;
 mod exit;
 mod message;
+mod opened_device;
 mod perf;
+mod randomness;
 mod sim;
 mod soak_report;
+mod stop;
 
 use std::process::ExitCode;
 

@@ -26,7 +26,6 @@ mod stream;
 mod peak;
 mod processor;
 mod statistics;
-mod stop;
 mod table;
 
 use std::process::ExitCode;

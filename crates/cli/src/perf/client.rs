@@ -8,13 +8,14 @@ use longhaul_softnic::udp::path;
 use longhaul_verbs::Mtu;
 
 use super::control::{Control, Plan, Rate, Reply, Request, VERSION};
-use super::nic;
 use super::options::ClientArguments;
 use super::session::{Half, Session, Side};
 use super::statistics::Sorted;
-use super::stop::Stop;
 use super::stream::{Bound, Run};
 use super::table::{self, BandwidthLine, Heading, LatencyLine};
+use crate::opened_device::Towards;
+use crate::randomness::random_number;
+use crate::stop::Stop;
 
 /// How long to wait for the TCP connection.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -35,7 +36,8 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
     let mut control = Control::new(stream)?;
     control.send(&Request::Hello { version: VERSION, client: local, server: peer, plan: plan.clone() })?;
     let mtu_max = arguments.mtu.unwrap_or(Mtu::Bytes4096);
-    let mut session = Session::open(Side::Client, &arguments.end, &plan, local, peer, mtu_max)?;
+    let towards = Towards { local, peer, gid_index: arguments.end.gid_index };
+    let mut session = Session::open(Side::Client, &arguments.end, &plan, towards, mtu_max)?;
     let theirs = match first_answer(&control)? {
         Reply::Contact { contact, .. } => contact,
         other => return Err(unexpected("a contact", &other)),
@@ -52,7 +54,18 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
         eprintln!("{note}");
     }
     let sizes = arguments.sizes(session.mtu)?;
-    let heading = Heading { arguments, plan: &plan, mtu: session.mtu, outstanding_reads, ours: &ours, theirs: &theirs };
+    let device = session.nic.device.clone();
+    let (device_name, gid_index) = (device.verbs().name().to_owned(), device.gid_index);
+    let heading = Heading {
+        arguments,
+        plan: &plan,
+        device_name,
+        gid_index,
+        mtu: session.mtu,
+        outstanding_reads,
+        ours: &ours,
+        theirs: &theirs,
+    };
     if !arguments.end.json {
         print!("{}", table::heading(&heading));
     }
@@ -101,7 +114,7 @@ fn make_plan(arguments: &ClientArguments, peer: IpAddr) -> Result<Plan, Stop> {
         );
     }
     let verify_seed = match arguments.verify {
-        true => Some(u64::from_le_bytes(nic::random()?)),
+        true => Some(random_number()?),
         false => None,
     };
     Ok(Plan {

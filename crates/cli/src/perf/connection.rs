@@ -4,15 +4,16 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use longhaul_verbs::{
-    Access, AddressHandle, CompletionChannel, CompletionQueue, CompletionStatus, Device, Gid, MemoryRegion, Mtu,
-    PathAttributes, ProtectionDomain, QueuePair, QueuePairAttributes, QueuePairLimits, QueuePairNumber,
-    QueuePairOptions, RemoteMemory, ScatterGatherEntry, SendRequest, Transport, WorkCompletion,
+    Access, AddressHandle, CompletionChannel, CompletionQueue, CompletionStatus, Gid, MemoryRegion, Mtu,
+    ProtectionDomain, QueuePair, QueuePairAttributes, QueuePairLimits, QueuePairNumber, QueuePairOptions, RemoteMemory,
+    ScatterGatherEntry, SendRequest, Transport, WorkCompletion,
 };
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 
-use super::stop::Stop;
+use crate::opened_device::OpenedDevice;
+use crate::stop::Stop;
 
 /// Bytes at the start of a datagram's receive that hold the global route header.
 pub(crate) const GRH_BYTES: usize = 40;
@@ -79,8 +80,6 @@ pub(crate) struct GroupOptions {
     pub(crate) timeout: u8,
     /// What each queue pair sends at most; `None` leaves it to the device.
     pub(crate) rate_bits_per_second: Option<u64>,
-    /// Row of the GID table.
-    pub(crate) gid_index: u8,
     /// First packet sequence numbers follow from it.
     pub(crate) seed: u64,
 }
@@ -88,6 +87,9 @@ pub(crate) struct GroupOptions {
 /// How the other end reaches a group.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Contact {
+    /// The device, for people.
+    #[serde(default)]
+    pub(crate) device: String,
     pub(crate) address: IpAddr,
     pub(crate) udp_port: u16,
     /// Payload of a packet that this end's route carries.
@@ -154,6 +156,7 @@ pub(crate) struct Group {
     pub(crate) queue_pairs: Vec<QueuePair>,
     pub(crate) region: Rc<MemoryRegion>,
     domain: ProtectionDomain,
+    device: Rc<OpenedDevice>,
     peer: Option<Peer>,
 }
 
@@ -170,12 +173,13 @@ pub(crate) fn register(
 impl Group {
     /// Queue pairs that know of nobody yet.
     pub(crate) fn create(
-        device: &Device,
+        device: &Rc<OpenedDevice>,
         domain: &ProtectionDomain,
         region: &Rc<MemoryRegion>,
         mut options: GroupOptions,
     ) -> Result<Self, Stop> {
-        let most = device.attributes().map_err(|error| Stop::failed("cannot ask the device for its limits", error))?;
+        let (device, verbs) = (device.clone(), device.verbs());
+        let most = verbs.attributes().map_err(|error| Stop::failed("cannot ask the device for its limits", error))?;
         if options.queue_pairs > most.max_queue_pairs {
             let text = format!(
                 "{} queue pairs, at most {} possible on this device",
@@ -194,10 +198,10 @@ impl Group {
         let entries = options.queue_pairs * (options.send_depth + options.receive_depth);
         let failed = |error| Stop::failed("cannot create a queue", error);
         let entries = entries.min(most.max_completion_queue_entries);
-        let channel = options.sleeps.then(|| device.create_completion_channel()).transpose().map_err(failed)?;
+        let channel = options.sleeps.then(|| verbs.create_completion_channel()).transpose().map_err(failed)?;
         let completions = match &channel {
-            Some(channel) => device.create_completion_queue_on(entries, channel, 0),
-            None => device.create_completion_queue(entries),
+            Some(channel) => verbs.create_completion_queue_on(entries, channel, 0),
+            None => verbs.create_completion_queue(entries),
         };
         let completions = completions.map_err(failed)?;
         let limits = QueuePairLimits {
@@ -218,10 +222,11 @@ impl Group {
                 Connection::Ud => QueuePairAttributes::init_datagram(QUEUE_KEY),
                 Connection::Rc | Connection::Uc => QueuePairAttributes::init_connected(options.remote_access),
             };
+            let attributes = QueuePairAttributes { port: Some(device.port), ..attributes };
             queue_pair.modify(&attributes).map_err(|error| Stop::failed("cannot initialize a queue pair", error))?;
         }
         let (region, domain) = (region.clone(), domain.clone());
-        Ok(Group { options, completions, channel, queue_pairs, region, domain, peer: None })
+        Ok(Group { options, completions, channel, queue_pairs, region, domain, device, peer: None })
     }
 
     /// The first sequence number that a queue pair sends.
@@ -231,11 +236,12 @@ impl Group {
     }
 
     /// What the other end has to know.
-    pub(crate) fn contact(&self, address: IpAddr, udp_port: u16, mtu: Mtu) -> Contact {
+    pub(crate) fn contact(&self, mtu: Mtu) -> Contact {
         let numbers = self.queue_pairs.iter().enumerate();
         Contact {
-            address,
-            udp_port,
+            device: self.device.describe().to_owned(),
+            address: self.device.address,
+            udp_port: self.device.udp_port,
             mtu_bytes: mtu.byte_count(),
             outstanding_reads: self.options.outstanding_reads,
             queue_pairs: numbers.map(|(index, pair)| (pair.number().value(), self.first_psn(index))).collect(),
@@ -253,11 +259,7 @@ impl Group {
         }
         let outstanding_reads = self.options.outstanding_reads.min(peer.outstanding_reads);
         self.options.outstanding_reads = outstanding_reads;
-        let path = PathAttributes {
-            source_gid_index: self.options.gid_index,
-            udp_port: peer.udp_port,
-            ..PathAttributes::to(Gid::from_ip(peer.address))
-        };
+        let path = self.device.path_to(Gid::from_ip(peer.address), peer.udp_port);
         let failed = |error| Stop::failed(format!("cannot connect to {} port {}", peer.address, peer.udp_port), error);
         let numbers: Vec<_> = peer.queue_pairs.iter().map(|(number, _)| QueuePairNumber::new(*number)).collect();
         for (index, queue_pair) in self.queue_pairs.iter().enumerate() {

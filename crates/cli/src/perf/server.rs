@@ -15,8 +15,9 @@ use super::connection::Connection;
 use super::control::{Control, Plan, Reply, Request, VERSION, different_versions};
 use super::options::{MESSAGE_BYTES_MAX, PORT, ServerArguments};
 use super::session::{Half, Session, Side, buffer_bytes, is_checked_at_end};
-use super::stop::Stop;
 use super::stream::{Received, Run};
+use crate::opened_device::Towards;
+use crate::stop::Stop;
 
 /// How long a client may take to say what it wants.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
@@ -97,8 +98,8 @@ fn port_option(port: u16) -> String {
 /// At the address given, or at all of them.
 fn listen(arguments: &ServerArguments) -> Result<TcpListener, Stop> {
     let port = arguments.end.port;
-    let addresses: Vec<SocketAddr> = match arguments.end.given_addresses()?.first() {
-        Some(address) => vec![SocketAddr::new(*address, port)],
+    let addresses: Vec<SocketAddr> = match arguments.end.choice()?.given_address() {
+        Some(address) => vec![SocketAddr::new(address, port)],
         // One socket takes both families, unless the host has no IPv6.
         None => vec![
             SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port),
@@ -146,12 +147,18 @@ fn serve_plan(arguments: &ServerArguments, control: &mut Control, local: IpAddr,
     };
     let connection = plan.connection.transport().abbreviation();
     eprintln!("{peer}: {} over {connection}, number of queue pairs {}", plan.test.name(), plan.queue_pairs);
-    let mut session = Session::open(Side::Server, &arguments.end, &plan, local, peer, Mtu::Bytes4096)?;
+    let towards = Towards { local, peer, gid_index: arguments.end.gid_index };
+    let mut session = Session::open(Side::Server, &arguments.end, &plan, towards, Mtu::Bytes4096)?;
     control.send(&Reply::Contact { version: VERSION, contact: session.contact() })?;
-    match control.receive(Some(SETUP_PATIENCE))? {
-        Request::Contact(contact) => session.connect(&plan, &contact)?,
+    let client_device = match control.receive(Some(SETUP_PATIENCE))? {
+        Request::Contact(contact) => {
+            let (ours, theirs) = (session.nic.device.describe(), &contact.device);
+            eprintln!("{peer}: server device {ours}, client device {theirs}");
+            session.connect(&plan, &contact)?;
+            theirs.clone()
+        }
         other => return Err(unexpected("a contact", &other)),
-    }
+    };
     control.send(&Reply::Ready)?;
     let mut results = Vec::new();
     let mut first_mismatch = None;
@@ -183,7 +190,14 @@ fn serve_plan(arguments: &ServerArguments, control: &mut Control, local: IpAddr,
         control.send(&Reply::Received(received))?;
     }
     if arguments.end.json {
-        let line = json!({ "schema": 1, "test": plan.test.name(), "client": peer.to_string(), "results": results });
+        let line = json!({
+            "schema": 1,
+            "test": plan.test.name(),
+            "client": peer.to_string(),
+            "client_device": client_device,
+            "server_device": session.nic.device.describe(),
+            "results": results,
+        });
         println!("{line}");
     }
     match first_mismatch {

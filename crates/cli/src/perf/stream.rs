@@ -19,7 +19,7 @@ use super::patience::Patience;
 use super::pattern::Pattern;
 use super::peak::Peak;
 use super::processor;
-use super::stop::Stop;
+use crate::stop::Stop;
 
 /// Messages of UC and UD that may be on their way, in bytes: well below what a socket buffer holds.
 const WINDOW_BYTES: usize = 3 << 20;
