@@ -8,7 +8,7 @@ mod options;
 mod server;
 
 mod control;
-mod impairment;
+pub(crate) mod impairment;
 mod path;
 mod patience;
 mod session;
