@@ -11,9 +11,10 @@
 
 use std::net::IpAddr;
 
+use longhaul_rdmacore::RdmaDevice;
 use longhaul_softnic::Config;
 use longhaul_softnic::udp::{UdpConfig, UdpDevice};
-use longhaul_verbs::{Device, Gid, Mtu, PathAttributes};
+use longhaul_verbs::{Device, Gid, GidChoice, Mtu, PathAttributes};
 
 use crate::message::with_sources;
 use crate::randomness::random;
@@ -22,7 +23,7 @@ use crate::stop::Stop;
 /// The software RNIC's name.
 pub(crate) const SOFTNIC: &str = "softnic";
 /// RoCEv2's UDP port: the only one that devices of libibverbs have.
-const UDP_PORT_ROCE: u16 = 4791;
+pub(crate) const UDP_PORT_ROCE: u16 = 4791;
 
 /// A device as its user names it, not opened yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +92,25 @@ impl DeviceChoice {
         Ok(DeviceChoice::Softnic { addresses: vec![address] })
     }
 
+    /// Says what is missing when there is no such device, before anybody waits for it.
+    pub(crate) fn check(&self) -> Result<(), Stop> {
+        match self {
+            DeviceChoice::Softnic { .. } => Ok(()),
+            DeviceChoice::Libibverbs { name, .. } => match longhaul_rdmacore::devices() {
+                Ok(devices) if devices.iter().any(|device| device.name == *name) => Ok(()),
+                Ok(devices) => {
+                    let known: Vec<String> = devices.into_iter().map(|device| device.name).collect();
+                    let what = match known.is_empty() {
+                        true => "libibverbs finds no RDMA device on this host".to_owned(),
+                        false => format!("libibverbs finds {}", known.join(", ")),
+                    };
+                    Err(no_such_device(name, &what))
+                }
+                Err(error) => Err(no_such_device(name, &with_sources(&error))),
+            },
+        }
+    }
+
     /// Whether it is the software RNIC, which alone can impair, capture and choose its UDP port.
     pub(crate) const fn is_softnic(&self) -> bool {
         matches!(self, DeviceChoice::Softnic { .. })
@@ -119,9 +139,10 @@ impl OpenedDevice {
     pub(crate) fn open(choice: &DeviceChoice, towards: Towards, udp: UdpConfig) -> Result<Self, Stop> {
         match choice {
             DeviceChoice::Softnic { addresses } => Self::open_softnic(addresses, towards, udp),
-            DeviceChoice::Libibverbs { name, .. } => Err(Stop::Missing(format!(
-                "there is no device \"{name}\" here; available: {SOFTNIC}, {SOFTNIC}:ADDRESS with an address of this host"
-            ))),
+            DeviceChoice::Libibverbs { name, address } => {
+                choice.check()?;
+                Self::open_libibverbs(name, *address, towards)
+            }
         }
     }
 
@@ -147,6 +168,39 @@ impl OpenedDevice {
             udp_port,
             warnings: device.warnings().iter().map(ToString::to_string).collect(),
             description: format!("{SOFTNIC}:{address} (UDP port {udp_port})"),
+        })
+    }
+
+    fn open_libibverbs(name: &str, address: Option<IpAddr>, towards: Towards) -> Result<Self, Stop> {
+        let device = RdmaDevice::open(name).map_err(|error| Stop::Missing(with_sources(&error)))?;
+        let verbs = device.verbs();
+        let row = match towards.gid_index {
+            Some(index) => given_row(&verbs, index)?,
+            None => {
+                // From the host's loopback address no device sends; its peer is another device of this host, or the same one.
+                let local = address.or(Some(towards.local).filter(|local| !local.is_loopback()));
+                let chosen = verbs.choose_gid(local, towards.peer);
+                chosen.map_err(|error| {
+                    Stop::Missing(format!("{name}: {} (-x INDEX, --address ADDRESS)", with_sources(&error)))
+                })?
+            }
+        };
+        let gid_index = u8::try_from(row.index).map_err(|_| {
+            Stop::Missing(format!(
+                "{name}: row {} of the GID table is beyond 255, which no request can name",
+                row.index
+            ))
+        })?;
+        let driver = device.driver().map_or_else(String::new, |driver| format!(", {driver}"));
+        Ok(OpenedDevice {
+            verbs,
+            address: row.address,
+            gid: row.gid,
+            gid_index,
+            port: row.port,
+            udp_port: UDP_PORT_ROCE,
+            warnings: Vec::new(),
+            description: format!("{name} (libibverbs{driver})"),
         })
     }
 
@@ -177,6 +231,26 @@ impl OpenedDevice {
     pub(crate) fn path_to(&self, peer: Gid, udp_port: u16) -> PathAttributes {
         PathAttributes { source_gid_index: self.gid_index, port: self.port, udp_port, ..PathAttributes::to(peer) }
     }
+}
+
+fn no_such_device(name: &str, what_there_is: &str) -> Stop {
+    Stop::Missing(format!(
+        "there is no device \"{name}\" here: {what_there_is}. There are also {SOFTNIC}, and {SOFTNIC}:ADDRESS with an address of \
+         this host; `longhaul devices` shows them all"
+    ))
+}
+
+/// The row of the first port's GID table that the user names.
+fn given_row(verbs: &Device, index: u8) -> Result<GidChoice, Stop> {
+    let name = verbs.name();
+    let row = verbs.gid(1, index.into());
+    let row = row.map_err(|error| Stop::Usage(format!("-x {index}: {name}: {}", with_sources(&error))))?;
+    if row.gid == Gid::default() {
+        return Err(Stop::Usage(format!(
+            "-x {index}: this row of {name}'s GID table is empty; `longhaul devices -v` shows those that are not"
+        )));
+    }
+    Ok(GidChoice { port: 1, index: row.index, gid: row.gid, address: row.gid.to_ip() })
 }
 
 #[cfg(test)]

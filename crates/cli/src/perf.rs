@@ -4,11 +4,13 @@
 
 mod client;
 mod compare;
+mod ibv_pingpong;
 mod options;
 mod server;
 
 mod control;
 pub(crate) mod impairment;
+mod meeting;
 mod path;
 mod patience;
 mod session;
@@ -18,6 +20,7 @@ mod arrivals;
 mod connection;
 mod nic;
 mod operation;
+mod pacer;
 mod pattern;
 mod ping_pong;
 mod round_trips;
@@ -41,6 +44,7 @@ pub(crate) struct Arguments {
 enum Command {
     Server(options::ServerArguments),
     Client(options::ClientArguments),
+    Pingpong(ibv_pingpong::Arguments),
     Compare(compare::Arguments),
     #[command(hide = true)]
     End(compare::EndArguments),
@@ -51,6 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let outcome = match &arguments.command {
         Command::Server(arguments) => server::run(arguments),
         Command::Client(arguments) => client::run(arguments),
+        Command::Pingpong(arguments) => ibv_pingpong::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
         Command::End(arguments) => compare::run_end(arguments),
     };

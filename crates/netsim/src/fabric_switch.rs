@@ -9,7 +9,7 @@ use std::sync::Arc;
 use longhaul_time::{Duration, Instant};
 
 use crate::frame::Frame;
-use crate::network::NodeIo;
+use crate::network::{NodeIo, mix};
 use crate::node::{Node, NodeId};
 use crate::topology::{Neighbour, Topology};
 
@@ -86,7 +86,7 @@ impl FabricSwitch {
         if ports.len() == 1 {
             return ports.start;
         }
-        let mixed = mix(key, self.number as u64);
+        let mixed = spread(key, self.number as u64);
         let usual = ports.start + scale(mixed, ports.len());
         if io.all_links_are_whole() || self.avoidance == PathAvoidance::Never {
             return usual;
@@ -101,7 +101,7 @@ impl FabricSwitch {
             // It is lost where the way ends, and counted there.
             return usual;
         }
-        let chosen = ports.by_ref().filter(is_alive).nth(scale(mix(mixed, 1), alive_count)).unwrap_or(usual);
+        let chosen = ports.by_ref().filter(is_alive).nth(scale(spread(mixed, 1), alive_count)).unwrap_or(usual);
         self.counters.rerouted += 1;
         chosen
     }
@@ -126,7 +126,7 @@ impl FabricSwitch {
 
     /// The port up for a frame to everyone: the usual one, or the next whose own link is whole.
     fn way_up(&self, up: std::ops::Range<usize>, key: u64, io: &NodeIo<'_>) -> usize {
-        let usual = scale(mix(key, self.number as u64), up.len());
+        let usual = scale(spread(key, self.number as u64), up.len());
         let view = FabricView { switch: self, io };
         (0..up.len())
             .map(|offset| up.start + (usual + offset) % up.len())
@@ -192,13 +192,10 @@ impl Node for FabricSwitch {
     }
 }
 
-/// Spreads flows whose keys are near each other: the finalizer of SplitMix64.
+/// Spreads flows whose keys are near each other.
 #[inline]
-fn mix(key: u64, salt: u64) -> u64 {
-    let mut mixed = key ^ salt.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+fn spread(key: u64, salt: u64) -> u64 {
+    mix(key ^ salt.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// A number below `count`, evenly from all 64-bit numbers.

@@ -451,15 +451,15 @@ pub(crate) fn node_seed(seed: u64, node: NodeId) -> u64 {
     derive_seed(seed, 2, u64::from(node.0))
 }
 
-/// One seed of many from a simulation's: mixed well enough that near inputs give unrelated outputs (the finalizer of
-/// SplitMix64, once for each input).
+/// One seed of many from a simulation's, mixed once for each input.
 fn derive_seed(seed: u64, kind: u64, index: u64) -> u64 {
-    let mut mixed = seed;
-    for input in [kind, index] {
-        mixed = mixed.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ input;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^= mixed >> 31;
-    }
-    mixed
+    [kind, index].into_iter().fold(seed, |mixed, input| mix(mixed.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ input))
+}
+
+/// Near inputs give unrelated outputs: the finalizer of SplitMix64.
+#[inline]
+pub(crate) fn mix(input: u64) -> u64 {
+    let mut mixed = (input ^ (input >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }

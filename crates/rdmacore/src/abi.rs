@@ -8,7 +8,12 @@
 //! C's enumerations are plain integers here. What the library or a newer kernel hands us may be a number that this
 //! version does not know, and a Rust enum must never hold one.
 #![allow(unsafe_code, reason = "zeroed values of types that mirror C's")]
-#![allow(non_camel_case_types, missing_docs, reason = "names and meanings are those of <infiniband/verbs.h>")]
+#![allow(
+    non_camel_case_types,
+    non_snake_case,
+    missing_docs,
+    reason = "names and meanings are those of <infiniband/verbs.h>"
+)]
 
 /// A type's place in memory, to be compared with the header's.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@
 //! them; a look-up without a version gives the default one, the same that a C program gets that is linked today.
 #![allow(unsafe_code, reason = "loads a C library and its functions")]
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::abi::{
@@ -82,7 +82,6 @@ functions! {
     required {
         ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
         ibv_free_device_list: fn(*mut *mut ibv_device);
-        ibv_get_device_name: fn(*mut ibv_device) -> *const c_char;
         ibv_get_device_guid: fn(*mut ibv_device) -> u64;
         ibv_open_device: fn(*mut ibv_device) -> *mut ibv_context;
         ibv_close_device: fn(*mut ibv_context) -> c_int;
@@ -126,8 +125,6 @@ functions! {
         ibv_reg_mr_iova: fn(*mut ibv_pd, *mut c_void, usize, u64, c_int) -> *mut ibv_mr;
         /// IBVERBS_1.8: also takes flags that a device may ignore (relaxed ordering).
         ibv_reg_mr_iova2: fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr;
-        /// IBVERBS_1.9: the kernel's number of a device.
-        ibv_get_device_index: fn(*mut ibv_device) -> c_int;
         /// IBVERBS_1.11: a row of the GID table with its type. The last argument is the size of the entry.
         _ibv_query_gid_ex: fn(*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, usize) -> c_int;
         /// IBVERBS_1.12

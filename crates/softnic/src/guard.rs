@@ -80,8 +80,8 @@ impl<'a> NicGuard<'a> {
         self.nic.poll(now, sink);
     }
 
-    /// The same right after a post, requests first.
-    pub(crate) fn poll_after_post<S: TransmitSink + ?Sized>(&mut self, now: Instant, sink: &mut S, answers: bool) {
+    /// The same right after a post: requests first, and what is owed to peers only if `answers` says so.
+    pub fn poll_after_post<S: TransmitSink + ?Sized>(&mut self, now: Instant, sink: &mut S, answers: bool) {
         self.nic.poll_after_post(now, sink, answers);
     }
 

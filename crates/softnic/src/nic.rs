@@ -358,8 +358,9 @@ impl Nic {
         queue_pair.is_responding = turn == Turn::More;
         if queue_pair.is_responding {
             self.responding.push_back(key);
-        } else if queue_pair.owes_answer() {
-            list_debtor(&mut self.answering, &mut self.responding, key, queue_pair);
+        } else {
+            // Not among those with answers to READs again: its pace holds it up, and this call would never end.
+            list_answering(&mut self.answering, key, queue_pair);
         }
         self.settle_with_peer(key);
         self.schedule(key, now);
@@ -371,8 +372,7 @@ impl Nic {
         while sink.has_room() {
             let Some(&key) = self.answering.front() else { break };
             if let Some(queue_pair) = self.queue_pairs.get_mut(key) {
-                if queue_pair.reliable.responder.answer.is_some() && !queue_pair.reliable.responder.has_unsent_responses
-                {
+                if queue_pair.owes_acknowledgement() {
                     rc_responder::send_answer(queue_pair, &mut self.shared, sink);
                     if queue_pair.responder.notify_congestion {
                         // One packet for each look at the port's room.
@@ -537,13 +537,17 @@ fn list_debtor(
     key: QueuePairKey,
     queue_pair: &mut QueuePair,
 ) {
-    if queue_pair.owes_answer() && !queue_pair.is_answering {
-        queue_pair.is_answering = true;
-        answering.push_back(key);
-    }
+    list_answering(answering, key, queue_pair);
     if queue_pair.reliable.responder.has_unsent_responses && !queue_pair.is_responding {
         queue_pair.is_responding = true;
         responding.push_back(key);
+    }
+}
+
+fn list_answering(answering: &mut VecDeque<QueuePairKey>, key: QueuePairKey, queue_pair: &mut QueuePair) {
+    if queue_pair.owes_answer() && !queue_pair.is_answering {
+        queue_pair.is_answering = true;
+        answering.push_back(key);
     }
 }
 

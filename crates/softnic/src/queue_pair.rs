@@ -250,11 +250,14 @@ impl QueuePair {
     }
 
     /// Whether the peer waits for something that can be sent now: an acknowledgement, or a notification that its packets met
-    /// congestion. Acknowledgements wait for the answers to READs and atomics before them: one that comes first says that those
-    /// are lost.
+    /// congestion.
     pub(crate) fn owes_answer(&self) -> bool {
-        self.responder.notify_congestion
-            || self.reliable.responder.answer.is_some() && !self.reliable.responder.has_unsent_responses
+        self.responder.notify_congestion || self.owes_acknowledgement()
+    }
+
+    /// Acknowledgements wait for the answers to READs and atomics before them: one that comes first says that those are lost.
+    pub(crate) fn owes_acknowledgement(&self) -> bool {
+        self.reliable.responder.answer.is_some() && !self.reliable.responder.has_unsent_responses
     }
 
     /// Whether the peer waits for anything.

@@ -15,12 +15,11 @@ use longhaul_wire::{Headers, NakCode, Opcode, Operation, Position, Psn, Syndrome
 
 use crate::memory::{AccessDenied, Payload};
 use crate::port::{OutgoingPayload, Route, TransmitSink};
-use crate::post::MESSAGE_BYTES_MAX;
 use crate::queue_pair::{QueuePair, Turn};
 use crate::rc_responder::{ACKNOWLEDGE, ReliableResponder, refuse};
 use crate::requester::emit;
 use crate::resources::Resources;
-use crate::responder::Refusal;
+use crate::responder::{Refusal, check_remote_range};
 
 /// Atomics work on words of eight bytes at addresses that are multiples of eight (IBTA 9.4.5).
 pub(crate) const ATOMIC_BYTES: u64 = 8;
@@ -76,7 +75,7 @@ impl ReliableResponder {
         let is_refusing = matches!(self.answer, Some(Syndrome::Nak(code)) if code != NakCode::PsnSequenceError);
         if !is_refusing {
             self.responses.clear();
-            self.has_unsent_responses = false;
+            self.note_unsent();
         }
     }
 }
@@ -107,25 +106,13 @@ pub(crate) fn accept(
     }
     let message_sequence_number = responder.message_sequence_number;
     responder.responses.push_back(Response::new(psn, packet_count, answer, message_sequence_number));
-    responder.has_unsent_responses = true;
+    responder.note_unsent();
     Ok(())
 }
 
 fn accept_read(queue_pair: &QueuePair, shared: &mut Resources, headers: &Headers) -> Result<(u32, Answer), Refusal> {
-    let reth = headers.reth.ok_or(Refusal::InvalidRequest)?;
+    let reth = check_remote_range(queue_pair, shared, headers, Access::REMOTE_READ)?;
     let (key, address, length) = (reth.remote_key, reth.virtual_address, reth.dma_length);
-    if u64::from(length) > MESSAGE_BYTES_MAX {
-        return Err(Refusal::InvalidRequest);
-    }
-    if !queue_pair.settings.access.contains(Access::REMOTE_READ) {
-        return Err(Refusal::RemoteAccess);
-    }
-    // A READ of nothing needs no key (IBTA 9.7.4.1.1).
-    if length > 0 {
-        let who = queue_pair.identity.accessor();
-        let checked = shared.memory.check_remote(who, key, address, length.into(), Access::REMOTE_READ);
-        checked.map_err(|_| Refusal::RemoteAccess)?;
-    }
     shared.counters.rx_read_requests += 1;
     Ok((length.div_ceil(queue_pair.mtu_bytes()).max(1), Answer::Read { address, key, length }))
 }
@@ -191,7 +178,7 @@ pub(crate) fn repeat(queue_pair: &mut QueuePair, shared: &Resources, headers: &H
         _ => return,
     };
     (response.begin, response.next, response.end) = (index, index, end);
-    queue_pair.reliable.responder.has_unsent_responses = true;
+    queue_pair.reliable.responder.note_unsent();
 }
 
 /// Send up to `budget` packets of answers.
@@ -210,57 +197,53 @@ pub(crate) fn send_responses<S: TransmitSink + ?Sized>(
         if queue_pair.blocked_until(now).is_some() {
             return Turn::Idle;
         }
-        let responses = &mut queue_pair.reliable.responder.responses;
-        let Some(response) = responses.iter_mut().find(|response| response.is_unsent()) else {
-            queue_pair.reliable.responder.has_unsent_responses = false;
+        let Some(unsent) = queue_pair.reliable.responder.responses.iter().position(Response::is_unsent) else {
             return Turn::Idle;
         };
-        let (index, was_answered) = (response.next, response.is_answered);
-        response.next += 1;
-        response.is_answered |= response.next == response.packet_count;
-        let response = *response;
-        match send_response(queue_pair, &response, index, &route, shared, sink) {
+        let response = queue_pair.reliable.responder.responses[unsent];
+        let sent = send_response(queue_pair, &response, &route, shared, sink);
+        let responder = &mut queue_pair.reliable.responder;
+        let known = &mut responder.responses[unsent];
+        match sent {
             Ok(wire_bytes) => {
+                known.next += 1;
+                known.is_answered |= known.next == known.packet_count;
+                responder.note_unsent();
+                queue_pair.traffic.counters.sent_packets += 1;
                 queue_pair.has_responded_last = queue_pair.pacer.is_some();
                 queue_pair.pace(now, wire_bytes);
             }
             // A copy of a request that the network has kept, most likely: the program has its answer and has gone on. To refuse it
             // would end a connection that is well.
-            Err(AccessDenied) if was_answered => {
-                let known = queue_pair.reliable.responder.responses.iter_mut();
-                if let Some(known) = known.rev().find(|known| known.first_psn == response.first_psn) {
-                    known.next = known.end;
-                }
-                queue_pair.reliable.responder.note_unsent();
-                continue;
+            Err(AccessDenied) if response.is_answered => {
+                known.next = known.end;
+                responder.note_unsent();
             }
             Err(AccessDenied) => {
                 // The key was revoked since the request was accepted.
                 shared.counters.resp_remote_access_errors += 1;
-                queue_pair.reliable.responder.responses.clear();
-                queue_pair.reliable.responder.has_unsent_responses = false;
-                queue_pair.reliable.responder.answer_psn = Some(response.first_psn.add(index));
+                responder.responses.clear();
+                responder.note_unsent();
+                responder.answer_psn = Some(response.first_psn.add(response.next));
                 refuse(queue_pair, shared, NakCode::RemoteAccessError, Some(AsyncEventKind::QueuePairAccessError));
                 queue_pair.enter_error(shared);
                 return Turn::Idle;
             }
         }
-        queue_pair.traffic.counters.sent_packets += 1;
-        queue_pair.reliable.responder.note_unsent();
     }
     Turn::More
 }
 
+/// Send the next packet of an answer.
 fn send_response<S: TransmitSink + ?Sized>(
     queue_pair: &QueuePair,
     response: &Response,
-    index: u32,
     route: &Route,
     shared: &mut Resources,
     sink: &mut S,
 ) -> Result<u64, AccessDenied> {
-    let message_sequence_number = response.message_sequence_number;
-    let aeth = aeth::Header { syndrome: ACKNOWLEDGE, message_sequence_number };
+    let aeth = aeth::Header { syndrome: ACKNOWLEDGE, message_sequence_number: response.message_sequence_number };
+    let index = response.next;
     let psn = response.first_psn.add(index);
     let to = queue_pair.settings.destination_queue_pair;
     let (address, key, length) = match response.answer {
@@ -272,12 +255,7 @@ fn send_response<S: TransmitSink + ?Sized>(
         }
         Answer::Read { address, key, length } => (address, key, length),
     };
-    let position = match (index == response.begin, index + 1 == response.end) {
-        (true, true) => Position::Only,
-        (true, false) => Position::First,
-        (false, true) => Position::Last,
-        (false, false) => Position::Middle,
-    };
+    let position = Position::of(index == response.begin, index + 1 == response.end);
     let mut headers = Headers::new(Opcode::read_response(position), to, psn);
     if headers.bth.opcode.has_aeth() {
         headers.aeth = Some(aeth);

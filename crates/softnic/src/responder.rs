@@ -2,7 +2,7 @@
 
 use longhaul_time::Instant;
 use longhaul_verbs::{Access, CompletionFlags, CompletionOperation, CompletionStatus, WorkCompletion};
-use longhaul_wire::{Headers, Operation, Position, Psn};
+use longhaul_wire::{Headers, Operation, Position, Psn, reth};
 
 use crate::memory::{AccessDenied, Payload};
 use crate::post::MESSAGE_BYTES_MAX;
@@ -229,27 +229,37 @@ fn begin(queue_pair: &mut QueuePair, shared: &mut Resources, headers: &Headers) 
         Operation::Send if !queue_pair.has_receive(shared) => Err(Refusal::NotReady),
         Operation::Send => Ok(Message::Send { received: 0 }),
         Operation::Write => {
-            let reth = headers.reth.ok_or(Refusal::InvalidRequest)?;
-            if !queue_pair.settings.access.contains(Access::REMOTE_WRITE) {
-                return Err(Refusal::RemoteAccess);
-            }
-            if u64::from(reth.dma_length) > MESSAGE_BYTES_MAX {
-                return Err(Refusal::InvalidRequest);
-            }
-            // A WRITE of nothing needs no key (IBTA 9.7.4.1.1).
-            if reth.dma_length > 0 {
-                let (who, length) = (queue_pair.identity.accessor(), u64::from(reth.dma_length));
-                shared
-                    .memory
-                    .check_remote(who, reth.remote_key, reth.virtual_address, length, Access::REMOTE_WRITE)
-                    .map_err(|_| Refusal::RemoteAccess)?;
-            }
+            let reth = check_remote_range(queue_pair, shared, headers, Access::REMOTE_WRITE)?;
             let (address, key) = (reth.virtual_address, reth.remote_key);
             queue_pair.traffic.arriving.binding_count = shared.memory.binding_count();
             Ok(Message::Write { address, key, received: 0, left: reth.dma_length })
         }
         _ => Err(Refusal::InvalidRequest),
     }
+}
+
+/// What a WRITE or a READ names, if the queue pair and the key give this right to all of it.
+pub(crate) fn check_remote_range(
+    queue_pair: &QueuePair,
+    shared: &Resources,
+    headers: &Headers,
+    right: Access,
+) -> Result<reth::Header, Refusal> {
+    let reth = headers.reth.ok_or(Refusal::InvalidRequest)?;
+    if !queue_pair.settings.access.contains(right) {
+        return Err(Refusal::RemoteAccess);
+    }
+    let length = u64::from(reth.dma_length);
+    if length > MESSAGE_BYTES_MAX {
+        return Err(Refusal::InvalidRequest);
+    }
+    // Nothing needs no key (IBTA 9.7.4.1.1).
+    if length > 0 {
+        let who = queue_pair.identity.accessor();
+        let checked = shared.memory.check_remote(who, reth.remote_key, reth.virtual_address, length, right);
+        checked.map_err(|_| Refusal::RemoteAccess)?;
+    }
+    Ok(reth)
 }
 
 /// The key is looked up for each packet: it may have been revoked since the first.

@@ -4,7 +4,6 @@ use longhaul_time::Instant;
 use longhaul_verbs::{CompletionStatus, QueuePairState};
 use longhaul_wire::Transport;
 
-use crate::memory::AccessDenied;
 use crate::port::TransmitSink;
 use crate::queue_pair::{QueuePair, Turn};
 use crate::requester::{Envelope, send_packet};
@@ -45,21 +44,16 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
             }
             work.is_started = true;
         }
-        let packet_count = work.packet_count(mtu_bytes);
-        let is_whole;
-        match send_packet(&envelope, work, requester.cursor_packet, requester.next_psn, false, shared, sink) {
-            Ok(wire_bytes) => {
-                traffic.counters.sent_packets += 1;
-                requester.next_psn = requester.next_psn.next();
-                requester.cursor_packet += 1;
-                is_whole = requester.cursor_packet == packet_count;
-                queue_pair.pace(now, wire_bytes);
-            }
-            Err(AccessDenied) => {
-                queue_pair.fail_send(shared, CompletionStatus::LocalProtectionError);
-                return Turn::Idle;
-            }
-        }
+        let sent = send_packet(&envelope, work, requester.cursor_packet, requester.next_psn, false, shared, sink);
+        let Ok(wire_bytes) = sent else {
+            queue_pair.fail_send(shared, CompletionStatus::LocalProtectionError);
+            return Turn::Idle;
+        };
+        requester.next_psn = requester.next_psn.next();
+        requester.cursor_packet += 1;
+        let is_whole = requester.cursor_packet == work.packet_count(mtu_bytes);
+        traffic.counters.sent_packets += 1;
+        queue_pair.pace(now, wire_bytes);
         if is_whole {
             queue_pair.requester.rewind();
             queue_pair.complete_send(shared);

@@ -145,13 +145,7 @@ impl SendWork {
     pub(crate) fn segment(&self, index: u32, mtu_bytes: u32) -> Segment {
         let offset = index * mtu_bytes;
         let left = self.length - offset;
-        let position = match (index, left <= mtu_bytes) {
-            (0, true) => Position::Only,
-            (0, false) => Position::First,
-            (_, true) => Position::Last,
-            (_, false) => Position::Middle,
-        };
-        Segment { offset, length: left.min(mtu_bytes), position }
+        Segment { offset, length: left.min(mtu_bytes), position: Position::of(index == 0, left <= mtu_bytes) }
     }
 
     pub(crate) fn wire_operation(&self) -> Operation {

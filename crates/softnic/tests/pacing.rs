@@ -2,13 +2,15 @@
 
 mod two_ends;
 
-use longhaul_softnic::Config;
+use std::cell::Cell;
+
+use longhaul_softnic::{Config, Outgoing, Route, TransmitSink};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
     Gid, PathAttributes, QueuePairAttributes, QueuePairNumber, QueuePairOptions, QueuePairState, SendOperation,
     SendRequest, Transport,
 };
-use two_ends::{End, Reliability, at, pair_with};
+use two_ends::{End, Outbox, Reliability, at, pair_with};
 
 const RC: Transport = Transport::ReliableConnection;
 const UC: Transport = Transport::UnreliableConnection;
@@ -125,4 +127,39 @@ fn losses_slow_a_connection_down_for_a_while() {
     let with = duration_with_losses(&[20, 30, 40]);
     assert!(with > without + without / 10, "{with:?} against {without:?}");
     assert!(with < 4 * without, "{with:?} against {without:?}: the rate comes back");
+}
+
+/// A port that runs out of room when it was asked too often: a device that asks for ever would hang the test.
+#[derive(Default)]
+struct Impatient {
+    outbox: Outbox,
+    asked: Cell<u32>,
+}
+
+impl TransmitSink for Impatient {
+    fn has_room(&self) -> bool {
+        self.asked.set(self.asked.get() + 1);
+        self.asked.get() < 1000
+    }
+
+    fn transmit(&mut self, route: &Route, datagram: &Outgoing<'_>) {
+        self.outbox.transmit(route, datagram);
+    }
+}
+
+#[test]
+fn a_paced_answer_with_a_notification_waiting_does_not_keep_the_device() {
+    const ECN_CONGESTION_EXPERIENCED: u8 = 3;
+    let (one, two) = pair_with(RC, patient(), paced);
+    one.post_read(1, 0, 256 * 10, &two);
+    let requests = one.poll(at(1_000_000));
+    two.receive(&requests[0], at(1_000_000));
+    assert_eq!(two.poll(at(1_000_000)).len(), 1, "the pace lets one packet of the answer go");
+    two.receive_marked(&requests[0], at(1_000_000), ECN_CONGESTION_EXPERIENCED);
+    let mut sink = Impatient::default();
+    two.device.nic().poll_after_post(at(1_000_000), &mut sink, false);
+    assert!(sink.asked.get() < 10, "asked for room {} times", sink.asked.get());
+    assert!(sink.outbox.0.is_empty(), "the pace holds the answer, and the notification is left for later");
+    let later = two.next_deadline().expect("the rest of the answer");
+    assert_eq!(two.poll(later).len(), 2, "the notification and the next packet of the answer");
 }

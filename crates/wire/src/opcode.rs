@@ -67,6 +67,17 @@ pub enum Position {
 }
 
 impl Position {
+    /// The place of a packet that begins its message, ends it, both, or neither.
+    #[inline]
+    pub const fn of(is_start: bool, is_end: bool) -> Position {
+        match (is_start, is_end) {
+            (true, true) => Position::Only,
+            (true, false) => Position::First,
+            (false, true) => Position::Last,
+            (false, false) => Position::Middle,
+        }
+    }
+
     /// Whether the packet begins its message.
     #[inline]
     pub const fn is_start(self) -> bool {

@@ -1,6 +1,6 @@
 //! `longhaul perf client`: measures against a server.
 
-use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -8,6 +8,7 @@ use longhaul_softnic::udp::path;
 use longhaul_verbs::Mtu;
 
 use super::control::{Control, Plan, Rate, Reply, Request, VERSION};
+use super::meeting;
 use super::options::ClientArguments;
 use super::session::{Half, Session, Side};
 use super::statistics::Sorted;
@@ -17,8 +18,6 @@ use crate::opened_device::Towards;
 use crate::randomness::random_number;
 use crate::stop::Stop;
 
-/// How long to wait for the TCP connection.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the server may take to make its queue pairs, or to tell what it has seen.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
 
@@ -28,10 +27,8 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
         return Ok(());
     }
     arguments.check()?;
-    let stream = connect(&arguments.host, arguments.end.port)?;
-    let failed = |error| Stop::failed("cannot use the TCP connection", error);
-    let local = stream.local_addr().map_err(failed)?.ip().to_canonical();
-    let peer = stream.peer_addr().map_err(failed)?.ip().to_canonical();
+    let stream = meeting::connect(&arguments.host, arguments.end.port, "`longhaul perf server`")?;
+    let (local, peer) = meeting::addresses(&stream)?;
     let plan = make_plan(arguments, peer)?;
     let mut control = Control::new(stream)?;
     control.send(&Request::Hello { version: VERSION, client: local, server: peer, plan: plan.clone() })?;
@@ -90,20 +87,6 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
         Some(mismatch) => Err(Stop::Failed(format!("contents are not what was sent: {mismatch}"))),
         None => Ok(()),
     }
-}
-
-fn connect(host: &str, port: u16) -> Result<TcpStream, Stop> {
-    let addresses = (host, port).to_socket_addrs();
-    let addresses = addresses.map_err(|error| Stop::Missing(format!("cannot find the host \"{host}\": {error}")))?;
-    let mut last = None;
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, CONNECT_PATIENCE) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = Some(error),
-        }
-    }
-    let why = last.map_or_else(|| "it has no address".to_owned(), |error| error.to_string());
-    Err(Stop::Missing(format!("cannot connect to {host} port {port}: {why}; does `longhaul perf server` run there?")))
 }
 
 fn make_plan(arguments: &ClientArguments, peer: IpAddr) -> Result<Plan, Stop> {

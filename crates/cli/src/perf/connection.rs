@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use longhaul_verbs::{
-    Access, AddressHandle, CompletionChannel, CompletionQueue, CompletionStatus, Gid, MemoryRegion, Mtu,
+    Access, AddressHandle, Capabilities, CompletionChannel, CompletionQueue, CompletionStatus, Gid, MemoryRegion, Mtu,
     ProtectionDomain, QueuePair, QueuePairAttributes, QueuePairLimits, QueuePairNumber, QueuePairOptions, RemoteMemory,
     ScatterGatherEntry, SendRequest, Transport, WorkCompletion,
 };
@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 
-use crate::opened_device::OpenedDevice;
+use crate::opened_device::{OpenedDevice, UDP_PORT_ROCE};
 use crate::stop::Stop;
 
 /// Bytes at the start of a datagram's receive that hold the global route header.
@@ -78,7 +78,7 @@ pub(crate) struct GroupOptions {
     pub(crate) sleeps: bool,
     /// Acknowledgement time-out, 4.096 µs · 2^n.
     pub(crate) timeout: u8,
-    /// What each queue pair sends at most; `None` leaves it to the device.
+    /// What each queue pair sends at most; `None` leaves it to the device. A device without rate limits is paced from here.
     pub(crate) rate_bits_per_second: Option<u64>,
     /// First packet sequence numbers follow from it.
     pub(crate) seed: u64,
@@ -156,7 +156,11 @@ pub(crate) struct Group {
     pub(crate) queue_pairs: Vec<QueuePair>,
     pub(crate) region: Rc<MemoryRegion>,
     domain: ProtectionDomain,
+    /// What the sender is to keep to by itself, all queue pairs together, because the device cannot.
+    pub(crate) paced_bits_per_second: Option<u64>,
     device: Rc<OpenedDevice>,
+    /// Whether peers may listen at another port than RoCE's.
+    has_free_udp_ports: bool,
     peer: Option<Peer>,
 }
 
@@ -187,6 +191,10 @@ impl Group {
             );
             return Err(Stop::Usage(text));
         }
+        let paced_bits_per_second = match most.capabilities.contains(Capabilities::RATE_LIMIT) {
+            true => None,
+            false => options.rate_bits_per_second.take().map(|rate| rate * u64::from(options.queue_pairs)),
+        };
         let outstanding_max = most.max_read_atomic.min(most.max_destination_read_atomic);
         if options.outstanding_reads > 0 && outstanding_max == 0 {
             return Err(Stop::Missing("this device has neither READs nor atomics".to_owned()));
@@ -226,7 +234,18 @@ impl Group {
             queue_pair.modify(&attributes).map_err(|error| Stop::failed("cannot initialize a queue pair", error))?;
         }
         let (region, domain) = (region.clone(), domain.clone());
-        Ok(Group { options, completions, channel, queue_pairs, region, domain, device, peer: None })
+        Ok(Group {
+            options,
+            completions,
+            channel,
+            queue_pairs,
+            region,
+            domain,
+            paced_bits_per_second,
+            device,
+            has_free_udp_ports: most.capabilities.contains(Capabilities::FREE_UDP_PORT),
+            peer: None,
+        })
     }
 
     /// The first sequence number that a queue pair sends.
@@ -256,6 +275,14 @@ impl Group {
         if peer.queue_pairs.len() != self.queue_pairs.len() {
             let (ours, theirs) = (self.queue_pairs.len(), peer.queue_pairs.len());
             return Err(Stop::Failed(format!("expected {ours} queue pairs of the peer, came {theirs}")));
+        }
+        if peer.udp_port != UDP_PORT_ROCE && !self.has_free_udp_ports {
+            return Err(Stop::Failed(format!(
+                "the other end's device listens at UDP port {}, and {} speaks only to RoCE's own, {UDP_PORT_ROCE}: who has that \
+                 port there? (`longhaul devices` there says it)",
+                peer.udp_port,
+                self.device.describe()
+            )));
         }
         let outstanding_reads = self.options.outstanding_reads.min(peer.outstanding_reads);
         self.options.outstanding_reads = outstanding_reads;

@@ -1,5 +1,6 @@
 //! One end of a measurement between a server and a client: its device, queue pairs and the half that it plays.
 
+use longhaul_softnic::udp::path::is_of_this_host;
 use longhaul_softnic::udp::{CAREFUL_BITS_PER_SECOND, UdpPortChoice};
 use longhaul_verbs::Mtu;
 
@@ -87,6 +88,10 @@ impl Session {
             timeout: plan.timeout,
             rate_bits_per_second: match plan.rate {
                 Rate::BitsPerSecond(rate) => each(rate),
+                // The software RNIC does this by itself.
+                Rate::Careful if !choice.is_softnic() && !is_of_this_host(towards.peer) => {
+                    each(CAREFUL_BITS_PER_SECOND)
+                }
                 Rate::Careful | Rate::Unlimited => None,
             },
             seed: random_number()?,

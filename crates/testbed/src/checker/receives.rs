@@ -400,8 +400,10 @@ impl Judge {
         let word_start = position / 8 * 8;
         if let Some((message, offset)) = self.stamped(end, &bytes[word_start..])
             && offset == word_start
+            // A message that ends in this word may be completed by a byte of another one, which happens to be right.
+            && let begun @ 1.. = self.begun_bytes(message, position, bytes)
         {
-            return self.begun_bytes(message, position, bytes);
+            return begun;
         }
         // The last bytes of a message, less than a word.
         let addressed = self.ends[end.0].addressed.iter();

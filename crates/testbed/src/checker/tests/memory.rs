@@ -163,6 +163,32 @@ fn an_unreliable_message_given_up_may_lie_in_the_next_receive_only() {
 }
 
 #[test]
+fn a_byte_of_an_older_message_completes_the_last_word_of_a_newer_one() {
+    const LENGTH: usize = 103;
+    let byte_after = |message| message_bytes(message, LENGTH + 1)[LENGTH];
+    let older = 0;
+    let newer = (1..).find(|&newer| byte_after(newer) == byte_after(older)).expect("one in 128");
+    // Message `intruder` was never sent.
+    for (intruder, is_right) in [(older, true), (newer + 1, false)] {
+        let mut bench = bench(UC);
+        bench.judge.posted_send(A, send(1, 500));
+        for number in 1..=newer {
+            bench.judge.posted_send(A, send(1 + u64::from(number), LENGTH));
+        }
+        bench.receive(0, 512);
+        bench.place(BUFFERS, 0, older, 256);
+        bench.memory.0[BUFFERS.0][LENGTH + 1..256].copy_from_slice(&message_bytes(intruder, 256)[LENGTH + 1..]);
+        bench.place(BUFFERS, 0, newer, LENGTH);
+        let completion = bench.received(0, newer, send(1 + u64::from(newer), LENGTH));
+        bench.deliver(completion);
+        match is_right {
+            true => bench.assert_clean(),
+            false => bench.assert_broken(Rule::Memory),
+        }
+    }
+}
+
+#[test]
 fn a_write_through_a_revoked_key() {
     let mut bench = bench(RC);
     bench.judge.posted_send(A, write(1, 700, 0));
