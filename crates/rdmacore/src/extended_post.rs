@@ -12,7 +12,7 @@ use longhaul_verbs::{ScatterGatherEntry, SendFlags, SendOperation, SendRequest, 
 use crate::abi::{
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_LOCAL_INV,
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
-    IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_data_buf, ibv_qp_ex,
+    IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_qp_ex,
 };
 use crate::answer::check;
 use crate::handle::Handle;
@@ -26,8 +26,6 @@ macro_rules! call {
         function(queue_pair $(, $argument)*)
     }};
 }
-/// Inline data in more pieces than this goes as a list: it is copied anyway.
-const INLINE_PIECES_MOST: usize = 8;
 
 const SENDS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 const WRITES: u64 = SENDS | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
@@ -92,18 +90,15 @@ impl Extended {
         ];
         let has_builders = builders.iter().all(|(flag, is_there)| operations & flag == 0 || *is_there);
         let has_frame = table.wr_start.is_some() && table.wr_complete.is_some() && table.wr_abort.is_some();
-        let has_setters = table.wr_set_sge.is_some()
-            && table.wr_set_sge_list.is_some()
-            && table.wr_set_inline_data.is_some()
-            && table.wr_set_inline_data_list.is_some();
+        let has_setters = table.wr_set_sge.is_some() && table.wr_set_inline_data.is_some();
         let has_address = transport != Transport::UnreliableDatagram || table.wr_set_ud_addr.is_some();
         (has_builders && has_frame && has_setters && has_address).then_some(Extended { queue_pair, operations })
     }
 
-    /// Whether a request can go this way.
+    /// Whether a request can go this way. Not one with several entries: Soft-RoCE's driver up to rdma-core 44 adds up their lengths
+    /// wrongly here (`wr_set_sge_list`, `wr_set_inline_data_list`), and sends too much or nothing. As a list it does not.
     pub(crate) fn takes(&self, request: &SendRequest<'_>) -> bool {
-        self.operations & flag(&request.operation) != 0
-            && (!request.flags.contains(SendFlags::INLINE) || request.local.len() <= INLINE_PIECES_MOST)
+        self.operations & flag(&request.operation) != 0 && request.local.len() <= 1
     }
 
     /// Begin a batch. Nobody else may post to the queue pair until it ends.
@@ -165,24 +160,14 @@ impl Batch {
     ///
     /// As for `add`, which has just called a builder.
     unsafe fn set_data(&mut self, request: &SendRequest<'_>) {
-        let data_of = |entry: &ScatterGatherEntry| (entry.address as *mut c_void, entry.length as usize);
-        // SAFETY: as for `add`; lists are as long as we say, and have C's layout.
+        let nothing = ScatterGatherEntry::default();
+        let entry = request.local.first().unwrap_or(&nothing);
+        // SAFETY: as for `add`.
         unsafe {
-            match (request.flags.contains(SendFlags::INLINE), request.local) {
-                (false, [entry]) => call!(self, wr_set_sge(entry.local_key, entry.address, entry.length)),
-                (false, entries) => call!(self, wr_set_sge_list(entries.len(), entries.as_ptr().cast())),
-                (true, [entry]) => {
-                    let (addr, length) = data_of(entry);
-                    call!(self, wr_set_inline_data(addr, length))
-                }
-                (true, entries) => {
-                    let mut pieces = [ibv_data_buf::zeroed(); INLINE_PIECES_MOST];
-                    for (piece, entry) in pieces.iter_mut().zip(entries) {
-                        let (addr, length) = data_of(entry);
-                        *piece = ibv_data_buf { addr, length };
-                    }
-                    call!(self, wr_set_inline_data_list(entries.len(), pieces.as_ptr()))
-                }
+            if request.flags.contains(SendFlags::INLINE) {
+                call!(self, wr_set_inline_data(entry.address as *mut c_void, entry.length as usize));
+            } else {
+                call!(self, wr_set_sge(entry.local_key, entry.address, entry.length));
             }
         }
     }

@@ -26,6 +26,8 @@ mod channel;
 mod completion;
 mod context;
 mod device;
+#[cfg(test)]
+mod device_tests;
 mod domain;
 mod events;
 mod extended_post;

@@ -72,6 +72,11 @@ impl SendSide {
         SendSide { queue_pair, context, bounds, state, extended, list: Vec::new(), ways }
     }
 
+    #[cfg(test)]
+    pub(crate) fn posts_by_calls(&self) -> bool {
+        self.extended.is_some()
+    }
+
     fn depth(&self) -> u32 {
         self.bounds.limits.send_requests
     }

@@ -27,9 +27,9 @@ use crate::modify::check_values;
 use crate::path::gid_to_c;
 use crate::post::{ReceiveList, SendSide};
 use crate::queue_pair_attributes::{
-    QUERY_ALL, attributes_from_c, attributes_to_c, limits_from_c, limits_to_c, state_from_c, transport_to_c,
+    QUERY_ALL, attributes_from_c, attributes_to_c, limits_to_c, state_from_c, transport_to_c,
 };
-use crate::queue_pair_creation::{Created, create};
+use crate::queue_pair_creation::{Created, create, real_limits};
 use crate::request_check::Bounds;
 use crate::shared_receive_queue::{SharedQueue, SharedReceiveQueue};
 
@@ -116,7 +116,8 @@ impl QueuePair {
             true => unsupported.into(),
             false => CreateError::System(error),
         })?;
-        let mut limits = limits_from_c(&attributes.cap);
+        // SAFETY: just made.
+        let mut limits = unsafe { real_limits(domain, queue_pair, &attributes.cap) };
         if shared_receive_queue.is_some() {
             (limits.receive_requests, limits.receive_entries) = (0, 0);
         }
@@ -141,6 +142,12 @@ impl QueuePair {
             _completion_queues: [send_queue, receive_queue],
             shared_receive_queue,
         })
+    }
+
+    /// Whether sends go by calls instead of lists.
+    #[cfg(test)]
+    pub(crate) fn posts_by_calls(&self) -> bool {
+        lock(&self.send).as_ref().is_some_and(SendSide::posts_by_calls)
     }
 
     pub(crate) fn is_datagram(&self) -> bool {

@@ -4,14 +4,18 @@
 use std::io;
 use std::sync::Arc;
 
-use longhaul_verbs::Transport;
+use longhaul_verbs::{QueuePairLimits, Transport};
 use nix::libc::EINVAL;
 
-use crate::abi::{IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex};
-use crate::answer::{check_pointer, is_not_supported};
+use crate::abi::{
+    IBV_QP_CAP, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_qp, ibv_qp_attr, ibv_qp_cap,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex,
+};
+use crate::answer::{check, check_pointer, is_not_supported};
 use crate::domain::Domain;
 use crate::extended_post::{Extended, operations_of};
 use crate::handle::Handle;
+use crate::queue_pair_attributes::limits_from_c;
 
 /// A new queue pair.
 pub(crate) struct Created {
@@ -20,7 +24,27 @@ pub(crate) struct Created {
     pub(crate) extended: Option<Extended>,
 }
 
-/// Make a queue pair; `attributes` then holds the sizes that it really has.
+/// The sizes that a new queue pair really has. Drivers round up; most say so when it is made (`cap`), Soft-RoCE only when asked.
+///
+/// # Safety
+///
+/// The queue pair is of the domain's device, and alive.
+pub(crate) unsafe fn real_limits(domain: &Domain, queue_pair: Handle<ibv_qp>, cap: &ibv_qp_cap) -> QueuePairLimits {
+    let mut attributes = ibv_qp_attr::zeroed();
+    let mut init = ibv_qp_init_attr::zeroed();
+    let query = domain.context().library().ibv_query_qp;
+    // SAFETY: the caller's promise; there is room for the answers.
+    let answer = unsafe { query(queue_pair.as_ptr(), &mut attributes, IBV_QP_CAP, &mut init) };
+    let asked = if check(answer).is_ok() { attributes.cap } else { *cap };
+    QueuePairLimits {
+        send_requests: cap.max_send_wr.max(asked.max_send_wr),
+        receive_requests: cap.max_recv_wr.max(asked.max_recv_wr),
+        // These the driver itself checks, against what it said first.
+        ..limits_from_c(cap)
+    }
+}
+
+/// Make a queue pair; `attributes` then holds the sizes that the driver says it has.
 ///
 /// # Safety
 ///

@@ -2,7 +2,7 @@
 
 use longhaul_time::Duration;
 use longhaul_verbs::{
-    AsyncEvent, Capabilities, CompletionQueue, Device, DeviceAttributes, Gid, Transport, WorkCompletion,
+    AsyncEvent, Capabilities, CompletionQueue, Device, DeviceAttributes, Gid, PortAttributes, Transport, WorkCompletion,
 };
 
 use super::Environment;
@@ -37,12 +37,21 @@ impl<'a> Context<'a> {
         Ok(self.device_attributes(0)?.capabilities & self.device_attributes(1)?.capabilities)
     }
 
+    /// The port of an end's device.
+    pub(super) fn port(&self, end: usize) -> u8 {
+        self.environment.port(end)
+    }
+
+    pub(super) fn port_attributes(&self, end: usize) -> Outcome<PortAttributes> {
+        Ok(self.devices[end].port_attributes(self.port(end))?)
+    }
+
     pub(super) fn gid_index(&self, end: usize) -> u8 {
         self.environment.gid_index(end)
     }
 
     pub(super) fn gid(&self, end: usize) -> Outcome<Gid> {
-        Ok(self.devices[end].gid(1, self.gid_index(end).into())?.gid)
+        Ok(self.devices[end].gid(self.port(end), self.gid_index(end).into())?.gid)
     }
 
     /// The UDP port at which an end listens.

@@ -107,7 +107,7 @@ fn all_attributes(pair: &Pair) -> QueuePairAttributes {
     QueuePairAttributes {
         access: Some(setup.access),
         partition_key_index: Some(0),
-        port: Some(1),
+        port: Some(pair.path(0).port),
         queue_key: Some(setup.queue_key),
         timeout: Some(setup.timeout),
         retry_count: Some(setup.retry_count),
