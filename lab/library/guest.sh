@@ -37,7 +37,8 @@ boot_guest() { # END
   fi
   mkdir -p "$folder/shared"
   ip netns exec "$namespace" ip tuntap add "tap$number" mode tap 2>/dev/null || true
-  ip -n "$namespace" link set "tap$number" master br0 mtu "$link_mtu" up
+  # A long queue: an emulated guest that gets no processor for a second must not lose what UC and UD do not repeat.
+  ip -n "$namespace" link set "tap$number" master br0 mtu "$link_mtu" txqueuelen 50000 up
   in_group run_guest "$1" "$number"
 }
 
