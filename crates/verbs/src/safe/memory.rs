@@ -12,27 +12,20 @@ use crate::{
 };
 
 impl ProtectionDomain {
-    /// Register a buffer; it belongs to the region until [`MemoryRegion::into_buffer`]. For a zero-based region the bytes are moved
-    /// to the beginning of a page: the kernel wants addresses to agree with those of the memory within a page.
+    /// Register a buffer; it belongs to the region until [`MemoryRegion::into_buffer`].
     pub fn register(&self, buffer: Vec<u8>, access: Access) -> Result<MemoryRegion, RegisterError> {
+        let buffer = buffer.into_boxed_slice();
         let length = buffer.len();
-        let (buffer, offset) = match access.contains(Access::ZERO_BASED) {
-            true => beginning_on_a_page(&buffer),
-            false => (buffer, 0),
-        };
-        let owned = Allocation::new(buffer);
-        let memory = owned.first.wrapping_add(offset);
+        // From here on the bytes are reached through this pointer only; no `&` or `&mut` to them exists.
+        let memory = Box::into_raw(buffer).cast::<u8>();
         let first_address = if access.contains(Access::ZERO_BASED) { 0 } else { memory as u64 };
         // SAFETY: `memory` was just taken from a box and is freed only after deregistration (`MemoryRegion::drop`,
         // `into_buffer`); accesses from this side are copies through the pointer.
         match unsafe { self.raw.register_memory(memory, length, first_address, access) } {
-            Ok(raw) => {
-                let inner = OwnedRegion { raw, memory, length, allocation: owned };
-                Ok(MemoryRegion { inner: Some(inner), domain: self.clone() })
-            }
+            Ok(raw) => Ok(MemoryRegion { inner: Some(OwnedRegion { raw, memory, length }), domain: self.clone() }),
             Err(error) => {
-                // SAFETY: nothing was registered.
-                drop(unsafe { owned.into_vec() });
+                // SAFETY: the pointer and length are those of the box above, and nothing was registered.
+                drop(unsafe { into_box(memory, length) });
                 Err(error)
             }
         }
@@ -82,11 +75,8 @@ pub struct MemoryRegion {
 
 struct OwnedRegion {
     raw: Arc<dyn raw::MemoryRegion>,
-    /// The first byte.
     memory: *mut u8,
     length: usize,
-    /// What the bytes lie in.
-    allocation: Allocation,
 }
 
 // SAFETY: the pointer is to memory that the region owns; it is only used for copies, as by the device's own threads.
@@ -94,34 +84,12 @@ unsafe impl Send for MemoryRegion {}
 // SAFETY: as above; concurrent copies are those that the type's documentation speaks of.
 unsafe impl Sync for MemoryRegion {}
 
-/// A vector's memory that is reached through its pointer only: no `&` or `&mut` to the bytes exists.
-struct Allocation {
-    first: *mut u8,
-    length: usize,
-}
-
-impl Allocation {
-    fn new(buffer: Vec<u8>) -> Self {
-        let length = buffer.len();
-        Allocation { first: Box::into_raw(buffer.into_boxed_slice()).cast(), length }
-    }
-
-    /// # Safety
-    ///
-    /// Nobody else may use the memory any more.
-    unsafe fn into_vec(self) -> Vec<u8> {
-        // SAFETY: pointer and length are those of the box in `new`; the rest is the caller's promise.
-        unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.first, self.length)) }.into_vec()
-    }
-}
-
-/// The same bytes in a larger buffer, at the beginning of a page, and their offset in it.
-fn beginning_on_a_page(bytes: &[u8]) -> (Vec<u8>, usize) {
-    const PAGE_BYTES: usize = 4096;
-    let mut buffer = vec![0; bytes.len() + PAGE_BYTES];
-    let offset = (buffer.as_ptr() as usize).wrapping_neg() % PAGE_BYTES;
-    buffer[offset..offset + bytes.len()].copy_from_slice(bytes);
-    (buffer, offset)
+/// # Safety
+///
+/// `memory` and `length` must be those of a `Box<[u8]>` that was turned into a pointer, and nobody else may use them.
+unsafe fn into_box(memory: *mut u8, length: usize) -> Box<[u8]> {
+    // SAFETY: the caller's promise.
+    unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(memory, length)) }
 }
 
 /// What came of having the device let go of a region. That somebody has done so through the raw object is as good.
@@ -215,14 +183,9 @@ impl MemoryRegion {
     /// region is dropped.
     pub fn into_buffer(mut self) -> Result<Vec<u8>, DestroyError> {
         let_go(self.owned().raw.deregister())?;
-        let OwnedRegion { memory, length, allocation, .. } = self.inner.take().expect("taken only here and in drop");
-        let offset = memory as usize - allocation.first as usize;
-        // SAFETY: the device has confirmed that it is done.
-        let mut buffer = unsafe { allocation.into_vec() };
-        // Of a zero-based region only.
-        buffer.drain(..offset);
-        buffer.truncate(length);
-        Ok(buffer)
+        let OwnedRegion { memory, length, .. } = self.inner.take().expect("taken only here and in drop");
+        // SAFETY: pointer and length are the box's (`register`), and the device has confirmed that it is done.
+        Ok(unsafe { into_box(memory, length) }.into_vec())
     }
 
     fn check(&self, offset: usize, length: usize) {
@@ -233,12 +196,12 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        let Some(OwnedRegion { raw, allocation, .. }) = self.inner.take() else {
+        let Some(OwnedRegion { raw, memory, length }) = self.inner.take() else {
             return;
         };
         if let_go(raw.abandon()).is_ok() {
             // SAFETY: as in `into_buffer`. If the device could not revoke the key, the bytes are leaked on purpose.
-            drop(unsafe { allocation.into_vec() });
+            drop(unsafe { into_box(memory, length) });
         }
     }
 }
