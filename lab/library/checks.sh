@@ -28,7 +28,7 @@ check() { # CHECK COMMAND...
 # The checks that a `longhaul` command with --json reports, each as one of ours. No report is a failed check.
 check_report() { # PREFIX FILE STATUS
   local name good why
-  if ! jq -e '.schema == 1 and (.checks | length > 0)' "$2" >/dev/null 2>&1; then
+  if ! json_holds "$2" '.schema == 1 and (.checks | length > 0)'; then
     failed "$1" "exit $3, and no report with checks on standard output"
     return
   fi
@@ -36,7 +36,12 @@ check_report() { # PREFIX FILE STATUS
     if [ "$good" = true ]; then passed "$1/$name" "$why"; else failed "$1/$name" "$why"; fi
   done < <(jq -r '.checks[] | [(.passed | tostring), .name, (if .passed then
     (if .operations then "\(.operations) operations" else "" end) else (.message // "no reason given") end)] | @tsv' "$2")
-  if [ "$3" -ne 0 ] && ! jq -e 'any(.checks[]; .passed | not)' "$2" >/dev/null; then
+  if [ "$3" -ne 0 ] && json_holds "$2" 'all(.checks[]; .passed)'; then
     failed "$1/exit" "exit $3, although every check in its report has passed"
   fi
+}
+
+# Is it one JSON value, of which the filter is true? Without -s, jq 1.6 finds nothing wrong with an empty file.
+json_holds() { # FILE JQ-FILTER
+  jq -es "length == 1 and (.[0] | $2)" "$1" >/dev/null 2>&1
 }

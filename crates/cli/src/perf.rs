@@ -9,7 +9,7 @@ mod options;
 mod server;
 
 mod control;
-mod impairment;
+pub(crate) mod impairment;
 mod meeting;
 mod path;
 mod patience;

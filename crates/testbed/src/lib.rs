@@ -3,10 +3,12 @@
 //! - [`virtual_port`] and [`world`]: software RNICs on a simulated network.
 //! - [`checker`]: is what a verbs program saw allowed by the specification?
 //! - [`soak`]: random programs over bad links, watched by the checkers.
+//! - [`interop`]: two programs, each with a device of any kind, that check every byte and every completion of each other.
 //! - [`scale`]: many nodes at once; [`throughput`]: two of them, as fast as they can.
 
 pub mod checker;
 pub mod conformance;
+pub mod interop;
 pub mod scale;
 pub mod soak;
 pub mod throughput;
