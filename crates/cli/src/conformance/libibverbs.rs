@@ -92,7 +92,10 @@ fn rdma_core_version() -> Option<String> {
 }
 
 fn version_in(maps: &str) -> Option<String> {
-    let file = maps.lines().filter_map(|line| line.rsplit('/').next()).find_map(|file| file.strip_prefix("libibverbs.so.1."))?;
+    let file = maps
+        .lines()
+        .filter_map(|line| line.rsplit('/').next())
+        .find_map(|file| file.strip_prefix("libibverbs.so.1."))?;
     // The first number is that of the interface.
     file.split_once('.').map(|(_, version)| version.to_owned())
 }
