@@ -55,7 +55,7 @@ fn ends(devices: &[Device; 2]) -> Result<[DeviceEnd; 2], String> {
                 let end = |device: &Device, choice: GidChoice| DeviceEnd {
                     device: device.clone(),
                     port: choice.port,
-                    gid_index: choice.index,
+                    gid_index: u8::try_from(choice.index).unwrap_or(u8::MAX),
                     udp_port: UDP_PORT_ROCE,
                 };
                 return Ok([end(one, ours), end(other, theirs)]);

@@ -8,7 +8,7 @@ use longhaul_testbed::interop::{ClientOptions, Connection, End, Operation, Size}
 use longhaul_verbs::Mtu;
 
 use crate::opened_device::{DeviceChoice, OpenedDevice, SOFTNIC, Towards};
-use crate::perf::impairment;
+use crate::perf::{impairment, meeting};
 use crate::randomness::random_number;
 use crate::stop::Stop;
 
@@ -85,9 +85,7 @@ impl EndOptions {
 
     /// Opens the device towards the other end of a TCP connection.
     pub(crate) fn open(&self, stream: &TcpStream, is_client: bool) -> Result<End, Stop> {
-        let failed = |error| Stop::failed("cannot use the TCP connection", error);
-        let local = stream.local_addr().map_err(failed)?.ip().to_canonical();
-        let peer = stream.peer_addr().map_err(failed)?.ip().to_canonical();
+        let (local, peer) = meeting::addresses(stream)?;
         let towards = Towards { local, peer, gid_index: self.gid_index };
         let choice = self.choice()?;
         let mut udp = UdpConfig::default();
