@@ -10,7 +10,7 @@ mod server;
 
 mod control;
 pub(crate) mod impairment;
-mod meeting;
+pub(crate) mod meeting;
 mod path;
 mod patience;
 mod session;

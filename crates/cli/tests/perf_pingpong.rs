@@ -13,7 +13,7 @@ use serde_json::Value;
 
 /// A server that takes one client, and the port at which it waits.
 fn start_server(arguments: &[&str]) -> (Child, String) {
-    let start = ["pingpong", "-p", "0", "--address", "127.0.0.1"];
+    let start = ["pingpong", "-p", "0"];
     let mut command = perf(&[&start, arguments].concat());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the server starts");
     let mut log = BufReader::new(child.stderr.as_mut().expect("it was asked for as a pipe"));

@@ -1,6 +1,5 @@
 //! `longhaul interop client`: carries out operations on a server, and checks everything at both ends.
 
-use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
 use longhaul_testbed::interop::{CheckResult, Client, Summary};
@@ -8,18 +7,16 @@ use serde_json::json;
 
 use super::options::ClientArguments;
 use super::{checks_json, line, stop, tell_death};
+use crate::perf::meeting;
 use crate::stop::Stop;
-
-/// How long to wait for the TCP connection.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
     arguments.check()?;
     let begin = Instant::now();
-    let stream = connect(&arguments.host, arguments.end.port)?;
-    let peer = stream.peer_addr().map_err(|error| Stop::failed("cannot use the TCP connection", error))?;
-    let options = arguments.options(peer.ip().to_canonical())?;
+    let stream = meeting::connect(&arguments.host, arguments.end.port, "`longhaul interop server`")?;
+    let (_, peer) = meeting::addresses(&stream)?;
+    let options = arguments.options(peer)?;
     let end = arguments.end.open(&stream, true)?;
     let (device, rate) = (end.description.clone(), options.rate_bits_per_second);
     let client = Client::connect(stream, end, options).map_err(|error| stop(&error))?;
@@ -77,21 +74,4 @@ fn tell(arguments: &ClientArguments, summary: &Summary, elapsed: Duration) -> Re
         }
         _ => Err(Stop::Failed(format!("number of checks that failed: {failed}"))),
     }
-}
-
-fn connect(host: &str, port: u16) -> Result<TcpStream, Stop> {
-    let addresses = (host, port)
-        .to_socket_addrs()
-        .map_err(|error| Stop::Missing(format!("cannot find the host \"{host}\": {error}")))?;
-    let mut last = None;
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, CONNECT_PATIENCE) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = Some(error),
-        }
-    }
-    let why = last.map_or_else(|| "it has no address".to_owned(), |error| error.to_string());
-    Err(Stop::Missing(format!(
-        "cannot connect to {host} port {port}: {why}; does `longhaul interop server` run there?"
-    )))
 }

@@ -8,7 +8,7 @@ use longhaul_testbed::interop::{ClientOptions, Connection, End, Operation, Size}
 use longhaul_verbs::Mtu;
 
 use crate::opened_device::{DeviceChoice, OpenedDevice, SOFTNIC, Towards};
-use crate::perf::impairment;
+use crate::perf::{impairment, meeting};
 use crate::randomness::random_number;
 use crate::stop::Stop;
 
@@ -18,6 +18,8 @@ pub(crate) const PORT: u16 = 18516;
 const CAREFUL_UNRELIABLE_MEGABITS: f64 = 80.0;
 /// RC finds its way, but a sender that is ahead of the receiver spends its time on repeating.
 const CAREFUL_RELIABLE_MEGABITS: f64 = 160.0;
+/// On one host unreliable transports lose what does not fit a socket's buffer while its owner has no processor.
+const LOCAL_UNRELIABLE_MEGABITS: f64 = 1000.0;
 /// Acknowledgement time-outs on one host, and between hosts of which one may be slow: 67 ms and 268 ms.
 const TIMEOUT_LOCAL: u8 = 14;
 const TIMEOUT_REMOTE: u8 = 16;
@@ -83,9 +85,7 @@ impl EndOptions {
 
     /// Opens the device towards the other end of a TCP connection.
     pub(crate) fn open(&self, stream: &TcpStream, is_client: bool) -> Result<End, Stop> {
-        let failed = |error| Stop::failed("cannot use the TCP connection", error);
-        let local = stream.local_addr().map_err(failed)?.ip().to_canonical();
-        let peer = stream.peer_addr().map_err(failed)?.ip().to_canonical();
+        let (local, peer) = meeting::addresses(stream)?;
         let towards = Towards { local, peer, gid_index: self.gid_index };
         let choice = self.choice()?;
         let mut udp = UdpConfig::default();
@@ -168,7 +168,7 @@ pub(crate) struct ClientArguments {
     #[arg(long, value_name = "OPERATIONS", value_delimiter = ',', value_parser = operation)]
     only: Vec<Operation>,
 
-    /// Send at most this many Mbit/s; 0 is unlimited [default: unlimited on this host; off it 160 on RC, 80 on the others]
+    /// Send at most this many Mbit/s; 0 is unlimited [default: on this host 0 on RC, 1000 on the others; off it 160 on RC, 80 on the others]
     #[arg(long, value_name = "MBITS", value_parser = megabits)]
     rate: Option<f64>,
 
@@ -203,11 +203,13 @@ impl ClientArguments {
     /// What the client is to do with a server there.
     pub(crate) fn options(&self, peer: IpAddr) -> Result<ClientOptions, Stop> {
         let is_local = path::is_of_this_host(peer);
-        let careful = match self.connection {
-            Connection::Rc => CAREFUL_RELIABLE_MEGABITS,
-            Connection::Uc | Connection::Ud => CAREFUL_UNRELIABLE_MEGABITS,
+        let careful = match (self.connection, is_local) {
+            (Connection::Rc, true) => 0.0,
+            (Connection::Rc, false) => CAREFUL_RELIABLE_MEGABITS,
+            (Connection::Uc | Connection::Ud, true) => LOCAL_UNRELIABLE_MEGABITS,
+            (Connection::Uc | Connection::Ud, false) => CAREFUL_UNRELIABLE_MEGABITS,
         };
-        let megabits = self.rate.unwrap_or(if is_local { 0.0 } else { careful });
+        let megabits = self.rate.unwrap_or(careful);
         let timeout = match self.timeout {
             Some(timeout) => timeout,
             None if self.until_death => TIMEOUT_UNTIL_DEATH,
@@ -273,7 +275,7 @@ mod tests {
         let (here, there) = ("127.0.0.1".parse().expect("an address"), "198.51.100.7".parse().expect("an address"));
         let options = |arguments: &[&str], peer| client(arguments).expect("options").options(peer).expect("options");
         let rate = |arguments: &[&str], peer| options(arguments, peer).rate_bits_per_second;
-        assert_eq!((rate(&[], here), rate(&["-c", "UC"], here)), (None, None));
+        assert_eq!((rate(&[], here), rate(&["-c", "UC"], here)), (None, Some(1_000_000_000)));
         assert_eq!(rate(&[], there), Some(160_000_000));
         assert_eq!(rate(&["-c", "uc"], there), Some(80_000_000));
         assert_eq!((rate(&["--rate", "0"], there), rate(&["--rate", "2.5"], here)), (None, Some(2_500_000)));

@@ -1,13 +1,13 @@
 //! `longhaul interop server`: waits for clients and checks what they send.
 
-use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpStream};
 
 use longhaul_testbed::interop::{CheckResult, ServerOutcome, refuse, serve};
 use serde_json::json;
 
 use super::options::{PORT, ServerArguments};
 use super::{checks_json, counts, line, stop, tell_death};
+use crate::perf::meeting;
 use crate::stop::Stop;
 
 /// Runs the subcommand.
@@ -17,7 +17,7 @@ pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Stop> {
     if arguments.end.json && !is_once {
         return Err(Stop::Usage("--json prints one line, so it needs --once or --until-death".to_owned()));
     }
-    let listener = listen(arguments)?;
+    let listener = meeting::listen(arguments.end.choice()?.given_address(), arguments.end.port)?;
     // Port 0 has the system choose one.
     let port = listener.local_addr().map_err(|error| Stop::failed("cannot ask for the TCP port", error))?.port();
     let option = if port == PORT { String::new() } else { format!(" --port {port}") };
@@ -33,27 +33,6 @@ pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Stop> {
             eprintln!("{}: {stop}", peer.ip().to_canonical());
         }
     }
-}
-
-/// At the address given, or at all of them.
-fn listen(arguments: &ServerArguments) -> Result<TcpListener, Stop> {
-    let port = arguments.end.port;
-    let addresses: Vec<SocketAddr> = match arguments.end.choice()?.given_address() {
-        Some(address) => vec![SocketAddr::new(address, port)],
-        // One socket takes both families, unless the host has no IPv6.
-        None => vec![
-            SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port),
-            SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port),
-        ],
-    };
-    TcpListener::bind(&addresses[..]).map_err(|error| {
-        let hint = match error.kind() {
-            ErrorKind::AddrInUse => " (another server? then take another port with --port)",
-            ErrorKind::AddrNotAvailable => " (`ip address` lists the addresses of this host)",
-            _ => "",
-        };
-        Stop::missing(format!("cannot listen at {} port {port}{hint}", addresses[0].ip()), error)
-    })
 }
 
 fn serve_one(arguments: &ServerArguments, stream: TcpStream, peer: IpAddr) -> Result<(), Stop> {

@@ -200,12 +200,20 @@ impl Group {
             return Err(Stop::Missing("this device has neither READs nor atomics".to_owned()));
         }
         options.outstanding_reads = options.outstanding_reads.min(outstanding_max);
-        let each_max = (COMPLETIONS_MAX / options.queue_pairs / 2).max(2);
+        // A queue that overflows is the end of its queue pairs on most devices.
+        let completions_max = COMPLETIONS_MAX.min(most.max_completion_queue_entries);
+        let each_max = completions_max / options.queue_pairs / 2;
+        if each_max == 0 {
+            return Err(Stop::Usage(format!(
+                "{} queue pairs, at most {} possible with one completion queue of this device",
+                options.queue_pairs,
+                completions_max / 2
+            )));
+        }
         options.send_depth = options.send_depth.min(most.max_work_requests).min(each_max);
         options.receive_depth = options.receive_depth.min(most.max_work_requests).min(each_max);
         let entries = options.queue_pairs * (options.send_depth + options.receive_depth);
         let failed = |error| Stop::failed("cannot create a queue", error);
-        let entries = entries.min(most.max_completion_queue_entries);
         let channel = options.sleeps.then(|| verbs.create_completion_channel()).transpose().map_err(failed)?;
         let completions = match &channel {
             Some(channel) => verbs.create_completion_queue_on(entries, channel, 0),

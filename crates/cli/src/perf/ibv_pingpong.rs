@@ -22,9 +22,6 @@ use crate::randomness::random_number;
 use crate::stop::Stop;
 use longhaul_softnic::udp::UdpPortChoice;
 
-/// Their acknowledgement time-out, 4.096 µs · 2^14 = 67 ms.
-const TIMEOUT: u8 = 14;
-
 /// How long a queue pair of RC stays when all is done: if its last acknowledgement was lost, the other end sends again a few
 /// time-outs long, and must find somebody.
 const LINGER: Duration = Duration::from_millis(300);
@@ -66,6 +63,10 @@ pub(crate) struct Arguments {
     #[arg(short = 'n', long = "iters", value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     iterations: u64,
 
+    /// Acknowledgement time-out of RC, 4.096 µs · 2^N; theirs is 14
+    #[arg(short = 'u', long = "qp-timeout", value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(0..=31))]
+    timeout: u8,
+
     /// Sleep until there is a completion, instead of polling
     #[arg(short, long)]
     events: bool,
@@ -91,6 +92,21 @@ impl Arguments {
         self.size.unwrap_or(if self.connection == Connection::Ud { 2048 } else { 4096 })
     }
 
+    /// Whether packets fit, of what carries so much payload.
+    fn check_packets(&self, carried: Mtu, what: &str) -> Result<(), Stop> {
+        let (most, size) = (carried.byte_count(), self.size());
+        match self.connection {
+            Connection::Ud if size > most => Err(Stop::Usage(format!(
+                "-s {size}: UD messages are single packets, and {what} carries at most {most} bytes; give both ends -s {most}"
+            ))),
+            Connection::Rc | Connection::Uc if self.mtu > carried => Err(Stop::Usage(format!(
+                "-m {}: {what} carries packets of at most {most} bytes; give both ends -m {most}",
+                self.mtu.byte_count()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// The program that the other end may be.
     fn counterpart(&self) -> &'static str {
         match self.connection {
@@ -114,7 +130,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
             meeting::connect(host, arguments.end.port, &program)?
         }
         None => {
-            let listener = meeting::listen(arguments.end.choice()?.given_address(), arguments.end.port)?;
+            // At all addresses, as their servers do: what the two meet over and what their devices speak over are two things.
+            let listener = meeting::listen(None, arguments.end.port)?;
             // Port 0 has the system choose one.
             let local = listener.local_addr().map_err(|error| Stop::failed("cannot ask for the TCP port", error))?;
             eprintln!("waiting on TCP port {} for: {counterpart} HOST (or longhaul perf pingpong HOST)", local.port());
@@ -127,12 +144,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     println_unless(arguments.end.json, &end.address.to_line("local"));
     let theirs = if arguments.host.is_some() {
         let theirs = exchange::ask(&mut stream, end.address)?;
-        end.connect(theirs)?;
+        end.connect(arguments, theirs)?;
         end.volley(arguments).prepare()?;
         theirs
     } else {
         let theirs = exchange::listen(&mut stream)?;
-        end.connect(theirs)?;
+        end.connect(arguments, theirs)?;
         end.volley(arguments).prepare()?;
         exchange::answer(&mut stream, end.address)?;
         theirs
@@ -169,27 +186,13 @@ impl End {
         let udp = arguments.end.udp_config(UdpPortChoice::RoceOrFree)?;
         let device = OpenedDevice::open(&arguments.end.choice()?, towards, udp)?;
         device.tell_warnings();
-        let carried = path::route_mtu(device.address, towards.peer)?.min(device.mtu()?);
         let size = arguments.size();
-        let most = match arguments.connection {
-            // There MTU is what the port has; -m is not for datagrams.
-            Connection::Ud if size > carried.byte_count() => {
-                return Err(Stop::Usage(format!(
-                    "-s {size}: UD messages are single packets, here of at most {} bytes",
-                    carried.byte_count()
-                )));
-            }
-            Connection::Ud => carried,
+        let mtu = match arguments.connection {
+            // -m is not for datagrams, which are single packets.
+            Connection::Ud => device.mtu()?,
             Connection::Rc | Connection::Uc => arguments.mtu,
         };
-        if most > carried {
-            return Err(Stop::Usage(format!(
-                "-m {}: the path to {} carries packets of at most {} bytes; give both ends that",
-                most.byte_count(),
-                towards.peer,
-                carried.byte_count()
-            )));
-        }
+        arguments.check_packets(device.mtu()?, "the device")?;
         let (gid, udp_port) = (device.gid, device.udp_port);
         let nic = Nic::new(device, size as usize + super::connection::GRH_BYTES, Access::empty())?;
         let group = nic.create_group(GroupOptions {
@@ -200,21 +203,23 @@ impl End {
             outstanding_reads: 0,
             remote_access: Access::empty(),
             sleeps: arguments.events,
-            timeout: TIMEOUT,
+            timeout: arguments.timeout,
             rate_bits_per_second: None,
             seed: random_number()?,
         })?;
-        let contact = group.contact(most);
+        let contact = group.contact(mtu);
         let (number, psn) = contact.queue_pairs[0];
         let lid = if udp_port == UDP_PORT_ROCE { 0 } else { udp_port };
         let address = Address { lid, queue_pair: longhaul_verbs::QueuePairNumber::new(number), psn, gid };
-        Ok(End { nic, group, mtu: most, address })
+        Ok(End { nic, group, mtu, address })
     }
 
-    fn connect(&mut self, theirs: Address) -> Result<(), Stop> {
+    fn connect(&mut self, arguments: &Arguments, theirs: Address) -> Result<(), Stop> {
+        let (from, to) = (self.nic.device.address, theirs.gid.to_ip());
+        arguments.check_packets(path::route_mtu(from, to)?, &format!("the path from {from} to {to}"))?;
         let peer = Contact {
             device: String::new(),
-            address: theirs.gid.to_ip(),
+            address: to,
             udp_port: if theirs.lid == 0 { UDP_PORT_ROCE } else { theirs.lid },
             mtu_bytes: self.mtu.byte_count(),
             outstanding_reads: 0,

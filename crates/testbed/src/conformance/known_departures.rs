@@ -12,10 +12,21 @@ pub struct KnownDeparture {
     pub driver: &'static str,
     /// The tests that show it: a name, in which `*` stands for any text.
     pub tests: &'static str,
-    /// Whether the test is run; `false` where the kernel or the guest would not survive.
-    pub is_run: bool,
+    /// How they show it.
+    pub shown: Shown,
     /// What the driver does instead, in a sentence.
     pub reason: &'static str,
+}
+
+/// How a test shows a departure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// Whenever it is run.
+    Always,
+    /// Now and then: it hangs on who is first in a race. That it passes says nothing.
+    Sometimes,
+    /// It is not run, because the kernel would not survive it.
+    NotRun,
 }
 
 /// All that are known.

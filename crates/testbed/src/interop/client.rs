@@ -190,7 +190,13 @@ impl Client {
             Err(Fault::Session(error)) => return Err(Fault::Session(error)),
         };
         self.control.send(&Request::Done { completed: requester.completed(), failure: failure.clone() })?;
-        let verdict = self.control.receive(ANSWER_PATIENCE, "this end waited for a verdict")?;
+        let verdict = loop {
+            match self.control.receive(ANSWER_PATIENCE, "this end waited for a verdict")? {
+                // On its way when the last operation was done.
+                Reply::Arrived(_) => {}
+                verdict => break verdict,
+            }
+        };
         match (failure, verdict) {
             (None, Reply::Verdict { failure: None }) => Ok(()),
             (None, Reply::Verdict { failure: Some(theirs) }) => Err(Fault::Check(format!("at the server: {theirs}"))),

@@ -5,6 +5,7 @@
 //!   server → client    Welcome           the server's device and memory
 //!   client → server    Check             one check, and the client's queue pair       again for each check
 //!   server → client    Prepared          the server's queue pair; receives are posted
+//!   server → client    Arrived           UC and UD: so many operations have come so far; again and again
 //!   client → server    Done              so many operations have completed
 //!   server → client    Verdict           whether all has come
 //!   client → server    UntilDeath        instead of checks
@@ -123,8 +124,18 @@ pub(super) enum Request {
 /// From the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Reply {
-    Welcome { version: u32, end: EndInfo },
+    Welcome {
+        version: u32,
+        end: EndInfo,
+    },
     Prepared(PairInfo),
-    Verdict { failure: Option<String> },
-    Refused { version: u32, reason: String },
+    /// Credit for more: unreliable transports lose what the receiver is not ready for.
+    Arrived(u64),
+    Verdict {
+        failure: Option<String>,
+    },
+    Refused {
+        version: u32,
+        reason: String,
+    },
 }

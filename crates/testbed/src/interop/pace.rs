@@ -1,5 +1,6 @@
 //! Pacing in the program: unreliable transports lose what outruns the receiver, and a guest of a virtual machine without
-//! hardware support takes some 25 MB/s.
+//! hardware support takes some 25 MB/s, when its host has time for it. So the client keeps to a rate ([`Pace`]), and the server
+//! tells it what has arrived, beyond which it may not be too far ahead ([`credit`]).
 
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,16 @@ const BYTES_LEAST: u64 = 1500;
 const HEADER_BYTES: u64 = 80;
 /// What may be caught up on after a sleep that was too long.
 const BURST: Duration = Duration::from_millis(8);
+
+/// Bytes that may be on the way on an unreliable transport: what queues on the way hold.
+const CREDIT_BYTES: u32 = 512 << 10;
+/// What an operation counts for at least.
+const CREDIT_BYTES_LEAST: u32 = 2048;
+
+/// Operations of so many bytes that may be ahead of those that are known to have arrived.
+pub(super) fn credit(bytes: u32) -> u64 {
+    u64::from((CREDIT_BYTES / bytes.max(CREDIT_BYTES_LEAST)).max(1))
+}
 
 /// A token bucket.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +73,11 @@ mod tests {
         // The first begins at once: 19 MiB and their headers in 8 ms less at most.
         let exact = 19.0 * ((1 << 20) as f64 + 256.0 * 80.0) * 8.0 / 1e8;
         assert!((exact - 0.008..=exact + 0.001).contains(&seconds), "{seconds} s, expected {exact} s");
+    }
+
+    #[test]
+    fn there_is_always_credit_for_one() {
+        assert_eq!([0, 4096, 1 << 20, u32::MAX].map(credit), [256, 128, 1, 1]);
     }
 
     #[test]

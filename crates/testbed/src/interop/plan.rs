@@ -274,7 +274,8 @@ pub(super) fn checks(wanted: &Wanted<'_>, mtu: Mtu) -> Vec<Check> {
             true => vec![(ATOMIC_BYTES, wanted.operations)],
             false => wanted.sizes.iter().map(|size| (size.bytes(mtu), wanted.operations)).collect(),
         };
-        if !operation.is_atomic() {
+        // Long SENDs with immediate are long SENDs.
+        if !operation.is_atomic() && (operation != Operation::SendImmediate || wanted.only.len() == 1) {
             sizes.push((wanted.large_bytes, wanted.large_operations));
         }
         for (bytes, operations) in sizes {
@@ -308,12 +309,12 @@ mod tests {
     #[test]
     fn each_transport_is_asked_for_what_it_has() {
         let rc = names(Connection::Rc);
-        assert_eq!(rc.len(), 5 * 6 + 2, "{rc:?}");
+        assert_eq!(rc.len(), 5 * 6 - 1 + 2, "{rc:?}");
         assert!(rc.contains(&"rc/write-immediate/1025 500".to_owned()), "{rc:?}");
         assert!(rc.contains(&"rc/read/1048576 20".to_owned()), "{rc:?}");
         assert!(rc.contains(&"rc/compare-and-swap/8 500".to_owned()), "{rc:?}");
         let uc = names(Connection::Uc);
-        assert_eq!(uc.len(), 4 * 6, "{uc:?}");
+        assert_eq!(uc.len(), 4 * 6 - 1, "{uc:?}");
         let ud = names(Connection::Ud);
         assert_eq!(ud.len(), 2 * 4, "sends of up to a packet: {ud:?}");
         assert!(!ud.iter().any(|name| name.contains("1025")), "{ud:?}");

@@ -10,8 +10,8 @@ use super::control::Control;
 use super::endpoint::Endpoint;
 use super::fault::{Fault, InteropError};
 use super::ledger::{Numbers, Order, Queue, verify_request};
-use super::messages::{EndInfo, SessionPlan};
-use super::pace::Pace;
+use super::messages::{EndInfo, Reply, SessionPlan};
+use super::pace::{Pace, credit};
 use super::pair::{Pair, PairOptions};
 use super::plan::{Check, Connection, Operation};
 use super::words::Words;
@@ -20,6 +20,8 @@ use super::words::Words;
 const WINDOW: u32 = 32;
 /// And bytes, beyond the first operation: long messages are not to fill the queues on the way.
 const WINDOW_BYTES: u32 = 256 << 10;
+/// What has not arrived by then is lost; the check has failed, and goes on to count.
+const ARRIVAL_PATIENCE: Duration = Duration::from_secs(2);
 /// RC gives up after some seconds; by then something must have completed, well or badly.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -73,18 +75,38 @@ impl<'a> Requester<'a> {
         // A reliable connection slows down by itself, if the device does not do it anyhow.
         let paced = plan.rate_bits_per_second.filter(|_| self.check.connection != Connection::Rc);
         let mut pace = Pace::new(paced, Instant::now());
+        let credit = match self.check.connection {
+            Connection::Rc => u64::MAX,
+            Connection::Uc | Connection::Ud => credit(self.check.bytes),
+        };
+        // What is known to have arrived, or given up.
+        let (mut arrived, mut last_arrival) = (0, Instant::now());
         let mut last_progress = Instant::now();
         while self.order.completed() < count {
             let now = Instant::now();
-            while self.order.posted() < count && self.order.outstanding() < window && pace.delay(now).is_zero() {
+            if last_arrival.elapsed() > ARRIVAL_PATIENCE {
+                (arrived, last_arrival) = (self.order.posted(), now);
+            }
+            let may_post = |order: &Order| {
+                order.posted() < count
+                    && order.outstanding() < window
+                    && order.posted() - arrived.min(order.posted()) < credit
+            };
+            while may_post(&self.order) && pace.delay(now).is_zero() {
                 self.post(peer)?;
                 pace.spend(self.check.bytes, self.mtu.byte_count(), now);
             }
-            let may_post = self.order.posted() < count && self.order.outstanding() < window;
-            let longest = if may_post { pace.delay(now) } else { Duration::from_secs(1) };
+            let longest = if may_post(&self.order) { pace.delay(now) } else { Duration::from_secs(1) };
             self.pair.wait(control, longest)?;
-            if control.is_gone()? {
-                return Err(InteropError::Gone { during: "operations were under way" }.into());
+            while let Some(reply) = control.try_receive("operations were under way")? {
+                match reply {
+                    Reply::Arrived(number) => (arrived, last_arrival) = (arrived.max(number), Instant::now()),
+                    Reply::Refused { reason, .. } => return Err(InteropError::Refused { reason }.into()),
+                    other => {
+                        let came = format!("{other:?}");
+                        return Err(InteropError::Unexpected { expected: "nothing but what has arrived", came }.into());
+                    }
+                }
             }
             while let Some(completion) = self.pair.sent.pop_front() {
                 last_progress = Instant::now();

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use longhaul_verbs::{Mtu, ReceiveRequest};
 
-use super::contents::{Contents, Layout, verify_header};
+use super::contents::{Contents, FILL, Layout, verify_header};
 use super::control::Control;
 use super::endpoint::Endpoint;
 use super::fault::{Fault, InteropError};
 use super::ledger::{Numbers, Order, Queue, verify_receive};
-use super::messages::{PairInfo, Request};
+use super::messages::{PairInfo, Reply, Request};
+use super::pace::credit;
 use super::pair::{Pair, PairOptions};
 use super::plan::{Check, Connection, Operation};
 use super::words::Words;
@@ -24,6 +25,8 @@ const RECEIVES_UNRELIABLE: u32 = 4096;
 const ARRIVAL_PATIENCE: Duration = Duration::from_secs(5);
 /// How often memory that nobody tells of is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// What this end is doing.
+const DURING: &str = "operations were under way";
 /// How long a client may be silent during a check.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(120);
 
@@ -41,6 +44,10 @@ pub(super) struct Responder<'a> {
     /// Receives that have completed, rightly or not.
     arrived: u64,
     last_arrival: Instant,
+    /// WRITEs that show in memory, as far as was looked.
+    shown: u64,
+    /// What the client was told last.
+    told: u64,
 }
 
 impl<'a> Responder<'a> {
@@ -86,6 +93,8 @@ impl<'a> Responder<'a> {
             failure: None,
             arrived: 0,
             last_arrival: Instant::now(),
+            shown: 0,
+            told: 0,
         };
         if check.operation.consumes_receive() {
             for _ in 0..receives {
@@ -114,22 +123,14 @@ impl<'a> Responder<'a> {
 
     /// Takes part until the client is done; then whether everything has come as it must.
     pub(super) fn run(&mut self, numbers: Numbers, control: &mut Control) -> Result<(), Fault> {
-        let during = "operations were under way";
-        let (completed, client_failure) = loop {
-            match control.try_receive(during)? {
-                Some(Request::Done { completed, failure }) => break (completed, failure),
-                Some(other) => {
-                    let came = format!("{other:?}");
-                    return Err(InteropError::Unexpected { expected: "that the check is done", came }.into());
-                }
-                None => {}
+        let (completed, client_failure) = match self.until_done(numbers, control) {
+            Ok(done) => done,
+            Err(Fault::Check(message)) => {
+                // The client learns of it when it is done.
+                while !matches!(control.receive(CLIENT_PATIENCE, DURING)?, Request::Done { .. }) {}
+                return Err(Fault::Check(message));
             }
-            if self.last_arrival.elapsed() > CLIENT_PATIENCE {
-                let seconds = CLIENT_PATIENCE.as_secs();
-                return Err(InteropError::Silent { seconds, during }.into());
-            }
-            self.pair.wait(control, Duration::from_secs(1))?;
-            self.take_arrivals(numbers)?;
+            Err(session) => return Err(session),
         };
         if let Some(failure) = client_failure {
             // The client has said why; what has come may be anything.
@@ -138,6 +139,56 @@ impl<'a> Responder<'a> {
         }
         self.wait_for_the_rest(numbers, control)?;
         self.verify_end()
+    }
+
+    /// Takes what comes until the client says how many operations have completed, and what was wrong there.
+    fn until_done(&mut self, numbers: Numbers, control: &mut Control) -> Result<(u64, Option<String>), Fault> {
+        // Nobody is told of plain WRITEs.
+        let must_look = self.check.connection == Connection::Uc && self.check.operation == Operation::Write;
+        let longest = if must_look { LOOK_AGAIN } else { Duration::from_secs(1) };
+        let begin = Instant::now();
+        loop {
+            match control.try_receive(DURING)? {
+                Some(Request::Done { completed, failure }) => return Ok((completed, failure)),
+                Some(other) => {
+                    let came = format!("{other:?}");
+                    return Err(InteropError::Unexpected { expected: "that the check is done", came }.into());
+                }
+                None => {}
+            }
+            if self.last_arrival.max(begin).elapsed() > CLIENT_PATIENCE {
+                let seconds = CLIENT_PATIENCE.as_secs();
+                return Err(InteropError::Silent { seconds, during: DURING }.into());
+            }
+            self.pair.wait(control, longest)?;
+            self.take_arrivals(numbers)?;
+            self.tell_arrivals(must_look, control)?;
+        }
+    }
+
+    /// Lets the client go on with an unreliable transport.
+    fn tell_arrivals(&mut self, must_look: bool, control: &mut Control) -> Result<(), Fault> {
+        if self.check.connection == Connection::Rc {
+            return Ok(());
+        }
+        let count = u64::from(self.check.operations);
+        while must_look && self.shown < count && self.shows(self.shown) {
+            self.shown += 1;
+            self.last_arrival = Instant::now();
+        }
+        let arrived = if must_look { self.shown } else { self.arrived };
+        if arrived - self.told >= credit(self.check.bytes).div_ceil(4) {
+            self.told = arrived;
+            control.send(&Reply::Arrived(arrived))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a WRITE seems to have come: its last bytes are no longer what was there before. Short ones cannot be told so, and
+    /// are not held up.
+    fn shows(&self, number: u64) -> bool {
+        let message = self.layout.message(number);
+        message.len() < 8 || self.endpoint.memory.to_vec(message.end - 8..message.end) != [FILL; 8]
     }
 
     fn take_arrivals(&mut self, numbers: Numbers) -> Result<(), Fault> {
