@@ -4,10 +4,12 @@
 # shellcheck shell=bash
 
 passed() { # CHECK [REMARK]
+  end_progress
   echo "passed $scenario/$1${2:+ ($2)}" | tee -a "$results" "$log"
 }
 
 failed() { # CHECK WHY
+  end_progress
   # One line, whatever the reason looks like.
   echo "failed $scenario/$1: ${2//$'\n'/; }" | tee -a "$results" "$log"
 }

@@ -45,7 +45,7 @@ start() { # END LABEL COMMAND...
 
 # Waits for a started command to end: its exit status, or 124 after SECONDS, when it is killed, or 125 when its guest has gone.
 finish() { # LABEL SECONDS
-  local label=$1 end status=0 deadline=$((SECONDS + $2))
+  local label=$1 end status=0 started=$SECONDS deadline=$((SECONDS + $2))
   end=$(<"$scratch/$label.end")
   if ! [ -s "$scratch/$label.finished" ]; then
     until [ -s "$scratch/$label.status" ]; do
@@ -58,6 +58,7 @@ finish() { # LABEL SECONDS
         send_signal "$label" KILL
         break
       fi
+      [ $((SECONDS - started)) -lt 3 ] || progress "$scenario: $label… $((SECONDS - started)) s"
       pause 0.03
     done
     [ "$status" -ne 0 ] || status=$(<"$scratch/$label.status")
