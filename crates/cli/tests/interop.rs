@@ -181,7 +181,7 @@ fn a_survivor_is_told_when_the_server_dies() {
     let value = json(&output);
     assert_eq!((&value["passed"], &value["failure_status"]), (&true.into(), &"RetryExceededError".into()), "{value}");
     assert_eq!((&value["flushed_requests"], &value["flushed_receives"]), (&15.into(), &16.into()), "{value}");
-    // Eight times 67 ms.
+    // Seven times 67 ms.
     assert!(value["time_to_failure_ms"].as_u64().is_some_and(|time| time > 300), "{value}");
 }
 

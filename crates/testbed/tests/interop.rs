@@ -168,7 +168,7 @@ fn what_is_never_sent_is_found() {
 fn cut(wrong: &Wrong) -> (DeathReport, DeathReport) {
     let devices = [open(wrong.client, &wrong.wire, 1), open(wrong.server, &wrong.wire, 2)];
     let (stream, server) = server(&devices[1]);
-    // Eight times 134 ms: long enough to be seen, short enough to wait for.
+    // Seven times 4 ms: short enough to wait for.
     let options = ClientOptions { timeout: 10, ..options(Connection::Rc, &Operation::ALL) };
     let client = Client::connect(stream, end(&devices[0]), options).expect("the server welcomes it");
     let everything = Profile::default().with_loss(Loss::Independent { probability: 1.0 });

@@ -17,7 +17,7 @@ use super::fault::Fault;
 use super::ledger::{Order, Queue};
 use super::messages::{EndInfo, PairInfo, SessionPlan};
 use super::pace::Pace;
-use super::pair::{Pair, PairOptions};
+use super::pair::{Pair, PairOptions, RETRIES_UNTIL_DEATH};
 use super::plan::{Check, Connection, Operation};
 
 /// Requests in flight: those that an end must be told of after its peer has died.
@@ -152,6 +152,7 @@ impl<'a> Survivor<'a> {
             receive_requests: RECEIVES,
             remote_access: Access::REMOTE_WRITE,
             first_psn,
+            retries: RETRIES_UNTIL_DEATH,
         };
         let pair = Pair::create(endpoint, options)?;
         let layout = Layout::of(&writes);

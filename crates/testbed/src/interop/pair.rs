@@ -22,8 +22,10 @@ const QUEUE_KEY: u32 = 0x4c6f_6e67;
 const NOT_READY_TIMER: u8 = 12;
 /// Try again for ever while the receiver is not ready: it will be.
 const NOT_READY_RETRIES: u8 = 7;
-/// Times to send again before the peer is given up.
-const RETRIES: u8 = 7;
+/// Times to send again before the peer is given up: the most there are, for an end that may only be slow.
+pub(super) const RETRIES: u8 = 7;
+/// And when the peer is to be given up. Soft-RoCE takes 7 for "for ever", as if it were about receivers that are not ready.
+pub(super) const RETRIES_UNTIL_DEATH: u8 = 6;
 /// READs and atomics that may be outstanding, if both devices can.
 const OUTSTANDING_MAX: u8 = 16;
 /// Sleep this long at most when there is nothing to be woken by.
@@ -39,12 +41,15 @@ pub(super) struct PairOptions {
     pub(super) receive_requests: u32,
     pub(super) remote_access: Access,
     pub(super) first_psn: u32,
+    /// RC: how often to send again.
+    pub(super) retries: u8,
 }
 
 /// A queue pair, with a completion queue for each of its halves.
 pub(super) struct Pair {
     connection: Connection,
     first_psn: u32,
+    retries: u8,
     queue_pair: QueuePair,
     send_queue: CompletionQueue,
     receive_queue: CompletionQueue,
@@ -89,6 +94,7 @@ impl Pair {
         Ok(Pair {
             connection: options.connection,
             first_psn: options.first_psn & 0xff_ffff,
+            retries: options.retries,
             queue_pair,
             send_queue,
             receive_queue,
@@ -131,7 +137,7 @@ impl Pair {
         let (receive, send) = match self.connection {
             Connection::Rc => (
                 receive.reliable_receive(incoming, NOT_READY_TIMER),
-                send.reliable_send(plan.timeout, RETRIES, NOT_READY_RETRIES, outgoing),
+                send.reliable_send(plan.timeout, self.retries, NOT_READY_RETRIES, outgoing),
             ),
             Connection::Uc => (receive, send),
             Connection::Ud => (QueuePairAttributes::to_state(QueuePairState::ReadyToReceive), send),

@@ -12,7 +12,7 @@ use super::fault::{Fault, InteropError};
 use super::ledger::{Numbers, Order, Queue, verify_request};
 use super::messages::{EndInfo, Reply, SessionPlan};
 use super::pace::{Pace, credit};
-use super::pair::{Pair, PairOptions};
+use super::pair::{Pair, PairOptions, RETRIES};
 use super::plan::{Check, Connection, Operation};
 use super::words::Words;
 
@@ -47,6 +47,7 @@ impl<'a> Requester<'a> {
             receive_requests: 1,
             remote_access: Access::empty(),
             first_psn,
+            retries: RETRIES,
         };
         let pair = Pair::create(endpoint, options)?;
         // What is sent is there from the start; where answers go is nothing yet.

@@ -12,7 +12,7 @@ use super::fault::{Fault, InteropError};
 use super::ledger::{Numbers, Order, Queue, verify_receive};
 use super::messages::{PairInfo, Reply, Request};
 use super::pace::credit;
-use super::pair::{Pair, PairOptions};
+use super::pair::{Pair, PairOptions, RETRIES};
 use super::plan::{Check, Connection, Operation};
 use super::words::Words;
 
@@ -73,6 +73,7 @@ impl<'a> Responder<'a> {
             receive_requests: receives,
             remote_access: check.operation.remote_access(),
             first_psn,
+            retries: RETRIES,
         };
         let pair = Pair::create(endpoint, options)?;
         let words = Words::new(&check);
