@@ -19,7 +19,7 @@ use crate::domain::ProtectionDomain;
 use crate::library::Library;
 use crate::listing::{DeviceList, ListError};
 use crate::probe::{self, Abilities};
-use crate::sysfs::DeviceFolder;
+use crate::sysfs::{self, DeviceFolder};
 use crate::{attributes, events};
 
 /// A device could not be opened.
@@ -37,11 +37,17 @@ pub enum OpenError {
         /// What there is.
         known: Vec<String>,
     },
-    /// The system refused.
+    /// The kernel has it, but it cannot be used from here.
     #[error(
-        "RDMA device {name} could not be opened; may this user read and write /dev/infiniband/{kernel_device}, and is \
-         its driver there (package ibverbs-providers)?"
+        "the kernel has RDMA device {name}, but libibverbs does not list it; install its driver (package \
+         ibverbs-providers) and load the module ib_uverbs"
     )]
+    NotListed {
+        /// What was asked for.
+        name: String,
+    },
+    /// The system refused.
+    #[error("RDMA device {name} could not be opened; may this user read and write /dev/infiniband/{kernel_device}?")]
     System {
         /// The device.
         name: String,
@@ -84,6 +90,9 @@ impl RdmaDevice {
         let library = Library::load().map_err(ListError::from)?;
         let list = DeviceList::read(&library).map_err(ListError::from)?;
         let Some(listed) = list.iter().find(|device| device.name() == name) else {
+            if sysfs::kernel_has(name) {
+                return Err(OpenError::NotListed { name: name.into() });
+            }
             let mut known: Vec<String> = list.iter().map(|device| device.name()).collect();
             known.sort_unstable();
             return Err(OpenError::NoSuchDevice { name: name.into(), known });

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use longhaul_rdmacore::RdmaDevice;
 use longhaul_testbed::conformance::{DeviceEnd, KnownDeparture, RealTime, known_departures};
-use longhaul_verbs::{Device, GidType};
+use longhaul_verbs::{Device, GidChoice, GidType};
 use longhaul_wire::UDP_PORT_ROCE;
 
 use crate::message::with_sources;
@@ -42,14 +42,34 @@ pub(super) fn open(names: &[String; 2], gid_indexes: Option<[u8; 2]>) -> Result<
     Ok(Opened { environment: RealTime::between(ends, known), drivers, rdma_core: rdma_core_version() })
 }
 
+/// For every address of the second device, in the order of its table but IPv4 first: whether the first one can reach it, and back.
 fn ends(devices: &[Device; 2]) -> Result<[DeviceEnd; 2], String> {
-    let row = |device: &Device| -> Result<DeviceEnd, String> {
-        let rows = device.port_attributes(1).map_or(0, |attributes| attributes.gid_table_length);
-        let entry = (0..rows).filter_map(|row| device.gid(1, row).ok()).find(|entry| entry.gid_type == GidType::RoceV2 && entry.gid.to_ip().is_ipv4()).ok_or("no row")?;
-        Ok(DeviceEnd { device: device.clone(), port: 1, gid_index: entry.index as u8, udp_port: UDP_PORT_ROCE })
-    };
-    let _ = addresses(&devices[0]);
-    Ok([row(&devices[0])?, row(&devices[1])?])
+    let [one, other] = devices;
+    let is_one_device = one.name() == other.name();
+    let mut addresses = addresses(other);
+    addresses.sort_by_key(|address| !address.is_ipv4());
+    let mut reasons = Vec::new();
+    for peer in addresses {
+        let local = is_one_device.then_some(peer);
+        let both = one.choose_gid(local, peer).and_then(|ours| Ok((ours, other.choose_gid(Some(peer), ours.address)?)));
+        match both {
+            Ok((ours, theirs)) => {
+                return Ok([end(one, ours)?, end(other, theirs)?]);
+            }
+            Err(error) => reasons.push(format!("towards {peer}: {}", with_sources(&error))),
+        }
+    }
+    Err(match reasons.is_empty() {
+        true => format!("{} has no address for RoCEv2 in its GID table: give its network interface one", other.name()),
+        false => format!("no row of the GID tables fits; --gid-index chooses by hand; {}", reasons.join("; ")),
+    })
+}
+
+fn end(device: &Device, choice: GidChoice) -> Result<DeviceEnd, String> {
+    let gid_index = u8::try_from(choice.index).map_err(|_| {
+        format!("row {} of the GID table of {}: paths name rows up to 255", choice.index, device.name())
+    })?;
+    Ok(DeviceEnd { device: device.clone(), port: choice.port, gid_index, udp_port: UDP_PORT_ROCE })
 }
 
 /// The addresses of a device under RoCEv2.
@@ -75,7 +95,10 @@ fn rdma_core_version() -> Option<String> {
 }
 
 fn version_in(maps: &str) -> Option<String> {
-    let file = maps.lines().filter_map(|line| line.rsplit('/').next()).find_map(|file| file.strip_prefix("libibverbs.so.1."))?;
+    let file = maps
+        .lines()
+        .filter_map(|line| line.rsplit('/').next())
+        .find_map(|file| file.strip_prefix("libibverbs.so.1."))?;
     // The first number is that of the interface.
     file.split_once('.').map(|(_, version)| version.to_owned())
 }

@@ -396,7 +396,7 @@ fn not_for_local_use(context: &mut Context<'_>, transport: Transport, kind: Kind
     peer.receive(1, &[])?;
     owner.send(2, SendOperation::Send, &[local])?;
     let sent = context.completion("sender from a window", &owner.send_queue)?;
-    status("sender from a window", &sent, 2, CompletionStatus::LocalProtectionError)
+    context.failed("sender from a window", &sent, 2, &[CompletionStatus::LocalProtectionError])
 }
 
 /// In a zero-based region the window's addresses count from the region's beginning. (Soft-RoCE and mlx5 bind no windows there.)
