@@ -16,7 +16,7 @@ use longhaul_verbs::{
 };
 use nix::libc::ENOMEM;
 
-use crate::abi::{ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_rate_limit_attr};
+use crate::abi::{IBV_QP_STATE, IBV_QPS_ERR, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_rate_limit_attr};
 use crate::answer::{check, is_not_supported};
 use crate::attributes::positive;
 use crate::completion::{CompletionQueue, QueueHandle};
@@ -190,6 +190,17 @@ impl QueuePair {
         state_from_c(number).ok_or_else(|| io::Error::other(format!("the device is in state {number}, which is none")))
     }
 
+    /// Have receives flushed that were posted in the error state. Soft-RoCE does not look at its receive queue by itself then, but
+    /// does so each time it is put into that state.
+    fn have_flushed(&self, queue_pair: Handle<ibv_qp>) {
+        let mut error = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..ibv_qp_attr::zeroed() };
+        // SAFETY: alive, as the caller holds a lock under which it is destroyed.
+        let answer = unsafe { (self.library().ibv_modify_qp)(queue_pair.as_ptr(), &mut error, IBV_QP_STATE) };
+        if let Err(error) = check(answer) {
+            tracing::debug!(%error, "receives may not be flushed");
+        }
+    }
+
     fn limit_rate(&self, queue_pair: Handle<ibv_qp>, kilobits_per_second: u32) -> Result<(), ModifyError> {
         let mut attributes = ibv_qp_rate_limit_attr::zeroed();
         attributes.rate_limit = kilobits_per_second;
@@ -271,8 +282,10 @@ impl raw::QueuePair for QueuePair {
             if let Some(port) = attributes.port {
                 send.bounds.message_bytes = message_bytes(self.domain.context(), self.transport, port);
             }
-            if to == QueuePairState::Reset {
-                send.forget();
+            match (from, to) {
+                (_, QueuePairState::Reset) => send.forget(),
+                (QueuePairState::SendQueueDrained, QueuePairState::ReadyToSend) => send.ring_doorbell(),
+                _ => {}
             }
         }
         if let Some(receive) = &mut *receive {
@@ -319,10 +332,14 @@ impl raw::QueuePair for QueuePair {
             return Err(PostErrorKind::SharedReceives.at(0));
         }
         let (context, limits) = (self.domain.context(), &self.limits);
-        list.post(requests, limits.receive_entries, limits.receive_requests, |first, bad| {
+        let result = list.post(requests, limits.receive_entries, limits.receive_requests, |first, bad| {
             // SAFETY: alive, and the list is linked.
             unsafe { context.post_recv(queue_pair.as_ptr(), first, bad) }
-        })
+        });
+        if *state == QueuePairState::Error {
+            self.have_flushed(*queue_pair);
+        }
+        result
     }
 
     unsafe fn post_write_burst(&self, burst: &WriteBurst<'_>) -> Result<(), PostError> {
