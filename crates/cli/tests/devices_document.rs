@@ -113,7 +113,7 @@ fn departures_table(driver: &str) -> String {
             Shown::Sometimes => " (now and then)",
             Shown::NotRun => " (not run)",
         };
-        let _ = writeln!(text, "| `{}`{not_run} | {} |", departure.tests, departure.reason);
+        let _ = writeln!(text, "| `{}`{not_run} | {} |", departure.tests.join("` `"), departure.reason);
     }
     text
 }

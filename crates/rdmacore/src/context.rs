@@ -18,6 +18,8 @@ use crate::abi::{
 };
 use crate::answer::{check, check_pointer};
 use crate::library::Library;
+use crate::listing::text;
+use crate::sysfs::DeviceFolder;
 
 /// An open device. Closed on drop; whoever uses an object of it holds one of these.
 pub(crate) struct Context {
@@ -75,6 +77,14 @@ impl Context {
     /// The functions of the library.
     pub(crate) fn library(&self) -> &Arc<Library> {
         &self.library
+    }
+
+    /// What the kernel tells about the device.
+    pub(crate) fn folder(&self) -> DeviceFolder {
+        // SAFETY: the device is open, and its description is there as long as it is.
+        let device = unsafe { (&raw const (*self.raw.as_ptr()).device).read() };
+        // SAFETY: as above.
+        DeviceFolder::new(text(unsafe { &(*device).ibdev_path }))
     }
 
     /// For the library's functions.

@@ -23,6 +23,7 @@ use crate::completion::{CompletionQueue, QueueHandle};
 use crate::context::Context;
 use crate::domain::{Domain, check_bounds};
 use crate::handle::{Handle, Owned, lock, own};
+use crate::membership::Membership;
 use crate::modify::check_values;
 use crate::path::gid_to_c;
 use crate::post::{ReceiveList, SendSide};
@@ -54,7 +55,14 @@ struct Control {
     given: AttributeMask,
     rate_limit_kilobits_per_second: u32,
     /// The kernel does not destroy a member of a group.
-    groups: Vec<(Gid, u16)>,
+    groups: Vec<Member>,
+}
+
+/// That it is a member of a group.
+struct Member {
+    group: Gid,
+    lid: u16,
+    _membership: Option<Membership>,
 }
 
 /// The receiving half.
@@ -194,7 +202,7 @@ impl QueuePair {
     }
 
     fn leave_groups(&self, control: &mut Control, queue_pair: Handle<ibv_qp>) {
-        for (group, lid) in control.groups.drain(..) {
+        for Member { group, lid, .. } in control.groups.drain(..) {
             let group = gid_to_c(group);
             // SAFETY: alive, as the caller holds the lock under which it is destroyed.
             let answer = unsafe { (self.library().ibv_detach_mcast)(queue_pair.as_ptr(), &group, lid) };
@@ -337,9 +345,10 @@ impl raw::QueuePair for QueuePair {
         }
         let mut control = lock(&self.control);
         let queue_pair = control.queue_pair.ok_or(MulticastError::Gone)?;
-        if control.groups.contains(&(group, lid)) {
+        if control.groups.iter().any(|member| (member.group, member.lid) == (group, lid)) {
             return Ok(());
         }
+        let _membership = Membership::join(&self.domain.context().folder(), group)?;
         let c = gid_to_c(group);
         // SAFETY: alive.
         let answer = unsafe { (self.library().ibv_attach_mcast)(queue_pair.as_ptr(), &c, lid) };
@@ -348,14 +357,14 @@ impl raw::QueuePair for QueuePair {
             Some(ENOMEM) => MulticastError::TooMany { most: most.into() },
             _ => MulticastError::System(error),
         })?;
-        control.groups.push((group, lid));
+        control.groups.push(Member { group, lid, _membership });
         Ok(())
     }
 
     fn detach_multicast(&self, group: Gid, lid: u16) -> Result<(), MulticastError> {
         let mut control = lock(&self.control);
         let queue_pair = control.queue_pair.ok_or(MulticastError::Gone)?;
-        let position = control.groups.iter().position(|member| *member == (group, lid));
+        let position = control.groups.iter().position(|member| (member.group, member.lid) == (group, lid));
         let position = position.ok_or(MulticastError::NotAttached)?;
         let c = gid_to_c(group);
         // SAFETY: alive.

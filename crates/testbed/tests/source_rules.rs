@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 const UNSAFE_ALLOWED: &[&str] = &[
     "crates/cli/src/counting_allocator.rs",
     "crates/rdmacore/src/abi.rs",
+    "crates/rdmacore/src/abi/context.rs",
+    "crates/rdmacore/src/abi/queue_pair.rs",
     "crates/rdmacore/src/address_handle.rs",
     "crates/rdmacore/src/channel.rs",
     "crates/rdmacore/src/completion.rs",

@@ -344,12 +344,17 @@ mod tests {
 
     #[test]
     fn known_departures_are_neither_passed_nor_failed() {
-        let known = |tests, shown| KnownDeparture { driver: "sample", tests, shown, reason: "counts differently" };
+        let known = |tests: &'static [&'static str], shown| KnownDeparture {
+            driver: "sample",
+            tests,
+            shown,
+            reason: "counts differently",
+        };
         // The one that panics is not run; the one that is good has become better than the table.
         let departures = vec![
-            known("sample/b*", Shown::Sometimes),
-            known("sample/panics", Shown::NotRun),
-            known("sample/good", Shown::Always),
+            known(&["sample/b*"], Shown::Sometimes),
+            known(&["sample/panics"], Shown::NotRun),
+            known(&["sample/good"], Shown::Always),
         ];
         let report = run(&mut Lenient(VirtualTime::new(0), departures), &samples()[..4], |_, _| ());
         assert_eq!(report.passed, ["sample/good"]);
