@@ -30,13 +30,200 @@ pub enum Shown {
 }
 
 /// All that are known.
-pub const KNOWN_DEPARTURES: &[KnownDeparture] = &[KnownDeparture {
-    driver: RXE,
-    tests: &["*/window-type-2/end/queue-pair-destroyed", "*/window-type-2/end/free-after-its-queue-pair"],
-    shown: Shown::NotRun,
-    reason: "A type 2 window holds a reference to the queue pair through which it was bound: destroying that waits in vain in the \
-                 kernel, for many seconds, and ends with a warning (rxe_destroy_qp).",
-}];
+pub const KNOWN_DEPARTURES: &[KnownDeparture] = &[
+    KnownDeparture {
+        driver: RXE,
+        tests: &[
+            "*/flush/after-a-failed-send",
+            "*/local-protection/send-unknown-key",
+            "*/local-protection/send-deregistered",
+            "*/local-protection/send-other-domain",
+            "*/local-protection/send-second-entry-bad",
+            "*/local-protection/write-unknown-key",
+            "*/local-protection/write-deregistered",
+            "*/local-protection/write-other-domain",
+            "*/local-protection/write-second-entry-bad",
+            "*/local-protection/unsignaled-still-completes",
+            "*/local-protection/second-packet",
+            "rc/error-completions/send*-local-protection",
+            "rc/error-completions/write*-local-protection",
+            "rc/error-completions/send*-unsignaled-fails-loudly",
+            "rc/error-completions/write*-unsignaled-fails-loudly",
+            "*/reach/not-for-local-use",
+            "uc/dropped/half-a-message",
+        ],
+        shown: Shown::Always,
+        reason: "A request whose own memory may not be used fails with LocalQueuePairError instead of LocalProtectionError: copy_data() answers EINVAL for an unknown key, and the requester calls only EFAULT a protection error.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &[
+            "uc/local-protection/send-before-the-region",
+            "uc/local-protection/send-beyond-the-region",
+            "uc/local-protection/send-wrapping-address",
+            "uc/local-protection/write-before-the-region",
+            "uc/local-protection/write-beyond-the-region",
+            "uc/local-protection/write-wrapping-address",
+            "ud/local-protection/send-before-the-region",
+            "ud/local-protection/send-beyond-the-region",
+            "ud/local-protection/send-wrapping-address",
+        ],
+        shown: Shown::Always,
+        reason: "After a failed send UC and UD go to ERR instead of SQE, which the driver never enters by itself.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &[
+            "rc/length/receive-one-byte-too-small",
+            "rc/length/receive-without-memory",
+            "rc/length/second-packet-does-not-fit",
+            "rc/error-completions/send*-remote-invalid-request",
+            "uc/dropped/receive-too-small",
+            "ud/send/receive-too-small",
+        ],
+        shown: Shown::Always,
+        reason: "A message longer than its receive is LocalQueuePairError to the receiver and RemoteOperationError to the sender, instead of a length error and an invalid request: copy_data() answers EINVAL, which counts as a malformed receive.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &[
+            "rc/async-events/*access-error*",
+            "rc/async-events/request-error-of-an-atomic",
+            "rc/async-events/communication-established",
+            "rc/async-events/fatal-when-*",
+            "rc/remote-invalid/*-misaligned",
+            "rc/window-type-*/async-events/access-error",
+            "rc/event-descriptors/asynchronous-event",
+            "*/shared-receive/last-request-reached",
+        ],
+        shown: Shown::Always,
+        reason: "Of the asynchronous events of queue pairs the driver raises one alone, that the send queue is drained.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["uc/async-events/overrun-is-not-fatal", "ud/async-events/overrun-is-not-fatal"],
+        shown: Shown::Always,
+        reason: "A completion queue that overruns moves the queue pair to ERR on unreliable transports too.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["rc/read-atomic-limits/no-depth-fails-reads"],
+        shown: Shown::Always,
+        reason: "A READ on a queue pair that may have none outstanding waits for ever.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["rc/read-atomic-limits/responder-takes-fewer"],
+        shown: Shown::Always,
+        reason: "A responder takes more READs than its resources: it uses them over again (check_resource).",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["ud/queue-key/own-when-high-bit-set"],
+        shown: Shown::Always,
+        reason: "A queue key whose highest bit is set is sent as it is, instead of the queue pair's own.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["uc/other-attributes/send-queue-drained-to-send-queue-drained"],
+        shown: Shown::Always,
+        reason: "The path of a UC queue pair cannot be changed in SQD: the kernel adds the port to the attributes (ib_uverbs), and then refuses it for UC.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["rc/drain/waits-for-reads"],
+        shown: Shown::Always,
+        reason: "Draining takes requests that were sent and are being retried for requests that have not begun.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["rc/async-events/send-queue-drained"],
+        shown: Shown::Sometimes,
+        reason: "Draining takes a request that waits to be sent again for one that has not begun, and ends too early.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["rc/reset/reader-in-send-queue-drained"],
+        shown: Shown::Always,
+        reason: "While the send queue is being drained every step but that to ERR is refused, also that to RESET (rxe_qp_chk_attr).",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["rc/error-completions/send-with-invalidate-remote-access"],
+        shown: Shown::Always,
+        reason: "A SEND whose key cannot be invalidated is acknowledged; its receive fails, and the receiver's queue pair goes to ERR, so that the sender's next request finds nobody.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["uc/dropped/no-receive-posted"],
+        shown: Shown::Always,
+        reason: "After a WRITE with immediate of several packets that found no receive, every SEND is dropped: the responder still waits for the end of the WRITE (do_class_d1e_error).",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["*/completion-events/failed-receive-counts-as-solicited"],
+        shown: Shown::Always,
+        reason: "Of a failed receive the packet's solicited bit decides whether it is an event for solicited completions, instead of the failure.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["*/reach/whole-part-and-no-more", "*/reach/last-packet-beyond", "*/reach/two-windows-on-one-region"],
+        shown: Shown::Always,
+        reason: "A window reaches everything of its region: only the region's bounds are checked (check_rkey).",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["keys/numbers/queue-pairs"],
+        shown: Shown::Always,
+        reason: "Queue pair numbers are counted up.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["*/bind/beyond-the-region"],
+        shown: Shown::Always,
+        reason: "A part that wraps around the end of the address space can be bound (rxe_check_bind_mw adds without looking).",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["*/window-type-1/bind/other-kind-is-refused"],
+        shown: Shown::Always,
+        reason: "A type 1 window can be bound by a work request for type 2.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["*/window-type-2/bind/region-of-another-domain"],
+        shown: Shown::Always,
+        reason: "A window can be bound to a region of another protection domain.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &[
+            "uc/*/bind/region-without-right-to-bind",
+            "uc/*/bind/remote-write-without-local-write",
+            "uc/window-type-2/bind/window-of-another-domain",
+        ],
+        shown: Shown::Always,
+        reason: "After a failed bind UC goes to ERR instead of SQE.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["*/bind/flushed-has-no-effect", "*/bind/window-deallocated-while-it-waits"],
+        shown: Shown::Always,
+        reason: "A bind is carried out when the requester comes to it, although requests before it are not acknowledged yet; what is flushed has had its effect.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["rc/window-type-2/bind/in-order-with-sends"],
+        shown: Shown::Always,
+        reason: "A SEND behind an unsignalled bind of a type 2 window does not arrive; why is not known yet.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["*/window-type-2/end/queue-pair-destroyed", "*/window-type-2/end/free-after-its-queue-pair"],
+        shown: Shown::NotRun,
+        reason: "A type 2 window holds a reference to the queue pair through which it was bound: destroying that waits in vain in the kernel, for many seconds, and ends with a warning (rxe_destroy_qp).",
+    },
+];
 
 /// Linux Soft-RoCE. What stands here was found on Linux 6.1 with rdma-core 44.
 const RXE: &str = "rxe";
