@@ -219,6 +219,40 @@ pub const KNOWN_DEPARTURES: &[KnownDeparture] = &[
     },
     KnownDeparture {
         driver: RXE,
+        tests: &["rc/window-type-2/*/window-not-bound", "rc/window-type-2/*/window-invalidated-before"],
+        shown: Shown::NotRun,
+        reason: "Invalidating a window that is not bound crashes the kernel: rxe_invalidate_mw() gives back a queue pair that is not there.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &[
+            "uc/window-type-2/local-invalidate/key-is-dead",
+            "uc/window-type-2/local-invalidate/window-can-be-bound-again",
+            "uc/window-type-2/local-invalidate/while-a-peer-writes",
+            "uc/window-type-2/local-invalidate/unsignaled",
+            "uc/window-type-2/local-invalidate/bound-through-another-queue-pair",
+        ],
+        shown: Shown::Always,
+        reason: "UC has no local invalidation: the driver knows it for RC alone.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &["rc/window-type-2/local-invalidate/window-can-be-bound-again"],
+        shown: Shown::Always,
+        reason: "A window that was invalidated cannot be bound again; why is not known yet.",
+    },
+    KnownDeparture {
+        driver: RXE,
+        tests: &[
+            "rc/window-type-2/local-invalidate/unknown-key",
+            "rc/window-type-2/local-invalidate/region",
+            "rc/window-type-2/local-invalidate/window-type-1",
+        ],
+        shown: Shown::Always,
+        reason: "A local invalidation of what cannot be invalidated fails with LocalQueuePairError.",
+    },
+    KnownDeparture {
+        driver: RXE,
         tests: &["*/window-type-2/end/queue-pair-destroyed", "*/window-type-2/end/free-after-its-queue-pair"],
         shown: Shown::NotRun,
         reason: "A type 2 window holds a reference to the queue pair through which it was bound: destroying that waits in vain in the kernel, for many seconds, and ends with a warning (rxe_destroy_qp).",
