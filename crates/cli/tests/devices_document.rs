@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use longhaul_softnic::udp::{UdpConfig, UdpPortChoice};
-use longhaul_testbed::conformance::{Environment, KNOWN_DEPARTURES, RealTime, VirtualTime};
+use longhaul_testbed::conformance::{Environment, KNOWN_DEPARTURES, RealTime, Shown, VirtualTime};
 use longhaul_verbs::{Capabilities, Device};
 use serde_json::Value;
 
@@ -108,8 +108,12 @@ fn departures_table(driver: &str) -> String {
     let known = KNOWN_DEPARTURES.iter().filter(|departure| departure.driver == driver);
     let mut text = String::from("| tests | what it does instead |\n|---|---|\n");
     for departure in known {
-        let not_run = if departure.is_run { "" } else { " (not run)" };
-        let _ = writeln!(text, "| `{}`{not_run} | {} |", departure.tests, departure.reason);
+        let not_run = match departure.shown {
+            Shown::Always => "",
+            Shown::Sometimes => " (now and then)",
+            Shown::NotRun => " (not run)",
+        };
+        let _ = writeln!(text, "| `{}`{not_run} | {} |", departure.tests.join("` `"), departure.reason);
     }
     text
 }

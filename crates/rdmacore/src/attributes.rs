@@ -6,9 +6,11 @@ use longhaul_verbs::{Capabilities, DeviceAttributes, LinkState, Mtu, PortAttribu
 
 use crate::abi::{self, ibv_device_attr_ex, ibv_port_attr};
 use crate::listing::text;
+use crate::probe::Abilities;
 
-/// Sizes and abilities. `capabilities` were found out by trying; `message_bytes` is a port's to say.
-pub(crate) fn device(theirs: &ibv_device_attr_ex, capabilities: Capabilities, message_bytes: u32) -> DeviceAttributes {
+/// Sizes and abilities. `message_bytes` is a port's to say.
+pub(crate) fn device(theirs: &ibv_device_attr_ex, abilities: &Abilities, message_bytes: u32) -> DeviceAttributes {
+    let Abilities { capabilities, inline_bytes_max } = *abilities;
     let sizes = &theirs.orig_attr;
     let has = |capability, count| if capabilities.intersects(capability) { positive(count) } else { 0 };
     let windows = Capabilities::WINDOW_TYPE_1 | Capabilities::WINDOW_TYPE_2A | Capabilities::WINDOW_TYPE_2B;
@@ -26,8 +28,7 @@ pub(crate) fn device(theirs: &ibv_device_attr_ex, capabilities: Capabilities, me
         max_completion_queue_entries: positive(sizes.max_cqe),
         max_memory_regions: positive(sizes.max_mr),
         max_protection_domains: positive(sizes.max_pd),
-        // A queue pair tells, once it has been made.
-        max_inline_bytes: 0,
+        max_inline_bytes: inline_bytes_max,
         max_message_bytes: message_bytes.into(),
         max_destination_read_atomic: at_most_a_byte(sizes.max_qp_rd_atom),
         max_read_atomic: at_most_a_byte(sizes.max_qp_init_rd_atom),
@@ -135,7 +136,9 @@ mod tests {
         theirs.orig_attr.max_mw = 100;
         theirs.orig_attr.max_qp = -1;
         theirs.orig_attr.max_qp_rd_atom = 1000;
-        let ours = device(&theirs, Capabilities::SHARED_RECEIVE_QUEUE, 1 << 23);
+        let abilities = Abilities { capabilities: Capabilities::SHARED_RECEIVE_QUEUE, inline_bytes_max: 60 };
+        let ours = device(&theirs, &abilities, 1 << 23);
+        assert_eq!((ours.capabilities, ours.max_inline_bytes), (Capabilities::SHARED_RECEIVE_QUEUE, 60));
         assert_eq!((ours.max_shared_receive_queues, ours.max_memory_windows, ours.max_queue_pairs), (100, 0, 0));
         assert_eq!((ours.node_guid, ours.max_destination_read_atomic), (0x0102_0304_0506_0708, 255));
         assert_eq!(ours.max_message_bytes, 8 << 20);

@@ -151,7 +151,8 @@ impl raw::CompletionQueue for CompletionQueue {
                 // What was taken before must not be lost; the next call fails again.
                 return if taken > 0 { Ok(taken) } else { Err(poll_error(answer)) };
             };
-            for (place, theirs) in completions[taken..].iter_mut().zip(&theirs[..count.min(wanted)]) {
+            let count = count.min(wanted);
+            for (place, theirs) in completions[taken..].iter_mut().zip(&theirs[..count]) {
                 // SAFETY: the first `wanted` of them were written above.
                 *place = translate(unsafe { theirs.assume_init_ref() });
             }

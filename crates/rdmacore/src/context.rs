@@ -18,6 +18,8 @@ use crate::abi::{
 };
 use crate::answer::{check, check_pointer};
 use crate::library::Library;
+use crate::listing::text;
+use crate::sysfs::DeviceFolder;
 
 /// An open device. Closed on drop; whoever uses an object of it holds one of these.
 pub(crate) struct Context {
@@ -75,6 +77,14 @@ impl Context {
     /// The functions of the library.
     pub(crate) fn library(&self) -> &Arc<Library> {
         &self.library
+    }
+
+    /// What the kernel tells about the device.
+    pub(crate) fn folder(&self) -> DeviceFolder {
+        // SAFETY: the device is open, and its description is there as long as it is.
+        let device = unsafe { (&raw const (*self.raw.as_ptr()).device).read() };
+        // SAFETY: as above.
+        DeviceFolder::new(text(unsafe { &(*device).ibdev_path }))
     }
 
     /// For the library's functions.
@@ -297,5 +307,54 @@ impl Context {
         let post = basic!(self, post_srq_recv).ok_or_else(not_supported)?;
         // SAFETY: the caller's promise.
         check(unsafe { post(srq, requests, bad) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::ManuallyDrop;
+
+    use super::*;
+
+    /// Where an open device would be, with a second table of `sz` bytes before it, and what is found of it.
+    fn with_table(library: &Arc<Library>, sz: usize, is_extended: bool, look: impl FnOnce(&Context)) {
+        let mut table = Box::new(verbs_context::zeroed());
+        table.sz = sz;
+        if is_extended {
+            table.context.abi_compat = VERBS_ABI_IS_EXTENDED;
+        }
+        let raw = NonNull::from(&mut *table).cast::<u8>();
+        // SAFETY: the field lies inside the table.
+        let raw = unsafe { raw.add(offset_of!(verbs_context, context)) }.cast::<ibv_context>();
+        // SAFETY: no device is behind it, so it must never be closed, and only its tables are looked at.
+        let context = ManuallyDrop::new(unsafe { Context::new(library.clone(), raw) });
+        look(&context);
+    }
+
+    /// Older libraries have shorter tables, and what they lack must not be read: it would be other memory.
+    #[test]
+    fn tables_of_any_length_are_read_only_as_far_as_they_go() {
+        let Ok(library) = Library::load() else {
+            eprintln!("SKIPPED: libibverbs is not installed; what its tables hold was not looked at");
+            return;
+        };
+        let whole = size_of::<verbs_context>();
+        let query_port = offset_of!(verbs_context, query_port);
+        let create_qp_ex = offset_of!(verbs_context, create_qp_ex);
+        let has = |sz, is_extended, offset| {
+            let mut found = false;
+            with_table(&library, sz, is_extended, |context| found = context.extended_table(offset).is_some());
+            found
+        };
+        assert!(has(whole, true, query_port));
+        assert!(has(whole + 64, true, query_port), "a newer library has more");
+        assert!(!has(whole - 1, true, query_port), "it is the last that was added");
+        assert!(has(whole - create_qp_ex, true, create_qp_ex));
+        assert!(!has(whole - create_qp_ex - 8, true, create_qp_ex));
+        assert!(!has(whole, false, create_qp_ex), "a device without a second table");
+        with_table(&library, whole, true, |context| {
+            assert!(extended!(context, alloc_null_mr).is_none(), "a table that reaches it, with nothing there");
+            assert!(basic!(context, post_send).is_none());
+        });
     }
 }

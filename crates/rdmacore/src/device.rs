@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use longhaul_verbs::raw;
 use longhaul_verbs::{
-    AsyncEvent, Capabilities, Counter, CreateError, DeviceAttributes, EventError, Gid, GidEntry, GidType,
-    PortAttributes, QueryError,
+    AsyncEvent, Counter, CreateError, DeviceAttributes, EventError, Gid, GidEntry, GidType, PortAttributes, QueryError,
 };
 
 use crate::abi::{IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, ibv_gid_entry};
@@ -19,8 +18,9 @@ use crate::context::Context;
 use crate::domain::ProtectionDomain;
 use crate::library::Library;
 use crate::listing::{DeviceList, ListError};
-use crate::sysfs::DeviceFolder;
-use crate::{attributes, events, probe};
+use crate::probe::{self, Abilities};
+use crate::sysfs::{self, DeviceFolder};
+use crate::{attributes, events};
 
 /// A device could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -37,11 +37,17 @@ pub enum OpenError {
         /// What there is.
         known: Vec<String>,
     },
-    /// The system refused.
+    /// The kernel has it, but it cannot be used from here.
     #[error(
-        "RDMA device {name} could not be opened; may this user read and write /dev/infiniband/{kernel_device}, and is \
-         its driver there (package ibverbs-providers)?"
+        "the kernel has RDMA device {name}, but libibverbs does not list it; install its driver (package \
+         ibverbs-providers) and load the module ib_uverbs"
     )]
+    NotListed {
+        /// What was asked for.
+        name: String,
+    },
+    /// The system refused.
+    #[error("RDMA device {name} could not be opened; may this user read and write /dev/infiniband/{kernel_device}?")]
     System {
         /// The device.
         name: String,
@@ -75,7 +81,7 @@ struct Shared {
     gid_table_lengths: Vec<u32>,
     completion_queue_entries_max: u32,
     /// Found out when first asked for.
-    capabilities: Mutex<Option<Capabilities>>,
+    abilities: Mutex<Option<Abilities>>,
 }
 
 impl RdmaDevice {
@@ -84,6 +90,9 @@ impl RdmaDevice {
         let library = Library::load().map_err(ListError::from)?;
         let list = DeviceList::read(&library).map_err(ListError::from)?;
         let Some(listed) = list.iter().find(|device| device.name() == name) else {
+            if sysfs::kernel_has(name) {
+                return Err(OpenError::NotListed { name: name.into() });
+            }
             let mut known: Vec<String> = list.iter().map(|device| device.name()).collect();
             known.sort_unstable();
             return Err(OpenError::NoSuchDevice { name: name.into(), known });
@@ -105,7 +114,7 @@ impl RdmaDevice {
                 port_count: sizes.phys_port_cnt,
                 gid_table_lengths: gid_table_lengths.map_err(refused)?,
                 completion_queue_entries_max: attributes::positive(sizes.max_cqe),
-                capabilities: Mutex::new(None),
+                abilities: Mutex::new(None),
             }),
         })
     }
@@ -160,14 +169,14 @@ impl raw::Device for RdmaDevice {
     fn attributes(&self) -> Result<DeviceAttributes, QueryError> {
         let context = &self.shared.context;
         let theirs = context.query_device()?;
-        let mut known = self.shared.capabilities.lock().unwrap_or_else(PoisonError::into_inner);
-        let capabilities = match *known {
-            Some(capabilities) => capabilities,
-            None => *known.insert(probe::capabilities(context, &theirs)?),
+        let mut known = self.shared.abilities.lock().unwrap_or_else(PoisonError::into_inner);
+        let abilities = match *known {
+            Some(abilities) => abilities,
+            None => *known.insert(probe::abilities(context, &theirs)?),
         };
         drop(known);
         let message_bytes = context.query_port(1)?.max_msg_sz;
-        Ok(attributes::device(&theirs, capabilities, message_bytes))
+        Ok(attributes::device(&theirs, &abilities, message_bytes))
     }
 
     fn port_attributes(&self, port: u8) -> Result<PortAttributes, QueryError> {

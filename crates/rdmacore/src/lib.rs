@@ -34,6 +34,7 @@ mod extended_post;
 mod handle;
 mod library;
 mod listing;
+mod membership;
 mod memory;
 mod modify;
 mod path;

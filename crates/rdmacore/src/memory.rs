@@ -8,8 +8,8 @@
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use longhaul_verbs::raw;
 use longhaul_verbs::{Access, Capabilities, DestroyError, NotSupported, RegisterError};
@@ -22,7 +22,8 @@ use crate::abi::{
 use crate::answer::{check, check_pointer, is_not_supported};
 use crate::context::Context;
 use crate::domain::{Domain, ProtectionDomain};
-use crate::handle::{Handle, Owned, own};
+use crate::handle::{Handle, Owned, lock, own};
+use crate::windows::Window;
 
 /// A region as verbs programs see it.
 pub(crate) struct MemoryRegion {
@@ -39,7 +40,7 @@ pub(crate) struct Region {
     first_address: AtomicU64,
     length: AtomicU64,
     /// Windows that were bound to it and, as far as we know, still are: a peer can invalidate one without our hearing of it.
-    windows: AtomicUsize,
+    windows: Mutex<Vec<Weak<Window>>>,
 }
 
 /// While it is registered.
@@ -148,7 +149,7 @@ impl MemoryRegion {
             remote_key: remote_key.into(),
             first_address: first_address.into(),
             length: length.into(),
-            windows: AtomicUsize::new(0),
+            windows: Mutex::new(Vec::new()),
         };
         MemoryRegion { region: Arc::new(region) }
     }
@@ -171,13 +172,30 @@ impl Region {
     }
 
     /// A window was bound to it.
-    pub(crate) fn join_window(&self) {
-        self.windows.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn join(&self, window: &Weak<Window>) {
+        let mut windows = lock(&self.windows);
+        windows.retain(|known| !known.ptr_eq(window));
+        windows.push(window.clone());
     }
 
     /// A window that was bound to it is bound elsewhere, or gone.
-    pub(crate) fn leave_window(&self) {
-        self.windows.fetch_sub(1, Ordering::Relaxed);
+    pub(crate) fn leave(&self, window: &Weak<Window>) {
+        lock(&self.windows).retain(|known| !known.ptr_eq(window));
+    }
+
+    /// Deregister it, after taking its windows from it if need be.
+    fn abandon(&self) -> Result<(), DestroyError> {
+        match self.deregister() {
+            Err(DestroyError::InUse { .. }) => {
+                // Windows are locked before regions, never after.
+                let windows = std::mem::take(&mut *lock(&self.windows));
+                for window in windows.iter().filter_map(Weak::upgrade) {
+                    window.replace_if_bound_to(self);
+                }
+                self.deregister()
+            }
+            answer => answer,
+        }
     }
 
     fn deregister(&self) -> Result<(), DestroyError> {
@@ -192,7 +210,7 @@ impl Region {
 
     /// Devices say "busy" when windows are bound to a region, Soft-RoCE says "invalid".
     fn why_registered(&self, error: io::Error) -> DestroyError {
-        let users = self.windows.load(Ordering::Relaxed);
+        let users = lock(&self.windows).len();
         match error.raw_os_error() {
             Some(EBUSY) => DestroyError::InUse { users: users.max(1) },
             Some(EINVAL) if users > 0 => DestroyError::InUse { users },
@@ -262,7 +280,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        match self.deregister() {
+        match self.abandon() {
             Ok(()) | Err(DestroyError::Gone) => {}
             // Whoever frees the memory has asked `abandon` before, and was told.
             Err(error) => tracing::warn!(%error, "a region stays registered until the device is closed"),
@@ -306,6 +324,10 @@ impl raw::MemoryRegion for MemoryRegion {
 
     fn deregister(&self) -> Result<(), DestroyError> {
         self.region.deregister()
+    }
+
+    fn abandon(&self) -> Result<(), DestroyError> {
+        self.region.abandon()
     }
 }
 

@@ -227,6 +227,14 @@ impl SendSide {
         Ok(())
     }
 
+    /// Have the device look at its send queue. After a queue pair was drained and goes on, Soft-RoCE would leave what was posted
+    /// meanwhile until something new comes. A batch of nothing is a doorbell.
+    pub(crate) fn ring_doorbell(&self) {
+        if let Some(Err(error)) = self.extended.as_ref().map(|extended| extended.start().complete()) {
+            tracing::debug!(%error, "a doorbell was not heard");
+        }
+    }
+
     /// The queue pair has been reset: nothing that was posted is there any more.
     pub(crate) fn forget(&mut self) {
         self.ways.forget();

@@ -12,16 +12,27 @@ use std::ptr::{NonNull, null_mut};
 use longhaul_verbs::Capabilities;
 
 use crate::abi::{
-    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_ZERO_BASED, IBV_ATOMIC_NONE,
-    IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2A, IBV_DEVICE_MEM_WINDOW_TYPE_2B,
-    IBV_MW_TYPE_1, IBV_MW_TYPE_2, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_REREG_MR_CHANGE_ACCESS, ibv_cq,
-    ibv_device_attr_ex, ibv_mr, ibv_pd, ibv_qp_cap, ibv_qp_init_attr, ibv_srq_attr, ibv_srq_init_attr,
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ATOMIC_NONE, IBV_DEVICE_MEM_MGT_EXTENSIONS,
+    IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2A, IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_MW_TYPE_1, IBV_MW_TYPE_2,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_REREG_MR_CHANGE_ACCESS, ibv_cq, ibv_device_attr_ex, ibv_mr, ibv_pd,
+    ibv_qp_cap, ibv_qp_init_attr, ibv_srq_attr, ibv_srq_init_attr,
 };
 use crate::answer::{check, check_pointer};
 use crate::context::Context;
 
+/// Nobody has more: such a request would be longer than any device's longest.
+const INLINE_BYTES_TRIED: u32 = 4096;
+
+/// What was found out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Abilities {
+    pub(crate) capabilities: Capabilities,
+    /// Inline bytes that a queue pair with one entry a request can have.
+    pub(crate) inline_bytes_max: u32,
+}
+
 /// Everything that the device can do.
-pub(crate) fn capabilities(context: &Context, attributes: &ibv_device_attr_ex) -> io::Result<Capabilities> {
+pub(crate) fn abilities(context: &Context, attributes: &ibv_device_attr_ex) -> io::Result<Abilities> {
     use Capabilities as C;
     let sizes = &attributes.orig_attr;
     let flag = |flag: c_uint| sizes.device_cap_flags & flag != 0;
@@ -32,17 +43,13 @@ pub(crate) fn capabilities(context: &Context, attributes: &ibv_device_attr_ex) -
     // SAFETY: as above.
     let cq = unsafe { (library.ibv_create_cq)(context.as_ptr(), 1, null_mut(), null_mut(), 0) };
     let attempt = Attempt { context, pd, cq };
-    let transports = [
-        (C::RELIABLE_CONNECTION, attempt.queue_pair(IBV_QPT_RC)),
-        (C::UNRELIABLE_CONNECTION, attempt.queue_pair(IBV_QPT_UC)),
-        (C::UNRELIABLE_DATAGRAM, attempt.queue_pair(IBV_QPT_UD)),
-    ];
+    let [has_rc, has_uc, has_ud] =
+        [IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD].map(|transport| attempt.queue_pair(transport, 0));
     let mut found = C::COMPLETION_CHANNEL | C::EVENT_DESCRIPTORS;
     let mut set = |capability: Capabilities, has: bool| found.set(capability, has);
-    for (capability, has) in transports {
-        set(capability, has);
-    }
-    let (has_rc, has_ud) = (transports[0].1, transports[2].1);
+    set(C::RELIABLE_CONNECTION, has_rc);
+    set(C::UNRELIABLE_CONNECTION, has_uc);
+    set(C::UNRELIABLE_DATAGRAM, has_ud);
     set(C::READ, has_rc && sizes.max_qp_rd_atom > 0);
     set(C::ATOMICS, has_rc && sizes.atomic_cap != IBV_ATOMIC_NONE);
     set(C::INVALIDATE, has_rc && flag(IBV_DEVICE_MEM_MGT_EXTENSIONS));
@@ -54,16 +61,18 @@ pub(crate) fn capabilities(context: &Context, attributes: &ibv_device_attr_ex) -
     set(C::NULL_REGION, attempt.null_region());
     set(C::MULTICAST, has_ud && sizes.max_mcast_grp > 0 && sizes.max_mcast_qp_attach > 0);
     set(C::COMPLETION_MODERATION, attributes.cq_mod_caps.max_cq_count > 0);
-    set(C::ZERO_BASED, attempt.zero_based_region());
+    // ZERO_BASED never: the kernel wants the addresses of a region to agree with its memory's within a page, so that only memory
+    // that begins on a page can count from zero.
     set(C::DMA_BUF, attempt.dma_buf_region());
     set(C::REREGISTER, attempt.reregistration());
     let paced = [IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD].map(|transport| 1 << transport).iter().sum::<u32>();
     set(C::RATE_LIMIT, attributes.packet_pacing_caps.supported_qpts & paced != 0);
     // Of the states of a queue pair every device that has reliable connections has all; nothing tells otherwise.
     set(C::SEND_QUEUE_DRAIN, has_rc);
+    let inline_bytes_max = if has_rc { attempt.inline_bytes_max() } else { 0 };
     // Last: it changes the queue that the others use.
     set(C::RESIZE_COMPLETION_QUEUE, attempt.resizing());
-    Ok(found)
+    Ok(Abilities { capabilities: found, inline_bytes_max })
 }
 
 /// What the attempts are made with; given back on drop.
@@ -78,7 +87,7 @@ impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         let library = self.context.library();
         if !self.cq.is_null() {
-            // SAFETY: made in `capabilities`; what used it is gone.
+            // SAFETY: made in `abilities`; what used it is gone.
             given_back("completion queue", check(unsafe { (library.ibv_destroy_cq)(self.cq) }));
         }
         // SAFETY: as above.
@@ -92,17 +101,19 @@ fn given_back(what: &str, answer: io::Result<()>) {
     }
 }
 
-/// A page, because the kernel wants addresses of a region to agree with those of its memory within a page.
-#[repr(C, align(4096))]
-struct Page([u8; 4096]);
-
 impl Attempt<'_> {
-    fn queue_pair(&self, transport: c_uint) -> bool {
+    fn queue_pair(&self, transport: c_uint, inline_bytes: u32) -> bool {
         let library = self.context.library();
         let mut init = ibv_qp_init_attr {
             send_cq: self.cq,
             recv_cq: self.cq,
-            cap: ibv_qp_cap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 },
+            cap: ibv_qp_cap {
+                max_send_wr: 1,
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: inline_bytes,
+            },
             qp_type: transport,
             ..ibv_qp_init_attr::zeroed()
         };
@@ -114,6 +125,19 @@ impl Attempt<'_> {
         // SAFETY: just made.
         given_back("queue pair", check(unsafe { (library.ibv_destroy_qp)(qp.as_ptr()) }));
         true
+    }
+
+    /// No field tells: the largest number that a queue pair is made with, found by halving.
+    fn inline_bytes_max(&self) -> u32 {
+        let (mut possible, mut refused) = (0, INLINE_BYTES_TRIED + 1);
+        while possible + 1 < refused {
+            let middle = u32::midpoint(possible, refused);
+            match self.queue_pair(IBV_QPT_RC, middle) {
+                true => possible = middle,
+                false => refused = middle,
+            }
+        }
+        possible
     }
 
     fn shared_receive_queue(&self) -> bool {
@@ -142,19 +166,6 @@ impl Attempt<'_> {
         self.is_region(unsafe { self.context.alloc_null_mr(self.pd) })
     }
 
-    fn zero_based_region(&self) -> bool {
-        let library = self.context.library();
-        let mut page = Box::new(Page([0; 4096]));
-        let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ZERO_BASED;
-        let address = (&raw mut page.0).cast();
-        let region = match library.ibv_reg_mr_iova {
-            // SAFETY: the page is ours until after the deregistration below.
-            Some(register) => check_pointer(unsafe { register(self.pd, address, 4096, 0, access as c_int) }),
-            None => return false,
-        };
-        self.is_region(region)
-    }
-
     fn dma_buf_region(&self) -> bool {
         let Some(register) = self.context.library().ibv_reg_dmabuf_mr else { return false };
         // A device that can do it looks at the descriptor, and finds that it is none.
@@ -165,11 +176,11 @@ impl Attempt<'_> {
 
     fn reregistration(&self) -> bool {
         let library = self.context.library();
-        let mut page = Box::new(Page([0; 4096]));
-        let address = (&raw mut page.0).cast();
+        let mut memory = vec![0_u8; 64];
+        let (address, length) = (memory.as_mut_ptr().cast(), memory.len());
         let access = IBV_ACCESS_LOCAL_WRITE as c_int;
-        // SAFETY: the page is ours until after the deregistration below.
-        let Ok(region) = check_pointer(unsafe { (library.ibv_reg_mr)(self.pd, address, 4096, access) }) else {
+        // SAFETY: the memory is ours until after the deregistration below.
+        let Ok(region) = check_pointer(unsafe { (library.ibv_reg_mr)(self.pd, address, length, access) }) else {
             return false;
         };
         let access = (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ) as c_int;

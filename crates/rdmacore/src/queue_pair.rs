@@ -16,13 +16,14 @@ use longhaul_verbs::{
 };
 use nix::libc::ENOMEM;
 
-use crate::abi::{ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_rate_limit_attr};
+use crate::abi::{IBV_QP_STATE, IBV_QPS_ERR, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_rate_limit_attr};
 use crate::answer::{check, is_not_supported};
 use crate::attributes::positive;
 use crate::completion::{CompletionQueue, QueueHandle};
 use crate::context::Context;
 use crate::domain::{Domain, check_bounds};
 use crate::handle::{Handle, Owned, lock, own};
+use crate::membership::Membership;
 use crate::modify::check_values;
 use crate::path::gid_to_c;
 use crate::post::{ReceiveList, SendSide};
@@ -54,7 +55,14 @@ struct Control {
     given: AttributeMask,
     rate_limit_kilobits_per_second: u32,
     /// The kernel does not destroy a member of a group.
-    groups: Vec<(Gid, u16)>,
+    groups: Vec<Member>,
+}
+
+/// That it is a member of a group.
+struct Member {
+    group: Gid,
+    lid: u16,
+    _membership: Option<Membership>,
 }
 
 /// The receiving half.
@@ -182,6 +190,17 @@ impl QueuePair {
         state_from_c(number).ok_or_else(|| io::Error::other(format!("the device is in state {number}, which is none")))
     }
 
+    /// Have receives flushed that were posted in the error state. Soft-RoCE does not look at its receive queue by itself then, but
+    /// does so each time it is put into that state.
+    fn have_flushed(&self, queue_pair: Handle<ibv_qp>) {
+        let mut error = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..ibv_qp_attr::zeroed() };
+        // SAFETY: alive, as the caller holds a lock under which it is destroyed.
+        let answer = unsafe { (self.library().ibv_modify_qp)(queue_pair.as_ptr(), &mut error, IBV_QP_STATE) };
+        if let Err(error) = check(answer) {
+            tracing::debug!(%error, "receives may not be flushed");
+        }
+    }
+
     fn limit_rate(&self, queue_pair: Handle<ibv_qp>, kilobits_per_second: u32) -> Result<(), ModifyError> {
         let mut attributes = ibv_qp_rate_limit_attr::zeroed();
         attributes.rate_limit = kilobits_per_second;
@@ -194,7 +213,7 @@ impl QueuePair {
     }
 
     fn leave_groups(&self, control: &mut Control, queue_pair: Handle<ibv_qp>) {
-        for (group, lid) in control.groups.drain(..) {
+        for Member { group, lid, .. } in control.groups.drain(..) {
             let group = gid_to_c(group);
             // SAFETY: alive, as the caller holds the lock under which it is destroyed.
             let answer = unsafe { (self.library().ibv_detach_mcast)(queue_pair.as_ptr(), &group, lid) };
@@ -263,8 +282,10 @@ impl raw::QueuePair for QueuePair {
             if let Some(port) = attributes.port {
                 send.bounds.message_bytes = message_bytes(self.domain.context(), self.transport, port);
             }
-            if to == QueuePairState::Reset {
-                send.forget();
+            match (from, to) {
+                (_, QueuePairState::Reset) => send.forget(),
+                (QueuePairState::SendQueueDrained, QueuePairState::ReadyToSend) => send.ring_doorbell(),
+                _ => {}
             }
         }
         if let Some(receive) = &mut *receive {
@@ -311,10 +332,14 @@ impl raw::QueuePair for QueuePair {
             return Err(PostErrorKind::SharedReceives.at(0));
         }
         let (context, limits) = (self.domain.context(), &self.limits);
-        list.post(requests, limits.receive_entries, limits.receive_requests, |first, bad| {
+        let result = list.post(requests, limits.receive_entries, limits.receive_requests, |first, bad| {
             // SAFETY: alive, and the list is linked.
             unsafe { context.post_recv(queue_pair.as_ptr(), first, bad) }
-        })
+        });
+        if *state == QueuePairState::Error {
+            self.have_flushed(*queue_pair);
+        }
+        result
     }
 
     unsafe fn post_write_burst(&self, burst: &WriteBurst<'_>) -> Result<(), PostError> {
@@ -337,9 +362,10 @@ impl raw::QueuePair for QueuePair {
         }
         let mut control = lock(&self.control);
         let queue_pair = control.queue_pair.ok_or(MulticastError::Gone)?;
-        if control.groups.contains(&(group, lid)) {
+        if control.groups.iter().any(|member| (member.group, member.lid) == (group, lid)) {
             return Ok(());
         }
+        let _membership = Membership::join(&self.domain.context().folder(), group)?;
         let c = gid_to_c(group);
         // SAFETY: alive.
         let answer = unsafe { (self.library().ibv_attach_mcast)(queue_pair.as_ptr(), &c, lid) };
@@ -348,14 +374,14 @@ impl raw::QueuePair for QueuePair {
             Some(ENOMEM) => MulticastError::TooMany { most: most.into() },
             _ => MulticastError::System(error),
         })?;
-        control.groups.push((group, lid));
+        control.groups.push(Member { group, lid, _membership });
         Ok(())
     }
 
     fn detach_multicast(&self, group: Gid, lid: u16) -> Result<(), MulticastError> {
         let mut control = lock(&self.control);
         let queue_pair = control.queue_pair.ok_or(MulticastError::Gone)?;
-        let position = control.groups.iter().position(|member| *member == (group, lid));
+        let position = control.groups.iter().position(|member| (member.group, member.lid) == (group, lid));
         let position = position.ok_or(MulticastError::NotAttached)?;
         let c = gid_to_c(group);
         // SAFETY: alive.

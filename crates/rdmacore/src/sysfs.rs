@@ -9,6 +9,12 @@ use std::path::{Path, PathBuf};
 
 use longhaul_verbs::{Counter, Gid, GidEntry, GidType};
 
+/// Whether the kernel has a device of this name, whatever libibverbs thinks of it.
+pub(crate) fn kernel_has(name: &str) -> bool {
+    let is_a_name = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
+    is_a_name && Path::new("/sys/class/infiniband").join(name).exists()
+}
+
 /// A device's folder.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceFolder {

@@ -22,8 +22,15 @@ use crate::handle::{Handle, Owned, lock, own};
 use crate::memory::{MemoryRegion, Region};
 use crate::queue_pair::QueuePair;
 
-/// A memory window.
+/// A memory window as verbs programs see it.
 pub(crate) struct MemoryWindow {
+    window: Arc<Window>,
+}
+
+/// The window itself. The region that it is bound to knows it, but does not keep it.
+pub(crate) struct Window {
+    /// Itself, for that region.
+    this: Weak<Window>,
     domain: Arc<Domain>,
     window_type: WindowType,
     /// The key of the newest bind, whether the device has come to it or not.
@@ -37,40 +44,83 @@ struct Allocated {
     bound_to: Weak<Region>,
 }
 
-impl Allocated {
-    /// Tell the regions concerned.
-    fn bind_to(&mut self, region: Option<&Arc<Region>>) {
-        if let Some(old) = self.bound_to.upgrade() {
-            old.leave_window();
-        }
-        self.bound_to = region.map_or_else(Weak::new, |region| {
-            region.join_window();
-            Arc::downgrade(region)
-        });
-    }
-}
-
 impl MemoryWindow {
     /// `ibv_alloc_mw`
     pub(crate) fn allocate(domain: &Arc<Domain>, window_type: WindowType) -> Result<Self, CreateError> {
-        let (number, capability) = match window_type {
-            WindowType::Type1 => (IBV_MW_TYPE_1, Capabilities::WINDOW_TYPE_1),
-            WindowType::Type2 => (IBV_MW_TYPE_2, Capabilities::WINDOW_TYPE_2A | Capabilities::WINDOW_TYPE_2B),
+        let capability = match window_type {
+            WindowType::Type1 => Capabilities::WINDOW_TYPE_1,
+            WindowType::Type2 => Capabilities::WINDOW_TYPE_2A | Capabilities::WINDOW_TYPE_2B,
         };
-        // SAFETY: the domain is alive.
-        let answer = unsafe { domain.context().alloc_mw(domain.as_ptr(), number) };
-        let handle = Handle::new(answer.map_err(|error| match is_not_supported(&error) {
+        let (handle, key) = allocate(domain, window_type).map_err(|error| match is_not_supported(&error) {
             true => CreateError::NotSupported(NotSupported { capability }),
             false => CreateError::System(error),
-        })?);
-        // SAFETY: just made, and ours alone.
-        let key = unsafe { (*handle.as_ptr()).rkey };
-        Ok(MemoryWindow {
+        })?;
+        let window = Arc::new_cyclic(|this| Window {
+            this: this.clone(),
             domain: domain.clone(),
             window_type,
             key: key.into(),
             allocated: Mutex::new(Some(Allocated { handle, bound_to: Weak::new() })),
-        })
+        });
+        Ok(MemoryWindow { window })
+    }
+}
+
+/// A window, bound to nothing, and its key.
+fn allocate(domain: &Domain, window_type: WindowType) -> io::Result<(Handle<ibv_mw>, u32)> {
+    let number = match window_type {
+        WindowType::Type1 => IBV_MW_TYPE_1,
+        WindowType::Type2 => IBV_MW_TYPE_2,
+    };
+    // SAFETY: the domain is alive.
+    let handle = Handle::new(unsafe { domain.context().alloc_mw(domain.as_ptr(), number) }?);
+    // SAFETY: just made, and ours alone.
+    Ok((handle, unsafe { (*handle.as_ptr()).rkey }))
+}
+
+impl Window {
+    /// Tell the regions concerned what it is bound to now.
+    fn set_bound(&self, allocated: &mut Allocated, region: Option<&Arc<Region>>) {
+        if let Some(old) = allocated.bound_to.upgrade() {
+            old.leave(&self.this);
+        }
+        allocated.bound_to = region.map_or_else(Weak::new, |region| {
+            region.join(&self.this);
+            Arc::downgrade(region)
+        });
+    }
+
+    /// If it is bound to this region, which is about to go: put a new window, bound to nothing, in its place. The old one's key
+    /// leads nowhere from now on.
+    pub(crate) fn replace_if_bound_to(&self, region: &Region) {
+        let mut guard = lock(&self.allocated);
+        let Some(allocated) = guard.as_mut().filter(|allocated| std::ptr::eq(allocated.bound_to.as_ptr(), region))
+        else {
+            return;
+        };
+        // SAFETY: allocated and not yet deallocated, and the lock keeps everybody else from using it.
+        if let Err(error) = unsafe { self.domain.context().dealloc_mw(allocated.handle.as_ptr()) } {
+            tracing::debug!(%error, "a window stays bound to a region that is not needed any more");
+            return;
+        }
+        *guard = match allocate(&self.domain, self.window_type) {
+            Ok((handle, key)) => {
+                self.key.store(key, Ordering::Relaxed);
+                Some(Allocated { handle, bound_to: Weak::new() })
+            }
+            // Then it is gone, as if it had been deallocated.
+            Err(_) => None,
+        };
+    }
+
+    fn deallocate(&self) -> Result<(), DestroyError> {
+        let mut allocated = lock(&self.allocated);
+        let current = allocated.as_mut().ok_or(DestroyError::Gone)?;
+        // SAFETY: allocated and not yet deallocated, and the lock keeps everybody else from using it.
+        unsafe { self.domain.context().dealloc_mw(current.handle.as_ptr()) }?;
+        self.set_bound(current, None);
+        *allocated = None;
+        Ok(())
     }
 
     /// Have `post` post a bind of this window, and remember it if that went well. Neither window nor region can go meanwhile.
@@ -95,7 +145,7 @@ impl MemoryWindow {
         });
         let key = key.ok_or_else(|| stale("the region has been deregistered already"))??;
         self.key.store(key, Ordering::Relaxed);
-        allocated.bind_to((binding.length > 0).then_some(region));
+        self.set_bound(allocated, (binding.length > 0).then_some(region));
         Ok(())
     }
 }
@@ -109,7 +159,7 @@ pub(crate) fn post_bind(
 ) -> Result<(), PostErrorKind> {
     let window = own::<MemoryWindow>(context, request.window);
     let window = window.ok_or(PostErrorKind::ForeignObject { what: "memory window" })?;
-    window.bind_with(&request.binding, |mw, bind_info| {
+    window.window.bind_with(&request.binding, |mw, bind_info| {
         post(ibv_send_wr_bind_mw { mw, rkey: key, bind_info })?;
         Ok(key)
     })
@@ -122,13 +172,13 @@ fn stale(message: &'static str) -> PostErrorKind {
 
 impl Owned for MemoryWindow {
     fn context(&self) -> &Arc<Context> {
-        self.domain.context()
+        self.window.domain.context()
     }
 }
 
 impl raw::MemoryWindow for MemoryWindow {
     fn remote_key(&self) -> u32 {
-        self.key.load(Ordering::Relaxed)
+        self.window.key.load(Ordering::Relaxed)
     }
 
     fn bind(
@@ -138,17 +188,17 @@ impl raw::MemoryWindow for MemoryWindow {
         flags: SendFlags,
         binding: &WindowBinding<'_>,
     ) -> Result<(), PostError> {
-        if self.window_type != WindowType::Type1 {
+        if self.window.window_type != WindowType::Type1 {
             return Err(PostErrorKind::from(NotSupported { capability: Capabilities::WINDOW_TYPE_1 }).at(0));
         }
-        let context = self.domain.context();
+        let context = self.window.domain.context();
         let through = own::<QueuePair>(context, through);
         let through = through.ok_or(PostErrorKind::ForeignObject { what: "queue pair" }.at(0))?;
         let posted = through.post_one(|queue_pair, depth| {
             if through.is_datagram() {
                 return Err(PostErrorKind::WrongTransport { transport: Transport::UnreliableDatagram });
             }
-            self.bind_with(binding, |mw, bind_info| {
+            self.window.bind_with(binding, |mw, bind_info| {
                 let send_flags = (flags - SendFlags::INLINE).bits();
                 let mut bind = ibv_mw_bind { wr_id: id, send_flags, bind_info };
                 // SAFETY: queue pair, window and region are of this device, and locked, so that they cannot go.
@@ -162,19 +212,13 @@ impl raw::MemoryWindow for MemoryWindow {
     }
 
     fn deallocate(&self) -> Result<(), DestroyError> {
-        let mut allocated = lock(&self.allocated);
-        let current = allocated.as_mut().ok_or(DestroyError::Gone)?;
-        // SAFETY: allocated and not yet deallocated, and the lock keeps everybody else from using it.
-        unsafe { self.domain.context().dealloc_mw(current.handle.as_ptr()) }?;
-        current.bind_to(None);
-        *allocated = None;
-        Ok(())
+        self.window.deallocate()
     }
 }
 
-impl Drop for MemoryWindow {
+impl Drop for Window {
     fn drop(&mut self) {
-        match raw::MemoryWindow::deallocate(self) {
+        match self.deallocate() {
             Ok(()) | Err(DestroyError::Gone) => {}
             Err(error) => tracing::warn!(%error, "a memory window stays until the device is closed"),
         }

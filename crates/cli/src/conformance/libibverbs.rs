@@ -45,20 +45,16 @@ pub(super) fn open(names: &[String; 2], gid_indexes: Option<[u8; 2]>) -> Result<
 /// For every address of the second device, in the order of its table but IPv4 first: whether the first one can reach it, and back.
 fn ends(devices: &[Device; 2]) -> Result<[DeviceEnd; 2], String> {
     let [one, other] = devices;
+    let is_one_device = one.name() == other.name();
     let mut addresses = addresses(other);
     addresses.sort_by_key(|address| !address.is_ipv4());
     let mut reasons = Vec::new();
     for peer in addresses {
-        let both = one.choose_gid(None, peer).and_then(|ours| Ok((ours, other.choose_gid(Some(peer), ours.address)?)));
+        let local = is_one_device.then_some(peer);
+        let both = one.choose_gid(local, peer).and_then(|ours| Ok((ours, other.choose_gid(Some(peer), ours.address)?)));
         match both {
             Ok((ours, theirs)) => {
-                let end = |device: &Device, choice: GidChoice| DeviceEnd {
-                    device: device.clone(),
-                    port: choice.port,
-                    gid_index: u8::try_from(choice.index).unwrap_or(u8::MAX),
-                    udp_port: UDP_PORT_ROCE,
-                };
-                return Ok([end(one, ours), end(other, theirs)]);
+                return Ok([end(one, ours)?, end(other, theirs)?]);
             }
             Err(error) => reasons.push(format!("towards {peer}: {}", with_sources(&error))),
         }
@@ -67,6 +63,13 @@ fn ends(devices: &[Device; 2]) -> Result<[DeviceEnd; 2], String> {
         true => format!("{} has no address for RoCEv2 in its GID table: give its network interface one", other.name()),
         false => format!("no row of the GID tables fits; --gid-index chooses by hand; {}", reasons.join("; ")),
     })
+}
+
+fn end(device: &Device, choice: GidChoice) -> Result<DeviceEnd, String> {
+    let gid_index = u8::try_from(choice.index).map_err(|_| {
+        format!("row {} of the GID table of {}: paths name rows up to 255", choice.index, device.name())
+    })?;
+    Ok(DeviceEnd { device: device.clone(), port: choice.port, gid_index, udp_port: UDP_PORT_ROCE })
 }
 
 /// The addresses of a device under RoCEv2.

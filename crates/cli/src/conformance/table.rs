@@ -2,12 +2,12 @@
 //! that what docs/DEVICES.md says of devices that are not everywhere stays true.
 //!
 //! The table is a small file of JSON in `docs/devices`. It does not hold how many tests passed, so that a new test does not
-//! need a new table; a new test that fails, is skipped for a new reason, or departs, does.
+//! need a new table; a new test that fails, is skipped for a new reason, or departs, does. Departures that show now and then are left out.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use longhaul_testbed::conformance::{Remark, Report};
+use longhaul_testbed::conformance::{Remark, Report, Shown, known_departures};
 use serde_json::{Value, json};
 
 use super::facts::{Facts, capability_names, limits};
@@ -16,10 +16,16 @@ use super::facts::{Facts, capability_names, limits};
 pub(super) fn of_run(facts: &Facts, report: &Report) -> Value {
     let attributes = facts.devices.first().map(|device| &device.attributes);
     let reasons: BTreeSet<&str> = report.skipped.iter().map(|remark| remark.message.as_str()).collect();
-    let departures: Vec<&str> = report.departures.iter().map(|remark: &Remark| remark.test.as_str()).collect();
+    let driver = facts.devices.first().map(|device| device.driver.clone());
+    let known = known_departures(driver.as_deref().unwrap_or_default());
+    let is_certain = |remark: &&Remark| {
+        !known.iter().any(|known| known.shown == Shown::Sometimes && known.is_shown_by(&remark.test))
+    };
+    let departures: Vec<&str> =
+        report.departures.iter().filter(is_certain).map(|remark| remark.test.as_str()).collect();
     json!({
         "schema": 1,
-        "driver": facts.devices.first().map(|device| device.driver.clone()),
+        "driver": driver,
         "kernel": facts.kernel,
         "rdma_core": facts.rdma_core,
         "capabilities": attributes.map(|attributes| capability_names(attributes.capabilities)),

@@ -256,3 +256,32 @@ fn both_ways_are_really_there() {
         assert!(has_calls || driver.as_deref() != Some("rxe"), "{transport:?} {driver:?}");
     }
 }
+
+#[test]
+fn what_was_posted_while_drained_is_sent_afterwards() {
+    let Some(bench) = bench("what_was_posted_while_drained_is_sent_afterwards") else { return };
+    let [from, to] = bench.pair(RC, Way::Calls);
+    let entry = [from.region.entry(0..8)];
+    from.raw().modify(&QueuePairAttributes::to_state(QueuePairState::SendQueueDrained)).unwrap();
+    from.post(SendRequest::new(1, SendOperation::Write(to.region.remote(0)), &entry));
+    bench.no_completion();
+    from.raw().modify(&QueuePairAttributes::to_state(QueuePairState::ReadyToSend)).unwrap();
+    assert_eq!(bench.completions(1)[0].id, 1);
+}
+
+#[test]
+fn everything_that_is_posted_in_the_error_state_is_flushed() {
+    let Some(bench) = bench("everything_that_is_posted_in_the_error_state_is_flushed") else { return };
+    for (transport, way) in [RC, UC].into_iter().flat_map(|transport| BOTH_WAYS.map(|way| (transport, way))) {
+        let [end, _peer] = bench.pair(transport, way);
+        end.raw().modify(&QueuePairAttributes::to_state(QueuePairState::Error)).unwrap();
+        for id in 0..3 {
+            end.receive(id, 0..8);
+            let flushed = bench.next_completion();
+            assert_eq!((flushed.id, flushed.status), (id, CompletionStatus::FlushedError), "{transport:?} {way:?}");
+        }
+        end.post(SendRequest::new(9, SendOperation::Send, &[end.region.entry(0..8)]));
+        let flushed = bench.next_completion();
+        assert_eq!((flushed.id, flushed.status), (9, CompletionStatus::FlushedError), "{transport:?} {way:?}");
+    }
+}

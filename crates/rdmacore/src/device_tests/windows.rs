@@ -202,3 +202,34 @@ fn sends_invalidate_windows_of_the_peer() {
         assert_eq!(bench.next_completion().status, CompletionStatus::RemoteAccessError, "{way:?}");
     }
 }
+
+#[test]
+fn a_region_that_goes_leaves_its_windows_bound_to_nothing() {
+    let Some(bench) = bench("a_region_that_goes_leaves_its_windows_bound_to_nothing") else { return };
+    if !has(&bench, Capabilities::WINDOW_TYPE_1) {
+        return;
+    }
+    let [from, to] = bench.pair(RC, Way::Calls);
+    let window = bench.domain.raw().allocate_memory_window(WindowType::Type1).unwrap();
+    let bind = |region: &longhaul_verbs::MemoryRegion| {
+        let (address, access) = (region.address(), Access::REMOTE_WRITE);
+        let binding = WindowBinding { region: &**region.raw(), address, length: 100, access };
+        window.bind(to.raw(), 1, SendFlags::SIGNALED, &binding).unwrap();
+        bench.completions(1);
+        RemoteMemory { address, key: window.remote_key() }
+    };
+    let passing = bench.region();
+    let old = bind(&passing);
+    assert!(matches!(passing.raw().deregister(), Err(DestroyError::InUse { users: 1 })));
+    passing.raw().abandon().unwrap();
+    assert!(matches!(passing.raw().deregister(), Err(DestroyError::Gone)), "the memory may be freed");
+    drop(passing);
+    // The window can be used again.
+    let new = bind(&to.region);
+    from.region.copy_in(0, &pattern(100, 7));
+    from.post(SendRequest::new(2, SendOperation::Write(new), &[from.region.entry(0..100)]));
+    bench.completions(1);
+    assert_eq!(to.region.to_vec(0..100), pattern(100, 7));
+    from.post(SendRequest::new(3, SendOperation::Write(old), &[from.region.entry(0..100)]));
+    assert_eq!(bench.next_completion().status, CompletionStatus::RemoteAccessError, "the old key leads nowhere");
+}

@@ -2,11 +2,12 @@
 
 use longhaul_time::Duration;
 use longhaul_verbs::{
-    AsyncEvent, Capabilities, CompletionQueue, Device, DeviceAttributes, Gid, PortAttributes, Transport, WorkCompletion,
+    AsyncEvent, Capabilities, CompletionQueue, CompletionStatus, Device, DeviceAttributes, Gid, GidType,
+    PortAttributes, Transport, WorkCompletion,
 };
 
 use super::Environment;
-use super::failure::{Failure, Outcome};
+use super::failure::{Failure, Outcome, status_among};
 use super::memory::Memory;
 
 /// What a test works with.
@@ -44,6 +45,15 @@ impl<'a> Context<'a> {
 
     pub(super) fn port_attributes(&self, end: usize) -> Outcome<PortAttributes> {
         Ok(self.devices[end].port_attributes(self.port(end))?)
+    }
+
+    /// InfiniBand's address of an end's port; with RoCE there is none, and the port is not asked.
+    pub(super) fn lid(&self, end: usize) -> Outcome<u16> {
+        let entry = self.devices[end].gid(self.port(end), self.gid_index(end).into())?;
+        match entry.gid_type {
+            GidType::InfiniBand => Ok(self.port_attributes(end)?.lid),
+            _ => Ok(0),
+        }
     }
 
     pub(super) fn gid_index(&self, end: usize) -> u8 {
@@ -97,6 +107,23 @@ impl<'a> Context<'a> {
                 Ok(())
             }
             result => result,
+        }
+    }
+
+    /// Fails unless this completion is that of request `id`, which has itself failed, with one of these statuses. Another failure
+    /// than those is a departure that is common in the field: devices differ in what they call a fault, not in that it is one.
+    pub(super) fn failed(
+        &mut self,
+        what: &str,
+        completion: &WorkCompletion,
+        id: u64,
+        expected: &[CompletionStatus],
+    ) -> Outcome {
+        let result = status_among(what, completion, id, expected);
+        let is_failure = !matches!(completion.status, CompletionStatus::Success | CompletionStatus::FlushedError);
+        match completion.id == id && is_failure {
+            true => self.tolerate(result),
+            false => result,
         }
     }
 

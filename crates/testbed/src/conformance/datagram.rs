@@ -221,7 +221,7 @@ fn receive_too_small(context: &mut Context<'_>) -> Outcome {
         status("sender", &sent, 2, CompletionStatus::Success)?;
         context.rest();
         if let Some(received) = receiver.receive_queue.poll_one()? {
-            status("receiver", &received, 1, CompletionStatus::LocalLengthError)?;
+            context.failed("receiver", &received, 1, &[CompletionStatus::LocalLengthError])?;
         }
         target.accept(0..room);
         target.verify("memory beyond the receive")?;

@@ -10,21 +10,41 @@
 pub struct KnownDeparture {
     /// The driver, by the name of its kernel module without `_ib` and the like: `rxe`, `mlx5`.
     pub driver: &'static str,
-    /// The tests that show it: a name, in which `*` stands for any text.
-    pub tests: &'static str,
-    /// Whether the test is run; `false` where the kernel or the guest would not survive.
-    pub is_run: bool,
+    /// The tests that show it: names, in which `*` stands for any text.
+    pub tests: &'static [&'static str],
+    /// How they show it.
+    pub shown: Shown,
     /// What the driver does instead, in a sentence.
     pub reason: &'static str,
 }
 
+/// How a test shows a departure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// Whenever it is run.
+    Always,
+    /// Now and then: it hangs on who is first in a race. That it passes says nothing.
+    Sometimes,
+    /// It is not run, because the kernel would not survive it.
+    NotRun,
+}
+
 /// All that are known.
-pub const KNOWN_DEPARTURES: &[KnownDeparture] = &[];
+pub const KNOWN_DEPARTURES: &[KnownDeparture] = &[KnownDeparture {
+    driver: RXE,
+    tests: &["*/window-type-2/end/queue-pair-destroyed", "*/window-type-2/end/free-after-its-queue-pair"],
+    shown: Shown::NotRun,
+    reason: "A type 2 window holds a reference to the queue pair through which it was bound: destroying that waits in vain in the \
+                 kernel, for many seconds, and ends with a warning (rxe_destroy_qp).",
+}];
+
+/// Linux Soft-RoCE. What stands here was found on Linux 6.1 with rdma-core 44.
+const RXE: &str = "rxe";
 
 impl KnownDeparture {
     /// Whether a test is one that shows it.
     pub fn is_shown_by(&self, test: &str) -> bool {
-        matches(self.tests, test)
+        self.tests.iter().any(|form| matches(form, test))
     }
 }
 
@@ -64,7 +84,9 @@ mod tests {
     fn every_departure_is_shown_by_a_test_and_no_test_by_two() {
         let tests = registry();
         for departure in KNOWN_DEPARTURES {
-            assert!(tests.iter().any(|test| departure.is_shown_by(test.name())), "no test is {}", departure.tests);
+            for form in departure.tests {
+                assert!(tests.iter().any(|test| matches(form, test.name())), "no test is {form}");
+            }
         }
         for test in &tests {
             for departure in KNOWN_DEPARTURES {

@@ -77,7 +77,7 @@ fn bind_fails(context: &mut Context<'_>, end: &End, window: &Window, binding: Wi
 /// Request `id` is a bind that failed: it stops the queue as every local error does.
 fn failed(context: &mut Context<'_>, end: &End, id: u64) -> Outcome {
     let bound = context.completion("bind that cannot be", &end.send_queue)?;
-    status("bind that cannot be", &bound, id, CompletionStatus::WindowBindError)?;
+    context.failed("bind that cannot be", &bound, id, &[CompletionStatus::WindowBindError])?;
     let expected = match end.queue_pair.transport() {
         Transport::ReliableConnection => QueuePairState::Error,
         _ => QueuePairState::SendQueueError,

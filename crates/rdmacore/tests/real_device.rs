@@ -11,8 +11,8 @@ use std::time::Duration;
 use longhaul_rdmacore::{RdmaDevice, devices};
 use longhaul_verbs::{
     AsyncEventKind, Capabilities, CompletionOperation, CreateError, EventSource, GidChoiceError, LinkState, QueryError,
-    QueuePairOptions, ReceiveRequest, SendFlags, SendOperation, SendRequest, SharedReceiveQueueAttributes,
-    SharedReceiveQueueChange, WorkCompletion,
+    QueuePairLimits, QueuePairOptions, ReceiveRequest, SendFlags, SendOperation, SendRequest,
+    SharedReceiveQueueAttributes, SharedReceiveQueueChange, Transport, WorkCompletion,
 };
 use rdma_device::{Loop, PATIENCE, completion, device, is_readable, own_address};
 
@@ -54,9 +54,13 @@ fn soft_roce_has_what_it_is_known_to_have() {
         | Capabilities::MULTICAST
         | Capabilities::COMPLETION_CHANNEL
         | Capabilities::EVENT_DESCRIPTORS
-        | Capabilities::RESIZE_COMPLETION_QUEUE;
+        | Capabilities::RESIZE_COMPLETION_QUEUE
+        | Capabilities::SEND_QUEUE_DRAIN;
     assert!(capabilities.contains(expected), "missing: {:?}", expected - capabilities);
-    let never = Capabilities::NULL_REGION | Capabilities::COMPLETION_MODERATION | Capabilities::SLOTTED_REGION;
+    let never = Capabilities::ZERO_BASED
+        | Capabilities::NULL_REGION
+        | Capabilities::COMPLETION_MODERATION
+        | Capabilities::SLOTTED_REGION;
     assert!(!capabilities.intersects(never), "{:?}", capabilities & never);
 }
 
@@ -225,6 +229,30 @@ fn queues_have_the_room_that_was_asked_for() {
     for id in 0..40 {
         assert_eq!(completion(&queue).id, id, "resizing loses nothing");
     }
+}
+
+/// The number is as large as it can be: one more is refused.
+#[test]
+fn a_queue_pair_takes_as_much_inline_as_the_device_says() {
+    let Some(device) = device() else { return };
+    let device = device.verbs();
+    let most = device.attributes().unwrap().max_inline_bytes;
+    println!("{most} inline bytes");
+    let queue = device.create_completion_queue(8).unwrap();
+    let domain = device.allocate_protection_domain().unwrap();
+    let make = |inline_bytes| {
+        let limits = QueuePairLimits {
+            send_requests: 1,
+            receive_requests: 1,
+            send_entries: 1,
+            receive_entries: 1,
+            inline_bytes,
+        };
+        let options = QueuePairOptions { limits, ..Default::default() };
+        domain.create_queue_pair(Transport::ReliableConnection, &queue, &queue, &options)
+    };
+    make(most).unwrap();
+    assert!(make(most + 1).is_err());
 }
 
 #[test]
