@@ -124,8 +124,10 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let report = conformance::run(&mut *opened.environment, &tests, |test, verdict| {
         progress.inc(1);
         progress.set_message(test.name().to_owned());
-        if let Verdict::Failed(message) = verdict {
-            progress.suspend(|| eprintln!("failed: {}: {message}", test.name()));
+        match verdict {
+            Verdict::Failed(message) => progress.suspend(|| eprintln!("failed: {}: {message}", test.name())),
+            Verdict::Departed(message) => progress.suspend(|| eprintln!("departs: {}: {message}", test.name())),
+            Verdict::Passed | Verdict::Skipped(_) => {}
         }
     });
     progress.finish_and_clear();

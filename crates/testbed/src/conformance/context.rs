@@ -2,8 +2,8 @@
 
 use longhaul_time::Duration;
 use longhaul_verbs::{
-    AsyncEvent, Capabilities, CompletionQueue, CompletionStatus, Device, DeviceAttributes, Gid, PortAttributes,
-    Transport, WorkCompletion,
+    AsyncEvent, Capabilities, CompletionQueue, CompletionStatus, Device, DeviceAttributes, Gid, GidType,
+    PortAttributes, Transport, WorkCompletion,
 };
 
 use super::Environment;
@@ -45,6 +45,15 @@ impl<'a> Context<'a> {
 
     pub(super) fn port_attributes(&self, end: usize) -> Outcome<PortAttributes> {
         Ok(self.devices[end].port_attributes(self.port(end))?)
+    }
+
+    /// InfiniBand's address of an end's port; with RoCE there is none, and the port is not asked.
+    pub(super) fn lid(&self, end: usize) -> Outcome<u16> {
+        let entry = self.devices[end].gid(self.port(end), self.gid_index(end).into())?;
+        match entry.gid_type {
+            GidType::InfiniBand => Ok(self.port_attributes(end)?.lid),
+            _ => Ok(0),
+        }
     }
 
     pub(super) fn gid_index(&self, end: usize) -> u8 {

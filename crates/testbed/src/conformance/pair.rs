@@ -189,7 +189,7 @@ impl Pair {
             ends,
             setup: setup.clone(),
             ports: [context.port(0), context.port(1)],
-            lids: [context.port_attributes(0)?.lid, context.port_attributes(1)?.lid],
+            lids: [context.lid(0)?, context.lid(1)?],
             gids: [context.gid(0)?, context.gid(1)?],
             gid_indexes: [context.gid_index(0), context.gid_index(1)],
             udp_ports: [context.udp_port(0), context.udp_port(1)],

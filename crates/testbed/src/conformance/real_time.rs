@@ -28,6 +28,8 @@ const PATIENCE: u32 = 20_000;
 const PATIENCE_WITH_DEPARTURES: u32 = 5_000;
 /// Steps until it is believed that nothing happens any more: 20 ms and more.
 const QUIET: u32 = 130;
+/// The same on other devices than software RNICs on sockets, which the host's scheduler does not keep from sending: 12 ms and more.
+const QUIET_ON_DEVICES: u32 = 80;
 /// A packet that has not arrived by then is lost.
 const LONGEST_FLIGHT: Duration = Duration::from_millis(500);
 
@@ -155,7 +157,7 @@ impl Environment for RealTime {
     }
 
     fn quiet(&self) -> u32 {
-        QUIET
+        if self.sockets.is_some() { QUIET } else { QUIET_ON_DEVICES }
     }
 
     /// With software RNICs that were opened with a network in process ([`UdpConfig::impair`]).

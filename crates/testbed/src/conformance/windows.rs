@@ -154,10 +154,11 @@ pub(super) fn part(memory: &Memory, range: Range<usize>, access: Access) -> Wind
 
 /// A pair whose second end has bound a window to a part of a region.
 pub(super) struct Bound {
-    pub(super) pair: Pair,
-    // Before the memory: a region that windows are bound to cannot go.
+    // In the order in which they go. First the window: a region that windows are bound to cannot go, and a queue pair through which they
+    // were bound need not.
     pub(super) window: Window,
     pub(super) memory: Memory,
+    pub(super) pair: Pair,
     pub(super) key: u32,
 }
 
