@@ -2,7 +2,7 @@
 //! that what docs/DEVICES.md says of devices that are not everywhere stays true.
 //!
 //! The table is a small file of JSON in `docs/devices`. It does not hold how many tests passed, so that a new test does not
-//! need a new table; a new test that fails, is skipped for a new reason, or departs, does. Departures that show now and then are left out.
+//! need a new table; a new test that departs does. Departures that show now and then are left out.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +15,6 @@ use super::facts::{Facts, capability_names, limits};
 /// What a run says that a table should hold.
 pub(super) fn of_run(facts: &Facts, report: &Report) -> Value {
     let attributes = facts.devices.first().map(|device| &device.attributes);
-    let reasons: BTreeSet<&str> = report.skipped.iter().map(|remark| remark.message.as_str()).collect();
     let driver = facts.devices.first().map(|device| device.driver.clone());
     let known = known_departures(driver.as_deref().unwrap_or_default());
     let is_certain = |remark: &&Remark| {
@@ -30,7 +29,6 @@ pub(super) fn of_run(facts: &Facts, report: &Report) -> Value {
         "rdma_core": facts.rdma_core,
         "capabilities": attributes.map(|attributes| capability_names(attributes.capabilities)),
         "limits": attributes.map(limits),
-        "skipped_for": reasons,
         "departures": departures,
     })
 }
@@ -55,7 +53,7 @@ fn compare(table: &Value, run: &Value) -> Vec<String> {
             differences.push(format!("{key}: the table has {}, the run {}", table[key], run[key]));
         }
     }
-    for key in ["capabilities", "skipped_for", "departures"] {
+    for key in ["capabilities", "departures"] {
         let [expected, came] = [table, run].map(|value| texts(&value[key]));
         differences.extend(expected.difference(&came).map(|text| format!("{key}: only the table has {text}")));
         differences.extend(came.difference(&expected).map(|text| format!("{key}: the table lacks {text}")));
@@ -87,7 +85,7 @@ mod tests {
     fn differences_are_told_in_both_directions() {
         let table = json!({
             "schema": 1, "driver": "rxe", "kernel": "6.1", "capabilities": ["READ", "DMA_BUF"], "limits": {"max_queue_pairs": 3},
-            "skipped_for": [], "departures": ["rc/send/mtu"],
+            "departures": ["rc/send/mtu"],
         });
         assert_eq!(compare(&table, &table), [""; 0]);
         let mut run = table.clone();

@@ -323,10 +323,11 @@ fn in_order_with_sends(context: &mut Context<'_>, kind: Kind) -> Outcome {
 
 /// A pair whose second end has a SEND waiting for the first end's receive, and a bind behind it.
 struct Waiting {
-    pair: Pair,
     window: Window,
     memory: Memory,
     key: u32,
+    // Goes last: a window may keep the queue pair through which it was bound.
+    pair: Pair,
 }
 
 impl Waiting {
