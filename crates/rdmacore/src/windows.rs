@@ -161,6 +161,9 @@ pub(crate) fn post_bind(
     let window = window.ok_or(PostErrorKind::ForeignObject { what: "memory window" })?;
     window.window.bind_with(&request.binding, |mw, bind_info| {
         post(ibv_send_wr_bind_mw { mw, rkey: key, bind_info })?;
+        // Of a type 2 window this is the program's to do: the next bind names the window by the key that it has by then.
+        // SAFETY: allocated, and nobody else looks at it: `bind_with` holds the lock.
+        unsafe { (&raw mut (*mw).rkey).write(key) };
         Ok(key)
     })
 }
