@@ -53,6 +53,7 @@ run_guest() { # END NUMBER
   echo $! >"$folder/process"
   wait $! || true
   echo >"$folder/gone"
+  rm -f "$run/groups/$BASHPID"
 }
 
 await_guest() { # END

@@ -55,7 +55,8 @@ remove_abandoned_namespaces() {
   for path in /run/netns/longhaul-lab-*; do
     [ -e "$path" ] || continue
     name=${path##*/}
-    if ! [ -e "/proc/${name#longhaul-lab-}" ]; then
+    # Process numbers come again: one with our own name is not ours either, yet.
+    if [ "$name" = "$namespace" ] || ! [ -e "/proc/${name#longhaul-lab-}" ]; then
       echo "removing $name, which an earlier run left behind" >&2
       remove_network "$name"
     fi
