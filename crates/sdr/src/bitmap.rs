@@ -237,7 +237,7 @@ mod tests {
         // The last chunk has one packet.
         assert_eq!(bitmap.record(4), Recorded::ChunkWhole);
         assert_eq!(bitmap.record(5), Recorded::Beyond);
-        assert_eq!(bitmap.missing().collect::<Vec<_>>(), [1..2]);
+        assert!(bitmap.missing().eq(std::iter::once(1..2)));
         assert!(!bitmap.is_complete());
         assert!(bitmap.record_run(2, 2));
         assert!(!bitmap.record_run(2, 2));

@@ -31,10 +31,12 @@
 //! | `recv_post` | [`QueuePair::post_receive`] |
 //! | `recv_bitmap_get`, `recv_imm_get`, `recv_complete` | [`Receive::bitmap`], [`Receive::user_immediate`], [`Receive::complete`] |
 
+mod attributes;
 mod bitmap;
 mod context;
 pub mod control;
 mod control_path;
+mod dialogue;
 pub mod immediate;
 pub mod info;
 mod link_estimate;
@@ -46,16 +48,16 @@ mod receiving;
 mod sending;
 mod sync;
 
+pub use attributes::QueuePairAttributes;
 pub use bitmap::{MessageBitmap, Recorded};
 pub use context::{ChannelError, Context, ContextAttributes};
 pub use control_path::ControlPathError;
+pub use dialogue::ControlCounters;
 pub use link_estimate::RoundTripTime;
 pub use memory::Memory;
 pub use message::{CompleteError, Receive, ReceiveError, ReceivedMessage, RevokeError, SendError, SendStream};
 #[cfg(feature = "mutations")]
 pub use queue_pair::Mutation;
-pub use queue_pair::{
-    ConnectError, ControlCounters, CreateQueuePairError, QueuePair, QueuePairAttributes, QueuePairError,
-};
+pub use queue_pair::{ConnectError, CreateQueuePairError, QueuePair, QueuePairError};
 pub use receive_table::ReceiveCounters;
 pub use sending::{SendCounters, SendStatus};

@@ -174,7 +174,7 @@ mod tests {
         let mut window = Window::new(u32::MAX);
         let mut now = Instant::ZERO;
         for step in 1..=100_000 {
-            now = now + Duration::from_micros(10);
+            now += Duration::from_micros(10);
             window.on_sent(1, now, HORIZON);
             // Everything is lost.
             if step % 100 == 0 {
@@ -184,7 +184,7 @@ mod tests {
         let on_their_way = window.sent - window.settled;
         assert!((1000..1200).contains(&on_their_way), "1000 packets a horizon, {on_their_way} on their way");
         for _ in 0..100_000 {
-            now = now + Duration::from_micros(10);
+            now += Duration::from_micros(10);
             window.on_sent(1, now, HORIZON);
         }
         assert!(window.marks.len() <= MARKS_MAX, "also without reports");

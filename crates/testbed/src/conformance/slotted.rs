@@ -326,7 +326,7 @@ fn rights(context: &mut Context<'_>, transport: Transport, attempt: Attempt) -> 
     for (of_key, of_region) in [
         (every, every | local),
         (every - right, every | local),
-        (every, every - right | local),
+        (every, (every - right) | local),
         (right, local),
         (right, closed),
     ] {
