@@ -5,7 +5,7 @@
 //! changes nothing.
 //!
 //! ```text
-//!   version 1 · flags 1 · zero 2 · receiver 4 · sent_at 8 · echo 8 · held 8 · consumed 8 · window 4 · cleared_through 8 · open_from 8
+//!   version 1 · flags 1 · zero 2 · receiver 4 · sent_at 8 · echo 8 · held 8 · consumed 8 · window 4 · cleared_through 8 · open_from 8 · sends_from 8
 //!   records, each: kind 2 · length 2 · bytes
 //! ```
 //!
@@ -17,7 +17,7 @@ use thiserror::Error;
 /// The version of frames that this code writes and reads.
 pub const VERSION: u8 = 1;
 /// Bytes before the records.
-pub const HEADER_BYTES: usize = 60;
+pub const HEADER_BYTES: usize = 68;
 /// Bytes of a record before its own.
 pub const RECORD_HEADER_BYTES: usize = 4;
 /// Bytes of a clear-to-send record with its header.
@@ -48,6 +48,8 @@ pub struct Header {
     pub cleared_through: u64,
     /// Every message with a smaller number is over at the sender of this frame: nothing that is sent for it counts.
     pub open_from: u64,
+    /// The sender of this frame sends nothing more of messages with a smaller number.
+    pub sends_from: u64,
 }
 
 impl Header {
@@ -121,6 +123,7 @@ impl<'a> FrameWriter<'a> {
         writer.put(&header.window.to_be_bytes());
         writer.put(&header.cleared_through.to_be_bytes());
         writer.put(&header.open_from.to_be_bytes());
+        writer.put(&header.sends_from.to_be_bytes());
         debug_assert_eq!(writer.length, HEADER_BYTES);
         writer
     }
@@ -197,6 +200,7 @@ impl<'a> FrameReader<'a> {
             window: u32_at(bytes, 40),
             cleared_through: u64_at(bytes, 44),
             open_from: u64_at(bytes, 52),
+            sends_from: u64_at(bytes, 60),
         };
         Ok(FrameReader { header, records: &bytes[HEADER_BYTES..] })
     }
@@ -270,6 +274,7 @@ mod tests {
         window: 9,
         cleared_through: 10,
         open_from: 4,
+        sends_from: 2,
     };
     const CLEAR: ClearToSend =
         ClearToSend { number: 11, address: 12, length: 13, key: 14, generation: 3, is_over: true };
@@ -296,6 +301,7 @@ mod tests {
         expected.extend(9_u32.to_be_bytes());
         expected.extend(10_u64.to_be_bytes());
         expected.extend(4_u64.to_be_bytes());
+        expected.extend(2_u64.to_be_bytes());
         expected.extend([0, 1, 0, 32]);
         for number in [11_u64, 12, 13] {
             expected.extend(number.to_be_bytes());
@@ -319,8 +325,8 @@ mod tests {
     #[test]
     fn what_cannot_be_read() {
         let mut bytes = frame(&[Record::ClearToSend(CLEAR)]);
-        assert_eq!(records(&bytes[..59]), Err(FrameError::Short { expected: 60, came: 59 }));
-        assert_eq!(records(&bytes[..68]), Err(FrameError::Short { expected: 36, came: 8 }));
+        assert_eq!(records(&bytes[..67]), Err(FrameError::Short { expected: 68, came: 67 }));
+        assert_eq!(records(&bytes[..76]), Err(FrameError::Short { expected: 36, came: 8 }));
         bytes[0] = 2;
         let refused = records(&bytes).expect_err("another version");
         assert_eq!(refused.to_string(), "this end speaks version 1 of control messages, the peer version 2");
@@ -328,7 +334,7 @@ mod tests {
         bytes.truncate(HEADER_BYTES);
         bytes.extend([0, 1, 0, 1, 7]);
         assert_eq!(records(&bytes), Err(FrameError::ClearToSendLength(1)));
-        assert_eq!(records(&[]), Err(FrameError::Short { expected: 60, came: 0 }));
+        assert_eq!(records(&[]), Err(FrameError::Short { expected: 68, came: 0 }));
     }
 
     #[test]

@@ -30,7 +30,9 @@ pub(crate) struct State {
     /// Receives consumed, as the peer was told last.
     reported: u64,
     owes_answer: bool,
-    /// When the window was asked for last.
+    /// The program waits for the sender to be through with a message.
+    pub(crate) waits_for_sender: bool,
+    /// When the peer was asked for its state last.
     pub(crate) asked: Option<Instant>,
     pub(crate) to_scheme: VecDeque<Vec<u8>>,
     pub(crate) from_scheme: VecDeque<Vec<u8>>,
@@ -67,12 +69,18 @@ impl State {
             round_trip: RoundTripTime::default(),
             reported: 0,
             owes_answer: false,
+            waits_for_sender: false,
             asked: None,
             to_scheme: VecDeque::new(),
             from_scheme: VecDeque::new(),
             failure: None,
             counters: ControlCounters::default(),
         }
+    }
+
+    /// Whether something goes on only when the peer has told its state.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits_for_sender || self.sending.waits_for_window()
     }
 
     /// Queue bytes of our scheme for the peer's.
@@ -149,6 +157,8 @@ impl State {
         self.sending.window.on_report(header.consumed, header.window, now, horizon);
         self.sending.on_open_from(header.open_from);
         self.receiving.on_cleared_through(header.cleared_through);
+        self.receiving.on_sends_from(header.sends_from);
+        self.waits_for_sender = false;
         for record in frame.records() {
             match record {
                 Ok(Record::ClearToSend(clear)) => {
@@ -177,7 +187,7 @@ impl State {
         let mut bytes = vec![0; self.control.frame_bytes()];
         let mut numbers = Vec::new();
         while self.control.can_send() {
-            let asks = self.sending.waits_for_window() && self.asked.is_none_or(|asked| asked + patience <= now);
+            let asks = self.waits() && self.asked.is_none_or(|asked| asked + patience <= now);
             let clears: Vec<_> = self.receiving.due(now, patience).copied().collect();
             // Often enough that the window never closes for want of a report.
             let reports = arrived - self.reported >= u64::from(attributes.receive_depth).div_ceil(4);
@@ -196,6 +206,7 @@ impl State {
                 window: attributes.receive_depth,
                 cleared_through: self.sending.cleared_through(),
                 open_from: self.receiving.open_from(),
+                sends_from: self.sending.sends_from(),
             };
             let mut writer = FrameWriter::new(&mut bytes, &header);
             numbers.clear();

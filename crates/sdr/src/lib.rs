@@ -17,7 +17,11 @@
 //! - A message's key is revoked when it is completed: its slot of the root key is bound to nothing on devices that have one
 //!   (`SLOTTED_REGION`), elsewhere its memory region is deregistered.
 //! - A message's number has its slot in the immediate's few bits, and its generation in the queue pair that carries its packets. A late packet
-//!   comes on a queue pair of another generation than the message that now has its slot, unless it is later than all generations.
+//!   comes on a queue pair of another generation than the message that now has its slot.
+//! - The root key has slots for each generation. (In the paper it has not: there a late packet sets no bit, but its bytes go into the
+//!   message that has the slot now, over ones that may have arrived already.)
+//! - A slot and generation are used again only when the sender has said that it sends nothing more of the message that had them. So
+//!   only a packet that the network keeps for longer than all generations take could do harm.
 //!
 //! # Names
 //!

@@ -45,8 +45,9 @@ pub enum SendError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// The slot of the next message still has one.
-    #[error("the message table is full: message {0} has to be completed first")]
+    /// The slot of the next message still has one, or the sender has not told yet that it is through with the last one that had its
+    /// slot and its generation.
+    #[error("the message table is full: message {0} has to be completed first, here and at the sender")]
     TableFull(u64),
     /// The bytes are in use, or not there.
     #[error(transparent)]
@@ -129,10 +130,11 @@ impl QueuePair {
         let incoming = memory.lend_to_receive(range)?;
         let mut state = self.shared.state();
         let number = state.receiving.next_number();
-        if !state.receiving.has_room(shape.layout.slot_count()) {
-            return Err(ReceiveError::TableFull(number - u64::from(shape.layout.slot_count())));
+        if let Some(number) = state.receiving.obstacle(shape.layout.slot_count(), shape.generations) {
+            state.waits_for_sender = true;
+            return Err(ReceiveError::TableFull(number));
         }
-        let slot = shape.slot_of(number);
+        let slot = self.shared.root_slot_of(number);
         let (key, address, remote_key) = match root {
             // An empty message needs no memory.
             _ if length == 0 => (Key::None, 0, 0),
@@ -158,6 +160,14 @@ impl QueuePair {
 }
 
 impl Shared {
+    fn root_slot_of(&self, number: u64) -> u32 {
+        #[cfg(feature = "mutations")]
+        if self.mutation == Some(crate::queue_pair::Mutation::ShareSlots) {
+            return self.shape.slot_of(number);
+        }
+        self.shape.root_slot_of(number)
+    }
+
     fn check_piece(&self, offset: u64, length: usize) -> Result<(), SendError> {
         let mtu = self.shape.packet_bytes;
         if !offset.is_multiple_of(mtu.into()) {
@@ -259,12 +269,12 @@ impl Receive {
 
     fn close(&mut self) -> Option<Result<ReceivedBytes, CompleteError>> {
         let (incoming, key) = self.open.take()?;
-        let Shared { table, root, shape, .. } = &*self.shared;
+        let Shared { table, root, .. } = &*self.shared;
         table.leave(self.number);
         let revoked = match (&key, root) {
             #[cfg(feature = "mutations")]
             _ if self.shared.mutation == Some(crate::queue_pair::Mutation::SkipKeyChange) => Ok(()),
-            (Key::Slot, Some(root)) => root.unbind(shape.slot_of(self.number)).map_err(RevokeError::from),
+            (Key::Slot, Some(root)) => root.unbind(self.shared.root_slot_of(self.number)).map_err(RevokeError::from),
             (Key::Region(region), _) => match region.deregister() {
                 Err(DestroyError::Gone) => Ok(()),
                 result => result.map_err(RevokeError::from),

@@ -134,6 +134,8 @@ pub enum Mutation {
     SkipGenerationCheck,
     /// A message's key stays valid when it is complete.
     SkipKeyChange,
+    /// Messages of all generations have the same slots of the root key, as the paper has it.
+    ShareSlots,
 }
 
 impl QueuePair {
@@ -248,7 +250,7 @@ impl QueuePair {
     pub fn next_deadline(&self) -> Option<Instant> {
         let state = self.shared.state();
         let patience = state.patience(&self.shared.attributes);
-        let asking = state.sending.waits_for_window().then(|| match state.asked {
+        let asking = state.waits().then(|| match state.asked {
             Some(asked) => asked + patience,
             None => Instant::ZERO,
         });
@@ -334,7 +336,7 @@ impl Shared {
         }
         let root = match capabilities.contains(Capabilities::SLOTTED_REGION) {
             true => {
-                let slots = attributes.layout.slot_count();
+                let slots = attributes.layout.slot_count() * u32::from(attributes.generations);
                 Some(domain.allocate_slotted_region(slots, attributes.message_bytes_max, Access::REMOTE_WRITE)?)
             }
             false => None,

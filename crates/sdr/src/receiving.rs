@@ -19,6 +19,8 @@ pub(crate) struct Receiving {
     open_from: u64,
     /// The sender has every clear-to-send below.
     peer_cleared_through: u64,
+    /// The sender sends nothing more of messages below.
+    peer_sends_from: u64,
     /// Repetitions since the sender was heard of.
     repetitions: u32,
 }
@@ -37,10 +39,19 @@ impl Receiving {
         self.open_from
     }
 
-    /// Whether a slot is free for the next message.
-    pub(crate) fn has_room(&self, slot_count: u32) -> bool {
-        let before = self.next_number.checked_sub(u64::from(slot_count));
-        before.is_none_or(|before| !self.open.contains(&before))
+    /// The message that has to be over before the next one can begin, if it is not: the one that has its slot; or the one that had the same
+    /// slot in the same generation, as long as the sender might still send it.
+    pub(crate) fn obstacle(&self, slot_count: u32, generations: u32) -> Option<u64> {
+        let before = |distance: u64| self.next_number.checked_sub(distance);
+        let (slots, generations) = (u64::from(slot_count), u64::from(generations));
+        before(slots)
+            .filter(|before| self.open.contains(before))
+            .or_else(|| before(slots * generations).filter(|before| *before >= self.peer_sends_from))
+    }
+
+    /// The sender tells what it has done with.
+    pub(crate) fn on_sends_from(&mut self, sends_from: u64) {
+        self.peer_sends_from = self.peer_sends_from.max(sends_from);
     }
 
     /// A receive was posted.
@@ -155,10 +166,14 @@ mod tests {
     fn a_slot_is_free_when_its_last_message_is_over() {
         let mut receiving = Receiving::default();
         (0..4).for_each(|number| receiving.opened(clear(number)));
-        assert!(!receiving.has_room(4));
+        assert_eq!(receiving.obstacle(4, 2), Some(0));
         receiving.completed(2);
-        assert!(!receiving.has_room(4));
+        assert_eq!(receiving.obstacle(4, 2), Some(0));
         receiving.completed(0);
-        assert!(receiving.has_room(4));
+        assert_eq!(receiving.obstacle(4, 2), None);
+        // With one generation the sender must be through with the last message of the slot too.
+        assert_eq!(receiving.obstacle(4, 1), Some(0));
+        receiving.on_sends_from(1);
+        assert_eq!(receiving.obstacle(4, 1), None);
     }
 }

@@ -61,6 +61,12 @@ impl Shape {
         (number % u64::from(self.layout.slot_count())) as u32
     }
 
+    /// The slot of the root key that a message has. Each generation has slots of its own: a late packet's bytes must not reach the
+    /// message that follows in the table any more than its bit.
+    pub(crate) fn root_slot_of(&self, number: u64) -> u32 {
+        self.generation_of(number) * self.layout.slot_count() + self.slot_of(number)
+    }
+
     pub(crate) fn generation_of(&self, number: u64) -> u32 {
         (number / u64::from(self.layout.slot_count()) % u64::from(self.generations)) as u32
     }
@@ -144,6 +150,13 @@ impl Sending {
 
     pub(crate) fn counters(&self) -> SendCounters {
         SendCounters { presumed_lost: self.window.lost(), ..self.counters }
+    }
+
+    /// Nothing more is sent of messages below.
+    pub(crate) fn sends_from(&self) -> u64 {
+        let is_busy = |send: &OpenSend| send.bursts_on_their_way > 0 || !send.is_over && !send.is_done();
+        let first = self.open.iter().find(|(_, send)| is_busy(send));
+        first.map_or(self.next_number, |(number, _)| *number)
     }
 
     pub(crate) fn cleared_through(&self) -> u64 {
