@@ -2,6 +2,7 @@
 //!
 //! The modules are in the order in which a measurement comes about.
 
+mod bitmap;
 mod client;
 mod compare;
 mod ibv_pingpong;
@@ -46,6 +47,7 @@ enum Command {
     Client(options::ClientArguments),
     Pingpong(ibv_pingpong::Arguments),
     Compare(compare::Arguments),
+    Bitmap(bitmap::Arguments),
     #[command(hide = true)]
     End(compare::EndArguments),
 }
@@ -57,6 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Command::Client(arguments) => client::run(arguments),
         Command::Pingpong(arguments) => ibv_pingpong::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
+        Command::Bitmap(arguments) => bitmap::run(arguments),
         Command::End(arguments) => compare::run_end(arguments),
     };
     match outcome {

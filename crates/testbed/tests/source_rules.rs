@@ -35,6 +35,8 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/rdmacore/src/queue_pair_creation.rs",
     "crates/rdmacore/src/shared_receive_queue.rs",
     "crates/rdmacore/src/windows.rs",
+    "crates/sdr/src/memory.rs",
+    "crates/sdr/src/message.rs",
     "crates/softnic/src/device/domain.rs",
     "crates/softnic/src/device/queue_pair.rs",
     "crates/softnic/src/device/shared_receive.rs",
@@ -68,12 +70,13 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("netsim", &["time", "impair", "capture"]),
     ("softnic", &["time", "wire", "verbs", "impair", "capture"]),
     ("rdmacore", &["verbs"]),
-    ("testbed", &["time", "wire", "verbs", "impair", "netsim", "softnic"]),
-    ("cli", &["time", "wire", "verbs", "impair", "netsim", "softnic", "rdmacore", "testbed"]),
+    ("sdr", &["time", "verbs"]),
+    ("testbed", &["time", "wire", "verbs", "impair", "netsim", "softnic", "sdr"]),
+    ("cli", &["time", "wire", "verbs", "impair", "netsim", "softnic", "rdmacore", "sdr", "testbed"]),
 ];
 
 /// Crates that are driven: time and packets come in as arguments.
-const DRIVEN_CRATES: &[&str] = &["wire", "verbs", "impair", "capture", "netsim", "softnic"];
+const DRIVEN_CRATES: &[&str] = &["wire", "verbs", "impair", "capture", "netsim", "softnic", "sdr"];
 /// What a driven crate may not name, nor anything below it. Importing all of a parent counts as naming it.
 const DRIVERS_ONLY: &[&str] = &[
     "std::time::Instant",

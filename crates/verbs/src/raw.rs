@@ -124,7 +124,8 @@ pub trait ProtectionDomain: Any + Send + Sync {
     }
 
     /// A key over `slots` slots of `slot_bytes` bytes each, all of them bound to nothing. Peers may do through it what `access`
-    /// says, as far as the region behind a slot allows it too.
+    /// says, as with a window: the region behind a slot need not be open to peers itself, only have local write access where they
+    /// write.
     fn allocate_slotted_region(
         &self,
         _slots: u32,

@@ -135,8 +135,10 @@ impl MemoryTable {
             let target = match slotted.bound.get(slot as usize) {
                 Some(Some(bound)) => {
                     let region = self.region(bound.region)?;
-                    // Shorter than a slot, perhaps.
-                    if offset + part > bound.length || !region.access.contains(needed) {
+                    let writes = needed.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+                    // As with windows, the rights of peers are the key's; but nobody writes where the program may not. And the bound
+                    // part may be shorter than the slot.
+                    if offset + part > bound.length || writes && !region.access.contains(Access::LOCAL_WRITE) {
                         return Err(AccessDenied);
                     }
                     Target::Memory(region.locate(bound.address + offset, part)?)
@@ -246,7 +248,7 @@ mod tests {
         let mut fixture = Fixture::new();
         let region = fixture.region(64, DOMAIN, FULL);
         let gone = fixture.region(16, DOMAIN, FULL);
-        let read_only = fixture.region(16, DOMAIN, FULL - Access::REMOTE_WRITE);
+        let read_only = fixture.region(16, DOMAIN, Access::REMOTE_READ);
         let (id, key) = slotted(&mut fixture, 8);
         fixture.table.bind_slot(id, 0, slot(region, 0, 16)).unwrap();
         fixture.table.bind_slot(id, 1, slot(gone, 0, 16)).unwrap();

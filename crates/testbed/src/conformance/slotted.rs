@@ -316,20 +316,30 @@ fn packets_with_immediate(context: &mut Context<'_>, transport: Transport) -> Ou
     slotted.verify("a region behind a slot")
 }
 
-/// A peer may do what the key and the region both allow; where there is no region, what the key allows.
+/// A peer may do what the key allows, as with a window: the region itself may be closed to it, but where it writes the program must have
+/// the right to.
 fn rights(context: &mut Context<'_>, transport: Transport, attempt: Attempt) -> Outcome {
     let every = every_right(context)?;
     let right = attempt.right();
-    for (of_key, of_region) in [(every, every), (every - right, every), (every, every - right), (right, right)] {
+    let local = Access::LOCAL_WRITE;
+    let closed = Access::empty();
+    for (of_key, of_region) in [
+        (every, every | local),
+        (every - right, every | local),
+        (every, (every - right) | local),
+        (right, local),
+        (right, closed),
+    ] {
         let setup = open_setup(context, transport)?;
         let pair = Pair::new(context, &setup)?;
         let domain = &pair.ends[1].domain;
-        let mut memory = Memory::new(domain, SLOT_BYTES, Access::LOCAL_WRITE | of_region)?;
+        let mut memory = Memory::new(domain, SLOT_BYTES, of_region)?;
         let slotted = new_slotted(domain, of_key)?;
         let at = memory.aligned(0);
         bind(&slotted, 0, &memory, at..at + 1000)?;
         let remote = slotted.remote(0, 0);
-        let result = match of_key.contains(right) && of_region.contains(right) {
+        let is_writable = right == Access::REMOTE_READ || of_region.contains(local);
+        let result = match of_key.contains(right) && is_writable {
             true => is_let(context, &pair, attempt, remote, &mut memory, at..at + 8),
             false => is_refused(context, &pair, attempt, remote, 8, &memory),
         };

@@ -1,0 +1,93 @@
+//! What a queue pair is made with.
+
+use longhaul_time::Duration;
+use longhaul_verbs::{Gid, Mtu, PathAttributes};
+
+use crate::immediate::ImmediateLayout;
+use crate::queue_pair::CreateQueuePairError;
+
+/// What a queue pair is made with.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct QueuePairAttributes {
+    /// Our address, for the peer, and the UDP port there.
+    pub gid: Gid,
+    /// See [`QueuePairAttributes::gid`].
+    pub udp_port: u16,
+    /// The way to the peer; its destination comes with the peer's info.
+    pub path: PathAttributes,
+    /// Payload of a packet; the smaller of the two ends' counts.
+    pub mtu: Mtu,
+    /// Bytes of a chunk, a multiple of the MTU: what a bit of the bitmap stands for.
+    pub chunk_bytes: u32,
+    /// The longest message.
+    pub message_bytes_max: u64,
+    /// How the immediate is divided.
+    pub layout: ImmediateLayout,
+    /// Generations of internal queue pairs: a packet may be late by one less than that many rounds of the message table.
+    pub generations: u8,
+    /// Packets in one write: 1 survives reordering; more save completions where the network keeps order.
+    pub packets_per_write: u32,
+    /// Receives posted to each internal queue pair, and so the data packets that may be on their way.
+    pub receive_depth: u32,
+    /// Writes in the send queue of each internal queue pair.
+    pub send_depth: u32,
+    /// What data is sent at most, on devices that can limit it.
+    pub rate_bits_per_second: Option<u64>,
+    /// Taken for the round-trip time until it has been measured.
+    pub round_trip_guess: Duration,
+    /// Random: keeps control messages of an earlier connection from being taken for this one's, and gives first sequence numbers.
+    pub random: u64,
+}
+
+impl QueuePairAttributes {
+    /// For an address of ours, with the paper's numbers.
+    pub fn new(gid: Gid, udp_port: u16, mtu: Mtu) -> Self {
+        QueuePairAttributes {
+            gid,
+            udp_port,
+            path: PathAttributes::to(Gid::default()),
+            mtu,
+            chunk_bytes: 16 * mtu.byte_count(),
+            message_bytes_max: 64 << 20,
+            layout: ImmediateLayout::default(),
+            generations: 4,
+            packets_per_write: 1,
+            receive_depth: 2048,
+            send_depth: 512,
+            rate_bits_per_second: None,
+            round_trip_guess: Duration::from_millis(50),
+            random: 0,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), CreateQueuePairError> {
+        let wrong = |what, expected: String| Err(CreateQueuePairError::Attribute { what, expected });
+        let mtu = self.mtu.byte_count();
+        if self.chunk_bytes == 0 || !self.chunk_bytes.is_multiple_of(mtu) {
+            return wrong("chunk_bytes", format!("a multiple of the MTU, {mtu}"));
+        }
+        let most = u64::from(self.layout.packet_count_max()) * u64::from(mtu);
+        if self.message_bytes_max == 0 || self.message_bytes_max > most {
+            return wrong("message_bytes_max", format!("1 to {most}: the packets that the immediate can count"));
+        }
+        if self.generations == 0 || self.packets_per_write == 0 || self.receive_depth == 0 || self.send_depth == 0 {
+            return wrong("generations, packets_per_write, receive_depth, send_depth", "more than 0".to_owned());
+        }
+        if self.packets_per_write > self.chunk_bytes / mtu {
+            return wrong("packets_per_write", "at most a chunk's packets".to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl QueuePairAttributes {
+    /// Random: control messages to this end carry it.
+    pub(crate) fn receiver(&self) -> u32 {
+        (self.random >> 32) as u32
+    }
+
+    pub(crate) fn first_psn(&self) -> u32 {
+        self.random as u32 & 0xff_ffff
+    }
+}

@@ -1,0 +1,206 @@
+//! What queue pairs share: the device, registered memory, and the channels that data arrives on.
+//!
+//! A channel is a completion queue into which every queue pair of the context completes its receives of data. Each channel can be
+//! polled by a thread of its own; packets of one message arrive on all of them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use longhaul_verbs::{
+    CompletionQueue, CreateError, Device, PollError, PostError, ProtectionDomain, QueuePair as VerbsQueuePair,
+    QueuePairNumber, ReceiveRequest, RegisterError, WorkCompletion,
+};
+use thiserror::Error;
+
+use crate::memory::Memory;
+use crate::receive_table::{Lookups, ReceiveTable};
+
+/// Completions that are taken at a time.
+const BATCH: usize = 64;
+/// Receives that are posted at a time.
+const POSTED_AT_ONCE: usize = 32;
+
+/// What a context is made with.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ContextAttributes {
+    /// Channels: as many threads can put packets into bitmaps.
+    pub channels: usize,
+    /// Room for completions in each channel: receives of all its queue pairs.
+    pub completions: u32,
+}
+
+impl Default for ContextAttributes {
+    fn default() -> Self {
+        ContextAttributes { channels: 1, completions: 1 << 16 }
+    }
+}
+
+/// A device, and what its SDR queue pairs share.
+#[derive(Clone)]
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    domain: ProtectionDomain,
+    channels: Vec<Channel>,
+}
+
+struct Channel {
+    completions: CompletionQueue,
+    state: Mutex<ChannelState>,
+}
+
+struct ChannelState {
+    receivers: HashMap<QueuePairNumber, Receiver>,
+    /// Room that nobody has asked for yet.
+    room: u32,
+    taken: Box<[WorkCompletion]>,
+}
+
+/// An internal queue pair, as a channel sees it.
+struct Receiver {
+    table: Arc<ReceiveTable>,
+    generation: u32,
+    queue_pair: VerbsQueuePair,
+    lookups: Lookups,
+    /// Receives that were consumed and are to be posted again.
+    consumed: usize,
+}
+
+/// Why a channel could not be polled.
+#[derive(Debug, Error)]
+pub enum ChannelError {
+    /// The device says so.
+    #[error("the channel's completions cannot be taken")]
+    Poll(#[from] PollError),
+    /// Receives could not be posted again.
+    #[error("receives cannot be posted again")]
+    Post(#[from] PostError),
+}
+
+impl Context {
+    /// Set up what queue pairs share (the paper's `context_create`).
+    pub fn create(device: &Device, attributes: &ContextAttributes) -> Result<Self, CreateError> {
+        let channel = || {
+            let completions = device.create_completion_queue(attributes.completions)?;
+            let taken = vec![WorkCompletion::default(); BATCH].into_boxed_slice();
+            let state = ChannelState { receivers: HashMap::new(), room: attributes.completions, taken };
+            Ok(Channel { completions, state: Mutex::new(state) })
+        };
+        let domain = device.allocate_protection_domain()?;
+        let channels: Result<_, CreateError> = (0..attributes.channels.max(1)).map(|_| channel()).collect();
+        Ok(Context { inner: Arc::new(Inner { domain, channels: channels? }) })
+    }
+
+    /// Register bytes for sends and receives (the paper's `mr_reg`).
+    pub fn register(&self, buffer: Vec<u8>) -> Result<Memory, RegisterError> {
+        Memory::register(&self.inner.domain, buffer)
+    }
+
+    /// Its protection domain.
+    pub fn domain(&self) -> &ProtectionDomain {
+        &self.inner.domain
+    }
+
+    /// Channels.
+    pub fn channel_count(&self) -> usize {
+        self.inner.channels.len()
+    }
+
+    /// Put what has arrived on a channel into bitmaps, up to a batch of it; how much that was. Any thread may do this at any time;
+    /// two that poll the same channel wait for each other.
+    pub fn poll_channel(&self, channel: usize) -> Result<usize, ChannelError> {
+        let Channel { completions, state } = &self.inner.channels[channel];
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let ChannelState { receivers, taken, .. } = &mut *state;
+        let count = completions.poll(taken)?;
+        record(&taken[..count], receivers)?;
+        Ok(count)
+    }
+
+    /// Poll all channels once. How many packets arrived.
+    pub fn poll(&self) -> Result<usize, ChannelError> {
+        (0..self.channel_count()).map(|channel| self.poll_channel(channel)).sum()
+    }
+
+    pub(crate) fn completions(&self, channel: usize) -> &CompletionQueue {
+        &self.inner.channels[channel].completions
+    }
+
+    /// Reserve room for completions on every channel; `false` when there is not enough.
+    pub(crate) fn reserve(&self, entries: u32) -> bool {
+        let mut states: Vec<_> = self.inner.channels.iter().map(Channel::state).collect();
+        if states.iter().any(|state| state.room < entries) {
+            return false;
+        }
+        states.iter_mut().for_each(|state| state.room -= entries);
+        true
+    }
+
+    /// Give it back.
+    pub(crate) fn release(&self, entries: u32) {
+        self.inner.channels.iter().for_each(|channel| channel.state().room += entries);
+    }
+
+    /// Let a channel know an internal queue pair, and post its receives.
+    pub(crate) fn add_receiver(
+        &self,
+        channel: usize,
+        queue_pair: VerbsQueuePair,
+        table: &Arc<ReceiveTable>,
+        generation: u32,
+        depth: usize,
+    ) -> Result<(), PostError> {
+        post_receives(&queue_pair, depth)?;
+        let number = queue_pair.number();
+        let receiver =
+            Receiver { table: table.clone(), generation, queue_pair, lookups: Lookups::default(), consumed: 0 };
+        self.inner.channels[channel].state().receivers.insert(number, receiver);
+        Ok(())
+    }
+
+    /// Forget an internal queue pair.
+    pub(crate) fn remove_receiver(&self, channel: usize, number: QueuePairNumber) {
+        self.inner.channels[channel].state().receivers.remove(&number);
+    }
+}
+
+impl Channel {
+    fn state(&self) -> std::sync::MutexGuard<'_, ChannelState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Completions of one channel become bits, and their receives are posted again.
+fn record(completions: &[WorkCompletion], receivers: &mut HashMap<QueuePairNumber, Receiver>) -> Result<(), PostError> {
+    // Packets come in runs: the map is looked into where a run begins.
+    for run in completions.chunk_by(|one, next| one.queue_pair == next.queue_pair) {
+        // Not there: the queue pair has been dropped, and this was on its way.
+        let Some(receiver) = receivers.get_mut(&run[0].queue_pair) else { continue };
+        for completion in run {
+            if !completion.is_success() {
+                receiver.table.fail(completion.status);
+                continue;
+            }
+            receiver.table.record(completion, receiver.generation, &mut receiver.lookups);
+            receiver.consumed += 1;
+        }
+        receiver.table.count_arrived(receiver.consumed as u64);
+        post_receives(&receiver.queue_pair, std::mem::take(&mut receiver.consumed))?;
+    }
+    Ok(())
+}
+
+/// Receives without memory: a write with immediate brings its own.
+fn post_receives(queue_pair: &VerbsQueuePair, count: usize) -> Result<(), PostError> {
+    let requests = [const { ReceiveRequest { id: 0, local: &[] } }; POSTED_AT_ONCE];
+    let mut left = count;
+    while left > 0 {
+        let now = left.min(POSTED_AT_ONCE);
+        queue_pair.post_receive(&requests[..now])?;
+        left -= now;
+    }
+    Ok(())
+}

@@ -1,0 +1,330 @@
+//! Memory that messages are sent from and received into, where it lies.
+//!
+//! A device may write into a buffer while a receive is open on it, and read from it while a send is. Each of them borrows the bytes
+//! that it works on, as Rust's references do, only at run time: sends may share bytes, a receive has its bytes alone, and a
+//! slice exists only of bytes that no receive has borrowed. So [`Memory::read`] and [`Memory::write`] give plain slices, and nothing
+//! is copied.
+#![allow(unsafe_code, reason = "owns memory that a device uses through a pointer, and lends slices of it")]
+
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use longhaul_verbs::{
+    Access, DestroyError, ProtectionDomain, RegisterError, ScatterGatherEntry, SlotBinding, SlottedRegion, raw,
+};
+use thiserror::Error;
+
+/// Registered bytes, for sends and receives of every queue pair of a context. Clones are the same bytes.
+#[derive(Clone)]
+pub struct Memory {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pointer: *mut u8,
+    length: usize,
+    /// For this device's own reading, and what slots are bound to. Peers have no right to it.
+    local: Arc<dyn raw::MemoryRegion>,
+    domain: ProtectionDomain,
+    borrows: Mutex<Borrows>,
+}
+
+// SAFETY: the pointer is to memory that `Inner` owns; who may touch which bytes is decided by `borrows`, under its lock.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+#[derive(Default)]
+struct Borrows {
+    /// Few: as many as messages are in flight.
+    open: Vec<(u64, Range<usize>, Kind)>,
+    next: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Shared,
+    Alone,
+}
+
+/// Bytes that cannot be borrowed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BorrowError {
+    /// They are not there.
+    #[error("bytes {range:?} are not inside a memory of {length} bytes")]
+    Outside {
+        /// What was wanted.
+        range: Range<usize>,
+        /// What there is.
+        length: usize,
+    },
+    /// Somebody has them.
+    #[error("bytes {range:?} are in use: bytes {by:?} are being sent, received or looked at; wait until that is over")]
+    InUse {
+        /// What was wanted.
+        range: Range<usize>,
+        /// What is in use.
+        by: Range<usize>,
+    },
+}
+
+impl Memory {
+    /// Register bytes; they come back with [`Memory::into_buffer`].
+    pub(crate) fn register(domain: &ProtectionDomain, buffer: Vec<u8>) -> Result<Self, RegisterError> {
+        let buffer = buffer.into_boxed_slice();
+        let length = buffer.len();
+        let pointer = Box::into_raw(buffer).cast::<u8>();
+        // SAFETY: the pointer comes from a box that is freed only after deregistration (`Inner::drop`, `into_buffer`). Peers have
+        // no right to this region, so the device touches bytes only for requests of ours, which hold a borrow of them.
+        match unsafe { domain.raw().register_memory(pointer, length, pointer as u64, Access::LOCAL_WRITE) } {
+            Ok(local) => {
+                let borrows = Mutex::default();
+                Ok(Memory { inner: Arc::new(Inner { pointer, length, local, domain: domain.clone(), borrows }) })
+            }
+            Err(error) => {
+                // SAFETY: pointer and length are those of the box above, and nothing was registered.
+                drop(unsafe { into_box(pointer, length) });
+                Err(error)
+            }
+        }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.inner.length
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Look at bytes. They may be on their way out meanwhile, but no receive may be open on them.
+    pub fn read(&self, range: Range<usize>) -> Result<ReadGuard<'_>, BorrowError> {
+        Ok(ReadGuard { borrow: self.borrow(range, Kind::Shared)?, _memory: self })
+    }
+
+    /// Change bytes that nobody else uses.
+    pub fn write(&self, range: Range<usize>) -> Result<WriteGuard<'_>, BorrowError> {
+        Ok(WriteGuard { borrow: self.borrow(range, Kind::Alone)?, _memory: self })
+    }
+
+    /// The bytes again, if this is the last clone and nothing is in flight on them; otherwise the memory itself.
+    pub fn into_buffer(self) -> Result<Vec<u8>, Memory> {
+        let inner = match Arc::try_unwrap(self.inner) {
+            Ok(inner) => inner,
+            Err(inner) => return Err(Memory { inner }),
+        };
+        if !matches!(inner.local.deregister(), Ok(()) | Err(DestroyError::Gone)) {
+            return Err(Memory { inner: Arc::new(inner) });
+        }
+        let inner = std::mem::ManuallyDrop::new(inner);
+        // SAFETY: pointer and length are the box's; the device has let go of it, and nobody else has the memory. `inner` is not
+        // dropped, so the bytes have one owner; its other fields are leaked no further than to here.
+        let bytes = unsafe { into_box(inner.pointer, inner.length) };
+        // SAFETY: each is read once, out of a value that is never used again.
+        unsafe {
+            drop(std::ptr::read(&inner.local));
+            drop(std::ptr::read(&inner.domain));
+            drop(std::ptr::read(&inner.borrows));
+        }
+        Ok(bytes.into_vec())
+    }
+
+    /// Bytes that are to be sent.
+    pub(crate) fn lend_to_send(&self, range: Range<usize>) -> Result<Outgoing, BorrowError> {
+        Ok(Outgoing { borrow: Arc::new(self.borrow(range, Kind::Shared)?) })
+    }
+
+    /// Bytes that a message is to be received into.
+    pub(crate) fn lend_to_receive(&self, range: Range<usize>) -> Result<Incoming, BorrowError> {
+        Ok(Incoming { borrow: self.borrow(range, Kind::Alone)? })
+    }
+
+    fn borrow(&self, range: Range<usize>, kind: Kind) -> Result<Borrow, BorrowError> {
+        if range.start > range.end || range.end > self.len() {
+            return Err(BorrowError::Outside { range, length: self.len() });
+        }
+        let mut borrows = self.inner.borrows();
+        let overlaps = |other: &Range<usize>| other.start < range.end && range.start < other.end;
+        let conflicts = |other: Kind| kind == Kind::Alone || other == Kind::Alone;
+        if let Some((_, by, _)) = borrows.open.iter().find(|(_, other, kind)| overlaps(other) && conflicts(*kind)) {
+            return Err(BorrowError::InUse { range, by: by.clone() });
+        }
+        let id = borrows.next;
+        borrows.next += 1;
+        borrows.open.push((id, range.clone(), kind));
+        drop(borrows);
+        Ok(Borrow { memory: self.inner.clone(), id, range })
+    }
+}
+
+impl Inner {
+    fn borrows(&self) -> std::sync::MutexGuard<'_, Borrows> {
+        self.borrows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if matches!(self.local.abandon(), Ok(()) | Err(DestroyError::Gone)) {
+            // SAFETY: as in `into_buffer`. If the device could not let go of it, the bytes are leaked on purpose.
+            drop(unsafe { into_box(self.pointer, self.length) });
+        }
+    }
+}
+
+/// # Safety
+///
+/// Pointer and length must be those of a `Box<[u8]>` that was turned into a pointer, and nobody else may use them.
+unsafe fn into_box(pointer: *mut u8, length: usize) -> Box<[u8]> {
+    // SAFETY: the caller's promise.
+    unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(pointer, length)) }
+}
+
+/// Some bytes, as long as this exists.
+struct Borrow {
+    memory: Arc<Inner>,
+    id: u64,
+    range: Range<usize>,
+}
+
+impl Drop for Borrow {
+    fn drop(&mut self) {
+        let mut borrows = self.memory.borrows();
+        if let Some(index) = borrows.open.iter().position(|(id, ..)| *id == self.id) {
+            borrows.open.swap_remove(index);
+        }
+    }
+}
+
+impl Borrow {
+    fn pointer(&self) -> *mut u8 {
+        // SAFETY: the range was checked against the length when it was borrowed.
+        unsafe { self.memory.pointer.add(self.range.start) }
+    }
+}
+
+/// Bytes to look at.
+pub struct ReadGuard<'a> {
+    borrow: Borrow,
+    _memory: &'a Memory,
+}
+
+impl Deref for ReadGuard<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the borrow is shared: others only read these bytes until it ends, the device included.
+        unsafe { std::slice::from_raw_parts(self.borrow.pointer(), self.borrow.range.len()) }
+    }
+}
+
+/// Bytes to change.
+pub struct WriteGuard<'a> {
+    borrow: Borrow,
+    _memory: &'a Memory,
+}
+
+impl Deref for WriteGuard<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: nobody else has these bytes until the borrow ends.
+        unsafe { std::slice::from_raw_parts(self.borrow.pointer(), self.borrow.range.len()) }
+    }
+}
+
+impl DerefMut for WriteGuard<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: nobody else has these bytes until the borrow ends, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.borrow.pointer(), self.borrow.range.len()) }
+    }
+}
+
+/// Bytes of a send. Clones are parts of the same one.
+#[derive(Clone)]
+pub(crate) struct Outgoing {
+    borrow: Arc<Borrow>,
+}
+
+impl Outgoing {
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.borrow.range.len()
+    }
+
+    /// An entry for a work request. Panics when the range is not inside.
+    pub(crate) fn entry(&self, range: Range<usize>) -> ScatterGatherEntry {
+        assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {} bytes", self.len());
+        ScatterGatherEntry {
+            address: self.borrow.pointer() as u64 + range.start as u64,
+            length: u32::try_from(range.len()).expect("an entry is shorter than 4 GiB"),
+            local_key: self.borrow.memory.local.local_key(),
+        }
+    }
+}
+
+/// Bytes of a receive.
+pub(crate) struct Incoming {
+    borrow: Borrow,
+}
+
+impl Incoming {
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.borrow.range.len()
+    }
+
+    /// Bind a slot of a root key to the bytes.
+    pub(crate) fn bind(&self, root: &SlottedRegion, slot: u32) -> Result<(), RegisterError> {
+        let address = self.borrow.pointer() as u64;
+        let region = &*self.borrow.memory.local;
+        root.raw().bind_slot(slot, Some(SlotBinding { region, address, length: self.len() as u64 }))
+    }
+
+    /// A key for the peer that leads to the bytes and to nothing else.
+    pub(crate) fn register(&self) -> Result<Arc<dyn raw::MemoryRegion>, RegisterError> {
+        let (pointer, length) = (self.borrow.pointer(), self.len());
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        // SAFETY: the bytes are borrowed for a receive alone, so no slice of them exists, and the borrow is kept until the region
+        // has been deregistered (`ReceiveKey`).
+        unsafe { self.borrow.memory.domain.raw().register_memory(pointer, length, pointer as u64, access) }
+    }
+
+    /// Never give the bytes back: a device that could not revoke a key may still write there.
+    pub(crate) fn quarantine(self) {
+        std::mem::forget(self.borrow.memory.clone());
+        std::mem::forget(self);
+    }
+
+    /// The bytes, once no device writes there any more.
+    ///
+    /// # Safety
+    ///
+    /// The key to them must have been revoked, and the device must have confirmed it.
+    pub(crate) unsafe fn into_received(self) -> ReceivedBytes {
+        ReceivedBytes { borrow: self.borrow }
+    }
+}
+
+/// The bytes of a message that has been completed. Nobody else uses them until this is dropped.
+pub struct ReceivedBytes {
+    borrow: Borrow,
+}
+
+impl Deref for ReceivedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the borrow is this message's alone, and the device has let go of the bytes (`into_received`).
+        unsafe { std::slice::from_raw_parts(self.borrow.pointer(), self.borrow.range.len()) }
+    }
+}
+
+impl DerefMut for ReceivedBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.borrow.pointer(), self.borrow.range.len()) }
+    }
+}

@@ -1,0 +1,334 @@
+//! Messages as their users hold them: one-shot and streaming sends, and receives.
+#![allow(unsafe_code, reason = "a receive gives its bytes back once their key has been revoked")]
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use longhaul_verbs::{DestroyError, RegisterError, raw};
+use thiserror::Error;
+
+use crate::bitmap::MessageBitmap;
+use crate::control::ClearToSend;
+use crate::memory::{BorrowError, Incoming, Memory, ReceivedBytes};
+use crate::queue_pair::{QueuePair, Shared};
+use crate::sending::SendStatus;
+
+/// Why a send could not be started or continued.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// As many messages are open as the table has slots.
+    #[error("{0} messages are being sent, as many as the message table has room for; wait for one of them")]
+    TableFull(u32),
+    /// The bytes are in use, or not there.
+    #[error(transparent)]
+    Borrow(#[from] BorrowError),
+    /// Packets begin at multiples of the MTU.
+    #[error("expected an offset that is a multiple of the MTU, {mtu}, came {offset}")]
+    Offset {
+        /// What came.
+        offset: u64,
+        /// Bytes.
+        mtu: u32,
+    },
+    /// Longer than the queue pair was made for.
+    #[error("a message of {bytes} bytes; the queue pair was made for at most {most}")]
+    TooLong {
+        /// What came.
+        bytes: u64,
+        /// What fits.
+        most: u64,
+    },
+}
+
+/// Why a receive could not be posted.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReceiveError {
+    /// The slot of the next message still has one, or the sender has not told yet that it is through with the last one that had its
+    /// slot and its generation.
+    #[error("the message table is full: message {0} has to be completed first, here and at the sender")]
+    TableFull(u64),
+    /// The bytes are in use, or not there.
+    #[error(transparent)]
+    Borrow(#[from] BorrowError),
+    /// Longer than the queue pair was made for.
+    #[error("a receive of {bytes} bytes; the queue pair was made for at most {most}")]
+    TooLong {
+        /// What came.
+        bytes: u64,
+        /// What fits.
+        most: u64,
+    },
+    /// The device refused a key.
+    #[error("the device gave no key for the receive")]
+    Register(#[from] RegisterError),
+}
+
+/// Why a receive could not be completed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CompleteError {
+    /// The device did not revoke the key: it may still write there, so the bytes are kept from everybody for good.
+    #[error("the device did not revoke the key of message {number}; its memory is not given back")]
+    NotRevoked {
+        /// The message.
+        number: u64,
+        /// What the device said.
+        source: RevokeError,
+    },
+}
+
+/// What a device said instead of revoking a key.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RevokeError {
+    /// A slot could not be bound to nothing.
+    #[error(transparent)]
+    Slot(#[from] RegisterError),
+    /// A region could not be deregistered.
+    #[error(transparent)]
+    Region(#[from] DestroyError),
+}
+
+impl QueuePair {
+    /// Begin a message that is sent piece by piece, in any order and as often as needed (the paper's `send_stream_start`).
+    pub fn start_stream(&self, user_immediate: Option<u32>) -> Result<SendStream, SendError> {
+        let slots = self.shared.shape.layout.slot_count();
+        let number = self.shared.state().sending.start(user_immediate).ok_or(SendError::TableFull(slots))?;
+        Ok(SendStream { shared: self.shared.clone(), number, has_immediate: user_immediate.is_some() })
+    }
+
+    /// Send a message once (the paper's `send_post`).
+    pub fn post_send(
+        &self,
+        memory: &Memory,
+        range: Range<usize>,
+        user_immediate: Option<u32>,
+    ) -> Result<SendStream, SendError> {
+        let packets = range.len().div_ceil(self.shared.shape.packet_bytes as usize);
+        self.shared.check_piece(0, range.len())?;
+        let bytes = memory.lend_to_send(range)?;
+        let stream = self.start_stream(user_immediate)?;
+        let mut state = self.shared.state();
+        if stream.has_immediate && packets < self.shared.shape.layout.fragment_count() as usize {
+            state.sending.send_fragments(stream.number);
+        }
+        state.sending.add(stream.number, 0, bytes);
+        state.sending.end(stream.number);
+        drop(state);
+        Ok(stream)
+    }
+
+    /// Post a receive; the peer's next message comes here (the paper's `recv_post`).
+    pub fn post_receive(&self, memory: &Memory, range: Range<usize>) -> Result<Receive, ReceiveError> {
+        let Shared { attributes, shape, table, root, .. } = &*self.shared;
+        let (length, most) = (range.len() as u64, attributes.message_bytes_max);
+        if length > most {
+            return Err(ReceiveError::TooLong { bytes: length, most });
+        }
+        let incoming = memory.lend_to_receive(range)?;
+        let mut state = self.shared.state();
+        let number = state.receiving.next_number();
+        if let Some(number) = state.receiving.obstacle(shape.layout.slot_count(), shape.generations) {
+            state.waits_for_sender = true;
+            return Err(ReceiveError::TableFull(number));
+        }
+        let slot = self.shared.root_slot_of(number);
+        let (key, address, remote_key) = match root {
+            // An empty message needs no memory.
+            _ if length == 0 => (Key::None, 0, 0),
+            Some(root) => {
+                incoming.bind(root, slot)?;
+                let place = root.remote(slot, 0);
+                (Key::Slot, place.address, place.key)
+            }
+            None => {
+                let region = incoming.register()?;
+                let (address, key) = (region.address(), region.remote_key());
+                (Key::Region(region), address, key)
+            }
+        };
+        let packet_count = length.div_ceil(u64::from(shape.packet_bytes)) as u32;
+        let bitmap = Arc::new(MessageBitmap::new(packet_count, attributes.chunk_bytes / shape.packet_bytes));
+        table.enter(number, bitmap.clone());
+        let generation = shape.generation_of(number) as u8;
+        state.receiving.opened(ClearToSend { number, address, length, key: remote_key, generation, is_over: false });
+        drop(state);
+        Ok(Receive { shared: self.shared.clone(), number, bitmap, open: Some((incoming, key)) })
+    }
+}
+
+impl Shared {
+    fn root_slot_of(&self, number: u64) -> u32 {
+        #[cfg(feature = "mutations")]
+        if self.mutation == Some(crate::queue_pair::Mutation::ShareSlots) {
+            return self.shape.slot_of(number);
+        }
+        self.shape.root_slot_of(number)
+    }
+
+    fn check_piece(&self, offset: u64, length: usize) -> Result<(), SendError> {
+        let mtu = self.shape.packet_bytes;
+        if !offset.is_multiple_of(mtu.into()) {
+            return Err(SendError::Offset { offset, mtu });
+        }
+        let (bytes, most) = (offset.saturating_add(length as u64), self.attributes.message_bytes_max);
+        if bytes > most {
+            return Err(SendError::TooLong { bytes, most });
+        }
+        Ok(())
+    }
+}
+
+/// A message that is being sent. Dropping it ends it; what was added to it is still sent.
+pub struct SendStream {
+    shared: Arc<Shared>,
+    number: u64,
+    has_immediate: bool,
+}
+
+impl SendStream {
+    /// The message's number: the receiver's receive has the same.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Send bytes to an offset of the message, a multiple of the MTU (the paper's `send_stream_continue`). The same ones may be sent any
+    /// number of times.
+    pub fn send_at(&self, offset: u64, memory: &Memory, range: Range<usize>) -> Result<(), SendError> {
+        self.shared.check_piece(offset, range.len())?;
+        let bytes = memory.lend_to_send(range)?;
+        self.shared.state().sending.add(self.number, offset, bytes);
+        Ok(())
+    }
+
+    /// Send the user's immediate once more, in writes without bytes. Messages with fewer packets than it has fragments need this; packets of
+    /// others carry it anyway.
+    pub fn send_immediate(&self) {
+        if self.has_immediate {
+            self.shared.state().sending.send_fragments(self.number);
+        }
+    }
+
+    /// Nothing more will be added (the paper's `send_stream_end`).
+    pub fn end(&self) {
+        self.shared.state().sending.end(self.number);
+    }
+
+    /// How far it has come (the paper's `send_poll`).
+    pub fn status(&self) -> SendStatus {
+        self.shared.state().sending.status(self.number)
+    }
+}
+
+impl Drop for SendStream {
+    fn drop(&mut self) {
+        self.shared.state().sending.detach(self.number);
+    }
+}
+
+/// A receive that was posted. Dropping it completes the message and forgets it.
+pub struct Receive {
+    shared: Arc<Shared>,
+    number: u64,
+    bitmap: Arc<MessageBitmap>,
+    /// `None` only while it is being completed.
+    open: Option<(Incoming, Key)>,
+}
+
+/// What the peer reaches the memory of a receive with.
+enum Key {
+    None,
+    /// The message's slot of the root key.
+    Slot,
+    Region(Arc<dyn raw::MemoryRegion>),
+}
+
+impl Receive {
+    /// The message's number: the sender's stream has the same.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// What has arrived so far (the paper's `recv_bitmap_get`).
+    pub fn bitmap(&self) -> &MessageBitmap {
+        &self.bitmap
+    }
+
+    /// The sender's immediate, once all of it has arrived; 0 if it gave none (the paper's `recv_imm_get`).
+    pub fn user_immediate(&self) -> Option<u32> {
+        self.bitmap.user_immediate(self.shared.shape.layout)
+    }
+
+    /// End the message, whole or not (the paper's `recv_complete`). When this returns, no packet that is still on its way changes its bytes.
+    pub fn complete(mut self) -> Result<ReceivedMessage, CompleteError> {
+        let bytes = self.close().expect("a receive is completed once")?;
+        Ok(ReceivedMessage { number: self.number, bitmap: self.bitmap.clone(), bytes })
+    }
+
+    fn close(&mut self) -> Option<Result<ReceivedBytes, CompleteError>> {
+        let (incoming, key) = self.open.take()?;
+        let Shared { table, root, .. } = &*self.shared;
+        table.leave(self.number);
+        let revoked = match (&key, root) {
+            #[cfg(feature = "mutations")]
+            _ if self.shared.mutation == Some(crate::queue_pair::Mutation::SkipKeyChange) => Ok(()),
+            (Key::Slot, Some(root)) => root.unbind(self.shared.root_slot_of(self.number)).map_err(RevokeError::from),
+            (Key::Region(region), _) => match region.deregister() {
+                Err(DestroyError::Gone) => Ok(()),
+                result => result.map_err(RevokeError::from),
+            },
+            _ => Ok(()),
+        };
+        Some(match revoked {
+            Ok(()) => {
+                self.shared.state().receiving.completed(self.number);
+                // SAFETY: the key has just been revoked, and the device has confirmed it.
+                Ok(unsafe { incoming.into_received() })
+            }
+            Err(source) => {
+                // The message stays open, so that its slot and its number are not used again.
+                incoming.quarantine();
+                Err(CompleteError::NotRevoked { number: self.number, source })
+            }
+        })
+    }
+}
+
+impl Drop for Receive {
+    fn drop(&mut self) {
+        // Whoever drops it does not want to know.
+        let _ = self.close();
+    }
+}
+
+/// A message that has been completed: its bytes, and which of them arrived.
+pub struct ReceivedMessage {
+    number: u64,
+    bitmap: Arc<MessageBitmap>,
+    bytes: ReceivedBytes,
+}
+
+impl ReceivedMessage {
+    /// The message's number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The chunks that were whole when it was completed. (A thread that polls a channel may set another bit for a moment after
+    /// that, for a packet that had arrived before.)
+    pub fn bitmap(&self) -> &MessageBitmap {
+        &self.bitmap
+    }
+
+    /// Its bytes, where they were received.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The same, to be changed: missing chunks can be computed there.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}

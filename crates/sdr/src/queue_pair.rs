@@ -1,0 +1,400 @@
+//! The SDR queue pair: messages in both directions between two ends.
+//!
+//! Below it are queue pairs of an unreliable connection: one for each generation and channel for data, and one for control messages.
+//! It is driven: [`QueuePair::poll`] carries out what is due, [`QueuePair::next_deadline`] says when it must be called at the latest.
+//! Data that arrives is put into bitmaps by [`Context::poll_channel`], by any thread, without this one's lock.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use longhaul_time::{Duration, Instant};
+use longhaul_verbs::{
+    Access, Capabilities, CompletionQueue, CompletionStatus, CreateError, ModifyError, PathAttributes, PollError,
+    PostError, QueryError, QueuePair as VerbsQueuePair, QueuePairAttributes as VerbsAttributes, QueuePairLimits,
+    QueuePairOptions, RegisterError, SlottedRegion, Transport,
+};
+use thiserror::Error;
+
+use crate::attributes::QueuePairAttributes;
+use crate::context::Context;
+use crate::control::{self, FrameError};
+use crate::control_path::{ControlPath, ControlPathError};
+use crate::dialogue::{ControlCounters, Peer, State};
+use crate::info::QueuePairInfo;
+use crate::link_estimate::RoundTripTime;
+use crate::receive_table::{ReceiveCounters, ReceiveTable};
+use crate::sending::{SendCounters, Sending, Shape};
+
+/// Why a queue pair could not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CreateQueuePairError {
+    /// An attribute does not fit.
+    #[error("{what}: expected {expected}")]
+    Attribute {
+        /// Which.
+        what: &'static str,
+        /// What it may be.
+        expected: String,
+    },
+    /// The channels have no room for its completions.
+    #[error("the context's channels have no room for {entries} more completions each; create it with more")]
+    NoRoom {
+        /// What is needed.
+        entries: u32,
+    },
+    /// The device refused.
+    #[error("the device refused to make a queue")]
+    Create(#[from] CreateError),
+    /// The device refused memory.
+    #[error("the device refused the root key")]
+    Register(#[from] RegisterError),
+    /// Control messages have no way.
+    #[error(transparent)]
+    ControlPath(#[from] ControlPathError),
+    /// The device does not tell what it can do.
+    #[error("the device does not tell what it can do")]
+    Query(#[from] QueryError),
+    /// A queue pair cannot be initialized.
+    #[error("an internal queue pair cannot be initialized")]
+    Modify(#[from] ModifyError),
+}
+
+/// Why two ends cannot be connected.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The ends were made differently.
+    #[error("the ends do not fit: {what} is {ours} here and {theirs} at the peer; make both with the same")]
+    Mismatch {
+        /// What.
+        what: &'static str,
+        /// Here.
+        ours: String,
+        /// There.
+        theirs: String,
+    },
+    /// The device refused.
+    #[error("an internal queue pair cannot be connected")]
+    Modify(#[from] ModifyError),
+    /// Receives cannot be posted.
+    #[error("receives cannot be posted")]
+    Post(#[from] PostError),
+    /// Twice.
+    #[error("it is connected already")]
+    AlreadyConnected,
+}
+
+/// Why a queue pair cannot go on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum QueuePairError {
+    /// It has no peer yet.
+    #[error("not connected yet")]
+    NotConnected,
+    /// An internal queue pair has failed.
+    #[error("an internal queue pair has failed: {0:?}")]
+    Failed(CompletionStatus),
+    /// Completions cannot be taken.
+    #[error("completions cannot be taken")]
+    Poll(#[from] PollError),
+    /// The device refused a request.
+    #[error("the device refused a request")]
+    Post(#[from] PostError),
+    /// The peer speaks another version of control messages.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+/// A queue pair. Clones are the same one.
+#[derive(Clone)]
+pub struct QueuePair {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) context: Context,
+    pub(crate) attributes: QueuePairAttributes,
+    pub(crate) shape: Shape,
+    pub(crate) table: Arc<ReceiveTable>,
+    /// On devices that have it.
+    pub(crate) root: Option<SlottedRegion>,
+    /// Generation 0's, one for each channel, then generation 1's, …
+    data: Vec<VerbsQueuePair>,
+    completions: CompletionQueue,
+    state: Mutex<State>,
+    #[cfg(feature = "mutations")]
+    pub(crate) mutation: Option<Mutation>,
+}
+
+/// Deliberate mistakes, for testing the checkers.
+#[cfg(feature = "mutations")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// A packet of an earlier generation sets a bit.
+    SkipGenerationCheck,
+    /// A message's key stays valid when it is complete.
+    SkipKeyChange,
+    /// Messages of all generations have the same slots of the root key, as the paper has it.
+    ShareSlots,
+}
+
+impl QueuePair {
+    /// Make a queue pair (the paper's `qp_create`).
+    pub fn create(context: &Context, attributes: &QueuePairAttributes) -> Result<Self, CreateQueuePairError> {
+        let table = Self::make_table(attributes);
+        Self::create_with(context, attributes, table, |_| ())
+    }
+
+    /// Make one with a mistake in it.
+    #[cfg(feature = "mutations")]
+    pub fn create_mutated(
+        context: &Context,
+        attributes: &QueuePairAttributes,
+        mutation: Mutation,
+    ) -> Result<Self, CreateQueuePairError> {
+        let mut table = Self::make_table(attributes);
+        if mutation == Mutation::SkipGenerationCheck {
+            table.skip_generation_check();
+        }
+        Self::create_with(context, attributes, table, |shared| shared.mutation = Some(mutation))
+    }
+
+    fn make_table(attributes: &QueuePairAttributes) -> ReceiveTable {
+        ReceiveTable::new(attributes.layout, attributes.generations.into(), attributes.mtu.byte_count())
+    }
+
+    fn create_with(
+        context: &Context,
+        attributes: &QueuePairAttributes,
+        table: ReceiveTable,
+        change: impl FnOnce(&mut Shared),
+    ) -> Result<Self, CreateQueuePairError> {
+        attributes.check()?;
+        let entries = attributes.receive_depth * u32::from(attributes.generations);
+        if !context.reserve(entries) {
+            return Err(CreateQueuePairError::NoRoom { entries });
+        }
+        let made = Shared::create(context, attributes, table);
+        match made {
+            Ok(mut shared) => {
+                change(&mut shared);
+                Ok(QueuePair { shared: Arc::new(shared) })
+            }
+            Err(error) => {
+                context.release(entries);
+                Err(error)
+            }
+        }
+    }
+
+    /// What the peer has to know (the paper's `qp_info_get`).
+    pub fn info(&self) -> QueuePairInfo {
+        let Shared { attributes, data, .. } = &*self.shared;
+        let psn = attributes.first_psn();
+        QueuePairInfo {
+            receiver: attributes.receiver(),
+            gid: attributes.gid,
+            udp_port: attributes.udp_port,
+            layout: attributes.layout,
+            mtu: attributes.mtu,
+            window: attributes.receive_depth,
+            control: (self.shared.state().control.queue_pair().number(), psn),
+            generations: attributes.generations,
+            data: data.iter().map(|queue_pair| (queue_pair.number(), psn)).collect(),
+        }
+    }
+
+    /// Connect with the peer whose info this is (the paper's `qp_connect`).
+    pub fn connect(&self, peer: &QueuePairInfo) -> Result<(), ConnectError> {
+        let Shared { attributes, data, shape, context, table, .. } = &*self.shared;
+        fit("the division of the immediate", attributes.layout.bits(), peer.layout.bits())?;
+        fit("the number of generations", attributes.generations, peer.generations)?;
+        fit("the number of channels", shape.channels, peer.channels())?;
+        fit("the MTU", attributes.mtu.byte_count(), peer.mtu.byte_count())?;
+        let mut state = self.shared.state();
+        if state.peer.is_some() {
+            return Err(ConnectError::AlreadyConnected);
+        }
+        let path = PathAttributes { destination: peer.gid, udp_port: peer.udp_port, ..attributes.path };
+        let connect = |queue_pair: &VerbsQueuePair, (number, psn), rate: Option<u64>| {
+            queue_pair.modify(&VerbsAttributes::ready_to_receive(path, attributes.mtu, number, psn))?;
+            let kilobits = |rate: u64| u32::try_from(rate / 1000).unwrap_or(u32::MAX).max(1);
+            queue_pair.modify(&VerbsAttributes {
+                rate_limit_kilobits_per_second: rate.map(kilobits),
+                ..VerbsAttributes::ready_to_send(attributes.first_psn())
+            })
+        };
+        // Before the peer can send anything.
+        state.control.post_receives()?;
+        for (index, queue_pair) in data.iter().enumerate() {
+            let generation = (index / shape.channels) as u32;
+            let (channel, depth) = (index % shape.channels, attributes.receive_depth as usize);
+            context.add_receiver(channel, queue_pair.clone(), table, generation, depth)?;
+        }
+        connect(state.control.queue_pair(), peer.control, None)?;
+        let rate = attributes.rate_bits_per_second.map(|rate| rate / shape.channels as u64);
+        for (queue_pair, peer) in data.iter().zip(&peer.data) {
+            connect(queue_pair, *peer, rate)?;
+        }
+        state.sending.window.on_report(0, peer.window, Instant::ZERO, Duration::MAX);
+        state.peer = Some(Peer { receiver: peer.receiver, echo: None });
+        Ok(())
+    }
+
+    /// Carry out what is due: take completions, tell the peer what it has to know, send what can be sent.
+    pub fn poll(&self, now: Instant) -> Result<(), QueuePairError> {
+        self.shared.poll(now)
+    }
+
+    /// When [`QueuePair::poll`] must be called if nothing completes before.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let state = self.shared.state();
+        let patience = state.patience(&self.shared.attributes);
+        let asking = state.waits().then(|| match state.asked {
+            Some(asked) => asked + patience,
+            None => Instant::ZERO,
+        });
+        Instant::earlier_of(asking, state.receiving.next_deadline(patience))
+    }
+
+    /// The round-trip time, as far as it has been measured.
+    pub fn round_trip_time(&self) -> RoundTripTime {
+        self.shared.state().round_trip
+    }
+
+    /// Queue bytes of a scheme for the peer's scheme, at most [`QueuePair::scheme_bytes_max`] of them. They may be lost, come twice or
+    /// in another order. Sent with the next [`QueuePair::poll`].
+    pub fn send_to_peer(&self, bytes: Vec<u8>) {
+        assert!(bytes.len() <= self.scheme_bytes_max(), "{} bytes do not fit a control message", bytes.len());
+        self.shared.state().send_to_peer(bytes);
+    }
+
+    /// The next bytes of the peer's scheme, if some have come.
+    pub fn take_from_peer(&self) -> Option<Vec<u8>> {
+        self.shared.state().to_scheme.pop_front()
+    }
+
+    /// The most that one control message carries for a scheme.
+    pub fn scheme_bytes_max(&self) -> usize {
+        self.shared.frame_bytes() - control::HEADER_BYTES - control::RECORD_HEADER_BYTES
+    }
+
+    /// The context.
+    pub fn context(&self) -> &Context {
+        &self.shared.context
+    }
+
+    /// What it was made with.
+    pub fn attributes(&self) -> &QueuePairAttributes {
+        &self.shared.attributes
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> (SendCounters, ReceiveCounters, ControlCounters) {
+        let state = self.shared.state();
+        (state.sending.counters(), self.shared.table.counters(), state.counters)
+    }
+}
+
+fn fit<T: PartialEq + std::fmt::Debug>(what: &'static str, ours: T, theirs: T) -> Result<(), ConnectError> {
+    if ours == theirs {
+        return Ok(());
+    }
+    Err(ConnectError::Mismatch { what, ours: format!("{ours:?}"), theirs: format!("{theirs:?}") })
+}
+
+impl Shared {
+    fn create(
+        context: &Context,
+        attributes: &QueuePairAttributes,
+        table: ReceiveTable,
+    ) -> Result<Shared, CreateQueuePairError> {
+        let domain = context.domain();
+        let device = domain.device();
+        let capabilities = device.attributes()?.capabilities;
+        let channels = context.channel_count();
+        let lanes = channels * usize::from(attributes.generations);
+        let own = ControlPath::COMPLETIONS + lanes as u32 * attributes.send_depth;
+        let completions = device.create_completion_queue(own)?;
+        let frame_bytes = attributes.mtu.byte_count().min(1024) as usize;
+        let control = ControlPath::create(domain, &completions, frame_bytes)?;
+        let limits = QueuePairLimits {
+            send_requests: attributes.send_depth,
+            receive_requests: attributes.receive_depth,
+            send_entries: 1,
+            receive_entries: 1,
+            inline_bytes: 0,
+        };
+        let options = QueuePairOptions { limits, signal_all: false, shared_receive_queue: None };
+        let transport = Transport::UnreliableConnection;
+        let make =
+            |lane| domain.create_queue_pair(transport, &completions, context.completions(lane % channels), &options);
+        let data = (0..lanes).map(make).collect::<Result<Vec<_>, _>>()?;
+        control.queue_pair().modify(&VerbsAttributes::init_connected(Access::empty()))?;
+        for queue_pair in &data {
+            queue_pair.modify(&VerbsAttributes::init_connected(Access::REMOTE_WRITE))?;
+        }
+        let root = match capabilities.contains(Capabilities::SLOTTED_REGION) {
+            true => {
+                let slots = attributes.layout.slot_count() * u32::from(attributes.generations);
+                Some(domain.allocate_slotted_region(slots, attributes.message_bytes_max, Access::REMOTE_WRITE)?)
+            }
+            false => None,
+        };
+        let shape = Shape {
+            layout: attributes.layout,
+            packet_bytes: attributes.mtu.byte_count(),
+            packets_per_write: attributes.packets_per_write,
+            generations: attributes.generations.into(),
+            channels,
+        };
+        let state = State::new(Sending::new(shape, data.clone(), attributes.send_depth), control);
+        Ok(Shared {
+            context: context.clone(),
+            attributes: attributes.clone(),
+            shape,
+            table: Arc::new(table),
+            root,
+            data,
+            completions,
+            state: Mutex::new(state),
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        })
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn frame_bytes(&self) -> usize {
+        self.state().control.frame_bytes()
+    }
+
+    fn poll(&self, now: Instant) -> Result<(), QueuePairError> {
+        let mut state = self.state();
+        if state.peer.is_none() {
+            return Err(QueuePairError::NotConnected);
+        }
+        state.take_completions(&self.completions, now, &self.attributes)?;
+        if let Some(status) = state.failure.or(self.table.failure()) {
+            return Err(QueuePairError::Failed(status));
+        }
+        let horizon = 2 * state.patience(&self.attributes);
+        state.sending.pump(now, horizon)?;
+        state.send_frames(now, &self.attributes, self.table.arrived())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // The queue pairs go first: what they send from and receive into is given back by the fields that are dropped afterwards.
+        for (index, queue_pair) in self.data.iter().enumerate() {
+            self.context.remove_receiver(index % self.shape.channels, queue_pair.number());
+            // One that is gone already is as good.
+            let _ = queue_pair.destroy();
+        }
+        let _ = self.state().control.queue_pair().destroy();
+        self.context.release(self.attributes.receive_depth * u32::from(self.attributes.generations));
+    }
+}

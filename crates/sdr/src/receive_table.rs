@@ -1,0 +1,266 @@
+//! The receiver's message table: from a completion to a bit.
+//!
+//! Message `n` has slot `n mod slots` and generation `n / slots mod generations`. A completion says which slot it is for (its
+//! immediate) and of which generation it is (the queue pair that it came on). Only if the message that now has the slot is of that
+//! generation is its bit set; otherwise the packet is late, and counted.
+//!
+//! Every message has bitmaps of its own. A thread that looked up a message keeps its bitmaps, and checks at each packet whether the slot
+//! still has that message; so a bit can never be set for another one, whatever happens between the look and the bit.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use longhaul_verbs::{CompletionFlags, CompletionStatus, WorkCompletion};
+
+use crate::bitmap::MessageBitmap;
+use crate::immediate::{Fragments, ImmediateLayout};
+use crate::sync::{AtomicU64, Ordering};
+
+/// What data packets did that did not become a new bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceiveCounters {
+    /// Data packets, or writes of several, that arrived.
+    pub arrived: u64,
+    /// Of messages that were complete, or of an earlier generation.
+    pub late: u64,
+    /// Beyond the end of their message, or not a write with immediate.
+    pub stray: u64,
+}
+
+/// The message table of the receiving half of a queue pair.
+#[derive(Debug)]
+pub struct ReceiveTable {
+    layout: ImmediateLayout,
+    generations: u32,
+    packet_bytes: u32,
+    slots: Box<[Slot]>,
+    arrived: AtomicU64,
+    late: AtomicU64,
+    stray: AtomicU64,
+    /// Why no more data can arrive.
+    failure: OnceLock<CompletionStatus>,
+    #[cfg(feature = "mutations")]
+    skips_generation_check: bool,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// One more than the number of the message that has the slot; 0 when none has.
+    occupant: AtomicU64,
+    bitmap: Mutex<Option<Arc<MessageBitmap>>>,
+}
+
+/// What a thread has looked up: for each slot the message that had it then.
+#[derive(Debug, Default)]
+pub struct Lookups(Vec<Option<(u64, Arc<MessageBitmap>)>>);
+
+impl ReceiveTable {
+    /// A table without messages, for packets of so many bytes.
+    pub fn new(layout: ImmediateLayout, generations: u32, packet_bytes: u32) -> Self {
+        ReceiveTable {
+            layout,
+            generations,
+            packet_bytes,
+            slots: (0..layout.slot_count()).map(|_| Slot::default()).collect(),
+            arrived: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+            stray: AtomicU64::new(0),
+            failure: OnceLock::new(),
+            #[cfg(feature = "mutations")]
+            skips_generation_check: false,
+        }
+    }
+
+    #[cfg(feature = "mutations")]
+    pub(crate) fn skip_generation_check(&mut self) {
+        self.skips_generation_check = true;
+    }
+
+    pub(crate) fn slot_of(&self, number: u64) -> u32 {
+        (number % u64::from(self.layout.slot_count())) as u32
+    }
+
+    /// The generation of a message, counted from 0.
+    pub(crate) fn generation_of(&self, number: u64) -> u32 {
+        (number / u64::from(self.layout.slot_count()) % u64::from(self.generations)) as u32
+    }
+
+    /// Give a message its slot. The one that had it must have left it.
+    pub fn enter(&self, number: u64, bitmap: Arc<MessageBitmap>) {
+        let slot = &self.slots[self.slot_of(number) as usize];
+        let mut place = slot.bitmap.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(place.is_none(), "the slot of message {number} is in use");
+        *place = Some(bitmap);
+        slot.occupant.store(number + 1, Ordering::Release);
+    }
+
+    /// Take a message's slot away: from now on its packets are late.
+    pub fn leave(&self, number: u64) {
+        let slot = &self.slots[self.slot_of(number) as usize];
+        let mut place = slot.bitmap.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.occupant.store(0, Ordering::Release);
+        *place = None;
+    }
+
+    /// Data has arrived on a queue pair of `generation`.
+    #[inline]
+    pub fn record(&self, completion: &WorkCompletion, generation: u32, lookups: &mut Lookups) {
+        if !completion.flags.contains(CompletionFlags::IMMEDIATE) {
+            self.stray.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let fields = self.layout.decode(completion.immediate_or_key);
+        let Some(bitmap) = self.look_up(fields.slot, generation, lookups) else {
+            self.late.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        bitmap.record_fragment(Fragments::of(self.layout, fields.packet, fields.user));
+        // A write of nothing carries a fragment of the user's immediate, and is no packet.
+        let packets = completion.byte_count.div_ceil(self.packet_bytes);
+        let is_beyond = fields.packet.saturating_add(packets) > bitmap.packet_count() && packets > 0;
+        match packets {
+            _ if is_beyond => {
+                self.stray.fetch_add(1, Ordering::Relaxed);
+            }
+            0 => {}
+            1 => {
+                bitmap.record(fields.packet);
+            }
+            _ => {
+                bitmap.record_run(fields.packet, packets);
+            }
+        }
+    }
+
+    /// The bitmaps of the message that has a slot now, if it is of this generation.
+    #[inline]
+    fn look_up<'a>(&self, slot: u32, generation: u32, lookups: &'a mut Lookups) -> Option<&'a MessageBitmap> {
+        let index = slot as usize;
+        let occupant = self.slots[index].occupant.load(Ordering::Acquire);
+        if occupant == 0 || self.is_of_another_generation(occupant - 1, generation) {
+            return None;
+        }
+        if lookups.0.is_empty() {
+            lookups.0.resize_with(self.slots.len(), || None);
+        }
+        let known = &mut lookups.0[index];
+        if !matches!(known, Some((number, _)) if *number == occupant) {
+            // Between the look and here the message may have left, and another may have come.
+            let place = self.slots[index].bitmap.lock().unwrap_or_else(PoisonError::into_inner);
+            let occupant = self.slots[index].occupant.load(Ordering::Acquire);
+            let bitmap = place.as_ref()?;
+            if self.is_of_another_generation(occupant - 1, generation) {
+                return None;
+            }
+            *known = Some((occupant, bitmap.clone()));
+        }
+        known.as_ref().map(|(_, bitmap)| &**bitmap)
+    }
+
+    #[inline]
+    fn is_of_another_generation(&self, number: u64, generation: u32) -> bool {
+        #[cfg(feature = "mutations")]
+        if self.skips_generation_check {
+            return false;
+        }
+        self.generation_of(number) != generation
+    }
+
+    /// A receive has failed: its queue pair takes no more data.
+    pub(crate) fn fail(&self, status: CompletionStatus) {
+        // The first one tells the reason; the others are flushed.
+        let _ = self.failure.set(status);
+    }
+
+    /// Why no more data can arrive, if that is so.
+    pub(crate) fn failure(&self) -> Option<CompletionStatus> {
+        self.failure.get().copied()
+    }
+
+    /// So many receives have been consumed.
+    pub(crate) fn count_arrived(&self, count: u64) {
+        self.arrived.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Receives that were consumed since the beginning.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.arrived.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn counters(&self) -> ReceiveCounters {
+        ReceiveCounters {
+            arrived: self.arrived(),
+            late: self.late.load(Ordering::Relaxed),
+            stray: self.stray.load(Ordering::Relaxed),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const MTU: u32 = 1024;
+
+    fn table(slots_bits: u8) -> ReceiveTable {
+        ReceiveTable::new(ImmediateLayout::new(slots_bits, 28 - slots_bits, 4).expect("it sums up"), 2, MTU)
+    }
+
+    fn arrival(table: &ReceiveTable, slot: u32, packet: u32, byte_count: u32) -> WorkCompletion {
+        WorkCompletion {
+            flags: CompletionFlags::IMMEDIATE,
+            byte_count,
+            immediate_or_key: table.layout.encode(slot, packet, 0x1234_5678),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn only_the_message_that_has_the_slot_gets_bits() {
+        let table = table(1);
+        let mut lookups = Lookups::default();
+        let [first, third] = [4, 4].map(|packets| Arc::new(MessageBitmap::new(packets, 1)));
+        table.enter(0, first.clone());
+        table.record(&arrival(&table, 0, 1, MTU), 0, &mut lookups);
+        // Nobody has slot 1.
+        table.record(&arrival(&table, 1, 1, MTU), 0, &mut lookups);
+        assert_eq!((first.word(0), table.counters().late), (0b10, 1));
+        table.leave(0);
+        table.record(&arrival(&table, 0, 2, MTU), 0, &mut lookups);
+        assert_eq!((first.word(0), table.counters().late), (0b10, 2));
+        // Message 2 has the same slot and the other generation.
+        table.enter(2, third.clone());
+        table.record(&arrival(&table, 0, 2, MTU), 0, &mut lookups);
+        assert_eq!((third.word(0), table.counters().late), (0, 3));
+        table.record(&arrival(&table, 0, 3, MTU), 1, &mut lookups);
+        assert_eq!((first.word(0), third.word(0)), (0b10, 0b1000));
+        // Message 4 has the slot and the generation of message 0, and what was looked up for that is not used.
+        table.leave(2);
+        let fifth = Arc::new(MessageBitmap::new(4, 1));
+        table.enter(4, fifth.clone());
+        table.record(&arrival(&table, 0, 0, MTU), 0, &mut lookups);
+        assert_eq!((first.word(0), third.word(0), fifth.word(0)), (0b10, 0b1000, 1));
+    }
+
+    #[test]
+    fn writes_of_several_packets_of_none_and_beyond() {
+        let table = table(4);
+        let mut lookups = Lookups::default();
+        let bitmap = Arc::new(MessageBitmap::new(5, 1));
+        table.enter(0, bitmap.clone());
+        table.record(&arrival(&table, 0, 1, 2 * MTU), 0, &mut lookups);
+        // The last packet is shorter than the others.
+        table.record(&arrival(&table, 0, 4, 1), 0, &mut lookups);
+        assert_eq!(bitmap.word(0), 0b10110);
+        table.record(&arrival(&table, 0, 4, MTU + 1), 0, &mut lookups);
+        table.record(&arrival(&table, 0, 5, 1), 0, &mut lookups);
+        assert_eq!((bitmap.word(0), table.counters().stray), (0b10110, 2));
+        table.record(&WorkCompletion { byte_count: MTU, ..Default::default() }, 0, &mut lookups);
+        assert_eq!(table.counters().stray, 3);
+        assert_eq!(bitmap.user_immediate(table.layout), None);
+        for packet in 0..8 {
+            table.record(&arrival(&table, 0, packet, 0), 0, &mut lookups);
+        }
+        assert_eq!((bitmap.word(0), table.counters().stray), (0b10110, 3));
+        assert_eq!(bitmap.user_immediate(table.layout), Some(0x1234_5678));
+    }
+}

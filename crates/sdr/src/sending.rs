@@ -1,0 +1,420 @@
+//! The sending half of a queue pair: messages that wait for their clear-to-send, writes that wait for room, and those on their way.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use longhaul_time::{Duration, Instant};
+use longhaul_verbs::{
+    PostError, PostErrorKind, QueuePair as VerbsQueuePair, RemoteMemory, SendFlags, SendOperation, SendRequest,
+    WriteBurst,
+};
+
+use crate::control::ClearToSend;
+use crate::immediate::ImmediateLayout;
+use crate::link_estimate::Window;
+use crate::memory::Outgoing;
+
+/// Writes that are posted at a time, to one internal queue pair; then it is the next channel's turn.
+const BURST: usize = 64;
+
+/// How far a send has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SendStatus {
+    /// The receiver has not posted the receive yet, or has not told.
+    Waiting,
+    /// Something is still to be sent, or on its way out of this device; or the stream has not been ended.
+    Sending,
+    /// Everything has left this device; its bytes may be changed. What has arrived is for the receiver to tell.
+    Sent,
+    /// The receiver has completed the message; nothing more is sent.
+    Over,
+    /// The message is longer than what the receiver has posted: nothing beyond that was sent.
+    TooLong {
+        /// What was posted.
+        room: u64,
+    },
+}
+
+/// What the sending half has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendCounters {
+    /// Data writes posted to the device.
+    pub writes: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Writes that were taken for lost when the window was counted.
+    pub presumed_lost: u64,
+}
+
+/// Geometry that both halves share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) layout: ImmediateLayout,
+    pub(crate) packet_bytes: u32,
+    pub(crate) packets_per_write: u32,
+    pub(crate) generations: u32,
+    pub(crate) channels: usize,
+}
+
+impl Shape {
+    pub(crate) fn slot_of(&self, number: u64) -> u32 {
+        (number % u64::from(self.layout.slot_count())) as u32
+    }
+
+    /// The slot of the root key that a message has. Each generation has slots of its own: a late packet's bytes must not reach the
+    /// message that follows in the table any more than its bit.
+    pub(crate) fn root_slot_of(&self, number: u64) -> u32 {
+        self.generation_of(number) * self.layout.slot_count() + self.slot_of(number)
+    }
+
+    pub(crate) fn generation_of(&self, number: u64) -> u32 {
+        (number / u64::from(self.layout.slot_count()) % u64::from(self.generations)) as u32
+    }
+
+    fn write_bytes(&self) -> u32 {
+        self.packet_bytes * self.packets_per_write
+    }
+}
+
+pub(crate) struct Sending {
+    shape: Shape,
+    next_number: u64,
+    open: BTreeMap<u64, OpenSend>,
+    /// Of messages that are still to be sent.
+    clear: BTreeMap<u64, ClearToSend>,
+    /// Every clear-to-send below has come.
+    cleared_through: u64,
+    /// Every message below is over at the receiver.
+    peer_open_from: u64,
+    pub(crate) window: Window,
+    lanes: Vec<Lane>,
+    next_channel: usize,
+    counters: SendCounters,
+}
+
+#[derive(Default)]
+struct OpenSend {
+    pieces: VecDeque<Piece>,
+    user_immediate: u32,
+    /// Fragments of the user's immediate that go in writes of their own.
+    fragments: std::ops::Range<u32>,
+    bursts_on_their_way: u32,
+    is_ended: bool,
+    is_over: bool,
+    room: Option<u64>,
+    /// Nobody wants to know any more.
+    is_detached: bool,
+}
+
+/// Bytes to be written at an offset of the message.
+struct Piece {
+    bytes: Outgoing,
+    /// Bytes of it that have been posted.
+    done: usize,
+    offset: u64,
+}
+
+/// An internal queue pair, as the sender sees it.
+struct Lane {
+    queue_pair: VerbsQueuePair,
+    free: u32,
+    /// Bursts, in order; the last write of each is signalled.
+    posted: VecDeque<Burst>,
+}
+
+/// Writes that were posted together.
+struct Burst {
+    message: u64,
+    writes: u32,
+    byte_count: u64,
+    /// The device may read them until the burst has left it.
+    _bytes: Option<Outgoing>,
+}
+
+impl Sending {
+    pub(crate) fn new(shape: Shape, lanes: Vec<VerbsQueuePair>, depth: u32) -> Self {
+        let lane = |queue_pair| Lane { queue_pair, free: depth, posted: VecDeque::new() };
+        Sending {
+            shape,
+            next_number: 0,
+            open: BTreeMap::new(),
+            clear: BTreeMap::new(),
+            cleared_through: 0,
+            peer_open_from: 0,
+            window: Window::new(0),
+            lanes: lanes.into_iter().map(lane).collect(),
+            next_channel: 0,
+            counters: SendCounters::default(),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> SendCounters {
+        SendCounters { presumed_lost: self.window.lost(), ..self.counters }
+    }
+
+    /// Nothing more is sent of messages below.
+    pub(crate) fn sends_from(&self) -> u64 {
+        let is_busy = |send: &OpenSend| send.bursts_on_their_way > 0 || !send.is_over && !send.is_done();
+        let first = self.open.iter().find(|(_, send)| is_busy(send));
+        first.map_or(self.next_number, |(number, _)| *number)
+    }
+
+    pub(crate) fn cleared_through(&self) -> u64 {
+        self.cleared_through
+    }
+
+    /// Begin the next message. `None` when as many are open as the table has slots.
+    pub(crate) fn start(&mut self, user_immediate: Option<u32>) -> Option<u64> {
+        if self.open.len() >= self.shape.layout.slot_count() as usize {
+            return None;
+        }
+        let number = self.next_number;
+        self.next_number += 1;
+        // The receiver may have completed it before it begins.
+        let is_over = number < self.peer_open_from || self.clear.get(&number).is_some_and(|clear| clear.is_over);
+        let send = OpenSend { user_immediate: user_immediate.unwrap_or(0), is_over, ..Default::default() };
+        self.open.insert(number, send);
+        Some(number)
+    }
+
+    /// Send the user's immediate in writes of its own: for messages with fewer packets than it has fragments.
+    pub(crate) fn send_fragments(&mut self, number: u64) {
+        if let Some(send) = self.open.get_mut(&number)
+            && !send.is_over
+        {
+            send.fragments = 0..self.shape.layout.fragment_count();
+        }
+    }
+
+    /// Add bytes at an offset of the message.
+    pub(crate) fn add(&mut self, number: u64, offset: u64, bytes: Outgoing) {
+        if let Some(send) = self.open.get_mut(&number)
+            && bytes.len() > 0
+            && !send.is_over
+        {
+            send.pieces.push_back(Piece { bytes, done: 0, offset });
+        }
+    }
+
+    pub(crate) fn end(&mut self, number: u64) {
+        if let Some(send) = self.open.get_mut(&number) {
+            send.is_ended = true;
+        }
+    }
+
+    pub(crate) fn status(&self, number: u64) -> SendStatus {
+        let Some(send) = self.open.get(&number) else { return SendStatus::Sent };
+        match send.room {
+            Some(room) => SendStatus::TooLong { room },
+            None if send.is_over && send.bursts_on_their_way == 0 => SendStatus::Over,
+            None if send.is_done() => SendStatus::Sent,
+            None if send.has_work() && !self.clear.contains_key(&number) => SendStatus::Waiting,
+            None => SendStatus::Sending,
+        }
+    }
+
+    /// Nobody will ask for the message any more. It is still sent.
+    pub(crate) fn detach(&mut self, number: u64) {
+        if let Some(send) = self.open.get_mut(&number) {
+            send.is_detached = true;
+            send.is_ended = true;
+        }
+        self.forget_if_done(number);
+    }
+
+    /// The receiver has posted the receive, or has completed it already.
+    pub(crate) fn on_clear(&mut self, clear: &ClearToSend) {
+        let horizon = 4 * u64::from(self.shape.layout.slot_count());
+        let is_known = clear.number < self.cleared_through || self.clear.contains_key(&clear.number);
+        if clear.is_over {
+            self.finish_early(clear.number);
+        }
+        if is_known || clear.number >= self.cleared_through.saturating_add(horizon) {
+            return;
+        }
+        self.clear.insert(clear.number, *clear);
+        self.advance();
+    }
+
+    /// Every message with a smaller number is over at the receiver.
+    pub(crate) fn on_open_from(&mut self, open_from: u64) {
+        if open_from <= self.peer_open_from {
+            return;
+        }
+        self.peer_open_from = open_from;
+        let numbers: Vec<u64> = self.open.range(..open_from).map(|(number, _)| *number).collect();
+        numbers.into_iter().for_each(|number| self.finish_early(number));
+        self.cleared_through = self.cleared_through.max(open_from);
+        self.advance();
+    }
+
+    /// Clear-to-sends in order are remembered by one number; of the others, only those of messages that will be sent are kept.
+    fn advance(&mut self) {
+        while self.clear.contains_key(&self.cleared_through) {
+            self.cleared_through += 1;
+        }
+        let (open, next, through) = (&self.open, self.next_number, self.cleared_through);
+        self.clear.retain(|number, _| *number >= next || *number >= through || open.contains_key(number));
+    }
+
+    fn finish_early(&mut self, number: u64) {
+        if let Some(send) = self.open.get_mut(&number) {
+            send.is_over = true;
+            send.pieces.clear();
+            send.fragments = 0..0;
+        }
+        self.forget_if_done(number);
+    }
+
+    fn forget_if_done(&mut self, number: u64) {
+        if let Some(send) = self.open.get(&number)
+            && send.is_detached
+            && send.bursts_on_their_way == 0
+            && (send.is_over || !send.has_work())
+        {
+            self.open.remove(&number);
+            if number < self.cleared_through {
+                self.clear.remove(&number);
+            }
+        }
+    }
+
+    /// A burst of an internal queue pair has left the device.
+    pub(crate) fn on_sent(&mut self, lane: usize) {
+        let Some(burst) = self.lanes.get_mut(lane).and_then(|lane| lane.posted.pop_front()) else { return };
+        self.lanes[lane].free += burst.writes;
+        if let Some(send) = self.open.get_mut(&burst.message) {
+            send.bursts_on_their_way -= 1;
+        }
+        self.forget_if_done(burst.message);
+    }
+
+    /// Whether something could be sent if the receiver's window were open.
+    pub(crate) fn waits_for_window(&self) -> bool {
+        let can_send = |number: &u64| self.clear.contains_key(number);
+        self.window.available() == 0 && self.open.iter().any(|(number, send)| send.has_work() && can_send(number))
+    }
+
+    /// Post what can be sent now, messages in order.
+    pub(crate) fn pump(&mut self, now: Instant, horizon: Duration) -> Result<(), PostError> {
+        let Sending { shape, open, clear, lanes, window, next_channel, counters, .. } = self;
+        let mut touched = Vec::new();
+        for (&number, send) in open.iter_mut().filter(|(_, send)| send.has_work()) {
+            let Some(clear) = clear.get(&number) else { continue };
+            let mut message = Message { shape, number, clear, send };
+            let generation = shape.generation_of(number) as usize;
+            let mut full_lanes = 0;
+            while full_lanes < shape.channels && window.available() > 0 && message.send.has_work() {
+                let index = generation * shape.channels + *next_channel % shape.channels;
+                let lane = &mut lanes[index];
+                *next_channel = next_channel.wrapping_add(1);
+                let most = (window.available() as usize).min(lane.free as usize).min(BURST);
+                let posted = if most == 0 { None } else { message.post(&lane.queue_pair, index as u64, most)? };
+                let Some(burst) = posted else {
+                    full_lanes += 1;
+                    continue;
+                };
+                full_lanes = 0;
+                lane.free -= burst.writes;
+                message.send.bursts_on_their_way += 1;
+                window.on_sent(burst.writes, now, horizon);
+                counters.writes += u64::from(burst.writes);
+                counters.bytes += burst.byte_count;
+                lane.posted.push_back(burst);
+            }
+            touched.push(number);
+            if window.available() == 0 {
+                break;
+            }
+        }
+        touched.into_iter().for_each(|number| self.forget_if_done(number));
+        Ok(())
+    }
+}
+
+impl OpenSend {
+    fn has_work(&self) -> bool {
+        !self.pieces.is_empty() || !self.fragments.is_empty()
+    }
+
+    fn is_done(&self) -> bool {
+        self.is_ended && !self.has_work() && self.bursts_on_their_way == 0
+    }
+}
+
+/// A message that is being sent.
+struct Message<'a> {
+    shape: &'a Shape,
+    number: u64,
+    clear: &'a ClearToSend,
+    send: &'a mut OpenSend,
+}
+
+impl Message<'_> {
+    /// Post up to `most` writes, the last of them signalled; `None` when the device has no room or there was nothing to send.
+    fn post(&mut self, to: &VerbsQueuePair, id: u64, most: usize) -> Result<Option<Burst>, PostError> {
+        let posted = match self.send.fragments.is_empty() {
+            false => self.post_fragments(to, id, most),
+            true => self.post_piece(to, id, most),
+        };
+        match posted {
+            Err(PostError { kind: PostErrorKind::QueueFull { .. }, index: 0 }) => Ok(None),
+            result => result,
+        }
+    }
+
+    fn immediate(&self, packet: u32) -> u32 {
+        self.shape.layout.encode(self.shape.slot_of(self.number), packet, self.send.user_immediate)
+    }
+
+    fn post_fragments(&mut self, to: &VerbsQueuePair, id: u64, most: usize) -> Result<Option<Burst>, PostError> {
+        let fragments = self.send.fragments.clone().take(most);
+        let at = RemoteMemory { address: self.clear.address, key: self.clear.key };
+        let operations = fragments.map(|packet| SendOperation::WriteWithImmediate(at, self.immediate(packet)));
+        let mut requests: Vec<_> = operations.map(|operation| SendRequest::new(id, operation, &[])).collect();
+        let writes = requests.len() as u32;
+        if let Some(last) = requests.last_mut() {
+            last.flags |= SendFlags::SIGNALED;
+        }
+        to.post_send(&requests)?;
+        self.send.fragments.start += writes;
+        Ok(Some(Burst { message: self.number, writes, byte_count: 0, _bytes: None }))
+    }
+
+    fn post_piece(&mut self, to: &VerbsQueuePair, id: u64, most: usize) -> Result<Option<Burst>, PostError> {
+        let (shape, slot, user_immediate) = (self.shape, self.shape.slot_of(self.number), self.send.user_immediate);
+        let Some(piece) = self.send.pieces.front_mut() else { return Ok(None) };
+        let offset = piece.offset + piece.done as u64;
+        let left = piece.bytes.len() - piece.done;
+        if offset + left as u64 > self.clear.length {
+            self.send.room = Some(self.clear.length);
+            self.send.pieces.clear();
+            return Ok(None);
+        }
+        let stride = self.shape.write_bytes();
+        let length = left.min(most * stride as usize);
+        let first_packet = (offset / u64::from(self.shape.packet_bytes)) as u32;
+        let writes = length.div_ceil(stride as usize);
+        let mut immediates = [0; BURST];
+        for (index, immediate) in immediates[..writes].iter_mut().enumerate() {
+            let packet = first_packet + index as u32 * shape.packets_per_write;
+            *immediate = shape.layout.encode(slot, packet, user_immediate);
+        }
+        let local = piece.bytes.entry(piece.done..piece.done + length);
+        to.post_write_burst(&WriteBurst {
+            id,
+            local,
+            remote: RemoteMemory { address: self.clear.address + offset, key: self.clear.key },
+            stride,
+            immediates: &immediates[..writes],
+            flags: SendFlags::SIGNALED,
+        })?;
+        let bytes = piece.bytes.clone();
+        piece.done += length;
+        if piece.done == bytes.len() {
+            self.send.pieces.pop_front();
+        }
+        let (message, writes, byte_count) = (self.number, writes as u32, length as u64);
+        Ok(Some(Burst { message, writes, byte_count, _bytes: Some(bytes) }))
+    }
+}
