@@ -13,7 +13,7 @@
 use std::arch::x86_64::*;
 use std::{array, ptr};
 
-use super::{Block, OUTPUTS_MOST, SOURCES_MOST};
+use super::{Block, OUTPUTS_MOST, PIECE_BYTES, SOURCES_MOST};
 use crate::field::{BIT_MATRICES, NIBBLE_PRODUCTS};
 
 /// Kernels work on whole steps of this many bytes.
@@ -108,7 +108,8 @@ unsafe fn gfni_avx512_outputs<const OUTPUTS: usize>(
         for (pair, factors) in sources.chunks(2).zip(matrices.chunks_exact(2)) {
             // SAFETY: as above.
             let left = unsafe { load_wide(pair[0].as_ptr(), at) };
-            let Some(right) = pair.get(1) else {
+            prefetch(pair[0].as_ptr(), at, STEP_BYTES);
+            let Some(second) = pair.get(1) else {
                 for output in 0..OUTPUTS {
                     let matrix = _mm512_set1_epi64(factors[0][output] as i64);
                     for part in 0..WIDE {
@@ -119,7 +120,8 @@ unsafe fn gfni_avx512_outputs<const OUTPUTS: usize>(
                 break;
             };
             // SAFETY: as above.
-            let right = unsafe { load_wide(right.as_ptr(), at) };
+            let right = unsafe { load_wide(second.as_ptr(), at) };
+            prefetch(second.as_ptr(), at, STEP_BYTES);
             for output in 0..OUTPUTS {
                 let left_matrix = _mm512_set1_epi64(factors[0][output] as i64);
                 let right_matrix = _mm512_set1_epi64(factors[1][output] as i64);
@@ -164,11 +166,12 @@ unsafe fn gfni_avx2_outputs<const OUTPUTS: usize>(
         }
         for (source, factors) in sources.iter().zip(matrices) {
             // SAFETY: as above.
-            let source = unsafe { load_narrow(source.as_ptr(), at) };
+            let vectors = unsafe { load_narrow(source.as_ptr(), at) };
+            prefetch(source.as_ptr(), at, 32 * NARROW);
             for output in 0..OUTPUTS {
                 let matrix = _mm256_set1_epi64x(factors[first + output] as i64);
                 for part in 0..NARROW {
-                    let product = _mm256_gf2p8affine_epi64_epi8::<0>(source[part], matrix);
+                    let product = _mm256_gf2p8affine_epi64_epi8::<0>(vectors[part], matrix);
                     sums[output][part] = _mm256_xor_si256(sums[output][part], product);
                 }
             }
@@ -206,11 +209,12 @@ unsafe fn avx2_outputs<const OUTPUTS: usize>(
         }
         for (source, factors) in sources.iter().zip(coefficients) {
             // SAFETY: as above.
-            let source = unsafe { load_narrow(source.as_ptr(), at) };
-            let (mut low, mut high) = (source, source);
+            let vectors = unsafe { load_narrow(source.as_ptr(), at) };
+            prefetch(source.as_ptr(), at, 32 * NARROW);
+            let (mut low, mut high) = (vectors, vectors);
             for part in 0..NARROW {
-                low[part] = _mm256_and_si256(source[part], low_half);
-                high[part] = _mm256_and_si256(_mm256_srli_epi64::<4>(source[part]), low_half);
+                low[part] = _mm256_and_si256(vectors[part], low_half);
+                high[part] = _mm256_and_si256(_mm256_srli_epi64::<4>(vectors[part]), low_half);
             }
             for output in 0..OUTPUTS {
                 let table: *const __m128i =
@@ -232,6 +236,17 @@ unsafe fn avx2_outputs<const OUTPUTS: usize>(
             unsafe { store_narrow(outputs[output], at, sums[output]) };
         }
         at += 32 * NARROW;
+    }
+}
+
+/// Asks for the bytes of the next piece of a source, while this one is worked on: the processor's own prefetching ends at the end
+/// of a page, and that is where a piece ends.
+#[inline]
+fn prefetch(pointer: *const u8, at: usize, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
+        let next = pointer.wrapping_add(at + PIECE_BYTES + line);
+        // SAFETY: a hint, which reads nothing; any address will do, also one past the end of the source.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(next.cast()) };
     }
 }
 
