@@ -4,6 +4,7 @@
 
 mod bitmap;
 mod client;
+mod coding;
 mod compare;
 mod ibv_pingpong;
 mod options;
@@ -48,6 +49,7 @@ enum Command {
     Pingpong(ibv_pingpong::Arguments),
     Compare(compare::Arguments),
     Bitmap(bitmap::Arguments),
+    Coding(coding::Arguments),
     #[command(hide = true)]
     End(compare::EndArguments),
 }
@@ -60,6 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Command::Pingpong(arguments) => ibv_pingpong::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
         Command::Bitmap(arguments) => bitmap::run(arguments),
+        Command::Coding(arguments) => coding::run(arguments),
         Command::End(arguments) => compare::run_end(arguments),
     };
     match outcome {
