@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
+use indicatif::ProgressBar;
 use longhaul_sdr::MessageBitmap;
 use longhaul_sdr::immediate::ImmediateLayout;
 use longhaul_sdr::receive_table::{Lookups, ReceiveTable};
@@ -84,8 +85,10 @@ fn completions(threads: usize) -> Vec<Vec<WorkCompletion>> {
 fn measure(threads: usize, rounds: u32) -> Measured {
     let completions = completions(threads);
     let mut pairs = Vec::new();
+    // On standard error, and only when that is a terminal.
+    let progress = ProgressBar::new(rounds.into()).with_message(format!("{threads} thread(s)"));
     for round in 1..=rounds {
-        eprint!("\r{threads} thread(s), round {round} of {rounds} ");
+        progress.inc(1);
         // In turn, and each first every other time.
         let both = match round % 2 {
             0 => [into_bitmaps(&completions), bare(&completions)],
@@ -96,7 +99,7 @@ fn measure(threads: usize, rounds: u32) -> Measured {
         };
         pairs.push(both);
     }
-    eprintln!();
+    progress.finish_and_clear();
     let median = |of: fn(&[f64; 2]) -> f64| Sorted::new(pairs.iter().map(of)).median();
     Measured {
         threads,

@@ -1,6 +1,8 @@
 //! Shared receive queues (IBTA 10.2.9): many queue pairs take receives from one queue, in the order in which they were posted, and the
 //! completion says which of them did. Sizes and limit events are in `shared_receive_limits`.
 
+use std::collections::BTreeSet;
+
 use longhaul_verbs::{
     AsyncEvent, AsyncEventKind, Capabilities, CompletionQueue, CompletionStatus, EventSource, ProtectionDomain,
     QueuePairLimits, QueuePairNumber, QueuePairOptions, QueuePairState, ReceiveRequest, ScatterGatherEntry, SendFlags,
@@ -448,8 +450,13 @@ fn many_queue_pairs_at_once(context: &mut Context<'_>) -> Outcome {
         let batch = posted..(posted + burst).min(total);
         shared.receives(batch.clone())?;
         let count = (batch.end - batch.start) as usize;
-        for (id, received) in batch.zip(context.completions("receivers", &shared.completions, count)?) {
-            status("receivers", &received, id, CompletionStatus::Success)?;
+        // Queue pairs that take receives at the same time may complete them in another order; each keeps its own messages' order.
+        let mut waiting: BTreeSet<u64> = batch.collect();
+        for received in context.completions("receivers", &shared.completions, count)? {
+            status("receivers", &received, received.id, CompletionStatus::Success)?;
+            ensure(waiting.remove(&received.id), || {
+                format!("expected one of {waiting:?}, came receive {}", received.id)
+            })?;
             let who = pairs.iter().position(|pair| pair.ends[1].number() == received.queue_pair);
             let who = who.ok_or_else(|| Failure::new("expected a queue pair of the shared queue"))?;
             equal("immediate", Some(next[who]), received.immediate())?;
