@@ -3,6 +3,7 @@
 //! The modules are in the order in which a measurement comes about.
 
 mod client;
+mod coding;
 mod compare;
 mod options;
 mod server;
@@ -43,6 +44,7 @@ enum Command {
     Server(options::ServerArguments),
     Client(options::ClientArguments),
     Compare(compare::Arguments),
+    Coding(coding::Arguments),
     #[command(hide = true)]
     End(compare::EndArguments),
 }
@@ -53,6 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Command::Server(arguments) => server::run(arguments),
         Command::Client(arguments) => client::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
+        Command::Coding(arguments) => coding::run(arguments),
         Command::End(arguments) => compare::run_end(arguments),
     };
     match outcome {

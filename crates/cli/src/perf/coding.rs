@@ -1,0 +1,170 @@
+//! `longhaul perf coding`: how fast parity is computed and lost chunks are restored, beside copying the same data and, in a build
+//! with the feature `bench-isal`, beside Intel's ISA-L.
+//!
+//! All subjects take turns in short rounds, so that other work on the machine hits all alike, and the median round counts. One
+//! thread works through the message in portions, each far larger than a core's cache, one portion a round; several threads take
+//! the whole message in each round, so that starting them does not weigh.
+
+#[cfg(feature = "bench-isal")]
+mod isal;
+mod report;
+mod subject;
+
+use std::num::NonZeroUsize;
+use std::time::Instant;
+
+use longhaul_coding::{Code, Coder, Kernel, MessageLayout};
+
+use self::report::{Measured, Report};
+use self::subject::{Buffers, Subject};
+use super::statistics::Sorted;
+use super::stop::Stop;
+
+/// One thread takes this share of the message in a round.
+const PORTIONS: usize = 8;
+
+/// Measure erasure coding, beside copying the same data
+///
+/// Bytes of data (not parity) a second, one message in memory, as large as given, cut into submessages of the code's data
+/// chunks. All take turns in short rounds, and the median round counts. In a build with the feature bench-isal, ISA-L encodes the
+/// same data to the same parity, beside.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// A code: mds:K,M or xor:K,M; may be given several times [default: mds:32,8 and xor:32,8]
+    #[arg(long = "code", value_name = "CODE")]
+    codes: Vec<Code>,
+
+    /// Bytes of a chunk
+    #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=16 << 20))]
+    chunk: u32,
+
+    /// MiB of the message; far more than the caches hold, unless these are what is to be measured
+    #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    message: u32,
+
+    /// Encode on so many threads as well as on one; several numbers separated by commas [default: one for each processor]
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
+    threads: Vec<NonZeroUsize>,
+
+    /// Rounds of each measurement
+    #[arg(long, value_name = "NUMBER", default_value_t = 64, value_parser = clap::value_parser!(u32).range(3..=100_000))]
+    rounds: u32,
+
+    /// Also the kernels that this processor has but does not need
+    #[arg(long)]
+    kernels: bool,
+
+    /// Print one line of JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    fn codes(&self) -> Vec<Code> {
+        match self.codes.is_empty() {
+            true => [Code::mds(32, 8), Code::xor(32, 8)].into_iter().flatten().collect(),
+            false => self.codes.clone(),
+        }
+    }
+
+    /// More than one.
+    fn several_threads(&self) -> Vec<NonZeroUsize> {
+        let all = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let threads = if self.threads.is_empty() { vec![all()] } else { self.threads.clone() };
+        threads.into_iter().filter(|threads| *threads > NonZeroUsize::MIN).collect()
+    }
+
+    fn message_bytes(&self) -> usize {
+        (self.message as usize) << 20
+    }
+
+    /// What is measured, in the order of the report. A code's encoder goes through a portion before its decoder does: so the
+    /// decoder finds its parity there.
+    fn subjects(&self) -> Vec<Subject> {
+        let mut subjects = vec![Subject::copy()];
+        for code in self.codes() {
+            subjects.push(Subject::encode(Coder::new(code), NonZeroUsize::MIN));
+            if subject::is_mds(code) {
+                let slower =
+                    Kernel::ALL.into_iter().filter(|kernel| kernel.is_available() && *kernel != Kernel::fastest());
+                let slower = slower.filter(|_| self.kernels);
+                subjects
+                    .extend(slower.map(|kernel| Subject::encode(Coder::with_kernel(code, kernel), NonZeroUsize::MIN)));
+                subjects.extend(self.isal(code));
+            }
+            // One loss in each submessage, and as many as the code can mend.
+            subjects.push(Subject::decode(Coder::new(code), 1));
+            let most = code.parity_chunks().min(code.data_chunks());
+            subjects.extend((most > 1).then(|| Subject::decode(Coder::new(code), most)));
+            subjects
+                .extend(self.several_threads().into_iter().map(|threads| Subject::encode(Coder::new(code), threads)));
+        }
+        subjects
+    }
+
+    #[cfg(feature = "bench-isal")]
+    fn isal(&self, code: Code) -> Option<Subject> {
+        let submessage_bytes = code.data_chunks() * self.chunk as usize;
+        if self.message_bytes().is_multiple_of(PORTIONS * submessage_bytes) {
+            return Some(Subject::isal(code));
+        }
+        eprintln!(
+            "no comparison of {code} with ISA-L: it needs whole submessages, that is a message of a multiple of {PORTIONS} times \
+             {submessage_bytes} bytes"
+        );
+        None
+    }
+
+    #[cfg(not(feature = "bench-isal"))]
+    fn isal(&self, code: Code) -> Option<Subject> {
+        eprintln!(
+            "no comparison of {code} with ISA-L: build with --features bench-isal (which needs nasm, autoconf, automake, libtool \
+             and make)"
+        );
+        None
+    }
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
+    let chunk_bytes = arguments.chunk as usize;
+    let message_bytes = arguments.message_bytes();
+    let mut subjects = arguments.subjects();
+    let mut buffers = Buffers::new(chunk_bytes, message_bytes, &subjects)
+        .map_err(|error| Stop::Usage(format!("a message of {} MiB cannot be cut so: {error}", arguments.message)))?;
+    if cfg!(not(feature = "bench-isal")) {
+        eprintln!(
+            "no comparison with ISA-L: build with --features bench-isal (needs nasm, autoconf, automake, libtool, make)"
+        );
+    }
+    for subject in &mut subjects {
+        subject.check(&mut buffers).map_err(Stop::Failed)?;
+    }
+    let mut rates = vec![Vec::new(); subjects.len()];
+    for round in 0..arguments.rounds as usize {
+        for (subject, rates) in subjects.iter_mut().zip(&mut rates) {
+            let portion = match subject.threads() {
+                NonZeroUsize::MIN => buffers.portion(round % PORTIONS, PORTIONS),
+                _ if round % PORTIONS == 0 => buffers.portion(0, 1),
+                _ => continue,
+            };
+            let bytes = portion.data_bytes();
+            let start = Instant::now();
+            subject.run(portion);
+            rates.push(bytes as f64 / start.elapsed().as_secs_f64());
+        }
+    }
+    let measured = subjects.iter().zip(rates);
+    let measured = measured.map(|(subject, rates)| Measured::new(subject, chunk_bytes, Sorted::new(rates))).collect();
+    let report = Report { message_bytes, rounds: arguments.rounds, measured };
+    match arguments.json {
+        true => println!("{}", report.to_json()),
+        false => print!("{}", report.to_table()),
+    }
+    Ok(())
+}
+
+/// How a part of the message is cut.
+fn layout(code: Code, chunk_bytes: usize, bytes: usize) -> MessageLayout {
+    MessageLayout::new(code, chunk_bytes, bytes).expect("a part of a message that could be cut like this")
+}
