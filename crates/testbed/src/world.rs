@@ -263,6 +263,19 @@ impl World {
         }
     }
 
+    /// Let time pass until the next event, but not beyond `deadline`, and further while events follow within `span` of now. For whoever
+    /// drives something besides the devices: it is worth a look then.
+    pub fn run_some(&mut self, deadline: Instant, span: Duration) {
+        self.wake_nics();
+        let end = self.simulation.now() + span;
+        while self.simulation.step_until(deadline) {
+            if self.simulation.now() >= end {
+                return;
+            }
+        }
+        self.simulation.run_until(deadline);
+    }
+
     /// Make every link better or worse. Panics when the profile is not valid.
     pub fn set_link_profile(&mut self, profile: Profile) {
         let profile = Arc::new(profile);
