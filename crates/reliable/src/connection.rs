@@ -21,7 +21,7 @@ use crate::ticket::{self, MessageError, Promise, ReceiveTicket, Received, SendTi
 
 /// That a message is done is told so often, this part of a round trip apart, without being asked.
 const DONE_TIMES: u32 = 3;
-const DONES_A_ROUND_TRIP: u32 = 8;
+const DONES_A_ROUND_TRIP: u32 = 32;
 /// Messages that were given up and are remembered, so that their senders can be told again.
 const REFUSED_MAX: usize = 1024;
 /// Done messages that are told again without being asked.

@@ -263,17 +263,15 @@ impl World {
         }
     }
 
-    /// Let time pass until the next event, but not beyond `deadline`, and further while events follow within `span` of now. For whoever
-    /// drives something besides the devices: it is worth a look then.
+    /// Let time pass until the next event, and `span` longer, but not beyond `deadline`: for whoever drives something besides the
+    /// devices, and should look at it when something has happened.
     pub fn run_some(&mut self, deadline: Instant, span: Duration) {
         self.wake_nics();
-        let end = self.simulation.now() + span;
-        while self.simulation.step_until(deadline) {
-            if self.simulation.now() >= end {
-                return;
-            }
-        }
-        self.simulation.run_until(deadline);
+        let end = match self.simulation.step_until(deadline) {
+            true => deadline.min(self.simulation.now() + span),
+            false => deadline,
+        };
+        self.simulation.run_until(end);
     }
 
     /// Make every link better or worse. Panics when the profile is not valid.

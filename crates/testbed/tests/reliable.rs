@@ -8,7 +8,7 @@ use std::sync::Arc;
 use longhaul_coding::Code;
 use longhaul_impair::{Loss, Profile};
 use longhaul_reliable::{Erasure, Scheme, SelectiveRepeat};
-use longhaul_testbed::end_to_end::{Case, CaseError, Ground, GroundOptions, VirtualGround, run_case};
+use longhaul_testbed::end_to_end::{Case, GroundOptions, VirtualGround, run_case};
 use longhaul_time::Duration;
 use longhaul_verbs::Mtu;
 use twice::Twice;
