@@ -17,7 +17,8 @@ impl ChunkSet {
     }
 
     pub(crate) fn contains(&self, chunk: u32) -> bool {
-        chunk < self.all_below || self.words.get((chunk / 64) as usize).is_some_and(|word| word >> (chunk % 64) & 1 == 1)
+        chunk < self.all_below
+            || self.words.get((chunk / 64) as usize).is_some_and(|word| word >> (chunk % 64) & 1 == 1)
     }
 
     /// Adds a chunk; whether it is new.

@@ -69,6 +69,7 @@ pub struct Connection {
     refused: BTreeMap<u64, Refusal>,
     dones: VecDeque<DoneToTell>,
     pool: ParityPool,
+    over_count: u64,
     failure: Option<Arc<QueuePairError>>,
 }
 
@@ -126,6 +127,7 @@ impl Connection {
             refused: BTreeMap::new(),
             dones: VecDeque::new(),
             pool: ParityPool::default(),
+            over_count: 0,
             failure: None,
             queue_pair,
         }
@@ -139,6 +141,11 @@ impl Connection {
     /// The longest message.
     pub fn message_bytes_max(&self) -> u64 {
         self.message_bytes_max
+    }
+
+    /// Messages of both directions that are over, so that whoever drives it can see whether it is worth looking at tickets.
+    pub fn over_count(&self) -> u64 {
+        self.over_count
     }
 
     /// Send bytes as one message. They must not be changed until it is over.
@@ -258,6 +265,7 @@ impl Connection {
                 Some(refusal)
             }
         };
+        self.over_count += 1;
         match refusal {
             Some(refusal) => {
                 self.refused.insert(number, refusal);
@@ -292,9 +300,7 @@ impl Connection {
             let scheme = &*self.scheme;
             let step =
                 receive.poll(moment, &self.template, scheme, &self.attributes, &mut feedback, feedback_bytes_max);
-            feedback
-                .drain(..)
-                .for_each(|bytes| self.queue_pair.send_to_peer(Record::Feedback(&bytes).encode(*number)));
+            feedback.drain(..).for_each(|bytes| self.queue_pair.send_to_peer(Record::Feedback(&bytes).encode(*number)));
             if !matches!(step, Step::Waiting) {
                 steps.push((*number, step));
             }
@@ -309,6 +315,7 @@ impl Connection {
                 over.push(*number);
             }
         }
+        self.over_count += over.len() as u64;
         for number in over {
             let parity = self.sends.remove(&number).and_then(OpenSend::finish);
             parity.into_iter().for_each(|memory| self.pool.put_back(memory));

@@ -256,12 +256,7 @@ impl ReceiveHalf for Receiver {
 }
 
 /// What has arrived of a submessage.
-fn arrived(
-    layout: &MessageLayout,
-    submessage: usize,
-    data: Arrivals<'_>,
-    parity: Option<Arrivals<'_>>,
-) -> Arrived {
+fn arrived(layout: &MessageLayout, submessage: usize, data: Arrivals<'_>, parity: Option<Arrivals<'_>>) -> Arrived {
     let (data_chunks, parity_chunks) = chunks_of(layout, submessage);
     Arrived {
         data: extract(data, data_chunks),

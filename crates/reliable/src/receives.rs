@@ -50,7 +50,13 @@ impl OpenReceive {
     }
 
     /// The sender tells what it sends, and wants to know how far it is.
-    pub(crate) fn on_offer(&mut self, offer: &Offer<'_>, moment: &Moment, template: &MessageShape, scheme: &dyn Scheme) -> Step {
+    pub(crate) fn on_offer(
+        &mut self,
+        offer: &Offer<'_>,
+        moment: &Moment,
+        template: &MessageShape,
+        scheme: &dyn Scheme,
+    ) -> Step {
         self.is_asked = true;
         let ours = format!("{} with chunks of {} bytes", scheme.name(), template.chunk_bytes);
         let theirs = format!("{} with chunks of {} bytes", offer.scheme, offer.chunk_bytes);

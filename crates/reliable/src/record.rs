@@ -126,9 +126,8 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let offer = [
-            1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 7, b's', b'r',
-        ];
+        let offer =
+            [1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 7, b's', b'r'];
         assert_eq!(Record::Offer(OFFER).encode(9), offer);
         assert_eq!(Record::Feedback(&[0xaa, 0xbb]).encode(1), [2, 0, 0, 0, 0, 0, 0, 0, 1, 0xaa, 0xbb]);
         assert_eq!(Record::Done.encode(2), [3, 0, 0, 0, 0, 0, 0, 0, 2]);

@@ -79,7 +79,13 @@ impl OpenSend {
     }
 
     /// Do what is due. Returns whether it is over, and its memory free.
-    pub(crate) fn poll(&mut self, moment: &Moment, queue_pair: &QueuePair, scheme: &str, attributes: &Attributes) -> bool {
+    pub(crate) fn poll(
+        &mut self,
+        moment: &Moment,
+        queue_pair: &QueuePair,
+        scheme: &str,
+        attributes: &Attributes,
+    ) -> bool {
         let now = moment.now;
         if self.outcome.is_some() {
             return self.has_left();

@@ -340,7 +340,9 @@ mod tests {
     /// Without loss every scheme takes its bytes, headers and parity included, and a round trip.
     #[test]
     fn nothing_is_wasted_without_loss() {
-        for (scheme, most) in [("sr:rto", 1.01), ("sr:nack", 1.01), ("ec:mds:32,8", 1.03), ("ec:xor:32,8", 1.03), ("rc", 1.01)] {
+        for (scheme, most) in
+            [("sr:rto", 1.01), ("sr:nack", 1.01), ("ec:mds:32,8", 1.03), ("ec:xor:32,8", 1.03), ("rc", 1.01)]
+        {
             let mean = mean(scheme, 0.0);
             assert!((1.0..most).contains(&mean), "{scheme}: {mean}");
         }

@@ -102,6 +102,10 @@ impl VirtualGround {
         VirtualGround::new(options, [scheme.clone(), scheme])
     }
 
+    fn over_count(&self) -> u64 {
+        self.ends.iter().map(|end| end.connection.over_count()).sum()
+    }
+
     /// Let time pass.
     pub fn run_until(&mut self, end: Instant) -> Result<(), CaseError> {
         while self.now() < end {
@@ -127,10 +131,15 @@ impl Ground for VirtualGround {
     fn step(&mut self, limit: Instant) -> Result<(), CaseError> {
         let now = self.world.now();
         let mut next = Some(limit);
+        let over_count = self.over_count();
         for End { context, connection, .. } in &mut self.ends {
             while context.poll().map_err(|error| CaseError::Ground(error.to_string()))? > 0 {}
             connection.poll(now).map_err(|error| CaseError::Ground(error.to_string()))?;
             next = Instant::earlier_of(next, connection.next_deadline(now));
+        }
+        // The program has something to do.
+        if self.over_count() != over_count {
+            return Ok(());
         }
         let next = next.unwrap_or(limit).max(now.saturating_add_nanos(1));
         self.world.run_some(next, self.grain);
