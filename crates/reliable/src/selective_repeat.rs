@@ -165,15 +165,22 @@ impl ReceiveHalf for Receiver {
             (self.untold, self.silences) = (TOLD_TIMES, 0);
         }
         let period = (io.round_trip() / ACKNOWLEDGEMENTS_A_ROUND_TRIP).max(PERIOD_MIN);
-        let is_due = self.untold > 0 && self.told_at.is_none_or(|told| told + period <= now);
+        let gap_period = (io.round_trip() / GAPS_A_ROUND_TRIP).max(PERIOD_MIN);
         let lost_below = self.lost_below(io);
         let has_new_gaps = self.has_new_gaps(io, lost_below);
-        if io.is_asked() || is_due || has_new_gaps {
+        let due =
+            |has_news: bool, period, told: Option<Instant>| has_news.then(|| told.map_or(now, |told| told + period));
+        let tell_at = |receiver: &Receiver, has_new_gaps| {
+            let again = due(receiver.untold > 0, period, receiver.told_at);
+            Instant::earlier_of(again, due(has_new_gaps, gap_period, receiver.told_at))
+        };
+        let mut next = tell_at(self, has_new_gaps);
+        if io.is_asked() || next.is_some_and(|at| at <= now) {
             self.tell(io, lost_below);
+            next = tell_at(self, false);
         }
-        let again = self.told_at.filter(|_| self.untold > 0).map(|told| told + period);
         let silence = self.scheme.negative.and(self.silence_at(io.round_trip()));
-        self.deadline = Instant::earlier_of(again, silence);
+        self.deadline = Instant::earlier_of(next, silence);
         Progress::Waiting
     }
 
@@ -214,9 +221,7 @@ impl Receiver {
     }
 
     fn has_new_gaps(&self, io: &ReceiveIo<'_>, lost_below: u32) -> bool {
-        let period = (io.round_trip() / GAPS_A_ROUND_TRIP).max(PERIOD_MIN);
         lost_below > self.gaps_told_below
-            && self.told_at.is_none_or(|told| told + period <= io.now())
             && io.data().first_missing(self.gaps_told_below).is_some_and(|first| first < lost_below)
     }
 }

@@ -234,12 +234,17 @@ impl ReliableSetting {
         ReliableSetting { world, ends }
     }
 
+    /// Packets that the sender has sent.
+    fn sent_packets(&self) -> u64 {
+        self.world.softnic(0).nic().counters().sent_pkts
+    }
+
     fn sample(&mut self, options: &CompletionOptions) -> Result<Sample, CaseError> {
         let [sender, receiver] = &self.ends;
         let entry = [sender.region.entry(0..options.message_bytes)];
         let request = SendRequest::new(0, SendOperation::Write(receiver.region.remote(0)), &entry);
         let failed = |why: String| CaseError::Failed { message: 0, why };
-        let (begin, packets) = (self.world.now(), self.world.packet_count());
+        let (begin, packets) = (self.world.now(), self.sent_packets());
         sender
             .queue_pair
             .post_send(&[request.with_flags(SendFlags::SIGNALED)])
@@ -260,7 +265,7 @@ impl ReliableSetting {
         }
         let duration = self.world.now() - begin;
         let first = (options.message_bytes as u64).div_ceil(MTU.byte_count().into());
-        let repeated_packets = (self.world.packet_count() - packets).saturating_sub(first);
+        let repeated_packets = (self.sent_packets() - packets).saturating_sub(first);
         let pause: Instant = self.world.now() + options.round_trip;
         self.world.run_for(pause - self.world.now());
         Ok(Sample { duration, repeated_packets, fallbacks: 0 })
