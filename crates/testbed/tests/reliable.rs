@@ -161,7 +161,7 @@ fn a_peer_that_is_gone_is_given_up() {
         options.connection.message_timeout = Duration::from_secs(2);
         let mut ground = VirtualGround::with_scheme(&options, scheme);
         let (receive, send) = post(&mut ground, 1 << 20, 1 << 20);
-        let end = ground.now() + Duration::from_micros(1100);
+        let end = ground.now() + Duration::from_micros(600);
         ground.run_until(end).expect("the ends work");
         ground.world.set_link_profile(link().with_loss(Loss::Independent { probability: 1.0 }));
         settle(&mut ground, Duration::from_secs(5));
