@@ -2,6 +2,7 @@
 //!
 //! The modules are in the order in which a measurement comes about.
 
+mod bitmap;
 mod client;
 mod coding;
 mod compare;
@@ -45,6 +46,7 @@ enum Command {
     Client(options::ClientArguments),
     Compare(compare::Arguments),
     Coding(coding::Arguments),
+    Bitmap(bitmap::Arguments),
     #[command(hide = true)]
     End(compare::EndArguments),
 }
@@ -56,6 +58,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Command::Client(arguments) => client::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
         Command::Coding(arguments) => coding::run(arguments),
+        Command::Bitmap(arguments) => bitmap::run(arguments),
         Command::End(arguments) => compare::run_end(arguments),
     };
     match outcome {

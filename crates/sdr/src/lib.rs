@@ -47,7 +47,7 @@ mod link_estimate;
 pub mod memory;
 mod message;
 mod queue_pair;
-mod receive_table;
+pub mod receive_table;
 mod receiving;
 mod sending;
 mod sync;

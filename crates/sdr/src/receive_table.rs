@@ -28,7 +28,7 @@ pub struct ReceiveCounters {
 
 /// The message table of the receiving half of a queue pair.
 #[derive(Debug)]
-pub(crate) struct ReceiveTable {
+pub struct ReceiveTable {
     layout: ImmediateLayout,
     generations: u32,
     packet_bytes: u32,
@@ -51,10 +51,11 @@ struct Slot {
 
 /// What a thread has looked up: for each slot the message that had it then.
 #[derive(Debug, Default)]
-pub(crate) struct Lookups(Vec<Option<(u64, Arc<MessageBitmap>)>>);
+pub struct Lookups(Vec<Option<(u64, Arc<MessageBitmap>)>>);
 
 impl ReceiveTable {
-    pub(crate) fn new(layout: ImmediateLayout, generations: u32, packet_bytes: u32) -> Self {
+    /// A table without messages, for packets of so many bytes.
+    pub fn new(layout: ImmediateLayout, generations: u32, packet_bytes: u32) -> Self {
         ReceiveTable {
             layout,
             generations,
@@ -84,7 +85,7 @@ impl ReceiveTable {
     }
 
     /// Give a message its slot. The one that had it must have left it.
-    pub(crate) fn enter(&self, number: u64, bitmap: Arc<MessageBitmap>) {
+    pub fn enter(&self, number: u64, bitmap: Arc<MessageBitmap>) {
         let slot = &self.slots[self.slot_of(number) as usize];
         let mut place = slot.bitmap.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(place.is_none(), "the slot of message {number} is in use");
@@ -93,7 +94,7 @@ impl ReceiveTable {
     }
 
     /// Take a message's slot away: from now on its packets are late.
-    pub(crate) fn leave(&self, number: u64) {
+    pub fn leave(&self, number: u64) {
         let slot = &self.slots[self.slot_of(number) as usize];
         let mut place = slot.bitmap.lock().unwrap_or_else(PoisonError::into_inner);
         slot.occupant.store(0, Ordering::Release);
@@ -102,7 +103,7 @@ impl ReceiveTable {
 
     /// Data has arrived on a queue pair of `generation`.
     #[inline]
-    pub(crate) fn record(&self, completion: &WorkCompletion, generation: u32, lookups: &mut Lookups) {
+    pub fn record(&self, completion: &WorkCompletion, generation: u32, lookups: &mut Lookups) {
         if !completion.flags.contains(CompletionFlags::IMMEDIATE) {
             self.stray.fetch_add(1, Ordering::Relaxed);
             return;
