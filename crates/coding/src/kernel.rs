@@ -12,6 +12,8 @@ use std::fmt;
 
 /// Most sources that a kernel takes at a time. Together with the outputs, their pieces fit into the first-level cache.
 pub(crate) const SOURCES_MOST: usize = 8;
+/// Bytes of each chunk that a kernel is given at a time: a page, the next one of which it asks for ahead of time.
+pub(crate) const PIECE_BYTES: usize = 4096;
 /// Most outputs that a kernel takes at a time: what fits into registers.
 pub(crate) const OUTPUTS_MOST: usize = 8;
 

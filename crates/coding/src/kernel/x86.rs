@@ -2,13 +2,18 @@
 //!
 //! Each keeps the sums of all its outputs in registers while it goes through the sources, so that the sources are loaded
 //! once, whatever the number of outputs; the coefficients come out of the first-level cache.
+//!
+//! The inner loops are loops over indices on purpose: a closure that is handed to `map` or `array::from_fn` is compiled with the
+//! features of its surroundings, cannot become part of a function without them, and costs a call for every vector.
 
 #![allow(unsafe_code)]
+// Loops over indices: see above.
+#![allow(clippy::needless_range_loop)]
 
 use std::arch::x86_64::*;
-use std::array;
+use std::{array, ptr};
 
-use super::{Block, OUTPUTS_MOST, SOURCES_MOST};
+use super::{Block, OUTPUTS_MOST, PIECE_BYTES, SOURCES_MOST};
 use crate::field::{BIT_MATRICES, NIBBLE_PRODUCTS};
 
 /// Kernels work on whole steps of this many bytes.
@@ -91,48 +96,49 @@ unsafe fn gfni_avx512_outputs<const OUTPUTS: usize>(
     add: bool,
 ) {
     let outputs: [*mut u8; OUTPUTS] = array::from_fn(|output| outputs[output].as_mut_ptr());
-    let sources: [*const u8; SOURCES_MOST] =
-        array::from_fn(|source| sources.get(source).map_or(std::ptr::null(), |source| source.as_ptr()));
-    let count = sources.iter().take_while(|source| !source.is_null()).count();
-    let load = |pointer: *const u8, at: usize| {
-        // SAFETY: at + STEP_BYTES is at most `bytes`, which all slices have; no alignment is needed.
-        array::from_fn::<_, WIDE, _>(|part| unsafe { _mm512_loadu_si512(pointer.add(at + 64 * part).cast()) })
-    };
-    for at in (0..bytes).step_by(STEP_BYTES) {
+    let mut at = 0;
+    while at < bytes {
         let mut sums = [[_mm512_setzero_si512(); WIDE]; OUTPUTS];
         if add {
-            sums = outputs.map(|output| load(output, at));
+            for output in 0..OUTPUTS {
+                // SAFETY: at + STEP_BYTES is at most `bytes`, which all slices have.
+                sums[output] = unsafe { load_wide(outputs[output], at) };
+            }
         }
-        let mut pairs = sources[..count].chunks_exact(2);
-        for (pair, factors) in (&mut pairs).zip(matrices.chunks_exact(2)) {
-            let (left, right) = (load(pair[0], at), load(pair[1], at));
-            for (output, sum) in sums.iter_mut().enumerate() {
+        for (pair, factors) in sources.chunks(2).zip(matrices.chunks_exact(2)) {
+            // SAFETY: as above.
+            let left = unsafe { load_wide(pair[0].as_ptr(), at) };
+            prefetch(pair[0].as_ptr(), at, STEP_BYTES);
+            let Some(second) = pair.get(1) else {
+                for output in 0..OUTPUTS {
+                    let matrix = _mm512_set1_epi64(factors[0][output] as i64);
+                    for part in 0..WIDE {
+                        let product = _mm512_gf2p8affine_epi64_epi8::<0>(left[part], matrix);
+                        sums[output][part] = _mm512_xor_si512(sums[output][part], product);
+                    }
+                }
+                break;
+            };
+            // SAFETY: as above.
+            let right = unsafe { load_wide(second.as_ptr(), at) };
+            prefetch(second.as_ptr(), at, STEP_BYTES);
+            for output in 0..OUTPUTS {
                 let left_matrix = _mm512_set1_epi64(factors[0][output] as i64);
                 let right_matrix = _mm512_set1_epi64(factors[1][output] as i64);
                 for part in 0..WIDE {
                     let left_product = _mm512_gf2p8affine_epi64_epi8::<0>(left[part], left_matrix);
                     let right_product = _mm512_gf2p8affine_epi64_epi8::<0>(right[part], right_matrix);
                     // 0x96: the XOR of all three.
-                    sum[part] = _mm512_ternarylogic_epi64::<0x96>(sum[part], left_product, right_product);
+                    sums[output][part] =
+                        _mm512_ternarylogic_epi64::<0x96>(sums[output][part], left_product, right_product);
                 }
             }
         }
-        if let [last] = pairs.remainder() {
-            let source = load(*last, at);
-            for (output, sum) in sums.iter_mut().enumerate() {
-                let matrix = _mm512_set1_epi64(matrices[count - 1][output] as i64);
-                for part in 0..WIDE {
-                    let product = _mm512_gf2p8affine_epi64_epi8::<0>(source[part], matrix);
-                    sum[part] = _mm512_xor_si512(sum[part], product);
-                }
-            }
+        for output in 0..OUTPUTS {
+            // SAFETY: as above; the outputs are slices that only we hold.
+            unsafe { store_wide(outputs[output], at, sums[output]) };
         }
-        for (output, sum) in outputs.iter().zip(&sums) {
-            for (part, sum) in sum.iter().enumerate() {
-                // SAFETY: as for the loads; the outputs are slices that only we hold.
-                unsafe { _mm512_storeu_si512(output.add(at + 64 * part).cast(), *sum) };
-            }
-        }
+        at += STEP_BYTES;
     }
 }
 
@@ -149,27 +155,32 @@ unsafe fn gfni_avx2_outputs<const OUTPUTS: usize>(
     add: bool,
 ) {
     let outputs: [*mut u8; OUTPUTS] = array::from_fn(|output| outputs[output].as_mut_ptr());
-    for at in (0..bytes).step_by(32 * NARROW) {
+    let mut at = 0;
+    while at < bytes {
         let mut sums = [[_mm256_setzero_si256(); NARROW]; OUTPUTS];
         if add {
-            // SAFETY: at + 32 · NARROW is at most `bytes`, which all slices have.
-            sums = outputs.map(|output| unsafe { load_narrow(output, at) });
+            for output in 0..OUTPUTS {
+                // SAFETY: at + 32 · NARROW is at most `bytes`, which all slices have.
+                sums[output] = unsafe { load_narrow(outputs[output], at) };
+            }
         }
         for (source, factors) in sources.iter().zip(matrices) {
             // SAFETY: as above.
-            let source = unsafe { load_narrow(source.as_ptr(), at) };
-            for (output, sum) in sums.iter_mut().enumerate() {
+            let vectors = unsafe { load_narrow(source.as_ptr(), at) };
+            prefetch(source.as_ptr(), at, 32 * NARROW);
+            for output in 0..OUTPUTS {
                 let matrix = _mm256_set1_epi64x(factors[first + output] as i64);
                 for part in 0..NARROW {
-                    let product = _mm256_gf2p8affine_epi64_epi8::<0>(source[part], matrix);
-                    sum[part] = _mm256_xor_si256(sum[part], product);
+                    let product = _mm256_gf2p8affine_epi64_epi8::<0>(vectors[part], matrix);
+                    sums[output][part] = _mm256_xor_si256(sums[output][part], product);
                 }
             }
         }
-        for (output, sum) in outputs.iter().zip(&sums) {
+        for output in 0..OUTPUTS {
             // SAFETY: as above; the outputs are slices that only we hold.
-            unsafe { store_narrow(*output, at, sum) };
+            unsafe { store_narrow(outputs[output], at, sums[output]) };
         }
+        at += 32 * NARROW;
     }
 }
 
@@ -187,52 +198,100 @@ unsafe fn avx2_outputs<const OUTPUTS: usize>(
 ) {
     let outputs: [*mut u8; OUTPUTS] = array::from_fn(|output| outputs[output].as_mut_ptr());
     let low_half = _mm256_set1_epi8(0x0f);
-    for at in (0..bytes).step_by(32 * NARROW) {
+    let mut at = 0;
+    while at < bytes {
         let mut sums = [[_mm256_setzero_si256(); NARROW]; OUTPUTS];
         if add {
-            // SAFETY: at + 32 · NARROW is at most `bytes`, which all slices have.
-            sums = outputs.map(|output| unsafe { load_narrow(output, at) });
+            for output in 0..OUTPUTS {
+                // SAFETY: at + 32 · NARROW is at most `bytes`, which all slices have.
+                sums[output] = unsafe { load_narrow(outputs[output], at) };
+            }
         }
         for (source, factors) in sources.iter().zip(coefficients) {
             // SAFETY: as above.
-            let source = unsafe { load_narrow(source.as_ptr(), at) };
-            let low = source.map(|part| _mm256_and_si256(part, low_half));
-            let high = source.map(|part| _mm256_and_si256(_mm256_srli_epi64::<4>(part), low_half));
-            for (output, sum) in sums.iter_mut().enumerate() {
-                let table = NIBBLE_PRODUCTS[usize::from(factors[first + output])].as_ptr();
-                // SAFETY: a table has 32 bytes.
-                let halves = unsafe { [_mm_loadu_si128(table.cast()), _mm_loadu_si128(table.add(16).cast())] };
-                let [low_table, high_table] = halves.map(|half| _mm256_broadcastsi128_si256(half));
+            let vectors = unsafe { load_narrow(source.as_ptr(), at) };
+            prefetch(source.as_ptr(), at, 32 * NARROW);
+            let (mut low, mut high) = (vectors, vectors);
+            for part in 0..NARROW {
+                low[part] = _mm256_and_si256(vectors[part], low_half);
+                high[part] = _mm256_and_si256(_mm256_srli_epi64::<4>(vectors[part]), low_half);
+            }
+            for output in 0..OUTPUTS {
+                let table: *const __m128i =
+                    ptr::from_ref(&NIBBLE_PRODUCTS[usize::from(factors[first + output])]).cast();
+                // SAFETY: a table has 32 bytes; no alignment is needed.
+                let (low_table, high_table) = unsafe { (_mm_loadu_si128(table), _mm_loadu_si128(table.add(1))) };
+                let low_table = _mm256_broadcastsi128_si256(low_table);
+                let high_table = _mm256_broadcastsi128_si256(high_table);
                 for part in 0..NARROW {
                     let low_product = _mm256_shuffle_epi8(low_table, low[part]);
                     let high_product = _mm256_shuffle_epi8(high_table, high[part]);
-                    sum[part] = _mm256_xor_si256(sum[part], _mm256_xor_si256(low_product, high_product));
+                    let product = _mm256_xor_si256(low_product, high_product);
+                    sums[output][part] = _mm256_xor_si256(sums[output][part], product);
                 }
             }
         }
-        for (output, sum) in outputs.iter().zip(&sums) {
+        for output in 0..OUTPUTS {
             // SAFETY: as above; the outputs are slices that only we hold.
-            unsafe { store_narrow(*output, at, sum) };
+            unsafe { store_narrow(outputs[output], at, sums[output]) };
         }
+        at += 32 * NARROW;
+    }
+}
+
+/// Asks for the bytes of the next piece of a source, while this one is worked on: the processor's own prefetching ends at the end
+/// of a page, and that is where a piece ends.
+#[inline]
+fn prefetch(pointer: *const u8, at: usize, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
+        let next = pointer.wrapping_add(at + PIECE_BYTES + line);
+        // SAFETY: a hint, which reads nothing; any address will do, also one past the end of the source.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(next.cast()) };
+    }
+}
+
+/// # Safety
+///
+/// `STEP_BYTES` bytes at `pointer + at` may be read.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn load_wide(pointer: *const u8, at: usize) -> [__m512i; WIDE] {
+    // SAFETY: as the caller promises; no alignment is needed.
+    unsafe { [_mm512_loadu_si512(pointer.add(at).cast()), _mm512_loadu_si512(pointer.add(at + 64).cast())] }
+}
+
+/// # Safety
+///
+/// `STEP_BYTES` bytes at `pointer + at` may be written.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store_wide(pointer: *mut u8, at: usize, values: [__m512i; WIDE]) {
+    // SAFETY: as the caller promises; no alignment is needed.
+    unsafe {
+        _mm512_storeu_si512(pointer.add(at).cast(), values[0]);
+        _mm512_storeu_si512(pointer.add(at + 64).cast(), values[1]);
     }
 }
 
 /// # Safety
 ///
 /// `32 · NARROW` bytes at `pointer + at` may be read.
+#[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn load_narrow(pointer: *const u8, at: usize) -> [__m256i; NARROW] {
     // SAFETY: as the caller promises; no alignment is needed.
-    array::from_fn(|part| unsafe { _mm256_loadu_si256(pointer.add(at + 32 * part).cast()) })
+    unsafe { [_mm256_loadu_si256(pointer.add(at).cast()), _mm256_loadu_si256(pointer.add(at + 32).cast())] }
 }
 
 /// # Safety
 ///
 /// `32 · NARROW` bytes at `pointer + at` may be written.
+#[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn store_narrow(pointer: *mut u8, at: usize, values: &[__m256i; NARROW]) {
-    for (part, value) in values.iter().enumerate() {
-        // SAFETY: as the caller promises; no alignment is needed.
-        unsafe { _mm256_storeu_si256(pointer.add(at + 32 * part).cast(), *value) };
+unsafe fn store_narrow(pointer: *mut u8, at: usize, values: [__m256i; NARROW]) {
+    // SAFETY: as the caller promises; no alignment is needed.
+    unsafe {
+        _mm256_storeu_si256(pointer.add(at).cast(), values[0]);
+        _mm256_storeu_si256(pointer.add(at + 32).cast(), values[1]);
     }
 }

@@ -154,6 +154,13 @@ impl Subject {
         }
     }
 
+    /// Before a round, and not counted: a decoder needs parity. Its data is then in the cache, as after arrival.
+    pub(super) fn prepare(&mut self, portion: Portion<'_>) {
+        if let Work::Decode(coder, _) = &self.work {
+            Subject::encode(coder.clone(), self.threads).run(portion);
+        }
+    }
+
     /// One round.
     pub(super) fn run(&mut self, portion: Portion<'_>) {
         let Portion { chunk_bytes, data, copy, parity } = portion;
