@@ -202,7 +202,11 @@ impl Connection {
     }
 
     fn poll_all(&mut self, now: Instant) -> Result<(), QueuePairError> {
-        self.queue_pair.poll(now)?;
+        match self.queue_pair.poll(now) {
+            // Messages may be posted before; they wait.
+            Err(QueuePairError::NotConnected) => return Ok(()),
+            result => result?,
+        }
         let moment = Moment::new(&self.queue_pair, now);
         while let Some(bytes) = self.queue_pair.take_from_peer() {
             if let Some((number, record)) = record::decode(&bytes) {

@@ -225,3 +225,97 @@ impl Receiver {
             && io.data().first_missing(self.gaps_told_below).is_some_and(|first| first < lost_below)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use longhaul_sdr::MessageBitmap;
+
+    use super::*;
+    use crate::report::MessageReport;
+
+    const SHAPE: MessageShape = MessageShape {
+        message_bytes: 200 * 4096,
+        parity_bytes: 0,
+        chunk_bytes: 4096,
+        packet_bytes: 4096,
+        rate_bits_per_second: None,
+    };
+    const ROUND_TRIP: Duration = Duration::from_millis(32);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    /// What is told when a half is polled: for each record the cumulative number and where what is lost ends.
+    fn poll(
+        half: &mut dyn ReceiveHalf,
+        bitmap: &MessageBitmap,
+        millis: u64,
+        is_asked: bool,
+    ) -> (Progress, Vec<(u32, u32)>) {
+        let (mut feedback, mut report) = (Vec::new(), MessageReport::default());
+        let mut io = ReceiveIo {
+            now: at(millis),
+            round_trip: ROUND_TRIP,
+            shape: &SHAPE,
+            data: SHAPE.arrivals(bitmap, SHAPE.message_bytes),
+            parity: None,
+            is_asked,
+            feedback: &mut feedback,
+            feedback_bytes_max: 500,
+            report: &mut report,
+        };
+        let progress = half.poll(&mut io);
+        let told = feedback.iter().filter_map(|bytes| Acknowledgement::decode(bytes));
+        (progress, told.map(|told| (told.cumulative, told.lost_below)).collect())
+    }
+
+    fn arrive(bitmap: &MessageBitmap, chunks: std::ops::Range<u32>) {
+        chunks.for_each(|chunk| {
+            bitmap.record(chunk);
+        });
+    }
+
+    #[test]
+    fn what_has_arrived_is_told_an_eighth_of_a_round_trip_apart_and_three_times() {
+        let mut half = SelectiveRepeat::default().receiver(&SHAPE);
+        let bitmap = MessageBitmap::new(200, 1);
+        arrive(&bitmap, 0..10);
+        arrive(&bitmap, 11..20);
+        assert_eq!(poll(&mut *half, &bitmap, 0, false).1, [(10, 0)]);
+        assert_eq!(half.next_deadline(), Some(at(4)));
+        arrive(&bitmap, 20..30);
+        assert_eq!(poll(&mut *half, &bitmap, 1, false).1, []);
+        assert_eq!(poll(&mut *half, &bitmap, 2, true).1, [(10, 0)], "asked");
+        for millis in [6, 10] {
+            assert_eq!(half.next_deadline(), Some(at(millis)));
+            assert_eq!(poll(&mut *half, &bitmap, millis, false).1, [(10, 0)]);
+        }
+        assert_eq!(half.next_deadline(), None);
+        assert_eq!(poll(&mut *half, &bitmap, 50, false).1, []);
+        // A duplicate is news: the sender repeats what it has not heard to be there.
+        bitmap.record(3);
+        assert_eq!(poll(&mut *half, &bitmap, 51, false).1, [(10, 0)]);
+        arrive(&bitmap, 0..200);
+        assert_eq!(poll(&mut *half, &bitmap, 52, false), (Progress::Finished, vec![]));
+    }
+
+    #[test]
+    fn gaps_are_told_when_they_show_and_the_rest_when_nothing_comes() {
+        let mut half = SelectiveRepeat::with_negative_acknowledgements().receiver(&SHAPE);
+        let bitmap = MessageBitmap::new(200, 1);
+        arrive(&bitmap, 0..5);
+        arrive(&bitmap, 6..40);
+        // Chunk 5 may have been overtaken.
+        assert_eq!(poll(&mut *half, &bitmap, 0, false).1, [(5, 0)]);
+        arrive(&bitmap, 40..100);
+        assert_eq!(poll(&mut *half, &bitmap, 1, false).1, [(5, 35)]);
+        arrive(&bitmap, 100..120);
+        assert_eq!(poll(&mut *half, &bitmap, 2, false).1, [], "there is no new gap");
+        assert_eq!(poll(&mut *half, &bitmap, 5, false).1, [(5, 55)]);
+        assert_eq!(poll(&mut *half, &bitmap, 9, false).1, [(5, 55)]);
+        assert_eq!(half.next_deadline(), Some(at(10)));
+        assert_eq!(poll(&mut *half, &bitmap, 10, false).1, [(5, 200)], "a quarter of a round trip after chunk 119");
+        assert_eq!(half.next_deadline(), Some(at(18)));
+    }
+}

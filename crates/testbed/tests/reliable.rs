@@ -59,7 +59,7 @@ fn run_all(options: impl Fn(Profile) -> GroundOptions, cases: &[Case]) {
 #[test]
 fn small_messages() {
     let sizes = [0, 1, 1023, 1024, 1025, 4096, 5000, 10_000, 65_536];
-    let cases: Vec<Case> = sizes.into_iter().map(|bytes| Case::new(20, bytes)).collect();
+    let cases: Vec<Case> = sizes.into_iter().map(|bytes| Case::new(100, bytes)).collect();
     run_all(
         |link| GroundOptions { mtu: Mtu::Bytes1024, chunk_bytes: 4096, ..GroundOptions::new(link, 1 << 20) },
         &cases,
