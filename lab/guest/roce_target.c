@@ -1,5 +1,5 @@
 /*
- * roce_target: the guest's end of the experiment lab/udp-identification.
+ * roce_target: the guest's end of the scenario udp-identification of the lab.
  *
  * A Soft-RoCE device meets a process on the host that has nothing but an ordinary UDP socket on port 4791.
  * This program makes one UC and one UD queue pair whose peer is that process, tells the process all that it

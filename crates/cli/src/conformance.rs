@@ -1,28 +1,38 @@
 //! `longhaul conformance`: the verbs conformance suite on a device, and a report that can be sent to us.
 
+mod facts;
+mod libibverbs;
 mod reachability;
+mod report;
 mod soak;
+mod table;
+mod testable;
 
-use std::fmt::Write as _;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use longhaul_softnic::udp::UdpConfig;
-use longhaul_testbed::conformance::{self, Environment, RealTime, Remark, Report, Test, Verdict, VirtualTime};
-use serde_json::{Value, json};
+use longhaul_testbed::conformance::{self, Report, Test, Verdict};
+use serde_json::json;
 
-use crate::{exit, message};
+use crate::exit;
+use facts::Facts;
+use testable::Testable;
 
 /// Run the verbs conformance suite on a device
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// The device to test: `softnic` is the software RNIC on virtual time, `softnic:ADDRESS` two of them on UDP sockets of
-    /// an address of this host, `softnic:ADDRESS,ADDRESS` on those of two
+    /// an address of this host, `softnic:ADDRESS,ADDRESS` on those of two; any other name is a device of libibverbs at both ends
+    /// (`rxe0`), or two of them (`rxe0,rxe1`)
     #[arg(short, long, value_name = "DEVICE", required_unless_present = "list")]
     device: Option<String>,
+
+    /// Rows of the GID tables of devices of libibverbs (`3`, or `3,1` for two devices), when the choice of the command is not the
+    /// right one
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',', num_args = 1..=2)]
+    gid_index: Vec<u8>,
 
     /// Print one line of JSON instead of a table
     #[arg(long)]
@@ -35,6 +45,14 @@ pub(crate) struct Arguments {
     /// Print the names of the tests and run none
     #[arg(long)]
     list: bool,
+
+    /// Fail also when the run does not fit this reviewed table of the device (as those in docs/devices)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["filter", "list", "soak"])]
+    check_table: Option<PathBuf>,
+
+    /// Write the table of the device, for review
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["filter", "list", "soak"])]
+    write_table: Option<PathBuf>,
 
     /// Seed of the virtual time's random numbers; with --soak the first of many
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
@@ -56,57 +74,6 @@ pub(crate) struct Arguments {
     /// With --soak and --seeds 1: write the packets as pcapng, on real time a file for each device
     #[arg(long, value_name = "FILE", requires = "soak")]
     capture: Option<PathBuf>,
-}
-
-/// A device that can be tested, by what users call it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Testable {
-    /// The software RNIC on virtual time.
-    Virtual,
-    /// Two software RNICs on UDP sockets of these addresses.
-    Udp([IpAddr; 2]),
-}
-
-impl Testable {
-    fn parse(name: &str) -> Result<Testable, String> {
-        if name == "softnic" {
-            return Ok(Testable::Virtual);
-        }
-        let Some(addresses) = name.strip_prefix("softnic:") else {
-            return Err(format!(
-                "there is no device \"{name}\" here; available: softnic, softnic:ADDRESS, softnic:ADDRESS,ADDRESS"
-            ));
-        };
-        let parse = |text: &str| {
-            text.parse::<IpAddr>()
-                .map_err(|_| format!("expected an IP address of this host in \"{name}\", came \"{text}\""))
-        };
-        let (first, second) = addresses.split_once(',').unwrap_or((addresses, addresses));
-        Ok(Testable::Udp([parse(first)?, parse(second)?]))
-    }
-
-    /// Says why its two ends cannot reach each other, before every test finds that out for itself.
-    fn check(&self) -> Result<(), String> {
-        match self {
-            Testable::Virtual => Ok(()),
-            Testable::Udp(addresses) => reachability::check(*addresses),
-        }
-    }
-
-    /// Says what is missing when it cannot be opened.
-    fn open(&self, seed: u64) -> Result<Box<dyn Environment>, String> {
-        match self {
-            Testable::Virtual => Ok(Box::new(VirtualTime::new(seed))),
-            Testable::Udp(addresses) => {
-                let environment =
-                    RealTime::open(*addresses, &UdpConfig::default()).map_err(|error| message::with_sources(&error))?;
-                for warning in environment.udp_devices()[0].warnings() {
-                    eprintln!("{warning}");
-                }
-                Ok(Box::new(environment))
-            }
-        }
-    }
 }
 
 /// Runs the subcommand.
@@ -141,31 +108,64 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     if arguments.soak {
         return soak_on(&device, name, arguments);
     }
-    let mut environment = match device.open(arguments.seed) {
-        Ok(environment) => environment,
+    let gid_indexes = match arguments.gid_index[..] {
+        [first, second] => Some([first, second]),
+        [both] => Some([both; 2]),
+        _ => None,
+    };
+    let mut opened = match device.open(arguments.seed, gid_indexes) {
+        Ok(opened) => opened,
         Err(missing) => return is_missing(missing),
     };
     let begin = Instant::now();
     // On standard error, and only when that is a terminal.
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("a valid template");
     let progress = ProgressBar::new(tests.len() as u64).with_style(style);
-    let report = conformance::run(&mut *environment, &tests, |test, verdict| {
+    let report = conformance::run(&mut *opened.environment, &tests, |test, verdict| {
         progress.inc(1);
         progress.set_message(test.name().to_owned());
-        if let Verdict::Failed(message) = verdict {
-            progress.suspend(|| eprintln!("failed: {}: {message}", test.name()));
+        match verdict {
+            Verdict::Failed(message) => progress.suspend(|| eprintln!("failed: {}: {message}", test.name())),
+            Verdict::Departed(message) => progress.suspend(|| eprintln!("departs: {}: {message}", test.name())),
+            Verdict::Passed | Verdict::Skipped(_) => {}
         }
     });
     progress.finish_and_clear();
     let seconds = begin.elapsed().as_secs_f64();
     match arguments.json {
-        true => println!("{}", to_json(name, &report, seconds)),
-        false => print!("{}", to_table(name, &report, seconds)),
+        true => println!("{}", report::to_json(name, &opened.facts, &report, seconds)),
+        false => print!("{}", report::to_table(name, &opened.facts, &report, seconds)),
     }
-    match report.is_good() {
+    let fits_table = match tables(arguments, &opened.facts, &report) {
+        Ok(fits) => fits,
+        Err(message) => {
+            eprintln!("{message}");
+            return ExitCode::from(exit::MISSING);
+        }
+    };
+    match report.is_good() && fits_table {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(exit::FAILED),
     }
+}
+
+/// Writes and checks the tables of the device that were asked for; whether the run fits.
+fn tables(arguments: &Arguments, facts: &Facts, report: &Report) -> Result<bool, String> {
+    if let Some(file) = &arguments.write_table {
+        let text = format!("{:#}\n", table::of_run(facts, report));
+        std::fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+    }
+    let Some(file) = &arguments.check_table else {
+        return Ok(true);
+    };
+    let differences = table::check(file, facts, report)?;
+    for difference in &differences {
+        eprintln!("{}: {difference}", file.display());
+    }
+    if !differences.is_empty() {
+        eprintln!("if that is right, write the table anew with --write-table {}, and review it", file.display());
+    }
+    Ok(differences.is_empty())
 }
 
 fn soak_on(device: &Testable, name: &str, arguments: &Arguments) -> ExitCode {
@@ -173,13 +173,20 @@ fn soak_on(device: &Testable, name: &str, arguments: &Arguments) -> ExitCode {
         eprintln!("expected --seeds 1 with --capture: a capture holds one run");
         return ExitCode::from(exit::USAGE);
     }
+    let addresses = match device {
+        Testable::Virtual => None,
+        Testable::Udp([first, second]) if first == second => Some(vec![*first]),
+        Testable::Udp(addresses) => Some(addresses.to_vec()),
+        Testable::Libibverbs(_) => {
+            eprintln!(
+                "--soak runs on softnic and softnic:ADDRESS only: it needs a network in process that loses packets"
+            );
+            return ExitCode::from(exit::USAGE);
+        }
+    };
     soak::run(&soak::Options {
         device: name,
-        addresses: match device {
-            Testable::Virtual => None,
-            Testable::Udp([first, second]) if first == second => Some(vec![*first]),
-            Testable::Udp(addresses) => Some(addresses.to_vec()),
-        },
+        addresses,
         seconds: arguments.seconds,
         first_seed: arguments.seed,
         seeds: arguments.seeds,
@@ -196,102 +203,5 @@ fn list(tests: &[Test], as_json: bool) {
     }
     for test in tests {
         println!("{}", test.name());
-    }
-}
-
-fn remarks(remarks: &[Remark], message: &str) -> Vec<Value> {
-    remarks.iter().map(|remark| json!({ "test": remark.test, message: remark.message })).collect()
-}
-
-fn to_json(device: &str, report: &Report, seconds: f64) -> Value {
-    json!({
-        "schema": 1,
-        "device": device,
-        "passed": report.passed.len(),
-        "failed": report.failed.len(),
-        "failures": remarks(&report.failed, "message"),
-        "skipped": remarks(&report.skipped, "capability"),
-        "departures": remarks(&report.departures, "message"),
-        "seconds": seconds,
-    })
-}
-
-/// Counts by the first part of the names, then everything that is not simply good.
-fn to_table(device: &str, report: &Report, seconds: f64) -> String {
-    let of = |remarks: &[Remark]| -> Vec<String> { remarks.iter().map(|remark| remark.test.clone()).collect() };
-    let (failed, skipped) = (of(&report.failed), of(&report.skipped));
-    let subject = |name: &str| name.split('/').next().unwrap_or_default().to_owned();
-    let mut subjects: Vec<String> = Vec::new();
-    for name in report.passed.iter().chain(&failed).chain(&skipped) {
-        if !subjects.contains(&subject(name)) {
-            subjects.push(subject(name));
-        }
-    }
-    let count = |names: &[String], wanted: &str| names.iter().filter(|name| subject(name) == wanted).count();
-    let mut text = format!("{:<12} {:>7} {:>7} {:>8}\n", device, "passed", "failed", "skipped");
-    let mut row = |name: &str, counts: [usize; 3]| {
-        let [passed, failed, skipped] = counts;
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "{name:<12} {passed:>7} {failed:>7} {skipped:>8}");
-    };
-    for name in &subjects {
-        row(name, [count(&report.passed, name), count(&failed, name), count(&skipped, name)]);
-    }
-    row("all", [report.passed.len(), failed.len(), skipped.len()]);
-    let sections = [
-        ("failed", "", &report.failed),
-        ("skipped", "needs ", &report.skipped),
-        ("departs from the specification", "", &report.departures),
-    ];
-    for (title, prefix, remarks) in sections {
-        if !remarks.is_empty() {
-            let _ = writeln!(text, "\n{title}:");
-        }
-        for remark in remarks {
-            let _ = writeln!(text, "  {}: {prefix}{}", remark.test, remark.message);
-        }
-    }
-    let _ = writeln!(text, "\n{seconds:.1} s");
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn devices_are_named_by_their_addresses() {
-        let [one, other]: [IpAddr; 2] = ["127.0.0.1", "::1"].map(|text| text.parse().expect("an address"));
-        assert_eq!(Testable::parse("softnic"), Ok(Testable::Virtual));
-        assert_eq!(Testable::parse("softnic:127.0.0.1"), Ok(Testable::Udp([one, one])));
-        assert_eq!(Testable::parse("softnic:127.0.0.1,::1"), Ok(Testable::Udp([one, other])));
-        let refused = Testable::parse("softnic:nowhere").expect_err("not an address");
-        assert!(refused.contains("\"nowhere\""), "{refused}");
-        let refused = Testable::parse("mlx5_0").expect_err("not there yet");
-        assert!(refused.contains("softnic:ADDRESS"), "{refused}");
-    }
-
-    #[test]
-    fn the_report_has_the_documented_form() {
-        let remark = |test: &str, message: &str| Remark { test: test.to_owned(), message: message.to_owned() };
-        let report = Report {
-            passed: vec!["rc/send/mtu".to_owned()],
-            failed: vec![remark("uc/send/mtu", "expected 1, came 2")],
-            skipped: vec![remark("ud/multicast/refusals", "MULTICAST")],
-            departures: Vec::new(),
-        };
-        let expected = json!({
-            "schema": 1,
-            "device": "softnic",
-            "passed": 1,
-            "failed": 1,
-            "failures": [{"test": "uc/send/mtu", "message": "expected 1, came 2"}],
-            "skipped": [{"test": "ud/multicast/refusals", "capability": "MULTICAST"}],
-            "departures": [],
-            "seconds": 0.5,
-        });
-        assert_eq!(to_json("softnic", &report, 0.5), expected);
-        let table = to_table("softnic", &report, 0.5);
-        assert!(table.contains("ud/multicast/refusals: needs MULTICAST"), "{table}");
     }
 }

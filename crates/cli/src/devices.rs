@@ -1,18 +1,21 @@
 //! `longhaul devices`: what can be used here, what each device can do, what is wrong with the host and how to mend it.
 //!
 //! ```text
-//!   host (facts) ─▶ problems ─┐
-//!        └────────▶ list ─────┴─▶ report: table or JSON
+//!   host (facts) ─▶ problems ───┐
+//!        ├────────▶ list ───────┤
+//!        └────────▶ libibverbs ─┴─▶ report: table or JSON
 //! ```
 //!
 //! Looking changes nothing: sockets are bound for a moment and never send.
 
 mod host;
+mod libibverbs;
 mod link;
 mod list;
 mod netlink;
 mod port_owner;
 mod problems;
+mod rdma_report;
 mod report;
 
 use std::process::ExitCode;
@@ -47,14 +50,18 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         }
     };
     let (devices, mut problems) = list::devices(&facts);
+    let (libibverbs, of_libibverbs) = libibverbs::look(&facts);
+    problems.extend(of_libibverbs);
     problems.extend(problems::of_host(&facts));
     problems.sort_by_key(|problem| problem.severity);
-    let report = report::Report { facts: &facts, devices: &devices, problems: &problems };
+    let report = report::Report { facts: &facts, devices: &devices, libibverbs: &libibverbs, problems: &problems };
     match arguments.json {
         true => println!("{}", report.to_json()),
         false => print!("{}", report.to_text(arguments.verbose)),
     }
-    match devices.iter().any(list::Entry::is_usable) {
+    let is_usable =
+        devices.iter().any(list::Entry::is_usable) || libibverbs.devices.iter().any(libibverbs::RdmaEntry::is_usable);
+    match is_usable {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(exit::MISSING),
     }

@@ -5,10 +5,14 @@ mod conformance;
 mod counting_allocator;
 mod devices;
 mod exit;
+mod interop;
 mod message;
+mod opened_device;
 mod perf;
+mod randomness;
 mod sim;
 mod soak_report;
+mod stop;
 
 use std::process::ExitCode;
 
@@ -31,6 +35,7 @@ struct Arguments {
 enum Command {
     Conformance(conformance::Arguments),
     Devices(devices::Arguments),
+    Interop(interop::Arguments),
     Perf(perf::Arguments),
     Sim(sim::Arguments),
 }
@@ -47,6 +52,7 @@ fn main() -> ExitCode {
     broken_pipe::end_quietly(move || match command {
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
+        Command::Interop(arguments) => interop::run(&arguments),
         Command::Perf(arguments) => perf::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
     })

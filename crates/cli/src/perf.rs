@@ -6,11 +6,13 @@ mod bitmap;
 mod client;
 mod coding;
 mod compare;
+mod ibv_pingpong;
 mod options;
 mod server;
 
 mod control;
-mod impairment;
+pub(crate) mod impairment;
+pub(crate) mod meeting;
 mod path;
 mod patience;
 mod session;
@@ -20,6 +22,7 @@ mod arrivals;
 mod connection;
 mod nic;
 mod operation;
+mod pacer;
 mod pattern;
 mod ping_pong;
 mod round_trips;
@@ -28,7 +31,6 @@ mod stream;
 mod peak;
 mod processor;
 mod statistics;
-mod stop;
 mod table;
 
 use std::process::ExitCode;
@@ -44,6 +46,7 @@ pub(crate) struct Arguments {
 enum Command {
     Server(options::ServerArguments),
     Client(options::ClientArguments),
+    Pingpong(ibv_pingpong::Arguments),
     Compare(compare::Arguments),
     Coding(coding::Arguments),
     Bitmap(bitmap::Arguments),
@@ -56,6 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let outcome = match &arguments.command {
         Command::Server(arguments) => server::run(arguments),
         Command::Client(arguments) => client::run(arguments),
+        Command::Pingpong(arguments) => ibv_pingpong::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
         Command::Coding(arguments) => coding::run(arguments),
         Command::Bitmap(arguments) => bitmap::run(arguments),

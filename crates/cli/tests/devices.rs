@@ -146,6 +146,47 @@ fn in_namespace(test: &str, commands: &[&str]) -> bool {
     true
 }
 
+/// The command in a mount namespace where libibverbs is an empty file; `None`, with a word about it, where there can be no such.
+fn without_libibverbs(arguments: &[&str]) -> Option<Output> {
+    const SCRIPT: &str = r#"
+        for file in /lib/libibverbs.so.1 /lib64/libibverbs.so.1 /usr/lib/libibverbs.so.1 /usr/lib64/libibverbs.so.1 \
+            /usr/lib/*/libibverbs.so.1 /usr/local/lib/libibverbs.so.1; do
+            ! [ -e "$file" ] || mount --bind /dev/null "$file" || exit 77
+        done
+        exec "$@""#;
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", SCRIPT, "sh", env!("CARGO_BIN_EXE_longhaul")]);
+    let output = command.args(arguments).output();
+    match output {
+        Ok(output) if output.status.code() != Some(77) && !output.stderr.starts_with(b"unshare") => Some(output),
+        other => {
+            eprintln!("skipped, because no mount namespace can be made and set up here: {other:?}");
+            None
+        }
+    }
+}
+
+#[test]
+fn without_libibverbs_everything_else_works_and_the_package_is_named() {
+    let Some(output) = without_libibverbs(&["devices", "--json"]) else {
+        return;
+    };
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report = json(&output);
+    assert_eq!(device(&report, "softnic:127.0.0.1")["usable"], true);
+    let libibverbs = &report["host"]["libibverbs"];
+    assert_eq!(libibverbs["found"], false);
+    let remark = libibverbs["remark"].as_str().expect("a remark");
+    assert!(remark.contains("libibverbs1") && remark.contains("not looked at"), "{remark}");
+    let shown = text(&without_libibverbs(&["devices"]).expect("it was possible before"));
+    assert!(shown.contains("libibverbs1"), "{shown}");
+    // Who asks for such a device is told the same.
+    let output = without_libibverbs(&["perf", "server", "-d", "rxe0"]).expect("it was possible before");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("\"rxe0\"") && said.contains("libibverbs1") && said.contains("softnic"), "{said}");
+}
+
 #[test]
 fn without_an_address_the_exit_status_says_that_something_is_missing() {
     if in_namespace("without_an_address_the_exit_status_says_that_something_is_missing", &[]) {

@@ -40,7 +40,7 @@ bitflags! {
         const RESIZE_COMPLETION_QUEUE = 1 << 15;
         /// Completion events can be moderated.
         const COMPLETION_MODERATION = 1 << 16;
-        /// Regions whose addresses start at zero.
+        /// Regions whose addresses start at zero, wherever their memory lies. (Through libibverbs it would have to begin on a page.)
         const ZERO_BASED = 1 << 17;
         /// Regions over memory that the CPU cannot read, by dma-buf descriptor.
         const DMA_BUF = 1 << 18;

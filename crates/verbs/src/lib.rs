@@ -31,6 +31,7 @@ mod capability;
 mod completion;
 mod error;
 mod event;
+mod gid_choice;
 pub mod raw;
 mod request;
 mod safe;
@@ -48,6 +49,7 @@ pub use error::{
     PostErrorKind, QueryError, RegisterError,
 };
 pub use event::{AsyncEvent, AsyncEventKind, EventSource};
+pub use gid_choice::{GidChoice, GidChoiceError, GidRows, choose_gid};
 pub use request::{
     DatagramDestination, ReceiveRequest, RemoteMemory, ScatterGatherEntry, SendFlags, SendOperation, SendRequest,
     SlotBinding, WindowBinding, WindowRequest, WindowType, WriteBurst,

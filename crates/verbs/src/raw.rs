@@ -41,7 +41,7 @@ pub trait Device: Any + Send + Sync {
     /// A port, counted from 1 (`ibv_query_port`).
     fn port_attributes(&self, port: u8) -> Result<PortAttributes, QueryError>;
 
-    /// A row of a port's GID table (`ibv_query_gid_ex`).
+    /// A row of a port's GID table (`ibv_query_gid_ex`). An empty row has a GID of all zeros.
     fn gid(&self, port: u8, index: u32) -> Result<GidEntry, QueryError>;
 
     /// A row of a port's partition key table (`ibv_query_pkey`). RoCE has one: the default partition.

@@ -113,7 +113,11 @@ fn taken_ports(facts: &HostFacts) -> Vec<Problem> {
             Owner::Rxe { devices } => {
                 let commands: Vec<String> =
                     devices.iter().map(|device| format!("`sudo rdma link delete {device}`")).collect();
-                format!("{} lets go of the port", commands.join(" and "))
+                format!(
+                    "use the kernel's device itself (-d {}), or {} lets go of the port",
+                    devices.join(" or -d "),
+                    commands.join(" and ")
+                )
             }
             Owner::User(_) | Owner::Unknown => {
                 format!("`sudo ss -ulpn sport = :{UDP_PORT_ROCE}` names the process; end it to have the port")

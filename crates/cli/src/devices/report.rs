@@ -7,8 +7,10 @@ use longhaul_wire::UDP_PORT_ROCE;
 use serde_json::{Value, json};
 
 use super::host::{HostFacts, RocePort, SocketBuffer, unusable};
+use super::libibverbs::Libibverbs;
 use super::list::{Entry, Told};
 use super::problems::{Problem, Severity, binary};
+use super::rdma_report;
 
 /// Columns that remarks are folded to.
 const LINE_COLUMNS: usize = 100;
@@ -19,8 +21,10 @@ const NAME_COLUMNS: usize = 32;
 pub(crate) struct Report<'a> {
     /// The host.
     pub(crate) facts: &'a HostFacts,
-    /// Its devices.
+    /// Its software RNICs.
     pub(crate) devices: &'a [Entry],
+    /// What libibverbs knows.
+    pub(crate) libibverbs: &'a Libibverbs,
     /// What is wrong with it.
     pub(crate) problems: &'a [Problem],
 }
@@ -32,9 +36,16 @@ impl Report<'_> {
         match verbose {
             true => {
                 self.devices.iter().for_each(|device| write_device(&mut text, device));
+                self.libibverbs.devices.iter().for_each(|device| rdma_report::write_device(&mut text, device));
                 self.write_host(&mut text);
             }
-            false => self.write_table(&mut text),
+            false => {
+                self.write_table(&mut text);
+                if !self.libibverbs.devices.is_empty() {
+                    text.push('\n');
+                    rdma_report::write_table(&mut text, &self.libibverbs.devices);
+                }
+            }
         }
         self.write_problems(&mut text);
         text
@@ -58,19 +69,7 @@ impl Report<'_> {
                 roce_port(&device.roce_port),
             ]
         }));
-        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-        let widths: [usize; 7] = std::array::from_fn(width);
-        for row in &rows {
-            let cells = row.iter().zip(widths).enumerate();
-            let line: Vec<String> = cells
-                .map(|(column, (cell, width))| match column {
-                    3 | 4 => format!("{cell:>width$}"),
-                    _ => format!("{cell:<width$}"),
-                })
-                .collect();
-            text.push_str(line.join("  ").trim_end());
-            text.push('\n');
-        }
+        write_columns(text, &rows, &[3, 4]);
     }
 
     fn write_host(&self, text: &mut String) {
@@ -99,13 +98,9 @@ impl Report<'_> {
     }
 
     fn write_problems(&self, text: &mut String) {
-        let rdma: Vec<&str> = self.facts.rdma_devices.iter().map(|device| device.name.as_str()).collect();
-        text.push('\n');
-        match rdma.is_empty() {
-            true => text.push_str("RDMA hardware (through libibverbs) is not looked at by this version.\n"),
-            false => {
-                fold(text, "", &format!("RDMA devices of the kernel, not usable by this version: {}", rdma.join(", ")));
-            }
+        if let Some(remark) = &self.libibverbs.remark {
+            text.push('\n');
+            fold(text, "", remark);
         }
         if self.problems.is_empty() {
             text.push_str("\nNothing is wrong with this host.\n");
@@ -139,12 +134,15 @@ impl Report<'_> {
         let buffer = |buffer: Option<SocketBuffer>| {
             buffer.map(|buffer| json!({ "asked_bytes": buffer.asked_bytes, "granted_bytes": buffer.granted_bytes }))
         };
-        let rdma_devices: Vec<&str> = facts.rdma_devices.iter().map(|device| device.name.as_str()).collect();
+        let is_used = |name: &str| self.libibverbs.devices.iter().any(|device| device.description.name == name);
+        let kernel_devices = facts.rdma_devices.iter().map(|device| device.name.as_str());
+        let rdma_devices: Vec<&str> = kernel_devices.filter(|name| !is_used(name)).collect();
+        let of_libibverbs = self.libibverbs.devices.iter().map(rdma_report::device_json);
         let unused: Vec<Value> =
             self.unused_addresses().map(|(address, why)| json!({ "address": address, "why": why })).collect();
         json!({
             "schema": 1,
-            "devices": self.devices.iter().map(device_json).collect::<Vec<_>>(),
+            "devices": self.devices.iter().map(device_json).chain(of_libibverbs).collect::<Vec<_>>(),
             "problems": self.problems.iter().map(problem).collect::<Vec<_>>(),
             "host": {
                 "receive_buffer": buffer(facts.receive_buffer),
@@ -156,6 +154,7 @@ impl Report<'_> {
                 "udp_counters": facts.udp_counters,
                 "unused_addresses": unused,
                 "unused_rdma_devices": rdma_devices,
+                "libibverbs": { "found": self.libibverbs.is_found, "remark": self.libibverbs.remark },
             },
         })
     }
@@ -171,6 +170,7 @@ fn device_json(device: &Entry) -> Value {
     };
     json!({
         "name": name,
+        "kind": "softnic",
         "addresses": [address.to_string()],
         "gids": told_of(|told| told.gids.iter().map(|row| format!("{:?}", row.gid)).collect()),
         "interface": interface.name,
@@ -182,10 +182,7 @@ fn device_json(device: &Entry) -> Value {
         "rate_bits_per_second": interface.link.rate_bits_per_second,
         "roce_udp_port": { "port": UDP_PORT_ROCE, "free": *roce_port == RocePort::Free, "owner": owner },
         "capabilities": told_of(|told| capabilities(&told.attributes).into()),
-        "limits": told_of(|told| {
-            let limits = limits(&told.attributes).into_iter();
-            limits.map(|(name, most)| (name.to_owned(), most.map_or(Value::Null, Value::from))).collect()
-        }),
+        "limits": told_of(|told| limits_json(&told.attributes)),
         "counters": told_of(|told| {
             told.counters.iter().map(|counter| (counter.name.to_string(), Value::from(counter.value))).collect()
         }),
@@ -219,15 +216,7 @@ fn write_device(text: &mut String, device: &Entry) {
     }
     line("version", &told.attributes.firmware_version);
     fold(text, &format!("  {:<NAME_COLUMNS$}", "capabilities"), &capabilities(&told.attributes).join(" "));
-    write_line(text, 2, "limits", "");
-    for (name, most) in limits(&told.attributes) {
-        let most = match (most, name.ends_with("_bytes")) {
-            (None, _) => "no limit".to_owned(),
-            (Some(most), true) => binary(most),
-            (Some(most), false) => most.to_string(),
-        };
-        write_line(text, 4, name, &most);
-    }
+    write_limits(text, &told.attributes);
     let counters: Vec<(&str, u64)> =
         told.counters.iter().map(|counter| (counter.name.as_ref(), counter.value)).collect();
     write_counters(text, "counters", "a device counts from when a program opens it", &counters);
@@ -237,8 +226,42 @@ fn write_device(text: &mut String, device: &Entry) {
     text.push('\n');
 }
 
+pub(super) fn write_limits(text: &mut String, attributes: &DeviceAttributes) {
+    write_line(text, 2, "limits", "");
+    for (name, most) in limits(attributes) {
+        let most = match (most, name.ends_with("_bytes")) {
+            (None, _) => "no limit".to_owned(),
+            (Some(most), true) => binary(most),
+            (Some(most), false) => most.to_string(),
+        };
+        write_line(text, 4, name, &most);
+    }
+}
+
+pub(super) fn limits_json(attributes: &DeviceAttributes) -> Value {
+    let limits = limits(attributes).into_iter();
+    limits.map(|(name, most)| (name.to_owned(), most.map_or(Value::Null, Value::from))).collect()
+}
+
+/// Rows with columns as wide as their widest cell; numbers to the right.
+pub(super) fn write_columns<const COLUMNS: usize>(text: &mut String, rows: &[[String; COLUMNS]], numbers: &[usize]) {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: [usize; COLUMNS] = std::array::from_fn(width);
+    for row in rows {
+        let cells = row.iter().zip(widths).enumerate();
+        let line: Vec<String> = cells
+            .map(|(column, (cell, width))| match numbers.contains(&column) {
+                true => format!("{cell:>width$}"),
+                false => format!("{cell:<width$}"),
+            })
+            .collect();
+        text.push_str(line.join("  ").trim_end());
+        text.push('\n');
+    }
+}
+
 /// Counters that are not zero, and how many are.
-fn write_counters(text: &mut String, title: &str, remark: &str, counters: &[(&str, u64)]) {
+pub(super) fn write_counters(text: &mut String, title: &str, remark: &str, counters: &[(&str, u64)]) {
     let (counted, zero): (Vec<_>, Vec<_>) = counters.iter().partition(|(_, value)| *value > 0);
     let zero = match (counted.len(), zero.len()) {
         (_, 0) => String::new(),
@@ -252,7 +275,7 @@ fn write_counters(text: &mut String, title: &str, remark: &str, counters: &[(&st
     }
 }
 
-fn write_line(text: &mut String, indent: usize, name: &str, value: &str) {
+pub(super) fn write_line(text: &mut String, indent: usize, name: &str, value: &str) {
     let columns = NAME_COLUMNS + 2 - indent;
     let line = format!("{:indent$}{name:<columns$}{value}", "");
     text.push_str(line.trim_end());
@@ -260,7 +283,7 @@ fn write_line(text: &mut String, indent: usize, name: &str, value: &str) {
 }
 
 /// A paragraph behind a label, folded at spaces, but not within a `command`, which people copy.
-fn fold(text: &mut String, label: &str, paragraph: &str) {
+pub(super) fn fold(text: &mut String, label: &str, paragraph: &str) {
     let mut units: Vec<String> = Vec::new();
     let mut is_in_command = false;
     for word in paragraph.split(' ') {
@@ -307,7 +330,7 @@ fn roce_port(port: &RocePort) -> String {
 }
 
 /// Names of flags, as the verbs crate has them.
-fn capabilities(attributes: &DeviceAttributes) -> Vec<&'static str> {
+pub(super) fn capabilities(attributes: &DeviceAttributes) -> Vec<&'static str> {
     attributes.capabilities.iter_names().map(|(name, _)| name).collect()
 }
 
@@ -350,7 +373,12 @@ mod tests {
     #[test]
     fn a_device_that_cannot_be_opened_is_shown_all_the_same() {
         let devices = [unopened()];
-        let report = Report { facts: &HostFacts::default(), devices: &devices, problems: &[] };
+        let report = Report {
+            facts: &HostFacts::default(),
+            devices: &devices,
+            libibverbs: &Libibverbs::default(),
+            problems: &[],
+        };
         let text = report.to_text(false);
         let row = "softnic:10.0.0.1  eth0       unusable         -         -  -     held by longhaul (process 7)";
         assert!(text.lines().any(|line| line == row), "{text}");
@@ -368,16 +396,24 @@ mod tests {
     fn rdma_devices_that_are_not_used_are_named() {
         let rdma = RdmaDevice { name: "mlx5_0".to_owned(), ..RdmaDevice::default() };
         let facts = HostFacts { rdma_devices: vec![rdma], ..HostFacts::default() };
-        let report = Report { facts: &facts, devices: &[], problems: &[] };
-        assert!(report.to_text(false).contains("not usable by this version: mlx5_0\n"));
+        let remark = Some("libibverbs is not there".to_owned());
+        let libibverbs = Libibverbs { remark, ..Libibverbs::default() };
+        let report = Report { facts: &facts, devices: &[], libibverbs: &libibverbs, problems: &[] };
+        assert!(report.to_text(false).contains("\nlibibverbs is not there\n"));
         assert_eq!(report.to_json()["host"]["unused_rdma_devices"], json!(["mlx5_0"]));
+        assert_eq!(report.to_json()["host"]["libibverbs"]["found"], false);
     }
 
     #[test]
     fn remarks_are_counted_and_folded() {
         let problem = |severity, what: &str| Problem { severity, what: what.to_owned(), remedy: "mend it".to_owned() };
         let problems = [problem(Severity::Warning, &"word ".repeat(30)), problem(Severity::Warning, "short")];
-        let report = Report { facts: &HostFacts::default(), devices: &[], problems: &problems };
+        let report = Report {
+            facts: &HostFacts::default(),
+            devices: &[],
+            libibverbs: &Libibverbs::default(),
+            problems: &problems,
+        };
         let text = report.to_text(false);
         assert!(text.contains("\n2 warnings:\nwarning  word word"), "{text}");
         assert!(text.contains("\n         word"), "{text}");

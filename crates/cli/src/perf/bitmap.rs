@@ -11,7 +11,7 @@ use longhaul_verbs::{CompletionFlags, CompletionOperation, WorkCompletion};
 use serde_json::{Value, json};
 
 use super::statistics::Sorted;
-use super::stop::Stop;
+use crate::stop::Stop;
 
 const PACKET_BYTES: u32 = 4096;
 const CHUNK_PACKETS: u32 = 16;

@@ -1,6 +1,6 @@
 //! `longhaul perf client`: measures against a server.
 
-use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -8,16 +8,16 @@ use longhaul_softnic::udp::path;
 use longhaul_verbs::Mtu;
 
 use super::control::{Control, Plan, Rate, Reply, Request, VERSION};
-use super::nic;
+use super::meeting;
 use super::options::ClientArguments;
 use super::session::{Half, Session, Side};
 use super::statistics::Sorted;
-use super::stop::Stop;
 use super::stream::{Bound, Run};
 use super::table::{self, BandwidthLine, Heading, LatencyLine};
+use crate::opened_device::Towards;
+use crate::randomness::random_number;
+use crate::stop::Stop;
 
-/// How long to wait for the TCP connection.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the server may take to make its queue pairs, or to tell what it has seen.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
 
@@ -27,15 +27,14 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
         return Ok(());
     }
     arguments.check()?;
-    let stream = connect(&arguments.host, arguments.end.port)?;
-    let failed = |error| Stop::failed("cannot use the TCP connection", error);
-    let local = stream.local_addr().map_err(failed)?.ip().to_canonical();
-    let peer = stream.peer_addr().map_err(failed)?.ip().to_canonical();
+    let stream = meeting::connect(&arguments.host, arguments.end.port, "`longhaul perf server`")?;
+    let (local, peer) = meeting::addresses(&stream)?;
     let plan = make_plan(arguments, peer)?;
     let mut control = Control::new(stream)?;
     control.send(&Request::Hello { version: VERSION, client: local, server: peer, plan: plan.clone() })?;
     let mtu_max = arguments.mtu.unwrap_or(Mtu::Bytes4096);
-    let mut session = Session::open(Side::Client, &arguments.end, &plan, local, peer, mtu_max)?;
+    let towards = Towards { local, peer, gid_index: arguments.end.gid_index };
+    let mut session = Session::open(Side::Client, &arguments.end, &plan, towards, mtu_max)?;
     let theirs = match first_answer(&control)? {
         Reply::Contact { contact, .. } => contact,
         other => return Err(unexpected("a contact", &other)),
@@ -52,7 +51,18 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
         eprintln!("{note}");
     }
     let sizes = arguments.sizes(session.mtu)?;
-    let heading = Heading { arguments, plan: &plan, mtu: session.mtu, outstanding_reads, ours: &ours, theirs: &theirs };
+    let device = session.nic.device.clone();
+    let (device_name, gid_index) = (device.verbs().name().to_owned(), device.gid_index);
+    let heading = Heading {
+        arguments,
+        plan: &plan,
+        device_name,
+        gid_index,
+        mtu: session.mtu,
+        outstanding_reads,
+        ours: &ours,
+        theirs: &theirs,
+    };
     if !arguments.end.json {
         print!("{}", table::heading(&heading));
     }
@@ -79,20 +89,6 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
     }
 }
 
-fn connect(host: &str, port: u16) -> Result<TcpStream, Stop> {
-    let addresses = (host, port).to_socket_addrs();
-    let addresses = addresses.map_err(|error| Stop::Missing(format!("cannot find the host \"{host}\": {error}")))?;
-    let mut last = None;
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, CONNECT_PATIENCE) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = Some(error),
-        }
-    }
-    let why = last.map_or_else(|| "it has no address".to_owned(), |error| error.to_string());
-    Err(Stop::Missing(format!("cannot connect to {host} port {port}: {why}; does `longhaul perf server` run there?")))
-}
-
 fn make_plan(arguments: &ClientArguments, peer: IpAddr) -> Result<Plan, Stop> {
     let rate = arguments.rate();
     if rate == Rate::Careful && !path::is_of_this_host(peer) {
@@ -101,7 +97,7 @@ fn make_plan(arguments: &ClientArguments, peer: IpAddr) -> Result<Plan, Stop> {
         );
     }
     let verify_seed = match arguments.verify {
-        true => Some(u64::from_le_bytes(nic::random()?)),
+        true => Some(random_number()?),
         false => None,
     };
     Ok(Plan {

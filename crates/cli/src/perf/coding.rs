@@ -20,7 +20,7 @@ use nix::time::{ClockId, clock_gettime};
 use self::report::{Measured, Report};
 use self::subject::{Buffers, Subject};
 use super::statistics::Sorted;
-use super::stop::Stop;
+use crate::stop::Stop;
 
 /// One thread takes this share of the message in a round.
 const PORTIONS: usize = 8;

@@ -25,7 +25,7 @@ use self::ends::End;
 use self::namespace::{Kind, Place};
 use self::orders::{Link, Order, Outcome, Role, Settings, Subject};
 use self::report::{Comparison, Environment};
-use super::stop::Stop;
+use crate::stop::Stop;
 
 pub(crate) use self::end::{EndArguments, run_end};
 

@@ -4,15 +4,16 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use longhaul_verbs::{
-    Access, AddressHandle, CompletionChannel, CompletionQueue, CompletionStatus, Device, Gid, MemoryRegion, Mtu,
-    PathAttributes, ProtectionDomain, QueuePair, QueuePairAttributes, QueuePairLimits, QueuePairNumber,
-    QueuePairOptions, RemoteMemory, ScatterGatherEntry, SendRequest, Transport, WorkCompletion,
+    Access, AddressHandle, Capabilities, CompletionChannel, CompletionQueue, CompletionStatus, Gid, MemoryRegion, Mtu,
+    ProtectionDomain, QueuePair, QueuePairAttributes, QueuePairLimits, QueuePairNumber, QueuePairOptions, RemoteMemory,
+    ScatterGatherEntry, SendRequest, Transport, WorkCompletion,
 };
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 
-use super::stop::Stop;
+use crate::opened_device::{OpenedDevice, UDP_PORT_ROCE};
+use crate::stop::Stop;
 
 /// Bytes at the start of a datagram's receive that hold the global route header.
 pub(crate) const GRH_BYTES: usize = 40;
@@ -77,10 +78,8 @@ pub(crate) struct GroupOptions {
     pub(crate) sleeps: bool,
     /// Acknowledgement time-out, 4.096 µs · 2^n.
     pub(crate) timeout: u8,
-    /// What each queue pair sends at most; `None` leaves it to the device.
+    /// What each queue pair sends at most; `None` leaves it to the device. A device without rate limits is paced from here.
     pub(crate) rate_bits_per_second: Option<u64>,
-    /// Row of the GID table.
-    pub(crate) gid_index: u8,
     /// First packet sequence numbers follow from it.
     pub(crate) seed: u64,
 }
@@ -88,6 +87,9 @@ pub(crate) struct GroupOptions {
 /// How the other end reaches a group.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Contact {
+    /// The device, for people.
+    #[serde(default)]
+    pub(crate) device: String,
     pub(crate) address: IpAddr,
     pub(crate) udp_port: u16,
     /// Payload of a packet that this end's route carries.
@@ -154,6 +156,11 @@ pub(crate) struct Group {
     pub(crate) queue_pairs: Vec<QueuePair>,
     pub(crate) region: Rc<MemoryRegion>,
     domain: ProtectionDomain,
+    /// What the sender is to keep to by itself, all queue pairs together, because the device cannot.
+    pub(crate) paced_bits_per_second: Option<u64>,
+    device: Rc<OpenedDevice>,
+    /// Whether peers may listen at another port than RoCE's.
+    has_free_udp_ports: bool,
     peer: Option<Peer>,
 }
 
@@ -170,12 +177,13 @@ pub(crate) fn register(
 impl Group {
     /// Queue pairs that know of nobody yet.
     pub(crate) fn create(
-        device: &Device,
+        device: &Rc<OpenedDevice>,
         domain: &ProtectionDomain,
         region: &Rc<MemoryRegion>,
         mut options: GroupOptions,
     ) -> Result<Self, Stop> {
-        let most = device.attributes().map_err(|error| Stop::failed("cannot ask the device for its limits", error))?;
+        let (device, verbs) = (device.clone(), device.verbs());
+        let most = verbs.attributes().map_err(|error| Stop::failed("cannot ask the device for its limits", error))?;
         if options.queue_pairs > most.max_queue_pairs {
             let text = format!(
                 "{} queue pairs, at most {} possible on this device",
@@ -183,21 +191,33 @@ impl Group {
             );
             return Err(Stop::Usage(text));
         }
+        let paced_bits_per_second = match most.capabilities.contains(Capabilities::RATE_LIMIT) {
+            true => None,
+            false => options.rate_bits_per_second.take().map(|rate| rate * u64::from(options.queue_pairs)),
+        };
         let outstanding_max = most.max_read_atomic.min(most.max_destination_read_atomic);
         if options.outstanding_reads > 0 && outstanding_max == 0 {
             return Err(Stop::Missing("this device has neither READs nor atomics".to_owned()));
         }
         options.outstanding_reads = options.outstanding_reads.min(outstanding_max);
-        let each_max = (COMPLETIONS_MAX / options.queue_pairs / 2).max(2);
+        // A queue that overflows is the end of its queue pairs on most devices.
+        let completions_max = COMPLETIONS_MAX.min(most.max_completion_queue_entries);
+        let each_max = completions_max / options.queue_pairs / 2;
+        if each_max == 0 {
+            return Err(Stop::Usage(format!(
+                "{} queue pairs, at most {} possible with one completion queue of this device",
+                options.queue_pairs,
+                completions_max / 2
+            )));
+        }
         options.send_depth = options.send_depth.min(most.max_work_requests).min(each_max);
         options.receive_depth = options.receive_depth.min(most.max_work_requests).min(each_max);
         let entries = options.queue_pairs * (options.send_depth + options.receive_depth);
         let failed = |error| Stop::failed("cannot create a queue", error);
-        let entries = entries.min(most.max_completion_queue_entries);
-        let channel = options.sleeps.then(|| device.create_completion_channel()).transpose().map_err(failed)?;
+        let channel = options.sleeps.then(|| verbs.create_completion_channel()).transpose().map_err(failed)?;
         let completions = match &channel {
-            Some(channel) => device.create_completion_queue_on(entries, channel, 0),
-            None => device.create_completion_queue(entries),
+            Some(channel) => verbs.create_completion_queue_on(entries, channel, 0),
+            None => verbs.create_completion_queue(entries),
         };
         let completions = completions.map_err(failed)?;
         let limits = QueuePairLimits {
@@ -218,10 +238,22 @@ impl Group {
                 Connection::Ud => QueuePairAttributes::init_datagram(QUEUE_KEY),
                 Connection::Rc | Connection::Uc => QueuePairAttributes::init_connected(options.remote_access),
             };
+            let attributes = QueuePairAttributes { port: Some(device.port), ..attributes };
             queue_pair.modify(&attributes).map_err(|error| Stop::failed("cannot initialize a queue pair", error))?;
         }
         let (region, domain) = (region.clone(), domain.clone());
-        Ok(Group { options, completions, channel, queue_pairs, region, domain, peer: None })
+        Ok(Group {
+            options,
+            completions,
+            channel,
+            queue_pairs,
+            region,
+            domain,
+            paced_bits_per_second,
+            device,
+            has_free_udp_ports: most.capabilities.contains(Capabilities::FREE_UDP_PORT),
+            peer: None,
+        })
     }
 
     /// The first sequence number that a queue pair sends.
@@ -231,11 +263,12 @@ impl Group {
     }
 
     /// What the other end has to know.
-    pub(crate) fn contact(&self, address: IpAddr, udp_port: u16, mtu: Mtu) -> Contact {
+    pub(crate) fn contact(&self, mtu: Mtu) -> Contact {
         let numbers = self.queue_pairs.iter().enumerate();
         Contact {
-            address,
-            udp_port,
+            device: self.device.describe().to_owned(),
+            address: self.device.address,
+            udp_port: self.device.udp_port,
             mtu_bytes: mtu.byte_count(),
             outstanding_reads: self.options.outstanding_reads,
             queue_pairs: numbers.map(|(index, pair)| (pair.number().value(), self.first_psn(index))).collect(),
@@ -251,13 +284,17 @@ impl Group {
             let (ours, theirs) = (self.queue_pairs.len(), peer.queue_pairs.len());
             return Err(Stop::Failed(format!("expected {ours} queue pairs of the peer, came {theirs}")));
         }
+        if peer.udp_port != UDP_PORT_ROCE && !self.has_free_udp_ports {
+            return Err(Stop::Failed(format!(
+                "the other end's device listens at UDP port {}, and {} speaks only to RoCE's own, {UDP_PORT_ROCE}: who has that \
+                 port there? (`longhaul devices` there says it)",
+                peer.udp_port,
+                self.device.describe()
+            )));
+        }
         let outstanding_reads = self.options.outstanding_reads.min(peer.outstanding_reads);
         self.options.outstanding_reads = outstanding_reads;
-        let path = PathAttributes {
-            source_gid_index: self.options.gid_index,
-            udp_port: peer.udp_port,
-            ..PathAttributes::to(Gid::from_ip(peer.address))
-        };
+        let path = self.device.path_to(Gid::from_ip(peer.address), peer.udp_port);
         let failed = |error| Stop::failed(format!("cannot connect to {} port {}", peer.address, peer.udp_port), error);
         let numbers: Vec<_> = peer.queue_pairs.iter().map(|(number, _)| QueuePairNumber::new(*number)).collect();
         for (index, queue_pair) in self.queue_pairs.iter().enumerate() {

@@ -25,8 +25,8 @@ use serde::{Deserialize, Serialize};
 
 use super::connection::{Connection, Contact};
 use super::operation::Operation;
-use super::stop::Stop;
 use super::stream::{Received, Run};
+use crate::stop::Stop;
 
 /// The version of this exchange. It changes when older programs could not take part.
 pub(crate) const VERSION: u32 = 2;

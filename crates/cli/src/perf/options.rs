@@ -10,9 +10,10 @@ use super::answers::ATOMIC_BYTES;
 use super::connection::Connection;
 use super::control::{Rate, Test};
 use super::impairment;
-use super::nic;
 use super::operation::Operation;
-use super::stop::Stop;
+use crate::opened_device::{DeviceChoice, SOFTNIC};
+use crate::randomness::random_number;
+use crate::stop::Stop;
 
 /// perftest's port for the exchange.
 pub(crate) const PORT: u16 = 18515;
@@ -20,8 +21,6 @@ pub(crate) const PORT: u16 = 18515;
 const ALL_BYTES_MAX: u32 = 1 << 23;
 /// The largest message.
 pub(crate) const MESSAGE_BYTES_MAX: u32 = 1 << 30;
-/// The only device so far.
-const DEVICE: &str = "softnic";
 
 /// What both ends of a measurement can be told.
 #[derive(Debug, clap::Args)]
@@ -30,23 +29,24 @@ pub(crate) struct EndOptions {
     #[arg(short, long, value_name = "PORT", default_value_t = PORT)]
     pub(crate) port: u16,
 
-    /// The device to use, `softnic` or `softnic:ADDRESS`; `longhaul devices` lists them
-    #[arg(short = 'd', long = "ib-dev", visible_alias = "device", value_name = "DEVICE", default_value = DEVICE)]
+    /// The device to use: `softnic`, `softnic:ADDRESS`, or one of libibverbs, such as `rxe0`; `longhaul devices` lists them
+    #[arg(short = 'd', long = "ib-dev", visible_alias = "device", value_name = "DEVICE", default_value = SOFTNIC)]
     device: String,
 
-    /// Local addresses of the device, its GID table; unless given, that of the TCP connection
+    /// Local addresses of the device, its GID table, unless given that of the TCP connection; of a libibverbs device, which
+    /// of its addresses to use
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub(crate) address: Vec<IpAddr>,
 
-    /// Row of the GID table to use
-    #[arg(short = 'x', long = "gid-index", value_name = "INDEX", default_value_t = 0)]
-    pub(crate) gid_index: u8,
+    /// Row of the GID table to use [default: the one that suits the peer]
+    #[arg(short = 'x', long = "gid-index", value_name = "INDEX")]
+    pub(crate) gid_index: Option<u8>,
 
-    /// A bad network in process: loss=1%,delay=5ms,… (all names with `--impair help`)
+    /// A bad network in process: loss=1%,delay=5ms,… (softnic only; all names with `--impair help`)
     #[arg(long, value_name = "PROFILE")]
     impair: Option<String>,
 
-    /// Write every packet to a pcapng file
+    /// Write every packet to a pcapng file (softnic only)
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
 
@@ -58,8 +58,18 @@ pub(crate) struct EndOptions {
 impl EndOptions {
     /// Says what is wrong, before anything is opened.
     pub(crate) fn check(&self) -> Result<(), Stop> {
-        self.given_addresses()?;
-        self.profile().map(|_| ())
+        if !self.choice()?.is_softnic() {
+            let name = &self.device;
+            let given = [(self.impair.is_some(), "--impair"), (self.capture.is_some(), "--capture")];
+            if let Some((_, option)) = given.into_iter().find(|(is_given, _)| *is_given) {
+                return Err(Stop::Usage(format!(
+                    "{option} is for the software RNIC, whose packets pass through this program; those of {name} do not. Leave \
+                     it out, or say -d {SOFTNIC}"
+                )));
+            }
+        }
+        self.profile()?;
+        self.choice()?.check()
     }
 
     /// `--impair help` was asked for, and is printed.
@@ -71,26 +81,9 @@ impl EndOptions {
         is_wanted
     }
 
-    /// The addresses that the user gives the device: with `--address`, or in its name as `longhaul devices` prints it.
-    pub(crate) fn given_addresses(&self) -> Result<Vec<IpAddr>, Stop> {
-        let in_name = match self.device.strip_prefix(DEVICE) {
-            Some("") => return Ok(self.address.clone()),
-            Some(rest) => rest.strip_prefix(':').and_then(|address| address.parse().ok()),
-            None => None,
-        };
-        let Some(address) = in_name else {
-            let name = &self.device;
-            return Err(Stop::Missing(format!(
-                "there is no device \"{name}\" here; available: {DEVICE}, {DEVICE}:ADDRESS with an address of this host"
-            )));
-        };
-        if !self.address.is_empty() {
-            let name = &self.device;
-            return Err(Stop::Usage(format!(
-                "-d {name} names the address already; leave --address out, or say -d {DEVICE}"
-            )));
-        }
-        Ok(vec![address])
+    /// The device that the user wants.
+    pub(crate) fn choice(&self) -> Result<DeviceChoice, Stop> {
+        DeviceChoice::parse(&self.device, &self.address)
     }
 
     fn profile(&self) -> Result<Option<longhaul_impair::Profile>, Stop> {
@@ -100,27 +93,12 @@ impl EndOptions {
         impairment::parse(text).map(Some).map_err(|error| Stop::Usage(format!("--impair: {error}")))
     }
 
-    /// The addresses of the device: those given, or the one that leads to the peer.
-    pub(crate) fn addresses(&self, leads_to_peer: IpAddr) -> Result<Vec<IpAddr>, Stop> {
-        let mut addresses = self.given_addresses()?;
-        if addresses.is_empty() {
-            addresses.push(leads_to_peer);
-        }
-        if usize::from(self.gid_index) >= addresses.len() {
-            let (index, count) = (self.gid_index, addresses.len());
-            return Err(Stop::Usage(format!(
-                "-x {index}: the GID table has {count} rows, counted from 0; give more with --address"
-            )));
-        }
-        Ok(addresses)
-    }
-
     /// How the device uses UDP.
     pub(crate) fn udp_config(&self, udp_port: UdpPortChoice) -> Result<UdpConfig, Stop> {
         let mut config = UdpConfig::default();
         config.udp_port = udp_port;
         config.impair = match self.profile()? {
-            Some(profile) => Some(Impair { profile, seed: u64::from_le_bytes(nic::random()?) }),
+            Some(profile) => Some(Impair { profile, seed: random_number()? }),
             None => None,
         };
         config.capture = self.capture.clone();
@@ -236,7 +214,7 @@ pub(crate) enum AtomicType {
     FetchAndAdd,
 }
 
-fn mtu(text: &str) -> Result<Mtu, String> {
+pub(crate) fn mtu(text: &str) -> Result<Mtu, String> {
     let bytes: u32 = text.parse().map_err(|_| format!("expected a number, came \"{text}\""))?;
     let fits = Mtu::ALL.into_iter().find(|mtu| mtu.byte_count() == bytes);
     fits.ok_or_else(|| format!("expected 256, 512, 1024, 2048 or 4096, came {bytes}"))
@@ -448,15 +426,12 @@ mod tests {
     }
 
     #[test]
-    fn a_device_can_name_its_address() {
-        let leads_to_peer = IpAddr::from([127, 0, 0, 1]);
-        let addresses = |options: &[&str]| client(options).end.addresses(leads_to_peer);
-        assert_eq!(addresses(&[]).unwrap(), [leads_to_peer]);
-        assert_eq!(addresses(&["-d", "softnic:127.0.0.9"]).unwrap(), [IpAddr::from([127, 0, 0, 9])]);
-        assert_eq!(addresses(&["-d", "softnic:::1"]).unwrap(), [IpAddr::from(std::net::Ipv6Addr::LOCALHOST)]);
-        assert!(matches!(addresses(&["-d", "softnic:here"]), Err(Stop::Missing(_))));
-        assert!(matches!(addresses(&["-d", "softnic2"]), Err(Stop::Missing(_))));
-        assert!(matches!(addresses(&["-d", "softnic:127.0.0.9", "--address", "127.0.0.8"]), Err(Stop::Usage(_))));
+    fn what_only_the_software_rnic_has_is_refused_elsewhere() {
+        for option in [["--impair", "loss=1%"], ["--capture", "packets.pcapng"]] {
+            let stop = client(&[&["-d", "rxe0"], &option[..]].concat()).check().unwrap_err();
+            assert!(matches!(&stop, Stop::Usage(text) if text.contains(option[0]) && text.contains("rxe0")), "{stop}");
+            assert!(client(&[&["-d", "softnic"], &option[..]].concat()).check().is_ok());
+        }
     }
 
     #[test]

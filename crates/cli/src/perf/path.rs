@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use longhaul_softnic::udp::path::{largest_mtu, route_mtu_bytes};
 use longhaul_verbs::Mtu;
 
-use super::stop::Stop;
+use crate::stop::Stop;
 
 /// The largest payload that the route to a peer carries.
 pub(crate) fn route_mtu(local: IpAddr, peer: IpAddr) -> Result<Mtu, Stop> {

@@ -12,8 +12,8 @@ use super::connection::Group;
 use super::operation::Operation;
 use super::patience::Patience;
 use super::pattern::Pattern;
-use super::stop::Stop;
 use super::stream::{Bound, Run};
+use crate::stop::Stop;
 
 /// A reliable message that has not come back after this long: is the other end still there?
 const SILENCE: Duration = Duration::from_millis(20);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use longhaul_verbs::WorkCompletion;
 
 use super::ping_pong::RoundTrips;
-use super::stop::Stop;
 use super::stream::{Bound, Run, Sender};
+use crate::stop::Stop;
 
 /// No answer for this long: is the other end still there?
 const SILENCE: Duration = Duration::from_millis(20);

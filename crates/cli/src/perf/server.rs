@@ -1,7 +1,7 @@
 //! `longhaul perf server`: waits for clients and measures with one after another.
 
-use std::io::{ErrorKind, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::io::Write as _;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -13,10 +13,12 @@ use serde_json::json;
 use super::answers;
 use super::connection::Connection;
 use super::control::{Control, Plan, Reply, Request, VERSION, different_versions};
+use super::meeting;
 use super::options::{MESSAGE_BYTES_MAX, PORT, ServerArguments};
 use super::session::{Half, Session, Side, buffer_bytes, is_checked_at_end};
-use super::stop::Stop;
 use super::stream::{Received, Run};
+use crate::opened_device::Towards;
+use crate::stop::Stop;
 
 /// How long a client may take to say what it wants.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
@@ -34,7 +36,7 @@ pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Stop> {
     if arguments.end.json && !arguments.once {
         return Err(Stop::Usage("--json prints one line, so it needs --once".to_owned()));
     }
-    let listener = listen(arguments)?;
+    let listener = meeting::listen(arguments.end.choice()?.given_address(), arguments.end.port)?;
     // Port 0 has the system choose one.
     let port = listener.local_addr().map_err(|error| Stop::failed("cannot ask for the TCP port", error))?.port();
     eprintln!("waiting on TCP port {port} for: longhaul perf client HOST{}", port_option(port));
@@ -43,7 +45,7 @@ pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Stop> {
     loop {
         let accepted = clients.recv().map_err(|error| Stop::failed("cannot accept clients any more", error))?;
         let (stream, peer) = accepted.map_err(|error| Stop::failed("cannot accept a client", error))?;
-        let outcome = serve(arguments, stream, peer);
+        let outcome = serve(arguments, stream);
         present.fetch_sub(1, Ordering::AcqRel);
         if arguments.once {
             return outcome;
@@ -94,34 +96,9 @@ fn port_option(port: u16) -> String {
     if port == PORT { String::new() } else { format!(" -p {port}") }
 }
 
-/// At the address given, or at all of them.
-fn listen(arguments: &ServerArguments) -> Result<TcpListener, Stop> {
-    let port = arguments.end.port;
-    let addresses: Vec<SocketAddr> = match arguments.end.given_addresses()?.first() {
-        Some(address) => vec![SocketAddr::new(*address, port)],
-        // One socket takes both families, unless the host has no IPv6.
-        None => vec![
-            SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port),
-            SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port),
-        ],
-    };
-    TcpListener::bind(&addresses[..]).map_err(|error| match error.kind() {
-        ErrorKind::AddrNotAvailable => {
-            let address = addresses[0].ip();
-            Stop::Missing(format!("{address} is no address of this host ({error}); `ip address` lists those that are"))
-        }
-        ErrorKind::AddrInUse => Stop::missing(
-            format!("cannot listen on TCP port {port} (another server? then take another port with -p)"),
-            error,
-        ),
-        _ => Stop::missing(format!("cannot listen on TCP port {port}"), error),
-    })
-}
-
 /// One client, from hello to goodbye.
-fn serve(arguments: &ServerArguments, stream: TcpStream, peer: SocketAddr) -> Result<(), Stop> {
-    let local = stream.local_addr().map_err(|error| Stop::failed("cannot use the TCP connection", error))?;
-    let (local, peer) = (local.ip().to_canonical(), peer.ip().to_canonical());
+fn serve(arguments: &ServerArguments, stream: TcpStream) -> Result<(), Stop> {
+    let (local, peer) = meeting::addresses(&stream)?;
     let mut control = Control::new(stream)?;
     let served = serve_plan(arguments, &mut control, local, peer);
     if let Err(stop) = &served
@@ -146,12 +123,18 @@ fn serve_plan(arguments: &ServerArguments, control: &mut Control, local: IpAddr,
     };
     let connection = plan.connection.transport().abbreviation();
     eprintln!("{peer}: {} over {connection}, number of queue pairs {}", plan.test.name(), plan.queue_pairs);
-    let mut session = Session::open(Side::Server, &arguments.end, &plan, local, peer, Mtu::Bytes4096)?;
+    let towards = Towards { local, peer, gid_index: arguments.end.gid_index };
+    let mut session = Session::open(Side::Server, &arguments.end, &plan, towards, Mtu::Bytes4096)?;
     control.send(&Reply::Contact { version: VERSION, contact: session.contact() })?;
-    match control.receive(Some(SETUP_PATIENCE))? {
-        Request::Contact(contact) => session.connect(&plan, &contact)?,
+    let client_device = match control.receive(Some(SETUP_PATIENCE))? {
+        Request::Contact(contact) => {
+            let (ours, theirs) = (session.nic.device.describe(), &contact.device);
+            eprintln!("{peer}: server device {ours}, client device {theirs}");
+            session.connect(&plan, &contact)?;
+            theirs.clone()
+        }
         other => return Err(unexpected("a contact", &other)),
-    }
+    };
     control.send(&Reply::Ready)?;
     let mut results = Vec::new();
     let mut first_mismatch = None;
@@ -183,7 +166,14 @@ fn serve_plan(arguments: &ServerArguments, control: &mut Control, local: IpAddr,
         control.send(&Reply::Received(received))?;
     }
     if arguments.end.json {
-        let line = json!({ "schema": 1, "test": plan.test.name(), "client": peer.to_string(), "results": results });
+        let line = json!({
+            "schema": 1,
+            "test": plan.test.name(),
+            "client": peer.to_string(),
+            "client_device": client_device,
+            "server_device": session.nic.device.describe(),
+            "results": results,
+        });
         println!("{line}");
     }
     match first_mismatch {

@@ -1,19 +1,20 @@
 //! One end of a measurement between a server and a client: its device, queue pairs and the half that it plays.
 
-use std::net::IpAddr;
-
+use longhaul_softnic::udp::path::is_of_this_host;
 use longhaul_softnic::udp::{CAREFUL_BITS_PER_SECOND, UdpPortChoice};
 use longhaul_verbs::Mtu;
 
 use super::connection::{Connection, Contact, GRH_BYTES, Group, GroupOptions};
 use super::control::{Plan, Rate, Test};
-use super::nic::{self, Nic};
+use super::nic::Nic;
 use super::operation::Operation;
 use super::options::EndOptions;
 use super::path;
 use super::ping_pong::PingPong;
-use super::stop::Stop;
 use super::stream::{Receiver, Run, Sender};
+use crate::opened_device::{OpenedDevice, Towards};
+use crate::randomness::random_number;
+use crate::stop::Stop;
 
 /// Each end has this much memory, and more for messages that are larger.
 const BUFFER_BYTES: usize = 64 << 20;
@@ -43,7 +44,6 @@ pub(crate) enum Half {
 /// One end.
 pub(crate) struct Session {
     pub(crate) nic: Nic,
-    pub(crate) address: IpAddr,
     pub(crate) half: Half,
     /// What this end's route carries, and after connecting what both do.
     pub(crate) mtu: Mtu,
@@ -55,16 +55,14 @@ impl Session {
         side: Side,
         options: &EndOptions,
         plan: &Plan,
-        local: IpAddr,
-        peer: IpAddr,
+        towards: Towards,
         mtu_max: Mtu,
     ) -> Result<Session, Stop> {
-        let addresses = options.addresses(local)?;
-        let address = addresses[usize::from(options.gid_index)];
+        let choice = options.choice()?;
         let buffer_bytes = buffer_bytes(plan)?;
         // At one address only one of them can have RoCE's own port; it is the server, which is there first.
         let udp_port = match side {
-            Side::Client if address == peer => UdpPortChoice::Free,
+            Side::Client if choice.address_towards(towards) == Some(towards.peer) => UdpPortChoice::Free,
             _ => UdpPortChoice::RoceOrFree,
         };
         let mut udp = options.udp_config(udp_port)?;
@@ -74,8 +72,10 @@ impl Session {
             Rate::Careful => each(CAREFUL_BITS_PER_SECOND),
             Rate::BitsPerSecond(_) | Rate::Unlimited => None,
         };
-        let nic = Nic::open(&addresses, udp, buffer_bytes, plan.operation.remote_access(), false)?;
-        let mtu = path::route_mtu(address, peer)?.min(nic.mtu()?).min(mtu_max);
+        let device = OpenedDevice::open(&choice, towards, udp)?;
+        device.tell_warnings();
+        let mtu = path::route_mtu(device.address, towards.peer)?.min(device.mtu()?).min(mtu_max);
+        let nic = Nic::new(device, buffer_bytes, plan.operation.remote_access())?;
         let [send_depth, receive_depth] = depths(side, plan);
         let group = nic.create_group(GroupOptions {
             connection: plan.connection,
@@ -88,10 +88,13 @@ impl Session {
             timeout: plan.timeout,
             rate_bits_per_second: match plan.rate {
                 Rate::BitsPerSecond(rate) => each(rate),
+                // The software RNIC does this by itself.
+                Rate::Careful if !choice.is_softnic() && !is_of_this_host(towards.peer) => {
+                    each(CAREFUL_BITS_PER_SECOND)
+                }
                 Rate::Careful | Rate::Unlimited => None,
             },
-            gid_index: options.gid_index,
-            seed: u64::from_le_bytes(nic::random()?),
+            seed: random_number()?,
         })?;
         let half = match side {
             // The peer's device answers READs and atomics; it takes no second half to time them.
@@ -99,7 +102,7 @@ impl Session {
             Side::Client => Half::Sender(Sender::new(group)),
             Side::Server => Half::Receiver(Receiver::new(group)),
         };
-        Ok(Session { nic, address, half, mtu })
+        Ok(Session { nic, half, mtu })
     }
 
     pub(crate) fn group(&mut self) -> &mut Group {
@@ -112,8 +115,8 @@ impl Session {
 
     /// What the other end has to know.
     pub(crate) fn contact(&mut self) -> Contact {
-        let (address, udp_port, mtu) = (self.address, self.nic.device.udp_port(), self.mtu);
-        self.group().contact(address, udp_port, mtu)
+        let mtu = self.mtu;
+        self.group().contact(mtu)
     }
 
     /// Connects with the other end, with packets that both routes carry.

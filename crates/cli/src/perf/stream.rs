@@ -15,11 +15,12 @@ use super::answers::{self, Answers};
 use super::arrivals::Arrivals;
 use super::connection::{Group, Slots};
 use super::operation::Operation;
+use super::pacer::Pacer;
 use super::patience::Patience;
 use super::pattern::Pattern;
 use super::peak::Peak;
 use super::processor;
-use super::stop::Stop;
+use crate::stop::Stop;
 
 /// Messages of UC and UD that may be on their way, in bytes: well below what a socket buffer holds.
 const WINDOW_BYTES: usize = 3 << 20;
@@ -98,6 +99,8 @@ pub(crate) struct Sender {
     scratch: Vec<u8>,
     /// Compare-and-swap: requests of this run on each queue pair.
     swaps: Vec<u64>,
+    /// Holds messages back, on a device that cannot.
+    pacer: Option<Pacer>,
     /// READs and atomics whose answers are to be checked.
     answers: Option<Box<Answers>>,
 }
@@ -113,6 +116,7 @@ impl Sender {
             patience: Patience::default(),
             scratch: Vec::new(),
             swaps: vec![0; count],
+            pacer: group.paced_bits_per_second.map(Pacer::new),
             answers: None,
             group,
         }
@@ -201,9 +205,16 @@ impl Sender {
                     Bound::Messages(count) => count - (self.next - first),
                     Bound::Time(_) => u64::MAX,
                 };
-                peak.posted(now, self.next);
-                probe.get_or_insert((now, self.next));
-                self.post(run, &slots, (window - outstanding).min(left))?;
+                let allowed = self.allowed(now, run);
+                if allowed > 0 {
+                    peak.posted(now, self.next);
+                    probe.get_or_insert((now, self.next));
+                    let before = self.next;
+                    self.post(run, &slots, (window - outstanding).min(left).min(allowed))?;
+                    if let Some(pacer) = &mut self.pacer {
+                        pacer.posted(now, (self.next - before) * u64::from(run.message_bytes));
+                    }
+                }
             }
             let can_post = !is_over && self.next - done < window && !self.ready.is_empty();
             let mut credited = self.credited;
@@ -257,6 +268,11 @@ impl Sender {
             verified_messages,
             mismatch,
         })
+    }
+
+    /// Messages that the rate allows now.
+    fn allowed(&self, now: Instant, run: &Run) -> u64 {
+        self.pacer.as_ref().map_or(u64::MAX, |pacer| pacer.allowed(now, run.message_bytes.into()))
     }
 
     /// Messages that may be on their way at once.

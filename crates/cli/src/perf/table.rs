@@ -17,6 +17,9 @@ pub(crate) struct Heading<'a> {
     pub(crate) arguments: &'a ClientArguments,
     pub(crate) plan: &'a Plan,
     pub(crate) mtu: Mtu,
+    /// The client's device.
+    pub(crate) device_name: String,
+    pub(crate) gid_index: u8,
     pub(crate) outstanding_reads: u8,
     pub(crate) ours: &'a Contact,
     pub(crate) theirs: &'a Contact,
@@ -42,7 +45,7 @@ pub(crate) struct LatencyLine {
 
 /// Above the results.
 pub(crate) fn heading(heading: &Heading<'_>) -> String {
-    let Heading { arguments, plan, mtu, outstanding_reads, ours, theirs } = heading;
+    let Heading { arguments, plan, mtu, device_name, gid_index, outstanding_reads, ours, theirs } = heading;
     let operation = match plan.operation {
         Operation::Write => "RDMA_Write",
         Operation::Send => "Send",
@@ -61,13 +64,16 @@ pub(crate) fn heading(heading: &Heading<'_>) -> String {
     let mut pair = |left: (&str, String), right: (&str, String)| {
         text += &format!(" {:<16}: {:<18} {:<16}: {}\n", left.0, left.1, right.0, right.1);
     };
-    pair(("Device", "softnic".to_owned()), ("Number of qps", plan.queue_pairs.to_string()));
+    pair(("Device", device_name.clone()), ("Number of qps", plan.queue_pairs.to_string()));
     pair(
         ("Connection type", plan.connection.transport().abbreviation().to_owned()),
         ("TX depth", plan.send_depth.to_string()),
     );
-    pair(("Mtu", format!("{}[B]", mtu.byte_count())), ("GID index", arguments.end.gid_index.to_string()));
+    pair(("Mtu", format!("{}[B]", mtu.byte_count())), ("GID index", gid_index.to_string()));
     pair(("Rate limit", rate), ("Verify contents", if arguments.verify { "ON" } else { "OFF" }.to_owned()));
+    for (whose, contact) in [("Client device", ours), ("Server device", theirs)] {
+        text += &format!(" {whose:<16}: {}\n", contact.device);
+    }
     if plan.operation.is_answered() {
         text += &format!(" {:<16}: {outstanding_reads}\n", "Outstand reads");
     }
@@ -194,7 +200,9 @@ pub(crate) fn to_json(heading: &Heading<'_>, results: Vec<Value>) -> Value {
         "schema": 1,
         "test": plan.test.name(),
         "operation": plan.operation.name(),
-        "device": "softnic",
+        "device": heading.device_name,
+        "client_device": ours.device,
+        "server_device": theirs.device,
         "connection": plan.connection.transport().abbreviation(),
         "queue_pairs": plan.queue_pairs,
         "outstanding_reads": plan.operation.is_answered().then_some(heading.outstanding_reads),

@@ -290,7 +290,7 @@ fn result_of_another_length(context: &mut Context<'_>) -> Outcome {
                 }
                 Ok(()) => {
                     let done = context.completion("requester", &requester.send_queue)?;
-                    status("requester", &done, 1, CompletionStatus::LocalLengthError)?;
+                    context.failed("requester", &done, 1, &[CompletionStatus::LocalLengthError])?;
                     break;
                 }
             }

@@ -246,11 +246,12 @@ fn resize(context: &mut Context<'_>) -> Outcome {
     let domain = context.device(0).allocate_protection_domain()?;
     let queue_pair = create(&domain, &queue, &queue, &setup)?;
     let pair = Pair::unconnected(context, &setup)?;
+    // ERR flushes receives: completions without a peer.
     queue_pair.modify(&pair.attributes(0, QueuePairState::Initialized))?;
-    queue_pair.modify(&QueuePairAttributes::to_state(QueuePairState::Error))?;
     for id in 0..10 {
         queue_pair.post_receive(&[longhaul_verbs::ReceiveRequest { id, local: &[] }])?;
     }
+    queue_pair.modify(&QueuePairAttributes::to_state(QueuePairState::Error))?;
     let has = claimed.contains(Capabilities::RESIZE_COMPLETION_QUEUE);
     fits(has, "resizing", Capabilities::RESIZE_COMPLETION_QUEUE, queue.resize(200))?;
     if has {

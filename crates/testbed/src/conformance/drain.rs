@@ -152,6 +152,13 @@ fn drain(end: &super::pair::End) -> Outcome {
     })?)
 }
 
+/// Brings an end into SQD, and waits until its send queue has come to rest: before that a device need take no other step.
+pub(super) fn drain_to_the_end(context: &mut Context<'_>, pair: &Pair, end: usize) -> Outcome {
+    drain(&pair.ends[end])?;
+    context.event("drained", end, is_drained(&pair.ends[end]))?;
+    pair.ends[end].is_in(QueuePairState::SendQueueDrained)
+}
+
 fn is_drained(end: &super::pair::End) -> impl Fn(&AsyncEvent) -> bool + use<> {
     let number = end.number();
     move |event| event.kind == AsyncEventKind::SendQueueDrained && event.source == EventSource::QueuePair(number)

@@ -12,7 +12,7 @@ use longhaul_verbs::{
 use super::Test;
 use super::atomics::{WORD_BYTES, Words};
 use super::context::Context;
-use super::failure::{Outcome, equal, status, status_among};
+use super::failure::{Outcome, equal, status};
 use super::flush::all_flushed;
 use super::memory::Memory;
 use super::pair::{End, Pair, Setup};
@@ -238,7 +238,7 @@ impl Stage {
     fn has_failed(&self, context: &mut Context<'_>, expected: &[CompletionStatus]) -> Outcome {
         let requester = self.requester();
         let done = context.completions("requester", &requester.send_queue, 2)?;
-        status_among("requester", &done[0], 1, expected)?;
+        context.failed("requester", &done[0], 1, expected)?;
         equal("queue pair of the failed request", requester.number(), done[0].queue_pair)?;
         status("request behind the failed one", &done[1], 2, CompletionStatus::FlushedError)?;
         requester.is_in(QueuePairState::Error)?;
@@ -392,7 +392,7 @@ fn unsignaled(context: &mut Context<'_>, operation: Operation) -> Outcome {
     let request = operation.request(stage.words.remote(0));
     send_with_flags(stage.requester(), 1, request, &[bad], SendFlags::empty())?;
     let done = context.completion("requester", &stage.requester().send_queue)?;
-    status("requester", &done, 1, CompletionStatus::LocalProtectionError)
+    context.failed("requester", &done, 1, &[CompletionStatus::LocalProtectionError])
 }
 
 #[cfg(test)]

@@ -120,7 +120,7 @@ fn bad_gather(
     };
     sender.send(2, form.operation(target.remote(0), 0), &entries)?;
     let sent = context.completion("sender", &sender.send_queue)?;
-    status("sender", &sent, 2, CompletionStatus::LocalProtectionError)?;
+    context.failed("sender", &sent, 2, &[CompletionStatus::LocalProtectionError])?;
     equal("queue pair of the failed request", sender.number(), sent.queue_pair)?;
     let expected = match transport {
         Transport::ReliableConnection => QueuePairState::Error,
@@ -190,7 +190,7 @@ fn unsignaled_still_completes(context: &mut Context<'_>, transport: Transport) -
     let nowhere = [ScatterGatherEntry { address: 0x1000, length: 16, local_key: 0 }];
     send_with_flags(sender, 5, SendOperation::Send, &nowhere, SendFlags::empty())?;
     let sent = context.completion("sender", &sender.send_queue)?;
-    status("sender", &sent, 5, CompletionStatus::LocalProtectionError)
+    context.failed("sender", &sent, 5, &[CompletionStatus::LocalProtectionError])
 }
 
 /// An entry without bytes is skipped, whatever its key and address.
@@ -223,6 +223,6 @@ fn second_packet(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let beyond = ScatterGatherEntry { local_key: source.local_key() ^ 0x5a5a_5a00, ..source.whole() };
     sender.send(2, SendOperation::Send, &[source.whole(), beyond])?;
     let sent = context.completion("sender", &sender.send_queue)?;
-    status("sender", &sent, 2, CompletionStatus::LocalProtectionError)?;
+    context.failed("sender", &sent, 2, &[CompletionStatus::LocalProtectionError])?;
     context.no_completion("receiver of half a message", &receiver.receive_queue)
 }

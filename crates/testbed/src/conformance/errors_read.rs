@@ -282,7 +282,7 @@ fn misaligned(context: &mut Context<'_>, kind: Kind) -> Outcome {
             continue;
         }
         let done = context.completion("requester", &requester.send_queue)?;
-        status("requester", &done, 9, CompletionStatus::RemoteInvalidRequestError)?;
+        context.failed("requester", &done, 9, &[CompletionStatus::RemoteInvalidRequestError])?;
         requester.is_in(QueuePairState::Error)?;
         context.wait_for(|| pair.ends[1].is_in(QueuePairState::Error))?;
         let number = pair.ends[1].number();
@@ -400,7 +400,7 @@ fn bad_scatter(
     requester.send(1, kind.operation(words.remote(0)), &entries)?;
     requester.send(2, SendOperation::Send, &[])?;
     let done = context.completions("requester", &requester.send_queue, 2)?;
-    status("requester", &done[0], 1, CompletionStatus::LocalProtectionError)?;
+    context.failed("requester", &done[0], 1, &[CompletionStatus::LocalProtectionError])?;
     status("request behind the failed one", &done[1], 2, CompletionStatus::FlushedError)?;
     requester.is_in(QueuePairState::Error)?;
     all_flushed(context, "requester's receives", &requester.receive_queue, 0, 2)?;
@@ -426,7 +426,7 @@ fn second_packet(context: &mut Context<'_>) -> Outcome {
     let bad = ScatterGatherEntry { local_key: local.local_key() ^ 0x5a5a_5a00, ..local.whole() };
     reader.send(1, SendOperation::Read(remote.remote(0)), &[local.whole(), bad])?;
     let done = context.completion("reader", &reader.send_queue)?;
-    status("reader", &done, 1, CompletionStatus::LocalProtectionError)?;
+    context.failed("reader", &done, 1, &[CompletionStatus::LocalProtectionError])?;
     reader.is_in(QueuePairState::Error)
 }
 

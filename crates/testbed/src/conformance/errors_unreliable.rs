@@ -159,7 +159,7 @@ fn receive_too_small(context: &mut Context<'_>) -> Outcome {
         target.accept(0..room);
         target.verify("memory beyond the receive")?;
         if let Some(received) = receiver.receive_queue.poll_one()? {
-            status("receiver", &received, 1, CompletionStatus::LocalLengthError)?;
+            context.failed("receiver", &received, 1, &[CompletionStatus::LocalLengthError])?;
             continue;
         }
         receiver.is_in(QueuePairState::ReadyToSend)?;
@@ -205,7 +205,7 @@ fn half_a_message(context: &mut Context<'_>) -> Outcome {
         receiver.receive(1, &[target.whole()])?;
         sender.send(2, form.operation(target.remote(0), 0), &[source.whole(), nowhere])?;
         let sent = context.completion("sender", &sender.send_queue)?;
-        status("sender", &sent, 2, CompletionStatus::LocalProtectionError)?;
+        context.failed("sender", &sent, 2, &[CompletionStatus::LocalProtectionError])?;
         context.no_completion("receiver of half a message", &receiver.receive_queue)?;
         if sender.queue_pair.state() == QueuePairState::Error {
             // Without SQE there is no way on for this connection.

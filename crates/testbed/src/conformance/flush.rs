@@ -129,7 +129,7 @@ fn after_a_failed_send(context: &mut Context<'_>, transport: Transport) -> Outco
         _ => vec![CompletionStatus::Success],
     };
     status_among("request before the bad one", &sent[0], 0, &first)?;
-    status("bad request", &sent[1], 1, CompletionStatus::LocalProtectionError)?;
+    context.failed("bad request", &sent[1], 1, &[CompletionStatus::LocalProtectionError])?;
     status("request behind the bad one", &sent[2], 2, CompletionStatus::FlushedError)?;
     status("request behind the bad one", &sent[3], 3, CompletionStatus::FlushedError)?;
     match transport {

@@ -41,6 +41,7 @@ fn group(context: &Context<'_>, number: u8) -> Outcome<Gid> {
 
 fn path_to(context: &Context<'_>, end: usize, sender: &End, group: Gid) -> Outcome<AddressHandle> {
     Ok(sender.domain.create_address_handle(&PathAttributes {
+        port: context.port(end),
         source_gid_index: context.gid_index(end),
         ..PathAttributes::to(group)
     })?)

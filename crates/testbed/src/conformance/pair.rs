@@ -152,6 +152,9 @@ impl End {
 pub(super) struct Pair {
     pub(super) ends: [End; 2],
     pub(super) setup: Setup,
+    ports: [u8; 2],
+    /// InfiniBand's addresses; 0 with RoCE.
+    lids: [u16; 2],
     gids: [Gid; 2],
     gid_indexes: [u8; 2],
     udp_ports: [u16; 2],
@@ -185,6 +188,8 @@ impl Pair {
         let mut pair = Pair {
             ends,
             setup: setup.clone(),
+            ports: [context.port(0), context.port(1)],
+            lids: [context.lid(0)?, context.lid(1)?],
             gids: [context.gid(0)?, context.gid(1)?],
             gid_indexes: [context.gid_index(0), context.gid_index(1)],
             udp_ports: [context.udp_port(0), context.udp_port(1)],
@@ -238,7 +243,9 @@ impl Pair {
     /// The way from one end to the other.
     pub(super) fn path(&self, from: usize) -> PathAttributes {
         PathAttributes {
+            port: self.ports[from],
             source_gid_index: self.gid_indexes[from],
+            destination_lid: self.lids[1 - from],
             udp_port: self.udp_ports[1 - from],
             ..PathAttributes::to(self.gids[1 - from])
         }
@@ -250,8 +257,13 @@ impl Pair {
         let reliable = setup.transport == Transport::ReliableConnection;
         let datagram = setup.transport == Transport::UnreliableDatagram;
         match state {
-            QueuePairState::Initialized if datagram => QueuePairAttributes::init_datagram(setup.queue_key),
-            QueuePairState::Initialized => QueuePairAttributes::init_connected(setup.access),
+            QueuePairState::Initialized => {
+                let attributes = match datagram {
+                    true => QueuePairAttributes::init_datagram(setup.queue_key),
+                    false => QueuePairAttributes::init_connected(setup.access),
+                };
+                QueuePairAttributes { port: Some(self.ports[end]), ..attributes }
+            }
             QueuePairState::ReadyToReceive if datagram => QueuePairAttributes::to_state(state),
             QueuePairState::ReadyToReceive => {
                 let attributes = QueuePairAttributes::ready_to_receive(

@@ -59,38 +59,40 @@ fn between_two_devices(context: &Context<'_>) -> Outcome {
     }
 }
 
-fn of_port(kind: AsyncEventKind) -> impl Fn(&AsyncEvent) -> bool {
-    move |event| event.kind == kind && event.source == EventSource::Port(1)
+fn of_port(port: u8, kind: AsyncEventKind) -> impl Fn(&AsyncEvent) -> bool {
+    move |event| event.kind == kind && event.source == EventSource::Port(port)
 }
 
 fn link_state(context: &Context<'_>) -> Outcome<LinkState> {
-    Ok(context.device(1).port_attributes(1)?.state)
+    Ok(context.port_attributes(1)?.state)
 }
 
 fn down_and_up(context: &mut Context<'_>) -> Outcome {
+    let port = context.port(1);
     equal("state of the port", LinkState::Active, link_state(context)?)?;
     for _ in 0..3 {
         set(context, false)?;
-        context.event("port down", 1, of_port(AsyncEventKind::PortError))?;
+        context.event("port down", 1, of_port(port, AsyncEventKind::PortError))?;
         let state = link_state(context)?;
         ensure(state != LinkState::Active, || format!("expected the port to be down, came {state:?}"))?;
-        context.no_event("port up, while it is down", 1, of_port(AsyncEventKind::PortActive))?;
+        context.no_event("port up, while it is down", 1, of_port(port, AsyncEventKind::PortActive))?;
         set(context, true)?;
-        context.event("port up", 1, of_port(AsyncEventKind::PortActive))?;
+        context.event("port up", 1, of_port(port, AsyncEventKind::PortActive))?;
         equal("state of the port", LinkState::Active, link_state(context)?)?;
-        context.no_event("port down, while it is up", 1, of_port(AsyncEventKind::PortError))?;
+        context.no_event("port down, while it is up", 1, of_port(port, AsyncEventKind::PortError))?;
     }
     Ok(())
 }
 
 /// A change is told, a state is not.
 fn told_once(context: &mut Context<'_>) -> Outcome {
+    let port = context.port(1);
     set(context, true)?;
-    context.no_event("port up, which it was", 1, of_port(AsyncEventKind::PortActive))?;
+    context.no_event("port up, which it was", 1, of_port(port, AsyncEventKind::PortActive))?;
     set(context, false)?;
     set(context, false)?;
-    context.event("port down", 1, of_port(AsyncEventKind::PortError))?;
-    context.no_event("port down, which it was", 1, of_port(AsyncEventKind::PortError))
+    context.event("port down", 1, of_port(port, AsyncEventKind::PortError))?;
+    context.no_event("port down, which it was", 1, of_port(port, AsyncEventKind::PortError))
 }
 
 /// Messages posted while the port was down arrive when it is up again, in order, once.

@@ -205,12 +205,14 @@ fn shared(context: &mut Context<'_>, transport: Transport) -> Outcome {
         for state in [QueuePairState::Initialized, QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend] {
             queue_pair.modify(&pair.attributes(0, state))?;
         }
-        // In ERR receives are flushed at once: completions without a peer.
-        queue_pair.modify(&longhaul_verbs::QueuePairAttributes::to_state(QueuePairState::Error))?;
     }
     for id in 0..10 {
         let queue_pair = if id % 2 == 0 { &first } else { &second };
         queue_pair.post_receive(&[ReceiveRequest { id, local: &[] }])?;
+    }
+    for queue_pair in [&first, &second] {
+        // ERR flushes receives: completions without a peer.
+        queue_pair.modify(&longhaul_verbs::QueuePairAttributes::to_state(QueuePairState::Error))?;
     }
     let mut counts = [0; 2];
     for completion in context.completions("shared completion queue", &shared, 10)? {

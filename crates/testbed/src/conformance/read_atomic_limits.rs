@@ -9,6 +9,7 @@ use longhaul_verbs::{
 use super::Test;
 use super::atomics::{WORD_BYTES, Words, atomic, word_at};
 use super::context::Context;
+use super::drain::drain_to_the_end;
 use super::failure::{Failure, Outcome, ensure, equal, refusal, status};
 use super::flush::all_flushed;
 use super::memory::{Memory, pattern};
@@ -224,7 +225,7 @@ fn responder_takes_none(context: &mut Context<'_>, is_atomic: bool) -> Outcome {
     reader.send(1, operation, &[local.whole()])?;
     reader.send(2, SendOperation::Send, &[])?;
     let done = context.completion("requester", &reader.send_queue)?;
-    status("requester", &done, 1, CompletionStatus::RemoteInvalidRequestError)?;
+    context.failed("requester", &done, 1, &[CompletionStatus::RemoteInvalidRequestError])?;
     all_flushed(context, "request behind it", &reader.send_queue, 2, 1)?;
     reader.is_in(QueuePairState::Error)?;
     context.wait_for(|| owner.is_in(QueuePairState::Error))?;
@@ -293,8 +294,7 @@ fn changed_when_drained(context: &mut Context<'_>) -> Outcome {
     refusal("another depth in RTS", reader.queue_pair.modify(&change(QueuePairState::ReadyToSend)))?;
     for end in [0, 1] {
         let queue_pair = &pair.ends[end].queue_pair;
-        pair.ends[end].go(QueuePairState::SendQueueDrained)?;
-        context.wait_for(|| pair.ends[end].is_in(QueuePairState::SendQueueDrained))?;
+        drain_to_the_end(context, &pair, end)?;
         queue_pair.modify(&QueuePairAttributes {
             max_destination_read_atomic: Some(most),
             ..change(QueuePairState::SendQueueDrained)

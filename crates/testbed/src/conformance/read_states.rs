@@ -9,6 +9,7 @@ use longhaul_verbs::{
 use super::Test;
 use super::atomics::{self, WORD_BYTES, Words, atomic};
 use super::context::Context;
+use super::drain::drain_to_the_end;
 use super::failure::{Failure, Outcome, equal, status, status_among};
 use super::flush::all_flushed;
 use super::memory::{Memory, pattern};
@@ -414,8 +415,7 @@ fn drain_waits(context: &mut Context<'_>) -> Outcome {
 fn drained_posts_wait(context: &mut Context<'_>) -> Outcome {
     let pair = Pair::new(context, &setup())?;
     let [reader, owner] = &pair.ends;
-    reader.go(QueuePairState::SendQueueDrained)?;
-    context.wait_for(|| reader.is_in(QueuePairState::SendQueueDrained))?;
+    drain_to_the_end(context, &pair, 0)?;
     let remote = readable(owner, &pattern(15, 3000))?;
     let mut local = Memory::target(&reader.domain, 3000)?;
     reader.send(1, SendOperation::Read(remote.remote(0)), &[local.whole()])?;
@@ -431,8 +431,7 @@ fn drained_posts_wait(context: &mut Context<'_>) -> Outcome {
 /// A drained queue pair still answers its peer's READs.
 fn drained_answers(context: &mut Context<'_>) -> Outcome {
     let pair = Pair::new(context, &setup())?;
-    pair.ends[1].go(QueuePairState::SendQueueDrained)?;
-    context.wait_for(|| pair.ends[1].is_in(QueuePairState::SendQueueDrained))?;
+    drain_to_the_end(context, &pair, 1)?;
     let size = 5 * context.mtu() + 1;
     read_message(context, &pair, 0, &[size])
 }

@@ -1,44 +1,69 @@
-//! The suite on real time: two software RNICs on UDP sockets of this host, with their own background threads.
+//! The suite on real time: two devices that are there, of whatever kind, and the clock of this host.
 //!
 //! Nothing here repeats to the byte, and a step takes as long as it takes. A test waits for what must come as long as
 //! `patience` says, and believes that nothing comes after `quiet`; on a busy host both stretch, because each step is a sleep
 //! that the same busy host has to end.
+//!
+//! Software RNICs on UDP sockets can do more for a test than others: their packets can be counted, so that a step ends when all have
+//! arrived, and with a network in process their link can be taken away. Where an environment cannot, the tests that need it are
+//! skipped, and say so.
+
+mod sockets;
 
 use std::net::IpAddr;
 
-use longhaul_impair::{Loss, Profile};
+use longhaul_softnic::Config;
 use longhaul_softnic::udp::{OpenError, UdpConfig, UdpDevice};
-use longhaul_softnic::{Config, Counters};
 use longhaul_time::Duration;
-use longhaul_verbs::{Device, LinkState, Mtu};
+use longhaul_verbs::{Device, Mtu};
 
-use super::Environment;
+use super::{Environment, KnownDeparture};
+use sockets::Sockets;
 
 /// Time between two looks, to which the kernel adds some 50 µs.
 const STEP: Duration = Duration::from_micros(100);
 /// Steps until something counts as never happening: 3 s and more.
 const PATIENCE: u32 = 20_000;
+/// The same where known departures make tests wait in vain: 0.8 s and more, and some 1.3 s in a virtual machine without hardware's help.
+const PATIENCE_WITH_DEPARTURES: u32 = 5_000;
 /// Steps until it is believed that nothing happens any more: 20 ms and more.
 const QUIET: u32 = 130;
+/// The same on other devices than software RNICs on sockets, which the host's scheduler does not keep from sending: 12 ms and more.
+const QUIET_ON_DEVICES: u32 = 80;
 /// A packet that has not arrived by then is lost.
 const LONGEST_FLIGHT: Duration = Duration::from_millis(500);
 
-/// Two software RNICs on UDP sockets.
+/// One end: a device, and which of its ports and addresses is meant.
+#[derive(Clone)]
+pub struct DeviceEnd {
+    /// The device.
+    pub device: Device,
+    /// Its port, counted from 1.
+    pub port: u8,
+    /// The row of that port's GID table.
+    pub gid_index: u8,
+    /// The UDP port at which it listens.
+    pub udp_port: u16,
+}
+
+/// Two devices on real time.
 pub struct RealTime {
-    udp: [UdpDevice; 2],
-    devices: [Device; 2],
+    ends: [DeviceEnd; 2],
     mtu: Mtu,
     begin: std::time::Instant,
-    is_one_device: bool,
-    /// Packets that did not arrive when there was time enough for it, and have not arrived since.
-    lost_packets: u64,
-    /// Whether the devices were opened with a network in process, which can be taken away.
-    has_link: bool,
-    is_link_up: bool,
+    /// Of software RNICs only.
+    sockets: Option<Sockets>,
+    is_strict: bool,
+    known_departures: Vec<KnownDeparture>,
 }
 
 impl RealTime {
-    /// Two devices, each at one address of this host. At the same address both listen at ports of their own.
+    /// Any two devices, or twice the same. What is common in the field and known of their driver is reported as departure.
+    pub fn between(ends: [DeviceEnd; 2], known_departures: Vec<KnownDeparture>) -> Self {
+        RealTime { known_departures, is_strict: false, ..RealTime::on(ends, None) }
+    }
+
+    /// Two software RNICs, each at one address of this host. At the same address both listen at ports of their own.
     pub fn open(addresses: [IpAddr; 2], udp: &UdpConfig) -> Result<Self, OpenError> {
         let open = |end: usize| {
             // Keys and numbers need not be secret here, only different.
@@ -46,22 +71,32 @@ impl RealTime {
             random_seed[0] = end as u8;
             UdpDevice::open(Config::new(format!("softnic{end}"), vec![addresses[end]], random_seed), udp.clone())
         };
-        Ok(RealTime::between([open(0)?, open(1)?], false, udp))
+        Ok(RealTime::on_sockets([open(0)?, open(1)?], false, udp))
     }
 
     /// The same with both ends on one device, which then talks to itself through the kernel.
     pub fn open_one(address: IpAddr, udp: &UdpConfig) -> Result<Self, OpenError> {
         let device = UdpDevice::open(Config::new("softnic", vec![address], [0x5e; 32]), udp.clone())?;
-        Ok(RealTime::between([device.clone(), device], true, udp))
+        Ok(RealTime::on_sockets([device.clone(), device], true, udp))
     }
 
-    fn between(udp: [UdpDevice; 2], is_one_device: bool, config: &UdpConfig) -> Self {
-        let has_link = config.impair.is_some();
-        let devices = udp.each_ref().map(UdpDevice::verbs);
-        let port_mtu = |device: &Device| device.port_attributes(1).map_or(Mtu::Bytes256, |port| port.active_mtu);
-        let mtu = Mtu::default().min(port_mtu(&devices[0])).min(port_mtu(&devices[1]));
+    fn on_sockets(devices: [UdpDevice; 2], is_one_device: bool, config: &UdpConfig) -> Self {
+        let end = |device: &UdpDevice| DeviceEnd {
+            device: device.verbs(),
+            port: 1,
+            gid_index: 0,
+            udp_port: device.udp_port(),
+        };
+        let ends = devices.each_ref().map(end);
+        RealTime::on(ends, Some(Sockets::new(devices, is_one_device, config.impair.is_some())))
+    }
+
+    fn on(ends: [DeviceEnd; 2], sockets: Option<Sockets>) -> Self {
+        let port_mtu =
+            |end: &DeviceEnd| end.device.port_attributes(end.port).map_or(Mtu::Bytes256, |port| port.active_mtu);
+        let mtu = Mtu::default().min(port_mtu(&ends[0])).min(port_mtu(&ends[1]));
         let begin = std::time::Instant::now();
-        RealTime { udp, devices, mtu, begin, is_one_device, lost_packets: 0, has_link, is_link_up: true }
+        RealTime { ends, mtu, begin, sockets, is_strict: true, known_departures: Vec::new() }
     }
 
     /// The same with another MTU; the ports must allow it.
@@ -70,43 +105,27 @@ impl RealTime {
         RealTime { mtu, ..self }
     }
 
-    /// Packets that a device has sent and none has received: under way in the kernel, or lost.
-    fn in_flight_packets(&self) -> u64 {
-        let devices = if self.is_one_device { &self.udp[..1] } else { &self.udp[..] };
-        let sum = |count: fn(&Counters) -> u64| -> u64 {
-            devices.iter().map(|device| count(&device.device().nic().counters())).sum()
-        };
-        // In this order, because traffic goes on meanwhile: what has arrived by the first look is sent by the second.
-        let arrived = sum(|counters| counters.rcvd_pkts + counters.rx_malformed + counters.rx_icrc_encapsulated);
-        let sent = sum(|counters| counters.sent_pkts);
-        sent.saturating_sub(arrived)
-    }
-
-    /// Whether any packet is under way that may still arrive.
-    fn are_packets_under_way(&mut self) -> bool {
-        let in_flight = self.in_flight_packets();
-        // One that was only late has left those in flight: else a later packet would be taken for it, and not waited for.
-        self.lost_packets = self.lost_packets.min(in_flight);
-        in_flight > self.lost_packets
-    }
-
-    /// The devices, for what verbs do not show.
-    pub fn udp_devices(&self) -> &[UdpDevice; 2] {
-        &self.udp
+    /// The software RNICs, for what verbs do not show; none with other devices.
+    pub fn udp_devices(&self) -> &[UdpDevice] {
+        self.sockets.as_ref().map_or(&[], |sockets| &sockets.devices)
     }
 }
 
 impl Environment for RealTime {
     fn devices(&self) -> [&Device; 2] {
-        self.devices.each_ref()
+        self.ends.each_ref().map(|end| &end.device)
     }
 
-    fn gid_index(&self, _end: usize) -> u8 {
-        0
+    fn port(&self, end: usize) -> u8 {
+        self.ends[end].port
+    }
+
+    fn gid_index(&self, end: usize) -> u8 {
+        self.ends[end].gid_index
     }
 
     fn udp_port(&self, end: usize) -> u16 {
-        self.udp[end].udp_port()
+        self.ends[end].udp_port
     }
 
     fn mtu(&self) -> Mtu {
@@ -116,15 +135,13 @@ impl Environment for RealTime {
     fn progress(&mut self) {
         // Nobody polls meanwhile, so this is the background threads' time. On a busy host they may not have got any yet.
         std::thread::sleep(STEP);
-        if !self.is_link_up {
-            // Nothing arrives, and what is sent is lost for ever.
+        let Some(sockets) = &mut self.sockets else {
             return;
-        }
+        };
         let begin = std::time::Instant::now();
-        while self.are_packets_under_way() {
+        while sockets.are_packets_under_way() {
             if begin.elapsed() > LONGEST_FLIGHT {
-                // Sent to where no device is.
-                self.lost_packets = self.in_flight_packets();
+                sockets.give_up();
                 return;
             }
             std::thread::sleep(STEP);
@@ -136,30 +153,24 @@ impl Environment for RealTime {
     }
 
     fn patience(&self) -> u32 {
-        PATIENCE
+        if self.known_departures.is_empty() { PATIENCE } else { PATIENCE_WITH_DEPARTURES }
     }
 
     fn quiet(&self) -> u32 {
-        QUIET
+        if self.sockets.is_some() { QUIET } else { QUIET_ON_DEVICES }
     }
 
-    /// With devices that were opened with a network in process ([`UdpConfig::impair`]): that loses everything, and the ports of both
-    /// ends are told, as at the two ends of one cable.
+    /// With software RNICs that were opened with a network in process ([`UdpConfig::impair`]).
     fn set_link(&mut self, _end: usize, up: bool) -> bool {
-        if !self.has_link {
-            return false;
-        }
-        let loss = if up { Loss::None } else { Loss::Independent { probability: 1.0 } };
-        let state = if up { LinkState::Active } else { LinkState::Down };
-        for device in if self.is_one_device { &self.udp[..1] } else { &self.udp[..] } {
-            device.set_impairment(&Profile::default().with_loss(loss.clone())).expect("a valid profile");
-            device.device().nic().set_link_state(state);
-        }
-        if up && !self.is_link_up {
-            self.lost_packets = self.in_flight_packets();
-        }
-        self.is_link_up = up;
-        true
+        self.sockets.as_mut().is_some_and(|sockets| sockets.set_link(up))
+    }
+
+    fn is_strict(&self) -> bool {
+        self.is_strict
+    }
+
+    fn known_departures(&self) -> &[KnownDeparture] {
+        &self.known_departures
     }
 }
 
@@ -172,8 +183,8 @@ mod tests {
         let address = "127.0.0.1".parse().expect("an address");
         let mut environment = RealTime::open([address; 2], &UdpConfig::default()).expect("loopback has sockets");
         // Three were given up, and have arrived by now: nothing is in flight.
-        environment.lost_packets = 3;
+        environment.sockets.as_mut().expect("software RNICs").lost_packets = 3;
         environment.progress();
-        assert_eq!(environment.lost_packets, 0);
+        assert_eq!(environment.sockets.expect("software RNICs").lost_packets, 0);
     }
 }

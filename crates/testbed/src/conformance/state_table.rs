@@ -8,7 +8,8 @@ use longhaul_verbs::{
 
 use super::Test;
 use super::context::{Context, prefix};
-use super::failure::{Failure, Outcome, ensure, equal, refusal, status};
+use super::drain::drain_to_the_end;
+use super::failure::{Failure, Outcome, ensure, equal, refusal};
 use super::pair::{Pair, Setup};
 use super::transfer::test;
 
@@ -75,8 +76,7 @@ pub(super) fn pair_in(context: &mut Context<'_>, transport: Transport, state: Qu
         }
         QueuePairState::SendQueueDrained => {
             pair.advance(0, QueuePairState::ReadyToSend)?;
-            end.go(state)?;
-            context.wait_for(|| end.is_in(state))?;
+            drain_to_the_end(context, &pair, 0)?;
         }
         QueuePairState::SendQueueError => {
             pair.advance(0, QueuePairState::ReadyToSend)?;
@@ -98,7 +98,7 @@ pub(super) fn fail_a_send(context: &mut Context<'_>, pair: &Pair) -> Outcome {
     let end = &pair.ends[0];
     end.send(13, SendOperation::Send, &nowhere)?;
     let failed = context.completion("sender without memory", &end.send_queue)?;
-    status("sender without memory", &failed, 13, CompletionStatus::LocalProtectionError)
+    context.failed("sender without memory", &failed, 13, &[CompletionStatus::LocalProtectionError])
 }
 
 /// Every attribute that any ordinary step needs.
@@ -107,7 +107,7 @@ fn all_attributes(pair: &Pair) -> QueuePairAttributes {
     QueuePairAttributes {
         access: Some(setup.access),
         partition_key_index: Some(0),
-        port: Some(1),
+        port: Some(pair.path(0).port),
         queue_key: Some(setup.queue_key),
         timeout: Some(setup.timeout),
         retry_count: Some(setup.retry_count),

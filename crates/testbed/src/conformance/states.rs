@@ -108,7 +108,7 @@ fn query(context: &mut Context<'_>, transport: Transport) -> Outcome {
     pair.advance(0, QueuePairState::ReadyToSend)?;
     let came = queue_pair.query()?;
     equal("state", Some(QueuePairState::ReadyToSend), came.state)?;
-    equal("port", Some(1), came.port)?;
+    equal("port", Some(pair.path(0).port), came.port)?;
     equal("partition key index", Some(0), came.partition_key_index)?;
     let to_receive = pair.attributes(0, QueuePairState::ReadyToReceive);
     let to_send = pair.attributes(0, QueuePairState::ReadyToSend);

@@ -154,10 +154,11 @@ pub(super) fn part(memory: &Memory, range: Range<usize>, access: Access) -> Wind
 
 /// A pair whose second end has bound a window to a part of a region.
 pub(super) struct Bound {
-    pub(super) pair: Pair,
-    // Before the memory: a region that windows are bound to cannot go.
+    // In the order in which they go. First the window: a region that windows are bound to cannot go, and a queue pair through which they
+    // were bound need not.
     pub(super) window: Window,
     pub(super) memory: Memory,
+    pub(super) pair: Pair,
     pub(super) key: u32,
 }
 
@@ -396,7 +397,7 @@ fn not_for_local_use(context: &mut Context<'_>, transport: Transport, kind: Kind
     peer.receive(1, &[])?;
     owner.send(2, SendOperation::Send, &[local])?;
     let sent = context.completion("sender from a window", &owner.send_queue)?;
-    status("sender from a window", &sent, 2, CompletionStatus::LocalProtectionError)
+    context.failed("sender from a window", &sent, 2, &[CompletionStatus::LocalProtectionError])
 }
 
 /// In a zero-based region the window's addresses count from the region's beginning. (Soft-RoCE and mlx5 bind no windows there.)

@@ -77,7 +77,7 @@ fn bind_fails(context: &mut Context<'_>, end: &End, window: &Window, binding: Wi
 /// Request `id` is a bind that failed: it stops the queue as every local error does.
 fn failed(context: &mut Context<'_>, end: &End, id: u64) -> Outcome {
     let bound = context.completion("bind that cannot be", &end.send_queue)?;
-    status("bind that cannot be", &bound, id, CompletionStatus::WindowBindError)?;
+    context.failed("bind that cannot be", &bound, id, &[CompletionStatus::WindowBindError])?;
     let expected = match end.queue_pair.transport() {
         Transport::ReliableConnection => QueuePairState::Error,
         _ => QueuePairState::SendQueueError,
@@ -323,10 +323,11 @@ fn in_order_with_sends(context: &mut Context<'_>, kind: Kind) -> Outcome {
 
 /// A pair whose second end has a SEND waiting for the first end's receive, and a bind behind it.
 struct Waiting {
-    pair: Pair,
     window: Window,
     memory: Memory,
     key: u32,
+    // Goes last: a window may keep the queue pair through which it was bound.
+    pair: Pair,
 }
 
 impl Waiting {

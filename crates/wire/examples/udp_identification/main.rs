@@ -1,6 +1,6 @@
 //! Speaks RoCEv2 with Linux Soft-RoCE from an ordinary UDP socket, and checks that both ends understood.
 //!
-//!     lab/udp-identification target/release/examples/udp_identification
+//!     lab/run udp-identification
 //!
 //! boots the Soft-RoCE end, runs this program as `udp_identification --address ADDRESS --target FILE`, and checks what
 //! arrived over there. FILE says what the other end is called and what it expects (`lab/guest/roce_target.c` writes it).

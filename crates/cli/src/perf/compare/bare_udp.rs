@@ -13,7 +13,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use super::end::{Buffers, Measurement, SharedBuffer, StopSign};
 use super::orders::{Contact, Outcome, Role, Settings};
 use super::stopwatch::{READ_PATIENCE, ReceiverWatch, SenderWatch, is_nothing_there};
-use crate::perf::stop::Stop;
+use crate::stop::Stop;
 
 /// The headers around a RoCE packet's payload that are UDP payload: BTH before it, ICRC behind it.
 const HEADER_BYTES: usize = 12 + 4;

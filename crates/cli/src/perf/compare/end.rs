@@ -12,7 +12,7 @@ use super::namespace::{self, Place};
 use super::orders::{Answer, Contact, Order, Outcome, Role, Settings, Subject};
 use super::{softnic, tcp};
 use crate::perf::nic::Nic;
-use crate::perf::stop::Stop;
+use crate::stop::Stop;
 
 /// One end of a comparison, in its namespace; started by `compare`
 #[derive(Debug, clap::Args)]

@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use super::namespace::{Kind, Place};
 use super::orders::{Answer, Contact, Order, Outcome};
-use crate::perf::stop::Stop;
+use crate::stop::Stop;
 
 /// One end: a process of this program. It ends when its standard input does, so also when the coordinator is killed.
 pub(super) struct End {

@@ -14,7 +14,7 @@ use nix::unistd::{getgid, getuid};
 use serde::{Deserialize, Serialize};
 
 use super::orders::Link;
-use crate::perf::stop::Stop;
+use crate::stop::Stop;
 
 /// The interface, in each of the two namespaces.
 const INTERFACE: &str = "longhaul0";

@@ -9,12 +9,14 @@ use longhaul_verbs::{Access, Mtu};
 use super::MESSAGE_BYTES;
 use super::end::{Buffers, Measurement, StopSign};
 use super::orders::{Contact, Outcome, Role, Settings, Subject};
+use crate::opened_device::{DeviceChoice, OpenedDevice, Towards};
 use crate::perf::connection::{Connection, Group, GroupOptions};
 use crate::perf::nic::Nic;
 use crate::perf::operation::Operation;
 use crate::perf::ping_pong::PingPong;
-use crate::perf::stop::Stop;
 use crate::perf::stream::{Bound, Receiver, Run, Sender};
+use crate::randomness::random_number;
+use crate::stop::Stop;
 
 /// RC: WRITEs or READs of 1 MiB that are on their way at once.
 const MESSAGES_AT_ONCE: u32 = 8;
@@ -54,12 +56,11 @@ pub(super) fn prepare(
         sleeps: false,
         timeout: TIMEOUT,
         rate_bits_per_second: None,
-        gid_index: 0,
-        seed: u64::from_le_bytes(crate::perf::nic::random()?),
+        seed: random_number()?,
     };
     let group = nic.create_group(options)?;
-    let mtu = Mtu::largest_within(settings.payload_bytes).unwrap_or_default().min(nic.mtu()?);
-    let contact = Contact { verbs: Some(group.contact(settings.address, nic.device.udp_port(), mtu)), socket: None };
+    let mtu = Mtu::largest_within(settings.payload_bytes).unwrap_or_default().min(nic.device.mtu()?);
+    let contact = Contact { verbs: Some(group.contact(mtu)), socket: None };
     let half = match (subject, settings.role) {
         (Subject::RcSendPingPong, Role::Sender) => Half::Ping(PingPong::new(group)),
         (Subject::RcSendPingPong, Role::Receiver) => Half::Pong(PingPong::new(group)),
@@ -169,5 +170,11 @@ pub(super) fn open(settings: &Settings) -> Result<Nic, Stop> {
     // One end's warnings are the other's. And that the link carries small packets is no surprise to who asked for it.
     let is_quiet = settings.role == Role::Sender || settings.payload_bytes < Mtu::Bytes4096.byte_count();
     let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
-    Nic::open(&[settings.address], udp, settings.buffer_bytes, access, is_quiet)
+    let choice = DeviceChoice::Softnic { addresses: vec![settings.address] };
+    let towards = Towards { local: settings.address, peer: settings.peer, gid_index: None };
+    let device = OpenedDevice::open(&choice, towards, udp)?;
+    if !is_quiet {
+        device.tell_warnings();
+    }
+    Nic::new(device, settings.buffer_bytes, access)
 }

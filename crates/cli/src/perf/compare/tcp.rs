@@ -8,7 +8,7 @@ use super::MESSAGE_BYTES;
 use super::end::{Buffers, Measurement, SharedBuffer, StopSign};
 use super::orders::{Contact, Outcome, Role, Settings};
 use super::stopwatch::{READ_PATIENCE, ReceiverWatch, SenderWatch, is_nothing_there};
-use crate::perf::stop::Stop;
+use crate::stop::Stop;
 
 /// Sender or receiver of a stream.
 pub(super) fn prepare(settings: &Settings, buffers: &mut Buffers) -> Result<Box<dyn Measurement>, Stop> {

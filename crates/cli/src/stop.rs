@@ -1,10 +1,10 @@
-//! Why a measurement ended without a result.
+//! Why a command ended without a result.
 
 use std::fmt;
 
 use crate::exit;
 
-/// Why a measurement ended without a result, and with which exit status.
+/// Why a command ended without a result, and with which exit status.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// The arguments fit nothing.

@@ -1,0 +1,126 @@
+//! `longhaul interop`: two ends, each with a device of any kind, check every byte and every completion of each other. What they do
+//! is in `longhaul_testbed::interop`; here are the command line, the devices and the report.
+
+mod client;
+mod options;
+mod server;
+
+use std::process::ExitCode;
+
+use longhaul_testbed::interop::{CheckResult, DeathReport, InteropError};
+use serde_json::{Value, json};
+
+use crate::message::with_sources;
+use crate::stop::Stop;
+
+/// Check that two devices understand each other
+///
+/// `longhaul interop server` on one host, `longhaul interop client HOST` on the other; each takes its device with -d.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Server(options::ServerArguments),
+    Client(options::ClientArguments),
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let outcome = match &arguments.command {
+        Command::Server(arguments) => server::run(arguments),
+        Command::Client(arguments) => client::run(arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(stop) => {
+            eprintln!("{stop}");
+            ExitCode::from(stop.exit_status())
+        }
+    }
+}
+
+/// What a session that broke means to the exit status.
+fn stop(error: &InteropError) -> Stop {
+    match error {
+        InteropError::Impossible(_) => Stop::Missing(with_sources(error)),
+        _ => Stop::Failed(with_sources(error)),
+    }
+}
+
+/// A check in one line.
+fn line(result: &CheckResult) -> String {
+    let CheckResult { name, operations, .. } = result;
+    match &result.message {
+        None => format!("passed {name} {operations} operations"),
+        Some(message) => format!("failed {name} {operations} operations: {message}"),
+    }
+}
+
+/// What the survivor was told, as its one check.
+fn death_result(report: &DeathReport) -> CheckResult {
+    let role = if report.was_writing { "until-death/writing" } else { "until-death/receiving" };
+    CheckResult {
+        name: role.to_owned(),
+        operations: u32::try_from(report.succeeded).unwrap_or(u32::MAX),
+        passed: report.problem.is_none(),
+        message: report.problem.clone(),
+    }
+}
+
+/// The survivor's report, and whether it is good.
+fn tell_death(report: &DeathReport, side: &str, device: &str, is_json: bool) -> Result<(), Stop> {
+    let result = death_result(report);
+    if is_json {
+        let line = json!({
+            "schema": 1,
+            "mode": "until-death",
+            "side": side,
+            "device": device,
+            "was_writing": report.was_writing,
+            "succeeded_requests": report.succeeded,
+            "failure_status": report.failure_status,
+            "flushed_requests": report.flushed,
+            "flushed_receives": report.receives_flushed,
+            "time_to_failure_ms": report.milliseconds_to_failure,
+            "passed": result.passed,
+            "message": result.message,
+        });
+        println!("{line}");
+    } else {
+        let status = report.failure_status.as_deref().unwrap_or("no failure");
+        let when = match report.milliseconds_to_failure {
+            Some(milliseconds) => format!(" {:.1} s after the peer's end", milliseconds as f64 / 1000.0),
+            None => String::new(),
+        };
+        println!("{}", line(&result));
+        println!("  then {status}{when}; flushed: {} requests, {} receives", report.flushed, report.receives_flushed);
+        println!("{} passed, {} failed", usize::from(result.passed), usize::from(!result.passed));
+    }
+    match report.problem {
+        None => Ok(()),
+        Some(_) => Err(Stop::Failed("the survivor was not told what it must be told".to_owned())),
+    }
+}
+
+/// The checks, as JSON.
+fn checks_json(checks: &[CheckResult]) -> Value {
+    let check = |check: &CheckResult| {
+        json!({
+            "name": check.name,
+            "operations": check.operations,
+            "passed": check.passed,
+            "message": check.message,
+        })
+    };
+    checks.iter().map(check).collect()
+}
+
+/// How many passed, how many did not.
+fn counts(checks: &[CheckResult]) -> (usize, usize) {
+    let passed = checks.iter().filter(|check| check.passed).count();
+    (passed, checks.len() - passed)
+}

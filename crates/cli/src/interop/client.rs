@@ -1,0 +1,77 @@
+//! `longhaul interop client`: carries out operations on a server, and checks everything at both ends.
+
+use std::time::{Duration, Instant};
+
+use longhaul_testbed::interop::{CheckResult, Client, Summary};
+use serde_json::json;
+
+use super::options::ClientArguments;
+use super::{checks_json, line, stop, tell_death};
+use crate::perf::meeting;
+use crate::stop::Stop;
+
+/// Runs the subcommand.
+pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
+    arguments.check()?;
+    let begin = Instant::now();
+    let stream = meeting::connect(&arguments.host, arguments.end.port, "`longhaul interop server`")?;
+    let (_, peer) = meeting::addresses(&stream)?;
+    let options = arguments.options(peer)?;
+    let end = arguments.end.open(&stream, true)?;
+    let (device, rate) = (end.description.clone(), options.rate_bits_per_second);
+    let client = Client::connect(stream, end, options).map_err(|error| stop(&error))?;
+    eprintln!(
+        "{} from {device} to {}, MTU {}{}",
+        arguments.connection.name(),
+        client.server_device(),
+        client.mtu().byte_count(),
+        rate.map_or_else(String::new, |rate| format!(", at most {} Mbit/s", rate as f64 / 1e6))
+    );
+    if arguments.until_death {
+        let mut under_way =
+            |count: u64| eprintln!("under way: {count} WRITEs have completed; now end the server (kill -9)");
+        let report = client.run_until_death(arguments.from_server, &mut under_way).map_err(|error| stop(&error))?;
+        return tell_death(&report, "client", &device, arguments.end.json);
+    }
+    let is_json = arguments.end.json;
+    let mut report = |result: &CheckResult| match (is_json, result.passed) {
+        (false, _) => println!("{}", line(result)),
+        (true, false) => eprintln!("{}", line(result)),
+        (true, true) => {}
+    };
+    let summary = client.run(&mut report).map_err(|error| stop(&error))?;
+    tell(arguments, &summary, begin.elapsed())
+}
+
+fn tell(arguments: &ClientArguments, summary: &Summary, elapsed: Duration) -> Result<(), Stop> {
+    let (passed, failed) = summary.counts();
+    for (name, reason) in &summary.skipped {
+        eprintln!("skipped {name}: {reason}");
+    }
+    if arguments.end.json {
+        let skipped: Vec<_> =
+            summary.skipped.iter().map(|(name, reason)| json!({ "name": name, "message": reason })).collect();
+        let line = json!({
+            "schema": 1,
+            "connection": arguments.connection.name(),
+            "mtu_bytes": summary.mtu.byte_count(),
+            "client_device": summary.client_device,
+            "server_device": summary.server_device,
+            "checks": checks_json(&summary.checks),
+            "skipped": skipped,
+            "passed": passed,
+            "failed": failed,
+            "seconds": (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
+        });
+        println!("{line}");
+    } else {
+        println!("{passed} passed, {failed} failed");
+    }
+    match (failed, passed) {
+        (0, 1..) => Ok(()),
+        (0, 0) => {
+            Err(Stop::Missing("nothing was checked: the devices can do nothing of what was asked for".to_owned()))
+        }
+        _ => Err(Stop::Failed(format!("number of checks that failed: {failed}"))),
+    }
+}

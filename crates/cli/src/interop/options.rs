@@ -1,0 +1,303 @@
+//! The options of `longhaul interop server` and `client`.
+
+use std::net::{IpAddr, TcpStream};
+use std::path::PathBuf;
+
+use longhaul_softnic::udp::{Impair, UdpConfig, UdpPortChoice, path};
+use longhaul_testbed::interop::{ClientOptions, Connection, End, Operation, Size};
+use longhaul_verbs::Mtu;
+
+use crate::opened_device::{DeviceChoice, OpenedDevice, SOFTNIC, Towards};
+use crate::perf::{impairment, meeting};
+use crate::randomness::random_number;
+use crate::stop::Stop;
+
+/// The TCP port of the exchange: the one after perf's.
+pub(crate) const PORT: u16 = 18516;
+/// What a guest of a virtual machine without hardware support takes, with room to spare: unreliable transports lose the rest.
+const CAREFUL_UNRELIABLE_MEGABITS: f64 = 80.0;
+/// RC finds its way, but a sender that is ahead of the receiver spends its time on repeating.
+const CAREFUL_RELIABLE_MEGABITS: f64 = 160.0;
+/// On one host unreliable transports lose what does not fit a socket's buffer while its owner has no processor.
+const LOCAL_UNRELIABLE_MEGABITS: f64 = 1000.0;
+/// Acknowledgement time-outs on one host, and between hosts of which one may be slow: 67 ms and 268 ms.
+const TIMEOUT_LOCAL: u8 = 14;
+const TIMEOUT_REMOTE: u8 = 16;
+/// 1.07 s, seven times: a dead peer is given up after some seconds, a slow one is not.
+const TIMEOUT_UNTIL_DEATH: u8 = 18;
+
+/// What both ends can be told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct EndOptions {
+    /// TCP port of the exchange
+    #[arg(short, long, value_name = "PORT", default_value_t = PORT)]
+    pub(crate) port: u16,
+
+    /// The device to use: `softnic`, `softnic:ADDRESS`, or one of libibverbs, such as `rxe0`; `longhaul devices` lists them
+    #[arg(short = 'd', long, value_name = "DEVICE", default_value = SOFTNIC)]
+    device: String,
+
+    /// Address of the device to use, unless that of the TCP connection
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<IpAddr>,
+
+    /// Row of the GID table to use [default: the one that suits the peer]
+    #[arg(short = 'x', long = "gid-index", value_name = "INDEX")]
+    gid_index: Option<u8>,
+
+    /// A bad network in process: loss=1%,delay=5ms,… (softnic only; all names with `longhaul perf server --impair help`)
+    #[arg(long, value_name = "PROFILE")]
+    impair: Option<String>,
+
+    /// Write every packet to a pcapng file (softnic only)
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
+
+    /// Print one line of JSON instead of a line for each check
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl EndOptions {
+    /// Says what is wrong, before anything is opened.
+    pub(crate) fn check(&self) -> Result<(), Stop> {
+        let is_softnic = self.choice()?.is_softnic();
+        for (is_given, option) in [(self.impair.is_some(), "--impair"), (self.capture.is_some(), "--capture")] {
+            if is_given && !is_softnic {
+                let name = &self.device;
+                return Err(Stop::Usage(format!(
+                    "{option} is for the software RNIC, whose packets pass through this program; those of {name} do not"
+                )));
+            }
+        }
+        self.profile().map(|_| ())
+    }
+
+    /// The device that the user wants.
+    pub(crate) fn choice(&self) -> Result<DeviceChoice, Stop> {
+        DeviceChoice::parse(&self.device, self.address.as_slice())
+    }
+
+    fn profile(&self) -> Result<Option<longhaul_impair::Profile>, Stop> {
+        let parse = |text: &String| impairment::parse(text).map_err(|error| Stop::Usage(format!("--impair: {error}")));
+        self.impair.as_ref().map(parse).transpose()
+    }
+
+    /// Opens the device towards the other end of a TCP connection.
+    pub(crate) fn open(&self, stream: &TcpStream, is_client: bool) -> Result<End, Stop> {
+        let (local, peer) = meeting::addresses(stream)?;
+        let towards = Towards { local, peer, gid_index: self.gid_index };
+        let choice = self.choice()?;
+        let mut udp = UdpConfig::default();
+        // At one address only one of two softnics can have RoCE's own port; it is the server, which is there first.
+        udp.udp_port = match is_client && choice.address_towards(towards) == Some(peer) {
+            true => UdpPortChoice::Free,
+            false => UdpPortChoice::RoceOrFree,
+        };
+        if let Some(profile) = self.profile()? {
+            udp.impair = Some(Impair { profile, seed: random_number()? });
+        }
+        udp.capture = self.capture.clone();
+        let opened = OpenedDevice::open(&choice, towards, udp)?;
+        opened.tell_warnings();
+        Ok(End {
+            device: opened.verbs(),
+            description: opened.describe().to_owned(),
+            address: opened.address,
+            gid_index: opened.gid_index,
+            port: opened.port,
+            udp_port: opened.udp_port,
+        })
+    }
+}
+
+/// Wait for clients and check what they send
+///
+/// The client decides what is checked.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServerArguments {
+    #[command(flatten)]
+    pub(crate) end: EndOptions,
+
+    /// End after one client
+    #[arg(long)]
+    pub(crate) once: bool,
+
+    /// Expect a client with --until-death, and pass only if it dies and this end is told what it must be told; then end
+    #[arg(long)]
+    pub(crate) until_death: bool,
+}
+
+/// Carry out operations on a server, and check everything at both ends
+///
+/// Each check is one operation in one size, on a queue pair of its own: every byte, guard bytes around what must not be
+/// written, every completion and their order.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ClientArguments {
+    /// Where the server runs
+    pub(crate) host: String,
+
+    #[command(flatten)]
+    pub(crate) end: EndOptions,
+
+    /// Connection type: RC, UC or UD
+    #[arg(short, long, default_value = "RC", value_parser = connection)]
+    pub(crate) connection: Connection,
+
+    /// Payload of a packet: 256, 512, 1024, 2048 or 4096 [default: the largest that both devices have]
+    #[arg(short, long, value_name = "BYTES", value_parser = mtu)]
+    mtu: Option<Mtu>,
+
+    /// Sizes of messages, in bytes or beside the MTU
+    #[arg(long, value_delimiter = ',', default_value = "0,1,mtu-1,mtu,mtu+1")]
+    sizes: Vec<Size>,
+
+    /// Operations of each check
+    #[arg(long, value_name = "NUMBER", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    operations: u32,
+
+    /// One more size (not UD)
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(..=1 << 28))]
+    large: u32,
+
+    /// Operations of its checks; 0 leaves them out
+    #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(..=1 << 16))]
+    large_operations: u32,
+
+    /// Only these operations: send, send-immediate, write, write-immediate, read, compare-and-swap, fetch-and-add
+    #[arg(long, value_name = "OPERATIONS", value_delimiter = ',', value_parser = operation)]
+    only: Vec<Operation>,
+
+    /// Send at most this many Mbit/s; 0 is unlimited [default: on this host 0 on RC, 1000 on the others; off it 160 on RC, 80 on the others]
+    #[arg(long, value_name = "MBITS", value_parser = megabits)]
+    rate: Option<f64>,
+
+    /// RC: acknowledgement time-out, 4.096 µs · 2^N [default: 14 on this host, 16 off it, 18 with --until-death]
+    #[arg(short = 'u', long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=31))]
+    timeout: Option<u8>,
+
+    /// Instead of checks: RC WRITEs until the server dies; passes if the errors are then those that they must be
+    #[arg(long)]
+    pub(crate) until_death: bool,
+
+    /// With --until-death: the server writes as well, so that it is told when the client dies
+    #[arg(long, requires = "until_death")]
+    pub(crate) from_server: bool,
+}
+
+impl ClientArguments {
+    /// Says what is wrong, before anything is opened.
+    pub(crate) fn check(&self) -> Result<(), Stop> {
+        self.end.check()?;
+        let impossible = self.only.iter().find(|operation| !operation.is_possible(self.connection));
+        if let Some(operation) = impossible {
+            let (operation, connection) = (operation.name(), self.connection.name());
+            return Err(Stop::Usage(format!("--only {operation}: {connection} has no such operation")));
+        }
+        if self.until_death && self.connection != Connection::Rc {
+            return Err(Stop::Usage("only RC finds out that its peer has died; say -c RC".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// What the client is to do with a server there.
+    pub(crate) fn options(&self, peer: IpAddr) -> Result<ClientOptions, Stop> {
+        let is_local = path::is_of_this_host(peer);
+        let careful = match (self.connection, is_local) {
+            (Connection::Rc, true) => 0.0,
+            (Connection::Rc, false) => CAREFUL_RELIABLE_MEGABITS,
+            (Connection::Uc | Connection::Ud, true) => LOCAL_UNRELIABLE_MEGABITS,
+            (Connection::Uc | Connection::Ud, false) => CAREFUL_UNRELIABLE_MEGABITS,
+        };
+        let megabits = self.rate.unwrap_or(careful);
+        let timeout = match self.timeout {
+            Some(timeout) => timeout,
+            None if self.until_death => TIMEOUT_UNTIL_DEATH,
+            None if is_local => TIMEOUT_LOCAL,
+            None => TIMEOUT_REMOTE,
+        };
+        Ok(ClientOptions {
+            connection: self.connection,
+            mtu: self.mtu,
+            sizes: self.sizes.clone(),
+            operations: self.operations,
+            large_bytes: self.large,
+            large_operations: self.large_operations,
+            only: if self.only.is_empty() { Operation::ALL.to_vec() } else { self.only.clone() },
+            rate_bits_per_second: (megabits > 0.0).then_some((megabits * 1e6) as u64),
+            timeout,
+            seed: random_number()?,
+        })
+    }
+}
+
+fn connection(text: &str) -> Result<Connection, String> {
+    let named = Connection::ALL.into_iter().find(|connection| connection.name().eq_ignore_ascii_case(text));
+    named.ok_or_else(|| format!("expected RC, UC or UD, came \"{text}\""))
+}
+
+fn operation(text: &str) -> Result<Operation, String> {
+    let names = Operation::ALL.map(Operation::name).join(", ");
+    let named = Operation::ALL.into_iter().find(|operation| operation.name() == text);
+    named.ok_or_else(|| format!("expected one of {names}, came \"{text}\""))
+}
+
+fn mtu(text: &str) -> Result<Mtu, String> {
+    let fits = Mtu::ALL.into_iter().find(|mtu| mtu.byte_count().to_string() == text);
+    fits.ok_or_else(|| format!("expected 256, 512, 1024, 2048 or 4096, came \"{text}\""))
+}
+
+fn megabits(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if rate == 0.0 || (0.001..=1e8).contains(&rate) => Ok(rate),
+        _ => Err("expected Mbit/s, between 0.001 and 100000000, or 0 for unlimited".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        client: ClientArguments,
+    }
+
+    fn client(options: &[&str]) -> Result<ClientArguments, clap::Error> {
+        Command::try_parse_from([&["interop", "host"], options].concat()).map(|command| command.client)
+    }
+
+    #[test]
+    fn what_is_not_said_follows_from_where_the_server_is() {
+        let (here, there) = ("127.0.0.1".parse().expect("an address"), "198.51.100.7".parse().expect("an address"));
+        let options = |arguments: &[&str], peer| client(arguments).expect("options").options(peer).expect("options");
+        let rate = |arguments: &[&str], peer| options(arguments, peer).rate_bits_per_second;
+        assert_eq!((rate(&[], here), rate(&["-c", "UC"], here)), (None, Some(1_000_000_000)));
+        assert_eq!(rate(&[], there), Some(160_000_000));
+        assert_eq!(rate(&["-c", "uc"], there), Some(80_000_000));
+        assert_eq!((rate(&["--rate", "0"], there), rate(&["--rate", "2.5"], here)), (None, Some(2_500_000)));
+        let timeout = |arguments: &[&str], peer| options(arguments, peer).timeout;
+        assert_eq!((timeout(&[], here), timeout(&[], there), timeout(&["--until-death"], there)), (14, 16, 18));
+        assert_eq!(options(&[], here).sizes, Size::DEFAULT);
+        assert_eq!(options(&[], here).only.len(), Operation::ALL.len());
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_named() {
+        let error = |arguments: &[&str]| client(arguments).expect_err("not an option").to_string();
+        assert!(error(&["-c", "XC"]).contains("RC, UC or UD"));
+        assert!(error(&["-m", "1500"]).contains("1024, 2048"));
+        assert!(error(&["--only", "sing"]).contains("fetch-and-add"));
+        assert!(error(&["--sizes", "mtu*2"]).contains("mtu-1"));
+        assert!(error(&["--from-server"]).contains("--until-death"));
+        let refused =
+            |arguments: &[&str]| client(arguments).expect("options").check().expect_err("no sense").to_string();
+        assert!(refused(&["-c", "UD", "--only", "write"]).contains("UD has no such operation"));
+        assert!(refused(&["-c", "UC", "--until-death"]).contains("only RC"));
+        assert!(refused(&["-d", "rxe0", "--impair", "loss=1%"]).contains("software RNIC"));
+        assert!(refused(&["--impair", "loss=1ms"]).contains("share"));
+    }
+}

@@ -1,0 +1,74 @@
+//! `longhaul interop server`: waits for clients and checks what they send.
+
+use std::net::{IpAddr, TcpStream};
+
+use longhaul_testbed::interop::{CheckResult, ServerOutcome, refuse, serve};
+use serde_json::json;
+
+use super::options::{PORT, ServerArguments};
+use super::{checks_json, counts, line, stop, tell_death};
+use crate::perf::meeting;
+use crate::stop::Stop;
+
+/// Runs the subcommand.
+pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Stop> {
+    arguments.end.check()?;
+    let is_once = arguments.once || arguments.until_death;
+    if arguments.end.json && !is_once {
+        return Err(Stop::Usage("--json prints one line, so it needs --once or --until-death".to_owned()));
+    }
+    let listener = meeting::listen(arguments.end.choice()?.given_address(), arguments.end.port)?;
+    // Port 0 has the system choose one.
+    let port = listener.local_addr().map_err(|error| Stop::failed("cannot ask for the TCP port", error))?.port();
+    let option = if port == PORT { String::new() } else { format!(" --port {port}") };
+    eprintln!("waiting on TCP port {port} for: longhaul interop client HOST{option}");
+    loop {
+        let (stream, peer) = listener.accept().map_err(|error| Stop::failed("cannot accept a client", error))?;
+        let outcome = serve_one(arguments, stream, peer.ip().to_canonical());
+        if is_once {
+            return outcome;
+        }
+        // One client's misfortune is not the next one's.
+        if let Err(stop) = outcome {
+            eprintln!("{}: {stop}", peer.ip().to_canonical());
+        }
+    }
+}
+
+fn serve_one(arguments: &ServerArguments, stream: TcpStream, peer: IpAddr) -> Result<(), Stop> {
+    let end = match arguments.end.open(&stream, false) {
+        Ok(end) => end,
+        Err(stop) => {
+            refuse(stream, &stop.to_string());
+            return Err(stop);
+        }
+    };
+    let device = end.description.clone();
+    eprintln!("{peer}: {device}");
+    let mut report = |result: &CheckResult| eprintln!("{peer}: {}", line(result));
+    let mut under_way =
+        |count: u64| eprintln!("under way: {count} WRITEs of this end have completed; now end the client (kill -9)");
+    match serve(stream, end, &mut report, &mut under_way).map_err(|error| stop(&error))? {
+        ServerOutcome::Died(report) => tell_death(&report, "server", &device, arguments.end.json),
+        ServerOutcome::Checked(_) if arguments.until_death => {
+            Err(Stop::Failed("expected a client with --until-death, came one with checks".to_owned()))
+        }
+        ServerOutcome::Checked(checks) => {
+            let (passed, failed) = counts(&checks);
+            if arguments.end.json {
+                let client = peer.to_string();
+                let checks = checks_json(&checks);
+                let line = json!({
+                    "schema": 1, "client": client, "device": device, "checks": checks, "passed": passed, "failed": failed,
+                });
+                println!("{line}");
+            } else {
+                eprintln!("{peer}: {passed} passed, {failed} failed");
+            }
+            match failed {
+                0 => Ok(()),
+                _ => Err(Stop::Failed(format!("number of checks that failed: {failed}"))),
+            }
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Protection domains, memory regions and windows.
+
+use std::ffi::{c_uint, c_void};
+
+use super::ibv_context;
+
+mirrored! {
+    struct ibv_pd {
+        context: *mut ibv_context,
+        handle: u32,
+    }
+
+    struct ibv_mr {
+        context: *mut ibv_context,
+        pd: *mut ibv_pd,
+        addr: *mut c_void,
+        length: usize,
+        handle: u32,
+        lkey: u32,
+        rkey: u32,
+    }
+
+    struct ibv_mw {
+        context: *mut ibv_context,
+        pd: *mut ibv_pd,
+        rkey: u32,
+        handle: u32,
+        r#type: c_uint,
+    }
+
+    struct ibv_mw_bind_info {
+        mr: *mut ibv_mr,
+        addr: u64,
+        length: u64,
+        mw_access_flags: c_uint,
+    }
+
+    struct ibv_mw_bind {
+        wr_id: u64,
+        send_flags: c_uint,
+        bind_info: ibv_mw_bind_info,
+    }
+}
