@@ -48,8 +48,8 @@ enum Command {
     Client(options::ClientArguments),
     Pingpong(ibv_pingpong::Arguments),
     Compare(compare::Arguments),
-    Bitmap(bitmap::Arguments),
     Coding(coding::Arguments),
+    Bitmap(bitmap::Arguments),
     #[command(hide = true)]
     End(compare::EndArguments),
 }
@@ -61,8 +61,8 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Command::Client(arguments) => client::run(arguments),
         Command::Pingpong(arguments) => ibv_pingpong::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
-        Command::Bitmap(arguments) => bitmap::run(arguments),
         Command::Coding(arguments) => coding::run(arguments),
+        Command::Bitmap(arguments) => bitmap::run(arguments),
         Command::End(arguments) => compare::run_end(arguments),
     };
     match outcome {

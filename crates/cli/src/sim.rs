@@ -1,5 +1,6 @@
 //! `longhaul sim`: scenarios on virtual time, from a seed. One file a scenario.
 
+mod completion;
 mod scale;
 mod soak;
 mod throughput;
@@ -15,6 +16,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Scenario {
+    Completion(completion::Arguments),
     Scale(scale::Arguments),
     Soak(soak::Arguments),
     Throughput(throughput::Arguments),
@@ -23,6 +25,7 @@ enum Scenario {
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     match &arguments.scenario {
+        Scenario::Completion(arguments) => completion::run(arguments),
         Scenario::Scale(arguments) => scale::run(arguments),
         Scenario::Soak(arguments) => soak::run(arguments),
         Scenario::Throughput(arguments) => throughput::run(arguments),

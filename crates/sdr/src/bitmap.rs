@@ -170,6 +170,24 @@ impl MessageBitmap {
         word >> (chunk % WORD_BITS) & 1 == 1
     }
 
+    /// Whether the first packets of a chunk have arrived: all there is of it when the message is shorter than its receive.
+    pub fn has_first_packets(&self, chunk: u32, count: u32) -> bool {
+        if count == 0 || self.is_whole(chunk) {
+            return true;
+        }
+        if self.chunk_packets == 1 || count >= self.packets_of(chunk) {
+            return false;
+        }
+        let words = &self.packets[(chunk * self.words_per_chunk) as usize..];
+        (0..count.div_ceil(WORD_BITS)).zip(words).all(|(index, word)| {
+            let wanted = match count - index * WORD_BITS {
+                WORD_BITS.. => u64::MAX,
+                left => (1 << left) - 1,
+            };
+            word.load(Ordering::Acquire) & wanted == wanted
+        })
+    }
+
     /// 64 chunks from chunk `64 · index` on, the first of them in the lowest bit. Bits beyond the last chunk are 0.
     pub fn word(&self, index: usize) -> u64 {
         self.chunks.get(index).map_or(0, |word| word.load(Ordering::Acquire))
@@ -280,6 +298,12 @@ mod tests {
             let whole: Vec<bool> = (0..bitmap.chunk_count()).map(|index| chunk(index).all(|packet| packets.contains(&packet))).collect();
             for (index, &is_whole) in whole.iter().enumerate() {
                 prop_assert_eq!(bitmap.is_whole(index as u32), is_whole);
+                let mut members = chunk(index as u32);
+                let there = members.position(|packet| !packets.contains(&packet));
+                let there = there.map_or(chunk(index as u32).len(), |missing| missing) as u32;
+                for count in 0..=chunk(index as u32).len() as u32 {
+                    prop_assert_eq!(bitmap.has_first_packets(index as u32, count), count <= there);
+                }
             }
             let missing: Vec<u32> = bitmap.missing().flatten().collect();
             let expected: Vec<u32> = (0..bitmap.chunk_count()).filter(|&index| !whole[index as usize]).collect();

@@ -216,6 +216,22 @@ impl SendStream {
         self.shared.state().sending.end(self.number);
     }
 
+    /// Take back what has been added and not been posted to the device yet: nobody needs it any more.
+    pub fn abandon(&self) {
+        self.shared.state().sending.finish_early(self.number);
+    }
+
+    /// Whether the receiver has told where the message goes. Before that nothing of it leaves.
+    pub fn is_cleared(&self) -> bool {
+        self.shared.state().sending.is_cleared(self.number)
+    }
+
+    /// Bytes that have left this device. They leave in the order in which they were added (on several channels, nearly), so whoever
+    /// counts what it adds knows what is on its way.
+    pub fn left_bytes(&self) -> u64 {
+        self.shared.state().sending.left_bytes(self.number)
+    }
+
     /// How far it has come (the paper's `send_poll`).
     pub fn status(&self) -> SendStatus {
         self.shared.state().sending.status(self.number)
@@ -320,6 +336,11 @@ impl ReceivedMessage {
     /// that, for a packet that had arrived before.)
     pub fn bitmap(&self) -> &MessageBitmap {
         &self.bitmap
+    }
+
+    /// The same bitmap, to be held while the bytes are changed.
+    pub fn shared_bitmap(&self) -> Arc<MessageBitmap> {
+        self.bitmap.clone()
     }
 
     /// Its bytes, where they were received.

@@ -99,6 +99,8 @@ struct OpenSend {
     /// Fragments of the user's immediate that go in writes of their own.
     fragments: std::ops::Range<u32>,
     bursts_on_their_way: u32,
+    /// Bytes that have left the device.
+    left_bytes: u64,
     is_ended: bool,
     is_over: bool,
     room: Option<u64>,
@@ -213,6 +215,16 @@ impl Sending {
         }
     }
 
+    /// Whether the receiver has told where the message goes.
+    pub(crate) fn is_cleared(&self, number: u64) -> bool {
+        number < self.peer_open_from || self.clear.contains_key(&number)
+    }
+
+    /// Bytes of the message that have left the device, each as often as it has.
+    pub(crate) fn left_bytes(&self, number: u64) -> u64 {
+        self.open.get(&number).map_or(0, |send| send.left_bytes)
+    }
+
     /// Nobody will ask for the message any more. It is still sent.
     pub(crate) fn detach(&mut self, number: u64) {
         if let Some(send) = self.open.get_mut(&number) {
@@ -257,7 +269,8 @@ impl Sending {
         self.clear.retain(|number, _| *number >= next || *number >= through || open.contains_key(number));
     }
 
-    fn finish_early(&mut self, number: u64) {
+    /// Send nothing more of a message.
+    pub(crate) fn finish_early(&mut self, number: u64) {
         if let Some(send) = self.open.get_mut(&number) {
             send.is_over = true;
             send.pieces.clear();
@@ -285,6 +298,7 @@ impl Sending {
         self.lanes[lane].free += burst.writes;
         if let Some(send) = self.open.get_mut(&burst.message) {
             send.bursts_on_their_way -= 1;
+            send.left_bytes += burst.byte_count;
         }
         self.forget_if_done(burst.message);
     }

@@ -3,11 +3,14 @@
 //! - [`virtual_port`] and [`world`]: software RNICs on a simulated network.
 //! - [`checker`]: is what a verbs program saw allowed by the specification?
 //! - [`soak`]: random programs over bad links, watched by the checkers.
+//! - [`end_to_end`]: reliability schemes over bad links; [`completion`]: how long a message takes with each of them.
 //! - [`interop`]: two programs, each with a device of any kind, that check every byte and every completion of each other.
 //! - [`scale`]: many nodes at once; [`throughput`]: two of them, as fast as they can.
 
 pub mod checker;
+pub mod completion;
 pub mod conformance;
+pub mod end_to_end;
 pub mod interop;
 pub mod scale;
 pub mod soak;

@@ -263,6 +263,17 @@ impl World {
         }
     }
 
+    /// Let time pass until the next event, and `span` longer, but not beyond `deadline`: for whoever drives something besides the
+    /// devices, and should look at it when something has happened.
+    pub fn run_some(&mut self, deadline: Instant, span: Duration) {
+        self.wake_nics();
+        let end = match self.simulation.step_until(deadline) {
+            true => deadline.min(self.simulation.now() + span),
+            false => deadline,
+        };
+        self.simulation.run_until(end);
+    }
+
     /// Make every link better or worse. Panics when the profile is not valid.
     pub fn set_link_profile(&mut self, profile: Profile) {
         let profile = Arc::new(profile);

@@ -143,3 +143,19 @@ fn a_thousand_messages_are_in_flight_and_control_messages_are_lost() {
         assert_eq!(receive.complete().unwrap().bytes(), pattern(index as u64, MTU), "message {index}");
     }
 }
+
+#[test]
+fn a_stream_tells_what_has_left_and_can_be_abandoned() {
+    let mut ends = Ends::new(Options::default(), |_| ());
+    let stream = ends.sender.queue_pair.start_stream(None).unwrap();
+    stream.send_at(0, &ends.sender.memory, 0..10 * MTU).unwrap();
+    ends.run_for(Duration::from_micros(100));
+    assert_eq!((stream.is_cleared(), stream.left_bytes()), (false, 0));
+    let _receive = ends.receiver.queue_pair.post_receive(&ends.receiver.memory, 0..10 * MTU).unwrap();
+    assert!(ends.run_until(LONG, || stream.left_bytes() == 10 * MTU as u64));
+    assert!(stream.is_cleared());
+    stream.send_at(0, &ends.sender.memory, 0..MTU).unwrap();
+    stream.abandon();
+    ends.run_for(Duration::from_micros(100));
+    assert_eq!((stream.left_bytes(), stream.status()), (10 * MTU as u64, SendStatus::Over));
+}

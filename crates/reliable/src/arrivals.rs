@@ -1,0 +1,118 @@
+//! Which chunks of a message have arrived, for a message that may be shorter than its receive.
+
+use std::ops::Range;
+
+use longhaul_sdr::MessageBitmap;
+
+/// Which chunks of a message have arrived. The receive's bitmap is as long as its memory; this is as long as the message.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrivals<'a> {
+    bitmap: &'a MessageBitmap,
+    chunk_count: u32,
+    /// Packets of the last chunk.
+    last_packets: u32,
+}
+
+impl<'a> Arrivals<'a> {
+    /// Of `packet_count` packets, `chunk_packets` to a chunk.
+    pub(crate) fn new(bitmap: &'a MessageBitmap, packet_count: u32, chunk_packets: u32) -> Self {
+        let chunk_count = packet_count.div_ceil(chunk_packets);
+        let last_packets = packet_count - chunk_count.saturating_sub(1) * chunk_packets;
+        Arrivals { bitmap, chunk_count, last_packets }
+    }
+
+    /// Chunks of the message.
+    pub fn chunk_count(&self) -> u32 {
+        self.chunk_count
+    }
+
+    /// Whether a chunk is whole.
+    pub fn is_whole(&self, chunk: u32) -> bool {
+        if chunk + 1 == self.chunk_count {
+            return self.bitmap.has_first_packets(chunk, self.last_packets);
+        }
+        chunk < self.chunk_count && self.bitmap.is_whole(chunk)
+    }
+
+    /// 64 chunks from chunk `64 · index` on, the first in the lowest bit.
+    pub fn word(&self, index: usize) -> u64 {
+        let word = self.bitmap.word(index);
+        match self.chunk_count.checked_sub(1) {
+            Some(last) if (last / 64) as usize == index => word | u64::from(self.is_whole(last)) << (last % 64),
+            _ => word,
+        }
+    }
+
+    /// Words that have chunks of the message.
+    pub fn word_count(&self) -> usize {
+        self.chunk_count.div_ceil(64) as usize
+    }
+
+    /// The first chunk from `from` on that has not arrived.
+    pub fn first_missing(&self, from: u32) -> Option<u32> {
+        let first = self.bitmap.first_missing(from).filter(|chunk| *chunk < self.chunk_count)?;
+        (!self.is_whole(first)).then_some(first)
+    }
+
+    /// The last chunk that has arrived.
+    pub fn last_whole(&self) -> Option<u32> {
+        let words = (0..self.word_count()).rev().map(|index| (index as u32, self.word(index)));
+        let (index, word) = words.into_iter().find(|(_, word)| *word != 0)?;
+        Some(index * 64 + 63 - word.leading_zeros())
+    }
+
+    /// How many chunks have arrived; cheap, but the last one may be missing from the count.
+    pub fn whole_count(&self) -> u32 {
+        self.bitmap.whole_chunks()
+    }
+
+    /// Packets that came more than once.
+    pub fn duplicates(&self) -> u32 {
+        self.bitmap.duplicates()
+    }
+
+    /// Whether everything has arrived.
+    pub fn is_complete(&self) -> bool {
+        self.first_missing(0).is_none()
+    }
+
+    /// Runs of chunks that have not arrived.
+    pub fn missing(&self) -> impl Iterator<Item = Range<u32>> + use<'a> {
+        let arrivals = *self;
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            let start = arrivals.first_missing(from)?;
+            let end = (start..arrivals.chunk_count).find(|chunk| arrivals.is_whole(*chunk));
+            from = end.unwrap_or(arrivals.chunk_count);
+            Some(start..from)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_is_shorter_than_its_receive() {
+        // Room for 5 chunks of 4 packets; the message has 9 packets: 2 chunks and a packet.
+        let bitmap = MessageBitmap::new(20, 4);
+        let arrivals = Arrivals::new(&bitmap, 9, 4);
+        assert_eq!((arrivals.chunk_count(), arrivals.word_count(), arrivals.last_whole()), (3, 1, None));
+        bitmap.record_run(4, 4);
+        assert_eq!(arrivals.missing().collect::<Vec<_>>(), [0..1, 2..3]);
+        assert_eq!((arrivals.first_missing(0), arrivals.first_missing(1)), (Some(0), Some(2)));
+        bitmap.record(8);
+        assert_eq!((arrivals.word(0), arrivals.last_whole(), arrivals.first_missing(1)), (0b110, Some(2), None));
+        bitmap.record_run(0, 4);
+        assert!(arrivals.is_complete());
+    }
+
+    #[test]
+    fn nothing_is_missing_of_nothing() {
+        let bitmap = MessageBitmap::new(20, 4);
+        let arrivals = Arrivals::new(&bitmap, 0, 4);
+        assert!(arrivals.is_complete());
+        assert_eq!((arrivals.missing().count(), arrivals.word_count()), (0, 0));
+    }
+}

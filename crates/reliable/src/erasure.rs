@@ -1,0 +1,317 @@
+//! Erasure coding: parity goes along with the data, and the receiver computes what was lost.
+//!
+//! ```text
+//!   sender:    submessage 0, its parity, submessage 1, its parity, … ──asked for chunks──▶ those again, and so on until done
+//!   receiver:  every submessage can be computed ──▶ finished
+//!              nothing new for β round trips ──▶ ask for the chunks of the submessages that cannot ──(1 + β) round trips──▶ ask again
+//! ```
+//!
+//! A message is cut into submessages of `k` chunks, each with `m` chunks of parity. Without losses beyond what the code can mend, no
+//! round trip is spent on losses at all. With more the receiver falls back to asking, as selective repeat does.
+
+use std::num::NonZeroUsize;
+use std::ops::Range;
+
+use longhaul_coding::{Arrived, ChunkSet, Code, Coder, MessageLayout};
+use longhaul_time::{Duration, Instant};
+
+use crate::acknowledgement::{self, Acknowledgement};
+use crate::arrivals::Arrivals;
+use crate::repeater::Repeater;
+use crate::report::MessageReport;
+use crate::scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo};
+
+/// Erasure coding with a code.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Erasure {
+    /// The code, and with it `k` and `m`.
+    pub code: Code,
+    /// The receiver asks when nothing has come for β round trips.
+    pub beta: f64,
+    /// But not before: timers of hosts are not exact.
+    pub timeout_min: Duration,
+}
+
+impl Erasure {
+    /// With a code, β = 1.
+    pub fn new(code: Code) -> Self {
+        Erasure { code, beta: 1.0, timeout_min: Duration::from_millis(1) }
+    }
+
+    fn timeout(&self, round_trip: Duration) -> Duration {
+        round_trip.mul_f64(self.beta).max(self.timeout_min)
+    }
+
+    fn layout(&self, shape: &MessageShape) -> MessageLayout {
+        MessageLayout::new(self.code, shape.chunk_bytes as usize, shape.message_bytes as usize)
+            .expect("chunks have bytes, and a message and its parity are in memory")
+    }
+}
+
+impl Scheme for Erasure {
+    fn name(&self) -> String {
+        format!("ec:{}", self.code)
+    }
+
+    fn parity_bytes(&self, message_bytes: u64, chunk_bytes: u32) -> u64 {
+        let submessage_bytes = self.code.data_chunks() as u64 * u64::from(chunk_bytes);
+        let parity_bytes = self.code.parity_chunks() as u64 * u64::from(chunk_bytes);
+        message_bytes.div_ceil(submessage_bytes).saturating_mul(parity_bytes)
+    }
+
+    fn sender(&self, shape: &MessageShape) -> Box<dyn SendHalf> {
+        let layout = self.layout(shape);
+        // Only what the receiver asks for is repeated; it asks again itself.
+        let repeater = Repeater::new(shape.chunk_count(), shape.chunk_bytes, false);
+        Box::new(Sender { coder: Coder::new(self.code), layout, repeater, next: 0 })
+    }
+
+    fn receiver(&self, shape: &MessageShape) -> Box<dyn ReceiveHalf> {
+        Box::new(Receiver {
+            scheme: *self,
+            layout: self.layout(shape),
+            decodable_below: 0,
+            seen: 0,
+            begun: None,
+            news_at: Instant::ZERO,
+            asked_at: None,
+            deadline: None,
+        })
+    }
+}
+
+struct Sender {
+    coder: Coder,
+    layout: MessageLayout,
+    repeater: Repeater,
+    /// The submessage that is sent next.
+    next: usize,
+}
+
+impl Sender {
+    /// Send a submessage and its parity. Returns whether it could be done.
+    fn send_submessage(&mut self, io: &mut SendIo<'_>) -> bool {
+        let (data, parity) = chunks_of(&self.layout, self.next);
+        let chunk_bytes = self.layout.chunk_bytes();
+        let Some((data_bytes, mut parity_bytes)) = io.encode(data.clone(), parity.clone()) else { return false };
+        let data_chunks: Vec<&[u8]> = data_bytes.chunks(chunk_bytes).collect();
+        let mut parity_chunks: Vec<&mut [u8]> = parity_bytes.chunks_mut(chunk_bytes).collect();
+        self.coder.encode(&data_chunks, &mut parity_chunks).expect("the layout gives chunks as the code has them");
+        drop((data_chunks, parity_chunks));
+        drop((data_bytes, parity_bytes));
+        self.repeater.send(vec![data], io);
+        io.send_parity(parity);
+        true
+    }
+}
+
+/// The data and the parity chunks of a submessage.
+fn chunks_of(layout: &MessageLayout, submessage: usize) -> (Range<u32>, Range<u32>) {
+    let code = layout.code();
+    let first = submessage * code.data_chunks();
+    let end = (first + code.data_chunks()).min(layout.data_chunks());
+    let parity = submessage * code.parity_chunks();
+    (first as u32..end as u32, parity as u32..(parity + code.parity_chunks()) as u32)
+}
+
+impl SendHalf for Sender {
+    fn poll(&mut self, io: &mut SendIo<'_>) {
+        self.repeater.on_left(io.left_data_bytes(), io.now(), io.round_trip());
+        // Little at a time, so that the parity of a submessage leaves right behind it.
+        while self.next < self.layout.submessages() && io.has_room() && self.send_submessage(io) {
+            self.next += 1;
+        }
+    }
+
+    fn on_feedback(&mut self, bytes: &[u8], io: &mut SendIo<'_>) {
+        let Some(acknowledgement) = Acknowledgement::decode(bytes) else { return };
+        let runs = self.repeater.on_acknowledgement(&acknowledgement, io.now(), io.round_trip());
+        if !runs.is_empty() {
+            io.report().fallbacks += 1;
+        }
+        self.repeater.send(runs, io);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
+struct Receiver {
+    scheme: Erasure,
+    layout: MessageLayout,
+    /// Every submessage below can be computed.
+    decodable_below: usize,
+    /// Chunks that had arrived when something came last.
+    seen: u32,
+    begun: Option<Instant>,
+    news_at: Instant,
+    asked_at: Option<Instant>,
+    deadline: Option<Instant>,
+}
+
+impl Receiver {
+    fn can_decode(&self, submessage: usize, data: Arrivals<'_>, parity: Option<Arrivals<'_>>) -> bool {
+        let arrived = arrived(&self.layout, submessage, data, parity);
+        self.layout.submessage_code(submessage).can_decode(&arrived)
+    }
+
+    /// When to ask for what cannot be computed.
+    fn fallback_at(&self, io: &ReceiveIo<'_>, begun: Instant) -> Instant {
+        let timeout = self.scheme.timeout(io.round_trip());
+        let shape = io.shape();
+        let all_bits = 8 * (shape.message_bytes + shape.parity_bytes);
+        let injection = shape.rate_bits_per_second.map_or(Duration::ZERO, |rate| {
+            Duration::from_nanos((u128::from(all_bits) * 1_000_000_000 / u128::from(rate.max(1))) as u64)
+        });
+        let first = self.news_at.max(begun + injection) + timeout;
+        match self.asked_at {
+            // What was asked for takes a round trip to come.
+            Some(asked) => first.max(asked + io.round_trip() + timeout),
+            None => first,
+        }
+    }
+
+    /// Ask for the chunks of the submessages that cannot be computed.
+    fn ask(&self, io: &mut ReceiveIo<'_>) {
+        let (data, parity) = (io.data(), io.parity());
+        let mut wanted = crate::chunk_set::ChunkSet::new(data.chunk_count());
+        for submessage in self.decodable_below..self.layout.submessages() {
+            if !self.can_decode(submessage, data, parity) {
+                let (chunks, _) = chunks_of(&self.layout, submessage);
+                chunks.filter(|chunk| !data.is_whole(*chunk)).for_each(|chunk| {
+                    wanted.insert(chunk);
+                });
+            }
+        }
+        let end = data.chunk_count();
+        let (first, _) = chunks_of(&self.layout, self.decodable_below);
+        let records =
+            acknowledgement::encode(first.start, end, end, io.feedback_bytes_max(), |index| !wanted.word(index));
+        records.into_iter().for_each(|record| io.send_feedback(record));
+    }
+}
+
+impl ReceiveHalf for Receiver {
+    fn poll(&mut self, io: &mut ReceiveIo<'_>) -> Progress {
+        let (data, parity, now) = (io.data(), io.parity(), io.now());
+        let submessages = self.layout.submessages();
+        while self.decodable_below < submessages && self.can_decode(self.decodable_below, data, parity) {
+            self.decodable_below += 1;
+        }
+        if self.decodable_below == submessages {
+            return Progress::Finished;
+        }
+        let begun = *self.begun.get_or_insert(now);
+        let seen = data.whole_count() + parity.map_or(0, |parity| parity.whole_count());
+        if seen != self.seen || self.news_at == Instant::ZERO {
+            (self.seen, self.news_at) = (seen, now);
+        }
+        if self.fallback_at(io, begun) <= now {
+            self.asked_at = Some(now);
+            io.report().fallbacks += 1;
+            self.ask(io);
+        } else if io.is_asked() {
+            // Nothing is missing yet; only that it is being received.
+            let records = acknowledgement::encode(0, 0, 0, io.feedback_bytes_max(), |_| 0);
+            records.into_iter().for_each(|record| io.send_feedback(record));
+        }
+        self.deadline = Some(self.fallback_at(io, begun));
+        Progress::Waiting
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    fn recover(
+        &mut self,
+        data: &mut [u8],
+        arrived_data: Arrivals<'_>,
+        parity: Option<(&[u8], Arrivals<'_>)>,
+        report: &mut MessageReport,
+    ) -> Vec<Range<u32>> {
+        let parity_arrivals = parity.map(|(_, arrivals)| arrivals);
+        let there = |submessage| arrived(&self.layout, submessage, arrived_data, parity_arrivals);
+        for submessage in 0..self.layout.submessages() {
+            let (there, code) = (there(submessage), self.layout.submessage_code(submessage));
+            let lost = code.data_chunks() - there.data.count_of_first(code.data_chunks());
+            let parity = there.parity.count_of_first(code.parity_chunks());
+            report.chunks_recovered += lost as u64;
+            report.parity_chunks_used += lost.min(parity) as u64;
+            report.parity_chunks_wasted += parity.saturating_sub(lost) as u64;
+        }
+        if report.chunks_recovered == 0 {
+            return Vec::new();
+        }
+        let bytes = parity.map_or(&[][..], |(bytes, _)| bytes);
+        let decoded = Coder::new(self.scheme.code).decode_message(&self.layout, NonZeroUsize::MIN, there, data, bytes);
+        match decoded {
+            Ok(()) => Vec::new(),
+            // It was decodable when it was finished, and bits are never taken back.
+            Err(_) => arrived_data.missing().collect(),
+        }
+    }
+}
+
+/// What has arrived of a submessage.
+fn arrived(layout: &MessageLayout, submessage: usize, data: Arrivals<'_>, parity: Option<Arrivals<'_>>) -> Arrived {
+    let (data_chunks, parity_chunks) = chunks_of(layout, submessage);
+    Arrived {
+        data: extract(data, data_chunks),
+        parity: parity.map_or_else(ChunkSet::default, |parity| extract(parity, parity_chunks)),
+    }
+}
+
+/// A range of a bitmap, as a set of its own that begins at 0.
+fn extract(arrivals: Arrivals<'_>, chunks: Range<u32>) -> ChunkSet {
+    let (first, shift) = ((chunks.start / 64) as usize, chunks.start % 64);
+    let count = (chunks.end - chunks.start) as usize;
+    let mut words = [0; 4];
+    for (index, word) in words.iter_mut().enumerate().take(count.div_ceil(64)) {
+        let low = arrivals.word(first + index) >> shift;
+        let high = match shift {
+            0 => 0,
+            shift => arrivals.word(first + index + 1) << (64 - shift),
+        };
+        let left = count - index * 64;
+        let mask = if left >= 64 { u64::MAX } else { (1 << left) - 1 };
+        *word = (low | high) & mask;
+    }
+    ChunkSet::from_words(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_sdr::MessageBitmap;
+
+    use super::*;
+
+    #[test]
+    fn a_range_of_a_bitmap() {
+        let bitmap = MessageBitmap::new(400, 1);
+        let is_there = |chunk: u32| chunk.is_multiple_of(3) || chunk % 7 == 2;
+        (0..400).filter(|chunk| is_there(*chunk)).for_each(|chunk| {
+            bitmap.record(chunk);
+        });
+        let arrivals = Arrivals::new(&bitmap, 400, 1);
+        for chunks in [0..32, 32..64, 40..104, 63..65, 100..355, 145..400] {
+            let set = extract(arrivals, chunks.clone());
+            for (index, chunk) in chunks.clone().enumerate() {
+                assert_eq!(set.contains(index), is_there(chunk), "chunk {chunk} of {chunks:?}");
+            }
+            assert!(!set.contains(chunks.len()));
+        }
+    }
+
+    #[test]
+    fn parity_is_whole_chunks_of_whole_submessages() {
+        let scheme = Erasure::new(Code::mds(4, 2).expect("a code"));
+        assert_eq!(scheme.parity_bytes(0, 100), 0);
+        assert_eq!(scheme.parity_bytes(1, 100), 200);
+        assert_eq!(scheme.parity_bytes(400, 100), 200);
+        assert_eq!(scheme.parity_bytes(401, 100), 400);
+        assert_eq!(scheme.name(), "ec:mds:4,2");
+    }
+}

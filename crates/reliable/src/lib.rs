@@ -1,0 +1,50 @@
+//! Reliability schemes: what is done about chunks that do not arrive.
+//!
+//! ```text
+//!   Connection::send ─▶ SendHalf ─▶ sdr stream ═══ data (and parity) ═══▶ sdr bitmap ─▶ ReceiveHalf ─▶ recover ─▶ Received
+//!                         ▲                                                                 │
+//!                         └──────────────── feedback, done (lost, repeated, reordered) ─────┘
+//! ```
+//!
+//! Below is `longhaul-sdr`, which tells the receiver which chunks of a message have arrived and promises nothing. A [`Scheme`] is a
+//! policy over that bitmap, in two halves: what the sender sends and repeats, and when the receiver has enough. The schemes here,
+//! one file each with both halves:
+//!
+//! | scheme | idea |
+//! |---|---|
+//! | [`SelectiveRepeat`] | the receiver tells what it has; what is missing after a timeout, or (if so chosen) as soon as a gap shows, is sent again |
+//! | [`Erasure`] | parity goes along; the receiver computes what is lost, and only asks for what it cannot compute |
+//!
+//! Whoever wants another implements [`Scheme`]; nothing in here knows which one runs.
+//!
+//! # What a connection does for every scheme
+//!
+//! A [`Connection`] matches sends with receives in order, tells the receiver a message's length and the sender's scheme (an *offer*,
+//! repeated until the receiver is heard of), carries the scheme's feedback, and tells the sender when a message is done. Everything
+//! that the ends tell each other is state that is sent again, never an event that must arrive. It is driven: time comes in as an argument, and
+//! [`Connection::next_deadline`] says when it must be polled at the latest.
+
+mod acknowledgement;
+mod arrivals;
+mod attributes;
+mod chunk_set;
+mod connection;
+mod erasure;
+mod parity_pool;
+mod receives;
+pub mod record;
+mod repeater;
+mod report;
+mod scheme;
+mod selective_repeat;
+mod sends;
+mod ticket;
+
+pub use arrivals::Arrivals;
+pub use attributes::Attributes;
+pub use connection::{Connection, ConnectionError};
+pub use erasure::Erasure;
+pub use report::MessageReport;
+pub use scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo};
+pub use selective_repeat::SelectiveRepeat;
+pub use ticket::{MessageError, ReceiveTicket, Received, SendTicket};

@@ -1,0 +1,35 @@
+//! What happened to one message, as each end saw it.
+
+use longhaul_time::Duration;
+
+/// What happened to one message. Each end counts what it can see; what only the other end sees is 0 here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MessageReport {
+    /// Bytes of the message.
+    pub message_bytes: u64,
+    /// From the beginning (sender: the send was asked for; receiver: the message was first heard of) to the end.
+    pub duration: Duration,
+    /// The round-trip time when it ended, if it has been measured.
+    pub round_trip: Option<Duration>,
+    /// Sender: packets of data queued, repeated ones included.
+    pub data_packets_sent: u64,
+    /// Sender: packets of data among them that were not the first of their place.
+    pub data_packets_repeated: u64,
+    /// Sender: packets of parity queued.
+    pub parity_packets_sent: u64,
+    /// Receiver: packets that came more than once.
+    pub duplicate_packets: u64,
+    /// Receiver: parity chunks that lost chunks were computed from.
+    pub parity_chunks_used: u64,
+    /// Receiver: parity chunks that came and were not needed.
+    pub parity_chunks_wasted: u64,
+    /// Receiver: data chunks that were computed.
+    pub chunks_recovered: u64,
+    /// Either end: times that the scheme had to ask for what it could not compute, or had waited for in vain.
+    pub fallbacks: u64,
+    /// Sender: feedback that came; receiver: feedback that was sent.
+    pub feedback_records: u64,
+    /// Sender: times that the message was offered.
+    pub offers: u64,
+}

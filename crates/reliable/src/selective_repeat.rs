@@ -1,0 +1,321 @@
+//! Selective repeat: the receiver tells which chunks it has, the sender repeats the others.
+//!
+//! ```text
+//!   sender:    queued ──left──▶ on its way ──acknowledged──▶ over
+//!                 ▲                  │
+//!                 └── timeout, or told lost
+//!   receiver:  something new ──an eighth of a round trip──▶ acknowledgement, three times unless something new comes; all there ──▶ finished
+//! ```
+//!
+//! A chunk that has not been acknowledged within (1 + α) round trips after it left is sent again. With negative acknowledgements, the
+//! receiver also tells as soon as later chunks show that one is missing, or when nothing comes any more, and the sender then repeats it after
+//! about one round trip.
+
+use longhaul_time::{Duration, Instant};
+
+use crate::acknowledgement::{self, Acknowledgement};
+use crate::repeater::Repeater;
+use crate::scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo};
+
+/// An acknowledgement is sent this often in a round trip, at most.
+const ACKNOWLEDGEMENTS_A_ROUND_TRIP: u32 = 8;
+/// Gaps that show within this part of a round trip are told together.
+const GAPS_A_ROUND_TRIP: u32 = 32;
+/// How often an acknowledgement is sent when nothing new comes.
+const TOLD_TIMES: u32 = 3;
+/// How often a receiver tells that nothing comes any more, before it leaves asking to the sender.
+const SILENCES_MAX: u32 = 12;
+/// Shorter times between acknowledgements cost more than they bring.
+const PERIOD_MIN: Duration = Duration::from_micros(50);
+
+/// Selective repeat.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct SelectiveRepeat {
+    /// A chunk is repeated after (1 + α) round trips.
+    pub alpha: f64,
+    /// But not before: timers of hosts are not exact, and a repetition for nothing is a waste.
+    pub timeout_min: Duration,
+    /// Tell gaps at once.
+    pub negative: Option<ReorderingAllowance>,
+}
+
+/// How far packets may overtake each other before one that is missing is told to be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReorderingAllowance {
+    /// In chunks.
+    pub chunks: u32,
+}
+
+impl Default for SelectiveRepeat {
+    /// With timeouts alone, α = 2.
+    fn default() -> Self {
+        SelectiveRepeat { alpha: 2.0, timeout_min: Duration::from_millis(1), negative: None }
+    }
+}
+
+impl SelectiveRepeat {
+    /// With negative acknowledgements.
+    pub fn with_negative_acknowledgements() -> Self {
+        SelectiveRepeat { negative: Some(ReorderingAllowance { chunks: 64 }), ..Default::default() }
+    }
+
+    fn timeout(&self, round_trip: Duration) -> Duration {
+        round_trip.mul_f64(1.0 + self.alpha).max(self.timeout_min)
+    }
+}
+
+impl Scheme for SelectiveRepeat {
+    fn name(&self) -> String {
+        match self.negative {
+            None => "sr:rto".to_owned(),
+            Some(_) => "sr:nack".to_owned(),
+        }
+    }
+
+    fn sender(&self, shape: &MessageShape) -> Box<dyn SendHalf> {
+        let repeater = Repeater::new(shape.chunk_count(), shape.chunk_bytes, true);
+        Box::new(Sender { scheme: *self, repeater, has_begun: false, deadline: None })
+    }
+
+    fn receiver(&self, _: &MessageShape) -> Box<dyn ReceiveHalf> {
+        Box::new(Receiver {
+            scheme: *self,
+            cumulative: 0,
+            seen: (0, 0),
+            news_at: None,
+            told_at: None,
+            untold: 0,
+            silences: 0,
+            gaps_told_below: 0,
+            deadline: None,
+        })
+    }
+}
+
+struct Sender {
+    scheme: SelectiveRepeat,
+    repeater: Repeater,
+    has_begun: bool,
+    deadline: Option<Instant>,
+}
+
+impl Sender {
+    fn repeat(&mut self, runs: Vec<std::ops::Range<u32>>, io: &mut SendIo<'_>) {
+        if !runs.is_empty() {
+            io.report().fallbacks += 1;
+        }
+        self.repeater.send(runs, io);
+    }
+}
+
+impl SendHalf for Sender {
+    fn poll(&mut self, io: &mut SendIo<'_>) {
+        if !self.has_begun {
+            self.has_begun = true;
+            let all = 0..io.shape().chunk_count();
+            self.repeater.send(vec![all], io);
+        }
+        let (now, round_trip) = (io.now(), io.round_trip());
+        self.repeater.on_left(io.left_data_bytes(), now, round_trip);
+        let timeout = self.scheme.timeout(round_trip);
+        let runs = self.repeater.expire(now, timeout);
+        self.repeat(runs, io);
+        self.deadline = self.repeater.next_deadline(timeout);
+    }
+
+    fn on_feedback(&mut self, bytes: &[u8], io: &mut SendIo<'_>) {
+        let Some(acknowledgement) = Acknowledgement::decode(bytes) else { return };
+        let runs = self.repeater.on_acknowledgement(&acknowledgement, io.now(), io.round_trip());
+        self.repeat(runs, io);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+}
+
+struct Receiver {
+    scheme: SelectiveRepeat,
+    /// Every chunk below is there.
+    cumulative: u32,
+    /// Whole chunks and duplicates, when something came last.
+    seen: (u32, u32),
+    news_at: Option<Instant>,
+    told_at: Option<Instant>,
+    /// How often it is still to be told.
+    untold: u32,
+    silences: u32,
+    /// Gaps below have been told.
+    gaps_told_below: u32,
+    deadline: Option<Instant>,
+}
+
+impl ReceiveHalf for Receiver {
+    fn poll(&mut self, io: &mut ReceiveIo<'_>) -> Progress {
+        let arrived = io.data();
+        match arrived.first_missing(self.cumulative) {
+            Some(first) => self.cumulative = first,
+            None => return Progress::Finished,
+        }
+        let now = io.now();
+        let seen = (arrived.whole_count(), arrived.duplicates());
+        if seen != self.seen || self.news_at.is_none() {
+            (self.seen, self.news_at) = (seen, Some(now));
+            (self.untold, self.silences) = (TOLD_TIMES, 0);
+        }
+        let period = (io.round_trip() / ACKNOWLEDGEMENTS_A_ROUND_TRIP).max(PERIOD_MIN);
+        let gap_period = (io.round_trip() / GAPS_A_ROUND_TRIP).max(PERIOD_MIN);
+        let lost_below = self.lost_below(io);
+        let has_new_gaps = self.has_new_gaps(io, lost_below);
+        let due =
+            |has_news: bool, period, told: Option<Instant>| has_news.then(|| told.map_or(now, |told| told + period));
+        let tell_at = |receiver: &Receiver, has_new_gaps| {
+            let again = due(receiver.untold > 0, period, receiver.told_at);
+            Instant::earlier_of(again, due(has_new_gaps, gap_period, receiver.told_at))
+        };
+        let mut next = tell_at(self, has_new_gaps);
+        if io.is_asked() || next.is_some_and(|at| at <= now) {
+            self.tell(io, lost_below);
+            next = tell_at(self, false);
+        }
+        let silence = self.scheme.negative.and(self.silence_at(io.round_trip()));
+        self.deadline = Instant::earlier_of(next, silence);
+        Progress::Waiting
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+}
+
+impl Receiver {
+    fn tell(&mut self, io: &mut ReceiveIo<'_>, lost_below: u32) {
+        let arrived = io.data();
+        let end = arrived.last_whole().map_or(0, |last| last + 1).max(lost_below);
+        let records = acknowledgement::encode(self.cumulative, lost_below, end, io.feedback_bytes_max(), |index| {
+            arrived.word(index)
+        });
+        records.into_iter().for_each(|record| io.send_feedback(record));
+        self.told_at = Some(io.now());
+        self.untold = self.untold.saturating_sub(1);
+        self.gaps_told_below = self.gaps_told_below.max(lost_below);
+    }
+
+    /// When nothing has come for so long that nothing more is on its way.
+    fn silence_at(&self, round_trip: Duration) -> Option<Instant> {
+        let pause = (round_trip / 4).max(PERIOD_MIN);
+        (self.silences < SILENCES_MAX).then(|| self.news_at.map(|news| news + pause * (self.silences + 1)))?
+    }
+
+    /// Below this, what has not come will not come.
+    fn lost_below(&mut self, io: &ReceiveIo<'_>) -> u32 {
+        let Some(allowance) = self.scheme.negative else { return 0 };
+        if self.silence_at(io.round_trip()).is_some_and(|silence| silence <= io.now()) {
+            self.silences += 1;
+            self.untold = self.untold.max(1);
+            self.gaps_told_below = 0;
+            return io.shape().chunk_count();
+        }
+        io.data().last_whole().map_or(0, |last| last.saturating_sub(allowance.chunks))
+    }
+
+    fn has_new_gaps(&self, io: &ReceiveIo<'_>, lost_below: u32) -> bool {
+        lost_below > self.gaps_told_below
+            && io.data().first_missing(self.gaps_told_below).is_some_and(|first| first < lost_below)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_sdr::MessageBitmap;
+
+    use super::*;
+    use crate::report::MessageReport;
+
+    const SHAPE: MessageShape = MessageShape {
+        message_bytes: 200 * 4096,
+        parity_bytes: 0,
+        chunk_bytes: 4096,
+        packet_bytes: 4096,
+        rate_bits_per_second: None,
+    };
+    const ROUND_TRIP: Duration = Duration::from_millis(32);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    /// What is told when a half is polled: for each record the cumulative number and where what is lost ends.
+    fn poll(
+        half: &mut dyn ReceiveHalf,
+        bitmap: &MessageBitmap,
+        millis: u64,
+        is_asked: bool,
+    ) -> (Progress, Vec<(u32, u32)>) {
+        let (mut feedback, mut report) = (Vec::new(), MessageReport::default());
+        let mut io = ReceiveIo {
+            now: at(millis),
+            round_trip: ROUND_TRIP,
+            shape: &SHAPE,
+            data: SHAPE.arrivals(bitmap, SHAPE.message_bytes),
+            parity: None,
+            is_asked,
+            feedback: &mut feedback,
+            feedback_bytes_max: 500,
+            report: &mut report,
+        };
+        let progress = half.poll(&mut io);
+        let told = feedback.iter().filter_map(|bytes| Acknowledgement::decode(bytes));
+        (progress, told.map(|told| (told.cumulative, told.lost_below)).collect())
+    }
+
+    fn arrive(bitmap: &MessageBitmap, chunks: std::ops::Range<u32>) {
+        chunks.for_each(|chunk| {
+            bitmap.record(chunk);
+        });
+    }
+
+    #[test]
+    fn what_has_arrived_is_told_an_eighth_of_a_round_trip_apart_and_three_times() {
+        let mut half = SelectiveRepeat::default().receiver(&SHAPE);
+        let bitmap = MessageBitmap::new(200, 1);
+        arrive(&bitmap, 0..10);
+        arrive(&bitmap, 11..20);
+        assert_eq!(poll(&mut *half, &bitmap, 0, false).1, [(10, 0)]);
+        assert_eq!(half.next_deadline(), Some(at(4)));
+        arrive(&bitmap, 20..30);
+        assert_eq!(poll(&mut *half, &bitmap, 1, false).1, []);
+        assert_eq!(poll(&mut *half, &bitmap, 2, true).1, [(10, 0)], "asked");
+        for millis in [6, 10] {
+            assert_eq!(half.next_deadline(), Some(at(millis)));
+            assert_eq!(poll(&mut *half, &bitmap, millis, false).1, [(10, 0)]);
+        }
+        assert_eq!(half.next_deadline(), None);
+        assert_eq!(poll(&mut *half, &bitmap, 50, false).1, []);
+        // A duplicate is news: the sender repeats what it has not heard to be there.
+        bitmap.record(3);
+        assert_eq!(poll(&mut *half, &bitmap, 51, false).1, [(10, 0)]);
+        arrive(&bitmap, 0..200);
+        assert_eq!(poll(&mut *half, &bitmap, 52, false), (Progress::Finished, vec![]));
+    }
+
+    #[test]
+    fn gaps_are_told_when_they_show_and_the_rest_when_nothing_comes() {
+        let mut half = SelectiveRepeat::with_negative_acknowledgements().receiver(&SHAPE);
+        let bitmap = MessageBitmap::new(200, 1);
+        arrive(&bitmap, 0..5);
+        arrive(&bitmap, 6..40);
+        // Chunk 5 may have been overtaken.
+        assert_eq!(poll(&mut *half, &bitmap, 0, false).1, [(5, 0)]);
+        arrive(&bitmap, 40..100);
+        assert_eq!(poll(&mut *half, &bitmap, 1, false).1, [(5, 35)]);
+        arrive(&bitmap, 100..120);
+        assert_eq!(poll(&mut *half, &bitmap, 2, false).1, [], "there is no new gap");
+        assert_eq!(poll(&mut *half, &bitmap, 5, false).1, [(5, 55)]);
+        assert_eq!(poll(&mut *half, &bitmap, 9, false).1, [(5, 55)]);
+        assert_eq!(half.next_deadline(), Some(at(10)));
+        assert_eq!(poll(&mut *half, &bitmap, 10, false).1, [(5, 200)], "a quarter of a round trip after chunk 119");
+        assert_eq!(half.next_deadline(), Some(at(18)));
+    }
+}

@@ -1,0 +1,226 @@
+//! What a program holds of a message that is under way: whether it is over, and how it ended. Tickets are futures too.
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use longhaul_sdr::{CompleteError, QueuePairError, ReceivedMessage, SendError};
+use longhaul_time::Duration;
+use thiserror::Error;
+
+use crate::report::MessageReport;
+
+/// Why a message has failed.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// It took too long.
+    #[error("the message was not done within {0:?}; is the peer still there?")]
+    TimedOut(Duration),
+    /// The peer took too long, by its own clock.
+    #[error("the peer has given the message up, because it was not done in time")]
+    PeerTimedOut,
+    /// The ends have different schemes.
+    #[error("the ends have different schemes: {ours} here, {theirs} at the peer; give both the same")]
+    OtherScheme {
+        /// Here.
+        ours: String,
+        /// There.
+        theirs: String,
+    },
+    /// Longer than the receive that was posted for it.
+    #[error("a message of {bytes} bytes does not fit the receive of {room} bytes that was posted for it")]
+    TooLong {
+        /// The message.
+        bytes: u64,
+        /// The receive.
+        room: u64,
+    },
+    /// Longer than the receive that was posted for it, says the peer.
+    #[error("the message of {0} bytes does not fit the receive that the peer has posted for it")]
+    TooLongForPeer(u64),
+    /// The peer's device has failed it.
+    #[error("the peer's device has failed the message")]
+    PeerFailed,
+    /// It cannot be sent.
+    #[error("the message cannot be sent")]
+    Send(#[source] Arc<SendError>),
+    /// Its memory was not given back.
+    #[error("the message cannot be completed")]
+    Complete(#[source] Arc<CompleteError>),
+    /// The queue pair has failed.
+    #[error("the connection has failed")]
+    Connection(#[source] Arc<QueuePairError>),
+    /// The connection was dropped before the message was done.
+    #[error("the connection was closed before the message was done")]
+    Closed,
+}
+
+/// A message that is being sent.
+#[derive(Debug)]
+pub struct SendTicket {
+    cell: Arc<Cell<MessageReport>>,
+}
+
+/// A receive that was posted.
+#[derive(Debug)]
+pub struct ReceiveTicket {
+    cell: Arc<Cell<Received>>,
+}
+
+#[derive(Debug)]
+struct Cell<T> {
+    state: Mutex<CellState<T>>,
+}
+
+#[derive(Debug)]
+struct CellState<T> {
+    outcome: Option<Result<T, MessageError>>,
+    waker: Option<Waker>,
+}
+
+/// The connection's end of a ticket. When it is dropped, the message has failed.
+#[derive(Debug)]
+pub(crate) struct Promise<T> {
+    cell: Arc<Cell<T>>,
+}
+
+pub(crate) fn send_ticket() -> (Promise<MessageReport>, SendTicket) {
+    let cell = Arc::new(Cell::new());
+    (Promise { cell: cell.clone() }, SendTicket { cell })
+}
+
+pub(crate) fn receive_ticket() -> (Promise<Received>, ReceiveTicket) {
+    let cell = Arc::new(Cell::new());
+    (Promise { cell: cell.clone() }, ReceiveTicket { cell })
+}
+
+impl<T> Cell<T> {
+    fn new() -> Self {
+        Cell { state: Mutex::new(CellState { outcome: None, waker: None }) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, CellState<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn poll(&self, context: &Context<'_>) -> Poll<Result<T, MessageError>> {
+        let mut state = self.state();
+        match state.outcome.take() {
+            Some(outcome) => Poll::Ready(outcome),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T> Promise<T> {
+    /// The message is over.
+    pub(crate) fn keep(self, outcome: Result<T, MessageError>) {
+        self.settle(outcome);
+    }
+
+    fn settle(&self, outcome: Result<T, MessageError>) {
+        let mut state = self.cell.state();
+        if state.outcome.is_none() {
+            state.outcome = Some(outcome);
+        }
+        if let Some(waker) = state.waker.take() {
+            drop(state);
+            waker.wake();
+        }
+    }
+}
+
+impl<T> Drop for Promise<T> {
+    fn drop(&mut self) {
+        // After `keep` this changes nothing, unless the outcome has been taken: then nobody looks again.
+        self.settle(Err(MessageError::Closed));
+    }
+}
+
+impl SendTicket {
+    /// Whether the message is over. Its memory can be changed then.
+    pub fn is_over(&self) -> bool {
+        self.cell.state().outcome.is_some()
+    }
+
+    /// How it ended, once it has; asking once gives it.
+    pub fn take(&self) -> Option<Result<MessageReport, MessageError>> {
+        self.cell.state().outcome.take()
+    }
+}
+
+impl Future for SendTicket {
+    type Output = Result<MessageReport, MessageError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.cell.poll(context)
+    }
+}
+
+impl ReceiveTicket {
+    /// Whether the message is over.
+    pub fn is_over(&self) -> bool {
+        self.cell.state().outcome.is_some()
+    }
+
+    /// The message, or why there is none, once it is over; asking once gives it.
+    pub fn take(&self) -> Option<Result<Received, MessageError>> {
+        self.cell.state().outcome.take()
+    }
+}
+
+impl Future for ReceiveTicket {
+    type Output = Result<Received, MessageError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.cell.poll(context)
+    }
+}
+
+/// A message that has been received, in the memory that was posted for it. That is free again when this is dropped.
+pub struct Received {
+    message: ReceivedMessage,
+    length: usize,
+    missing: Vec<Range<u64>>,
+    report: MessageReport,
+}
+
+impl std::fmt::Debug for Received {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Received { length, missing, report, .. } = self;
+        let mut debug = formatter.debug_struct("Received");
+        debug.field("length", length).field("missing", missing).field("report", report).finish_non_exhaustive()
+    }
+}
+
+impl Received {
+    pub(crate) fn new(message: ReceivedMessage, length: u64, missing: Vec<Range<u64>>, report: MessageReport) -> Self {
+        Received { message, length: length as usize, missing, report }
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.message.bytes()[..self.length]
+    }
+
+    /// The same, to be changed.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.message.bytes_mut()[..self.length]
+    }
+
+    /// The ranges of bytes that did not arrive; none when the scheme is reliable.
+    pub fn missing(&self) -> &[Range<u64>] {
+        &self.missing
+    }
+
+    /// What happened.
+    pub fn report(&self) -> &MessageReport {
+        &self.report
+    }
+}
