@@ -11,11 +11,11 @@
 //! ```
 //!
 //! A check ([`Check`]) is one operation in one size, so many times, on a queue pair of its own. Each operation has a slot of
-//! memory at either end, with guard bytes around it, and contents that follow from its number ([`contents`]): a byte that is
+//! memory at either end, with guard bytes around it, and contents that follow from its number (`contents`): a byte that is
 //! lost, repeated, of another operation or in another place is seen. Completions are held against what must come, in order
-//! ([`ledger`]); atomics against a model of the words that they work on ([`words`]).
+//! (`ledger`); atomics against a model of the words that they work on (`words`).
 //!
-//! [`death`] is the other half: operations until the other end dies, and what the survivor must then be told.
+//! `death` is the other half: operations until the other end dies, and what the survivor must then be told.
 //!
 //! Everything is bounded in time, and an end that has nothing to do sleeps on its completion channel and its TCP connection.
 
