@@ -30,17 +30,10 @@ enum Command {
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    let outcome = match &arguments.command {
+    crate::stop::exit_code(match &arguments.command {
         Command::Server(arguments) => server::run(arguments),
         Command::Client(arguments) => client::run(arguments),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(stop) => {
-            eprintln!("{stop}");
-            ExitCode::from(stop.exit_status())
-        }
-    }
+    })
 }
 
 /// What a session that broke means to the exit status.

@@ -12,6 +12,7 @@ mod perf;
 mod randomness;
 mod sim;
 mod soak_report;
+mod softnic_options;
 mod stop;
 
 use std::process::ExitCode;

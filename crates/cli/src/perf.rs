@@ -33,6 +33,8 @@ mod processor;
 mod statistics;
 mod table;
 
+pub(crate) use options::mtu;
+
 use std::process::ExitCode;
 
 /// Measure bandwidth and latency
@@ -56,7 +58,7 @@ enum Command {
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    let outcome = match &arguments.command {
+    crate::stop::exit_code(match &arguments.command {
         Command::Server(arguments) => server::run(arguments),
         Command::Client(arguments) => client::run(arguments),
         Command::Pingpong(arguments) => ibv_pingpong::run(arguments),
@@ -64,12 +66,5 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Command::Coding(arguments) => coding::run(arguments),
         Command::Bitmap(arguments) => bitmap::run(arguments),
         Command::End(arguments) => compare::run_end(arguments),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(stop) => {
-            eprintln!("{stop}");
-            ExitCode::from(stop.exit_status())
-        }
-    }
+    })
 }

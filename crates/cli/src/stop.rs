@@ -1,8 +1,20 @@
 //! Why a command ended without a result.
 
 use std::fmt;
+use std::process::ExitCode;
 
 use crate::exit;
+
+/// The status that a command exits with; why it has no result is said on standard error.
+pub(crate) fn exit_code(outcome: Result<(), Stop>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(stop) => {
+            eprintln!("{stop}");
+            ExitCode::from(stop.exit_status())
+        }
+    }
+}
 
 /// Why a command ended without a result, and with which exit status.
 #[derive(Debug)]

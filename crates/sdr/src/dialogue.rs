@@ -184,7 +184,8 @@ impl State {
         arrived: u64,
     ) -> Result<(), QueuePairError> {
         let patience = self.patience(attributes);
-        let mut bytes = vec![0; self.control.frame_bytes()];
+        // Made when there is something to say: this is called at every poll.
+        let mut bytes = Vec::new();
         let mut numbers = Vec::new();
         while self.control.can_send() {
             let asks = self.waits() && self.asked.is_none_or(|asked| asked + patience <= now);
@@ -208,6 +209,7 @@ impl State {
                 open_from: self.receiving.open_from(),
                 sends_from: self.sending.sends_from(),
             };
+            bytes.resize(self.control.frame_bytes(), 0);
             let mut writer = FrameWriter::new(&mut bytes, &header);
             numbers.clear();
             numbers.extend(

@@ -88,6 +88,16 @@ impl ImmediateLayout {
         1 << self.message_bits
     }
 
+    /// The place of a message in the table.
+    pub const fn slot_of(self, number: u64) -> u32 {
+        (number % self.slot_count() as u64) as u32
+    }
+
+    /// The generation of a message, counted from 0: how often the table has wrapped before it, modulo their number.
+    pub const fn generation_of(self, number: u64, generations: u32) -> u32 {
+        (number / self.slot_count() as u64 % generations as u64) as u32
+    }
+
     /// Packets that a message can have.
     pub const fn packet_count_max(self) -> u32 {
         // All 31 bits at most, since a message has at least one.

@@ -75,18 +75,9 @@ impl ReceiveTable {
         self.skips_generation_check = true;
     }
 
-    pub(crate) fn slot_of(&self, number: u64) -> u32 {
-        (number % u64::from(self.layout.slot_count())) as u32
-    }
-
-    /// The generation of a message, counted from 0.
-    pub(crate) fn generation_of(&self, number: u64) -> u32 {
-        (number / u64::from(self.layout.slot_count()) % u64::from(self.generations)) as u32
-    }
-
     /// Give a message its slot. The one that had it must have left it.
     pub fn enter(&self, number: u64, bitmap: Arc<MessageBitmap>) {
-        let slot = &self.slots[self.slot_of(number) as usize];
+        let slot = &self.slots[self.layout.slot_of(number) as usize];
         let mut place = slot.bitmap.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(place.is_none(), "the slot of message {number} is in use");
         *place = Some(bitmap);
@@ -95,7 +86,7 @@ impl ReceiveTable {
 
     /// Take a message's slot away: from now on its packets are late.
     pub fn leave(&self, number: u64) {
-        let slot = &self.slots[self.slot_of(number) as usize];
+        let slot = &self.slots[self.layout.slot_of(number) as usize];
         let mut place = slot.bitmap.lock().unwrap_or_else(PoisonError::into_inner);
         slot.occupant.store(0, Ordering::Release);
         *place = None;
@@ -162,7 +153,7 @@ impl ReceiveTable {
         if self.skips_generation_check {
             return false;
         }
-        self.generation_of(number) != generation
+        self.layout.generation_of(number, self.generations) != generation
     }
 
     /// A receive has failed: its queue pair takes no more data.

@@ -58,7 +58,7 @@ pub(crate) struct Shape {
 
 impl Shape {
     pub(crate) fn slot_of(&self, number: u64) -> u32 {
-        (number % u64::from(self.layout.slot_count())) as u32
+        self.layout.slot_of(number)
     }
 
     /// The slot of the root key that a message has. Each generation has slots of its own: a late packet's bytes must not reach the
@@ -68,7 +68,7 @@ impl Shape {
     }
 
     pub(crate) fn generation_of(&self, number: u64) -> u32 {
-        (number / u64::from(self.layout.slot_count()) % u64::from(self.generations)) as u32
+        self.layout.generation_of(number, self.generations)
     }
 
     fn write_bytes(&self) -> u32 {

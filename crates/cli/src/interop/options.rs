@@ -1,15 +1,15 @@
 //! The options of `longhaul interop server` and `client`.
 
 use std::net::{IpAddr, TcpStream};
-use std::path::PathBuf;
 
-use longhaul_softnic::udp::{Impair, UdpConfig, UdpPortChoice, path};
+use longhaul_softnic::udp::{UdpPortChoice, path};
 use longhaul_testbed::interop::{ClientOptions, Connection, End, Operation, Size};
 use longhaul_verbs::Mtu;
 
 use crate::opened_device::{DeviceChoice, OpenedDevice, SOFTNIC, Towards};
-use crate::perf::{impairment, meeting};
+use crate::perf::{meeting, mtu};
 use crate::randomness::random_number;
+use crate::softnic_options::SoftnicOptions;
 use crate::stop::Stop;
 
 /// The TCP port of the exchange: the one after perf's.
@@ -45,13 +45,8 @@ pub(crate) struct EndOptions {
     #[arg(short = 'x', long = "gid-index", value_name = "INDEX")]
     gid_index: Option<u8>,
 
-    /// A bad network in process: loss=1%,delay=5ms,… (softnic only; all names with `longhaul perf server --impair help`)
-    #[arg(long, value_name = "PROFILE")]
-    impair: Option<String>,
-
-    /// Write every packet to a pcapng file (softnic only)
-    #[arg(long, value_name = "FILE")]
-    capture: Option<PathBuf>,
+    #[command(flatten)]
+    softnic: SoftnicOptions,
 
     /// Print one line of JSON instead of a line for each check
     #[arg(long)]
@@ -61,16 +56,7 @@ pub(crate) struct EndOptions {
 impl EndOptions {
     /// Says what is wrong, before anything is opened.
     pub(crate) fn check(&self) -> Result<(), Stop> {
-        let is_softnic = self.choice()?.is_softnic();
-        for (is_given, option) in [(self.impair.is_some(), "--impair"), (self.capture.is_some(), "--capture")] {
-            if is_given && !is_softnic {
-                let name = &self.device;
-                return Err(Stop::Usage(format!(
-                    "{option} is for the software RNIC, whose packets pass through this program; those of {name} do not"
-                )));
-            }
-        }
-        self.profile().map(|_| ())
+        self.softnic.check(&self.choice()?, &self.device)
     }
 
     /// The device that the user wants.
@@ -78,27 +64,17 @@ impl EndOptions {
         DeviceChoice::parse(&self.device, self.address.as_slice())
     }
 
-    fn profile(&self) -> Result<Option<longhaul_impair::Profile>, Stop> {
-        let parse = |text: &String| impairment::parse(text).map_err(|error| Stop::Usage(format!("--impair: {error}")));
-        self.impair.as_ref().map(parse).transpose()
-    }
-
     /// Opens the device towards the other end of a TCP connection.
     pub(crate) fn open(&self, stream: &TcpStream, is_client: bool) -> Result<End, Stop> {
         let (local, peer) = meeting::addresses(stream)?;
         let towards = Towards { local, peer, gid_index: self.gid_index };
         let choice = self.choice()?;
-        let mut udp = UdpConfig::default();
         // At one address only one of two softnics can have RoCE's own port; it is the server, which is there first.
-        udp.udp_port = match is_client && choice.address_towards(towards) == Some(peer) {
+        let udp_port = match is_client && choice.address_towards(towards) == Some(peer) {
             true => UdpPortChoice::Free,
             false => UdpPortChoice::RoceOrFree,
         };
-        if let Some(profile) = self.profile()? {
-            udp.impair = Some(Impair { profile, seed: random_number()? });
-        }
-        udp.capture = self.capture.clone();
-        let opened = OpenedDevice::open(&choice, towards, udp)?;
+        let opened = OpenedDevice::open(&choice, towards, self.softnic.udp_config(udp_port)?)?;
         opened.tell_warnings();
         Ok(End {
             device: opened.verbs(),
@@ -240,11 +216,6 @@ fn operation(text: &str) -> Result<Operation, String> {
     let names = Operation::ALL.map(Operation::name).join(", ");
     let named = Operation::ALL.into_iter().find(|operation| operation.name() == text);
     named.ok_or_else(|| format!("expected one of {names}, came \"{text}\""))
-}
-
-fn mtu(text: &str) -> Result<Mtu, String> {
-    let fits = Mtu::ALL.into_iter().find(|mtu| mtu.byte_count().to_string() == text);
-    fits.ok_or_else(|| format!("expected 256, 512, 1024, 2048 or 4096, came \"{text}\""))
 }
 
 fn megabits(text: &str) -> Result<f64, String> {

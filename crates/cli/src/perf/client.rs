@@ -23,7 +23,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
-    if arguments.end.prints_help() {
+    if arguments.end.softnic.prints_help() {
         return Ok(());
     }
     arguments.check()?;

@@ -119,7 +119,7 @@ impl Arguments {
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
-    if arguments.end.prints_help() {
+    if arguments.end.softnic.prints_help() {
         return Ok(());
     }
     arguments.end.check()?;
@@ -183,7 +183,7 @@ struct End {
 
 impl End {
     fn open(arguments: &Arguments, towards: Towards) -> Result<End, Stop> {
-        let udp = arguments.end.udp_config(UdpPortChoice::RoceOrFree)?;
+        let udp = arguments.end.softnic.udp_config(UdpPortChoice::RoceOrFree)?;
         let device = OpenedDevice::open(&arguments.end.choice()?, towards, udp)?;
         device.tell_warnings();
         let size = arguments.size();

@@ -1,18 +1,15 @@
 //! The options of `longhaul perf server` and `client`, with the names and defaults of perftest where it has them.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 
-use longhaul_softnic::udp::{Impair, UdpConfig, UdpPortChoice};
 use longhaul_verbs::Mtu;
 
 use super::answers::ATOMIC_BYTES;
 use super::connection::Connection;
 use super::control::{Rate, Test};
-use super::impairment;
 use super::operation::Operation;
 use crate::opened_device::{DeviceChoice, SOFTNIC};
-use crate::randomness::random_number;
+use crate::softnic_options::SoftnicOptions;
 use crate::stop::Stop;
 
 /// perftest's port for the exchange.
@@ -42,13 +39,8 @@ pub(crate) struct EndOptions {
     #[arg(short = 'x', long = "gid-index", value_name = "INDEX")]
     pub(crate) gid_index: Option<u8>,
 
-    /// A bad network in process: loss=1%,delay=5ms,… (softnic only; all names with `--impair help`)
-    #[arg(long, value_name = "PROFILE")]
-    impair: Option<String>,
-
-    /// Write every packet to a pcapng file (softnic only)
-    #[arg(long, value_name = "FILE")]
-    capture: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) softnic: SoftnicOptions,
 
     /// Print one line of JSON instead of a table
     #[arg(long)]
@@ -58,51 +50,14 @@ pub(crate) struct EndOptions {
 impl EndOptions {
     /// Says what is wrong, before anything is opened.
     pub(crate) fn check(&self) -> Result<(), Stop> {
-        if !self.choice()?.is_softnic() {
-            let name = &self.device;
-            let given = [(self.impair.is_some(), "--impair"), (self.capture.is_some(), "--capture")];
-            if let Some((_, option)) = given.into_iter().find(|(is_given, _)| *is_given) {
-                return Err(Stop::Usage(format!(
-                    "{option} is for the software RNIC, whose packets pass through this program; those of {name} do not. Leave \
-                     it out, or say -d {SOFTNIC}"
-                )));
-            }
-        }
-        self.profile()?;
-        self.choice()?.check()
-    }
-
-    /// `--impair help` was asked for, and is printed.
-    pub(crate) fn prints_help(&self) -> bool {
-        let is_wanted = self.impair.as_deref() == Some("help");
-        if is_wanted {
-            println!("{}", impairment::HELP);
-        }
-        is_wanted
+        let choice = self.choice()?;
+        self.softnic.check(&choice, &self.device)?;
+        choice.check()
     }
 
     /// The device that the user wants.
     pub(crate) fn choice(&self) -> Result<DeviceChoice, Stop> {
         DeviceChoice::parse(&self.device, &self.address)
-    }
-
-    fn profile(&self) -> Result<Option<longhaul_impair::Profile>, Stop> {
-        let Some(text) = &self.impair else {
-            return Ok(None);
-        };
-        impairment::parse(text).map(Some).map_err(|error| Stop::Usage(format!("--impair: {error}")))
-    }
-
-    /// How the device uses UDP.
-    pub(crate) fn udp_config(&self, udp_port: UdpPortChoice) -> Result<UdpConfig, Stop> {
-        let mut config = UdpConfig::default();
-        config.udp_port = udp_port;
-        config.impair = match self.profile()? {
-            Some(profile) => Some(Impair { profile, seed: random_number()? }),
-            None => None,
-        };
-        config.capture = self.capture.clone();
-        Ok(config)
     }
 }
 
@@ -215,9 +170,8 @@ pub(crate) enum AtomicType {
 }
 
 pub(crate) fn mtu(text: &str) -> Result<Mtu, String> {
-    let bytes: u32 = text.parse().map_err(|_| format!("expected a number, came \"{text}\""))?;
-    let fits = Mtu::ALL.into_iter().find(|mtu| mtu.byte_count() == bytes);
-    fits.ok_or_else(|| format!("expected 256, 512, 1024, 2048 or 4096, came {bytes}"))
+    let fits = Mtu::ALL.into_iter().find(|mtu| mtu.byte_count().to_string() == text);
+    fits.ok_or_else(|| format!("expected 256, 512, 1024, 2048 or 4096, came \"{text}\""))
 }
 
 fn gbits(text: &str) -> Result<f64, String> {

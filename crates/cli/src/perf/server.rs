@@ -29,7 +29,7 @@ const SETUP_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Stop> {
-    if arguments.end.prints_help() {
+    if arguments.end.softnic.prints_help() {
         return Ok(());
     }
     arguments.end.check()?;

@@ -65,7 +65,7 @@ impl Session {
             Side::Client if choice.address_towards(towards) == Some(towards.peer) => UdpPortChoice::Free,
             _ => UdpPortChoice::RoceOrFree,
         };
-        let mut udp = options.udp_config(udp_port)?;
+        let mut udp = options.softnic.udp_config(udp_port)?;
         // The device paces each queue pair by itself.
         let each = |rate: u64| Some((rate / u64::from(plan.queue_pairs)).max(1));
         udp.off_host_rate_bits_per_second = match plan.rate {
