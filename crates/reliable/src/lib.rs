@@ -15,7 +15,7 @@
 //! | [`SelectiveRepeat`] | the receiver tells what it has; what is missing after a timeout, or (if so chosen) as soon as a gap shows, is sent again |
 //! | [`Erasure`] | parity goes along; the receiver computes what is lost, and only asks for what it cannot compute |
 //!
-//! Whoever wants another implements [`Scheme`]; nothing in here knows which one runs.
+//! [`NamedScheme`] reads their names. Whoever wants another implements [`Scheme`]; nothing in here knows which one runs.
 //!
 //! # What a connection does for every scheme
 //!
@@ -30,6 +30,7 @@ mod attributes;
 mod chunk_set;
 mod connection;
 mod erasure;
+mod named;
 mod parity_pool;
 mod receives;
 pub mod record;
@@ -44,6 +45,7 @@ pub use arrivals::Arrivals;
 pub use attributes::Attributes;
 pub use connection::{Connection, ConnectionError};
 pub use erasure::Erasure;
+pub use named::{NamedScheme, SchemeNameError};
 pub use report::MessageReport;
 pub use scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo};
 pub use selective_repeat::SelectiveRepeat;

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longhaul_verbs::{
-    CompletionQueue, CreateError, Device, PollError, PostError, ProtectionDomain, QueuePair as VerbsQueuePair,
-    QueuePairNumber, ReceiveRequest, RegisterError, WorkCompletion,
+    CompletionChannel, CompletionQueue, CreateError, Device, PollError, PostError, ProtectionDomain,
+    QueuePair as VerbsQueuePair, QueuePairNumber, ReceiveRequest, RegisterError, WorkCompletion,
 };
 use thiserror::Error;
 
@@ -28,11 +28,13 @@ pub struct ContextAttributes {
     pub channels: usize,
     /// Room for completions in each channel: receives of all its queue pairs.
     pub completions: u32,
+    /// Completions can raise events, so that whoever drives can sleep until something happens ([`Context::events`]).
+    pub events: bool,
 }
 
 impl Default for ContextAttributes {
     fn default() -> Self {
-        ContextAttributes { channels: 1, completions: 1 << 16 }
+        ContextAttributes { channels: 1, completions: 1 << 16, events: false }
     }
 }
 
@@ -44,6 +46,7 @@ pub struct Context {
 
 struct Inner {
     domain: ProtectionDomain,
+    events: Option<CompletionChannel>,
     channels: Vec<Channel>,
 }
 
@@ -83,15 +86,16 @@ pub enum ChannelError {
 impl Context {
     /// Set up what queue pairs share (the paper's `context_create`).
     pub fn create(device: &Device, attributes: &ContextAttributes) -> Result<Self, CreateError> {
+        let events = attributes.events.then(|| device.create_completion_channel()).transpose()?;
         let channel = || {
-            let completions = device.create_completion_queue(attributes.completions)?;
+            let completions = create_completion_queue(device, attributes.completions, events.as_ref())?;
             let taken = vec![WorkCompletion::default(); BATCH].into_boxed_slice();
             let state = ChannelState { receivers: HashMap::new(), room: attributes.completions, taken };
             Ok(Channel { completions, state: Mutex::new(state) })
         };
         let domain = device.allocate_protection_domain()?;
         let channels: Result<_, CreateError> = (0..attributes.channels.max(1)).map(|_| channel()).collect();
-        Ok(Context { inner: Arc::new(Inner { domain, channels: channels? }) })
+        Ok(Context { inner: Arc::new(Inner { domain, channels: channels?, events }) })
     }
 
     /// Register bytes for sends and receives (the paper's `mr_reg`).
@@ -123,6 +127,22 @@ impl Context {
     /// Poll all channels once. How many packets arrived.
     pub fn poll(&self) -> Result<usize, ChannelError> {
         (0..self.channel_count()).map(|channel| self.poll_channel(channel)).sum()
+    }
+
+    /// Where events arrive, if it was made with them. An event comes only after [`Context::request_notification`] and
+    /// [`crate::QueuePair::request_notification`]; what came before makes none, so look once more after having asked.
+    pub fn events(&self) -> Option<&CompletionChannel> {
+        self.inner.events.as_ref()
+    }
+
+    /// Raise an event when the next packet arrives on a channel.
+    pub fn request_notification(&self) -> Result<(), PollError> {
+        self.inner.channels.iter().try_for_each(|channel| channel.completions.request_notification(false))
+    }
+
+    /// A completion queue that raises events where this context's do.
+    pub(crate) fn create_completion_queue(&self, entries: u32) -> Result<CompletionQueue, CreateError> {
+        create_completion_queue(self.inner.domain.device(), entries, self.events())
     }
 
     pub(crate) fn completions(&self, channel: usize) -> &CompletionQueue {
@@ -170,6 +190,18 @@ impl Context {
 impl Channel {
     fn state(&self) -> std::sync::MutexGuard<'_, ChannelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn create_completion_queue(
+    device: &Device,
+    entries: u32,
+    events: Option<&CompletionChannel>,
+) -> Result<CompletionQueue, CreateError> {
+    match events {
+        // Whoever is woken polls everything: it need not know which queue it was.
+        Some(events) => device.create_completion_queue_on(entries, events, 0),
+        None => device.create_completion_queue(entries),
     }
 }
 

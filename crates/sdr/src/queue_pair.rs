@@ -246,6 +246,11 @@ impl QueuePair {
         self.shared.poll(now)
     }
 
+    /// Raise an event ([`Context::events`]) when the next control message arrives, or something has left.
+    pub fn request_notification(&self) -> Result<(), PollError> {
+        self.shared.completions.request_notification(false)
+    }
+
     /// When [`QueuePair::poll`] must be called if nothing completes before.
     pub fn next_deadline(&self) -> Option<Instant> {
         let state = self.shared.state();
@@ -315,7 +320,7 @@ impl Shared {
         let channels = context.channel_count();
         let lanes = channels * usize::from(attributes.generations);
         let own = ControlPath::COMPLETIONS + lanes as u32 * attributes.send_depth;
-        let completions = device.create_completion_queue(own)?;
+        let completions = context.create_completion_queue(own)?;
         let frame_bytes = attributes.mtu.byte_count().min(1024) as usize;
         let control = ControlPath::create(domain, &completions, frame_bytes)?;
         let limits = QueuePairLimits {

@@ -5,11 +5,9 @@
 //! from the send to the moment when the sender knows that it is done.
 
 use std::str::FromStr;
-use std::sync::Arc;
 
-use longhaul_coding::Code;
 use longhaul_impair::{Loss, Profile};
-use longhaul_reliable::{Erasure, Scheme, SelectiveRepeat};
+use longhaul_reliable::NamedScheme;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
     Access, Mtu, PathAttributes, QueuePairAttributes, QueuePairLimits, QueuePairOptions, SendFlags, SendOperation,
@@ -25,14 +23,10 @@ const MTU: Mtu = Mtu::Bytes4096;
 const SLOWDOWN_MAX: u32 = 100_000;
 
 /// How a message is brought over.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionScheme {
-    /// Selective repeat with timeouts.
-    SelectiveRepeat,
-    /// Selective repeat with negative acknowledgements.
-    NegativeAcknowledgements,
-    /// Erasure coding.
-    Erasure(Code),
+    /// By one of `longhaul-reliable`.
+    Named(NamedScheme),
     /// One WRITE on a reliable connection: go-back-N.
     ReliableConnection,
 }
@@ -42,13 +36,8 @@ impl FromStr for CompletionScheme {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "sr:rto" => Ok(CompletionScheme::SelectiveRepeat),
-            "sr:nack" => Ok(CompletionScheme::NegativeAcknowledgements),
             "rc" => Ok(CompletionScheme::ReliableConnection),
-            _ => match text.strip_prefix("ec:") {
-                Some(code) => Ok(CompletionScheme::Erasure(code.parse::<Code>().map_err(|error| error.to_string())?)),
-                None => Err(format!("expected sr:rto, sr:nack, ec:xor:k,m, ec:mds:k,m or rc, came {text:?}")),
-            },
+            _ => text.parse().map(CompletionScheme::Named).map_err(|error| format!("{error}; or rc")),
         }
     }
 }
@@ -56,9 +45,7 @@ impl FromStr for CompletionScheme {
 impl std::fmt::Display for CompletionScheme {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            CompletionScheme::SelectiveRepeat => formatter.write_str("sr:rto"),
-            CompletionScheme::NegativeAcknowledgements => formatter.write_str("sr:nack"),
-            CompletionScheme::Erasure(code) => write!(formatter, "ec:{code}"),
+            CompletionScheme::Named(scheme) => scheme.fmt(formatter),
             CompletionScheme::ReliableConnection => formatter.write_str("rc"),
         }
     }
@@ -132,10 +119,8 @@ pub struct Sample {
 impl Completion {
     /// Set up both ends.
     pub fn new(options: CompletionOptions) -> Self {
-        let scheme: Arc<dyn Scheme> = match options.scheme {
-            CompletionScheme::SelectiveRepeat => Arc::new(SelectiveRepeat::default()),
-            CompletionScheme::NegativeAcknowledgements => Arc::new(SelectiveRepeat::with_negative_acknowledgements()),
-            CompletionScheme::Erasure(code) => Arc::new(Erasure::new(code)),
+        let scheme = match options.scheme {
+            CompletionScheme::Named(scheme) => scheme.scheme(),
             CompletionScheme::ReliableConnection => {
                 let setting = Box::new(ReliableSetting::new(&options));
                 return Completion { options, ground: Setting::Reliable(setting) };
@@ -310,7 +295,7 @@ mod tests {
     #[test]
     fn schemes_are_read_as_they_are_written() {
         for text in ["sr:rto", "sr:nack", "ec:xor:32,8", "ec:mds:4,2", "rc"] {
-            assert_eq!(text.parse::<CompletionScheme>().map(|scheme| scheme.to_string()), Ok(text.to_owned()));
+            assert_eq!(text.parse::<CompletionScheme>().expect("a scheme").to_string(), text);
         }
         assert!("sr".parse::<CompletionScheme>().expect_err("no such scheme").contains("sr:rto"));
         assert!("ec:mds:300,8".parse::<CompletionScheme>().is_err());
