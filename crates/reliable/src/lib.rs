@@ -19,7 +19,8 @@
 //!
 //! # What a connection does for every scheme
 //!
-//! A [`Connection`] matches sends with receives in order, tells the receiver a message's length and the sender's scheme (an *offer*,
+//! A [`Connection`] takes messages of any length, and cuts those that are too long for one message of `sdr` into several (the private
+//! module `parts` tells how). It matches sends with receives in order, tells the receiver a message's length and the sender's scheme (an *offer*,
 //! repeated until the receiver is heard of), carries the scheme's feedback, and tells the sender when a message is done. Everything
 //! that the ends tell each other is state that is sent again, never an event that must arrive. It is driven: time comes in as an argument, and
 //! [`Connection::next_deadline`] says when it must be polled at the latest.
@@ -30,8 +31,11 @@ mod attributes;
 mod chunk_set;
 mod connection;
 mod erasure;
+mod incoming;
 mod named;
+mod outgoing;
 mod parity_pool;
+mod parts;
 mod receives;
 pub mod record;
 mod repeater;
@@ -39,6 +43,7 @@ mod report;
 mod scheme;
 mod selective_repeat;
 mod sends;
+mod terms;
 mod ticket;
 
 pub use arrivals::Arrivals;

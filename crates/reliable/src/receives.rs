@@ -1,156 +1,165 @@
-//! Receives that are open.
+//! Receives that are open: each for a program's message, or a part of one.
 
-use std::sync::Arc;
+use std::ops::Range;
 
-use longhaul_sdr::{Memory, Receive};
-use longhaul_time::Instant;
+use longhaul_sdr::memory::ReceivedBytes;
+use longhaul_sdr::{CompleteError, Memory, Receive};
+use longhaul_time::{Duration, Instant};
 
-use crate::attributes::Attributes;
-use crate::record::{Offer, Refusal};
+use crate::parts::Part;
 use crate::report::MessageReport;
-use crate::scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme};
+use crate::scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo};
 use crate::sends::Moment;
-use crate::ticket::{MessageError, Promise, Received};
+use crate::terms::Terms;
 
 pub(crate) struct OpenReceive {
-    pub(crate) number: u64,
-    capacity: u64,
+    /// The program's receive that it is a part of.
+    pub(crate) message: u64,
+    /// Which part; of a first one the length is known only once the sender has told it.
+    pub(crate) index: u64,
+    part: Option<Part>,
     data: Receive,
     parity: Option<(Receive, Memory)>,
-    promise: Promise<Received>,
-    /// Once the length is known.
-    message: Option<OpenMessage>,
+    /// Once something is on its way.
+    half: Option<(MessageShape, Box<dyn ReceiveHalf>)>,
+    /// When the message began, or another part of it was done; its time counts from there.
+    pub(crate) since: Option<Instant>,
     is_asked: bool,
     report: MessageReport,
-}
-
-struct OpenMessage {
-    shape: MessageShape,
-    half: Box<dyn ReceiveHalf>,
-    begun: Instant,
 }
 
 /// What became of a receive.
 pub(crate) enum Step {
     Waiting,
+    /// Its packets tell the length of the message.
+    Announced(u64),
     Finished,
-    Failed(Refusal, MessageError),
+    TimedOut(Duration),
+}
+
+/// A part that has been received.
+pub(crate) struct ReceivedPart {
+    pub(crate) bytes: ReceivedBytes,
+    /// Places in the part.
+    pub(crate) missing: Vec<Range<u64>>,
+    pub(crate) report: MessageReport,
+    /// The memory of its parity.
+    pub(crate) parity: Option<Memory>,
 }
 
 impl OpenReceive {
+    /// A receive that was posted: for a first part, or for one of a message that has begun.
     pub(crate) fn new(
+        message: u64,
+        part: Option<Part>,
         data: Receive,
-        capacity: u64,
         parity: Option<(Receive, Memory)>,
-        promise: Promise<Received>,
+        since: Option<Instant>,
     ) -> Self {
-        let number = data.number();
-        let report = MessageReport::default();
-        OpenReceive { number, capacity, data, parity, promise, message: None, is_asked: false, report }
+        OpenReceive {
+            message,
+            index: part.map_or(0, |part| part.index),
+            part,
+            data,
+            parity,
+            half: None,
+            since,
+            is_asked: false,
+            report: MessageReport::default(),
+        }
     }
 
-    /// The sender tells what it sends, and wants to know how far it is.
-    pub(crate) fn on_offer(
-        &mut self,
-        offer: &Offer<'_>,
-        moment: &Moment,
-        template: &MessageShape,
-        scheme: &dyn Scheme,
-    ) -> Step {
+    pub(crate) fn number(&self) -> u64 {
+        self.data.number()
+    }
+
+    /// What is received here is known now.
+    pub(crate) fn begin(&mut self, part: Part, now: Instant) {
+        self.part.get_or_insert(part);
+        self.since.get_or_insert(now);
+    }
+
+    /// The sender wants to know how far it is.
+    pub(crate) fn ask(&mut self, terms: &Terms) {
         self.is_asked = true;
-        let ours = format!("{} with chunks of {} bytes", scheme.name(), template.chunk_bytes);
-        let theirs = format!("{} with chunks of {} bytes", offer.scheme, offer.chunk_bytes);
-        if ours != theirs {
-            let error = MessageError::OtherScheme { ours, theirs };
-            return Step::Failed(Refusal::OtherScheme, error);
-        }
-        self.begin(offer.length, moment, template, scheme)
+        self.make_half(terms);
     }
 
-    fn begin(&mut self, length: u64, moment: &Moment, template: &MessageShape, scheme: &dyn Scheme) -> Step {
-        if length > self.capacity {
-            let error = MessageError::TooLong { bytes: length, room: self.capacity };
-            return Step::Failed(Refusal::TooLong, error);
+    fn make_half(&mut self, terms: &Terms) {
+        if let (Some(part), None) = (self.part, &self.half) {
+            let shape = terms.shape_of(part.bytes());
+            self.half = Some((shape, terms.scheme.receiver(&shape)));
         }
-        if self.message.is_none() {
-            let parity_bytes = scheme.parity_bytes(length, template.chunk_bytes);
-            let shape = MessageShape { message_bytes: length, parity_bytes, ..*template };
-            self.message = Some(OpenMessage { half: scheme.receiver(&shape), shape, begun: moment.now });
-        }
-        Step::Waiting
     }
 
     /// Do what is due; feedback goes into `feedback`.
     pub(crate) fn poll(
         &mut self,
         moment: &Moment,
-        template: &MessageShape,
-        scheme: &dyn Scheme,
-        attributes: &Attributes,
+        terms: &Terms,
         feedback: &mut Vec<Vec<u8>>,
         feedback_bytes_max: usize,
     ) -> Step {
-        // Every packet carries a part of the length, so that a lost offer delays nothing.
-        if self.message.is_none()
+        // Every packet of a message in one part carries a piece of the length, so that a lost offer delays nothing.
+        if self.part.is_none()
             && let Some(length) = self.data.user_immediate().filter(|length| *length > 0)
-            && let failed @ Step::Failed(..) = self.begin(length.into(), moment, template, scheme)
         {
-            return failed;
+            return Step::Announced(length.into());
         }
-        let Some(message) = &mut self.message else { return Step::Waiting };
-        let shape = &message.shape;
-        let mut io = ReceiveIo {
-            now: moment.now,
-            round_trip: moment.round_trip,
-            shape,
-            data: shape.arrivals(self.data.bitmap(), shape.message_bytes),
-            parity: self.parity.as_ref().map(|(receive, _)| shape.arrivals(receive.bitmap(), shape.parity_bytes)),
-            is_asked: std::mem::take(&mut self.is_asked),
-            feedback,
-            feedback_bytes_max,
-            report: &mut self.report,
-        };
-        let timeout = attributes.message_timeout;
-        match message.half.poll(&mut io) {
-            Progress::Finished => Step::Finished,
-            Progress::Waiting if message.begun + timeout <= moment.now => {
-                Step::Failed(Refusal::TimedOut, MessageError::TimedOut(timeout))
+        // Nobody waits for a later part before it is on its way: the sender may be busy with others.
+        if self.half.is_none() && (self.index == 0 || self.data.bitmap().whole_chunks() > 0) {
+            self.make_half(terms);
+        }
+        if let Some((shape, half)) = &mut self.half {
+            let mut io = ReceiveIo {
+                now: moment.now,
+                round_trip: moment.round_trip,
+                shape,
+                data: shape.arrivals(self.data.bitmap(), shape.message_bytes),
+                parity: self.parity.as_ref().map(|(receive, _)| shape.arrivals(receive.bitmap(), shape.parity_bytes)),
+                is_asked: std::mem::take(&mut self.is_asked),
+                feedback,
+                feedback_bytes_max,
+                report: &mut self.report,
+            };
+            if half.poll(&mut io) == Progress::Finished {
+                return Step::Finished;
             }
-            Progress::Waiting => Step::Waiting,
+        }
+        let timeout = terms.attributes.message_timeout;
+        match self.since {
+            Some(since) if since + timeout <= moment.now => Step::TimedOut(timeout),
+            _ => Step::Waiting,
         }
     }
 
-    pub(crate) fn next_deadline(&self, attributes: &Attributes) -> Option<Instant> {
-        let message = self.message.as_ref()?;
-        if self.is_asked {
-            return Some(Instant::ZERO);
+    pub(crate) fn next_deadline(&self, terms: &Terms) -> Option<Instant> {
+        let timeout = self.since.map(|since| since + terms.attributes.message_timeout);
+        match &self.half {
+            Some(_) if self.is_asked => Some(Instant::ZERO),
+            Some((_, half)) => Instant::earlier_of(half.next_deadline(), timeout),
+            None => timeout,
         }
-        Instant::earlier_of(message.half.next_deadline(), Some(message.begun + attributes.message_timeout))
     }
 
-    /// Complete it, compute what is missing, and give it to the program. Returns the memory of its parity, and what to tell the sender if the
-    /// device did not let go of the bytes.
-    pub(crate) fn finish(self, moment: &Moment) -> (Option<Memory>, Option<Refusal>) {
-        let OpenReceive { data, parity, promise, message, mut report, .. } = self;
-        let Some(OpenMessage { shape, mut half, begun }) = message else { return (None, None) };
+    /// Complete it, and compute what is missing. `None` when it has not begun.
+    pub(crate) fn finish(self, moment: &Moment) -> Option<Result<ReceivedPart, CompleteError>> {
+        let OpenReceive { data, parity, half, mut report, .. } = self;
+        let (shape, mut half) = half?;
         let completed = data.complete().and_then(|data| match parity {
             None => Ok((data, None)),
             Some((receive, memory)) => Ok((data, Some((receive.complete()?, memory)))),
         });
         let (mut data, parity) = match completed {
             Ok(completed) => completed,
-            Err(error) => {
-                promise.keep(Err(MessageError::Complete(Arc::new(error))));
-                return (None, Some(Refusal::Failed));
-            }
+            Err(error) => return Some(Err(error)),
         };
         let bitmap = data.shared_bitmap();
         let arrived = shape.arrivals(&bitmap, shape.message_bytes);
-        let duplicates = |arrivals: u32| u64::from(arrivals);
-        report.duplicate_packets = duplicates(bitmap.duplicates());
+        report.duplicate_packets = bitmap.duplicates().into();
         let parity_view = parity.as_ref().map(|(message, _)| {
             let bytes = &message.bytes()[..shape.parity_bytes as usize];
-            report.duplicate_packets += duplicates(message.bitmap().duplicates());
+            report.duplicate_packets += u64::from(message.bitmap().duplicates());
             (bytes, shape.arrivals(message.bitmap(), shape.parity_bytes))
         });
         let bytes = &mut data.bytes_mut()[..shape.message_bytes as usize];
@@ -158,15 +167,7 @@ impl OpenReceive {
         let missing = missing.into_iter().map(|chunks| shape.bytes_of(chunks)).collect();
         report.message_bytes = shape.message_bytes;
         report.round_trip = Some(moment.round_trip);
-        report.duration = moment.now - begun;
-        promise.keep(Ok(Received::new(data, shape.message_bytes, missing, report)));
-        (parity.map(|(_, memory)| memory), None)
-    }
-
-    /// Give it up.
-    pub(crate) fn fail(self, error: MessageError) {
-        // The keys go before the program hears of it: it may use the memory again then.
-        drop((self.data, self.parity));
-        self.promise.keep(Err(error));
+        let parity = parity.map(|(_, memory)| memory);
+        Some(Ok(ReceivedPart { bytes: data.into_bytes(), missing, report, parity }))
     }
 }

@@ -2,14 +2,16 @@
 //!
 //! ```text
 //!   kind 1 · message 8 · then:
-//!     offer:    length 8 · chunk bytes 4 · parity bytes 8 · scheme's name
-//!     feedback: bytes of the scheme
-//!     done:     nothing
-//!     refused:  reason 1 · scheme's name
+//!     offer:     length 8 · offset 8 · part bytes 8 · chunk bytes 4 · parity bytes 8 · scheme's name
+//!     feedback:  bytes of the scheme
+//!     done:      nothing
+//!     refused:   reason 1 · was accepted 1 · scheme's name
+//!     accepted:  nothing
+//!     withdrawn: length 8
 //! ```
 //!
-//! Numbers are big-endian; a name is UTF-8 to the end of the record. A message is named by the number of its data. Records of a kind that is not
-//! known are skipped.
+//! Numbers are big-endian; a name is UTF-8 to the end of the record. The message of a record is one of `sdr`, named by the number of its data: a
+//! program's message, or a part of one. Records of a kind that is not known are skipped.
 
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,19 +23,38 @@ pub enum Record<'a> {
     /// The receiver has all that it needs.
     Done,
     /// The receiver has given the message up.
-    Refused(Refusal, &'a str),
+    Refused(Refused<'a>),
+    /// Answers the offer of a first part: the receiver will have room for all others, and their numbers are theirs.
+    Accepted,
+    /// The sender has given the message, named by its first part, up. It had so many bytes.
+    Withdrawn(u64),
 }
 
 /// What a message is, and how it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer<'a> {
-    /// Bytes of the message.
+    /// Bytes of the program's message.
     pub length: u64,
+    /// Where in it this part begins: 0 if it has but one.
+    pub offset: u64,
+    /// Bytes of each part but the last, if it has several.
+    pub part_bytes: u64,
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
-    /// Bytes of its parity.
+    /// Bytes of the part's parity.
     pub parity_bytes: u64,
     /// The scheme, as it calls itself.
+    pub scheme: &'a str,
+}
+
+/// That a message was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused<'a> {
+    /// Why.
+    pub reason: Refusal,
+    /// Whether the numbers of the message's other parts are used up: it had been accepted before. Otherwise they are the next messages'.
+    pub was_accepted: bool,
+    /// The receiver's scheme, as it calls itself.
     pub scheme: &'a str,
 }
 
@@ -49,12 +70,21 @@ pub enum Refusal {
     TooLong = 3,
     /// The receiver's device failed it.
     Failed = 4,
+    /// The sender has given it up.
+    Withdrawn = 5,
+}
+
+impl Refusal {
+    const ALL: [Refusal; 5] =
+        [Refusal::OtherScheme, Refusal::TimedOut, Refusal::TooLong, Refusal::Failed, Refusal::Withdrawn];
 }
 
 const KIND_OFFER: u8 = 1;
 const KIND_FEEDBACK: u8 = 2;
 const KIND_DONE: u8 = 3;
 const KIND_REFUSED: u8 = 4;
+const KIND_ACCEPTED: u8 = 5;
+const KIND_WITHDRAWN: u8 = 6;
 
 /// Bytes before those of the kind.
 pub const HEADER_BYTES: usize = 9;
@@ -66,23 +96,28 @@ impl Record<'_> {
             Record::Offer(_) => KIND_OFFER,
             Record::Feedback(_) => KIND_FEEDBACK,
             Record::Done => KIND_DONE,
-            Record::Refused(..) => KIND_REFUSED,
+            Record::Refused(_) => KIND_REFUSED,
+            Record::Accepted => KIND_ACCEPTED,
+            Record::Withdrawn(_) => KIND_WITHDRAWN,
         };
         let mut bytes = vec![kind];
         bytes.extend(message.to_be_bytes());
         match self {
             Record::Offer(offer) => {
                 bytes.extend(offer.length.to_be_bytes());
+                bytes.extend(offer.offset.to_be_bytes());
+                bytes.extend(offer.part_bytes.to_be_bytes());
                 bytes.extend(offer.chunk_bytes.to_be_bytes());
                 bytes.extend(offer.parity_bytes.to_be_bytes());
                 bytes.extend(offer.scheme.as_bytes());
             }
             Record::Feedback(feedback) => bytes.extend(*feedback),
-            Record::Done => {}
-            Record::Refused(reason, scheme) => {
-                bytes.push(*reason as u8);
-                bytes.extend(scheme.as_bytes());
+            Record::Done | Record::Accepted => {}
+            Record::Refused(refused) => {
+                bytes.extend([refused.reason as u8, u8::from(refused.was_accepted)]);
+                bytes.extend(refused.scheme.as_bytes());
             }
+            Record::Withdrawn(length) => bytes.extend(length.to_be_bytes()),
         }
         bytes
     }
@@ -95,18 +130,22 @@ pub fn decode(bytes: &[u8]) -> Option<(u64, Record<'_>)> {
     let record = match header[0] {
         KIND_OFFER => Record::Offer(Offer {
             length: u64_at(rest, 0)?,
-            chunk_bytes: u32::from_be_bytes(rest.get(8..12)?.try_into().ok()?),
-            parity_bytes: u64_at(rest, 12)?,
-            scheme: str::from_utf8(rest.get(20..)?).ok()?,
+            offset: u64_at(rest, 8)?,
+            part_bytes: u64_at(rest, 16)?,
+            chunk_bytes: u32::from_be_bytes(rest.get(24..28)?.try_into().ok()?),
+            parity_bytes: u64_at(rest, 28)?,
+            scheme: str::from_utf8(rest.get(36..)?).ok()?,
         }),
         KIND_FEEDBACK => Record::Feedback(rest),
         KIND_DONE => Record::Done,
         KIND_REFUSED => {
-            let (reason, scheme) = rest.split_first()?;
-            let reasons = [Refusal::OtherScheme, Refusal::TimedOut, Refusal::TooLong, Refusal::Failed];
-            let reason = reasons.into_iter().find(|known| *known as u8 == *reason)?;
-            Record::Refused(reason, str::from_utf8(scheme).ok()?)
+            let ([reason, was_accepted], scheme) = rest.split_first_chunk()?;
+            let reason = Refusal::ALL.into_iter().find(|known| *known as u8 == *reason)?;
+            let scheme = str::from_utf8(scheme).ok()?;
+            Record::Refused(Refused { reason, was_accepted: *was_accepted != 0, scheme })
         }
+        KIND_ACCEPTED => Record::Accepted,
+        KIND_WITHDRAWN => Record::Withdrawn(u64_at(rest, 0)?),
         _ => return None,
     };
     Some((message, record))
@@ -122,22 +161,29 @@ mod tests {
 
     use super::*;
 
-    const OFFER: Offer<'_> = Offer { length: 0x0102, chunk_bytes: 4096, parity_bytes: 7, scheme: "sr" };
+    const OFFER: Offer<'_> =
+        Offer { length: 0x0102, offset: 0x0100, part_bytes: 0x80, chunk_bytes: 4096, parity_bytes: 7, scheme: "sr" };
+    const REFUSED: Refused<'_> = Refused { reason: Refusal::TimedOut, was_accepted: true, scheme: "x" };
 
     #[test]
     fn golden_bytes() {
-        let offer =
-            [1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 7, b's', b'r'];
+        let mut offer = vec![1, 0, 0, 0, 0, 0, 0, 0, 9];
+        offer.extend([0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0x80]);
+        offer.extend([0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 7, b's', b'r']);
         assert_eq!(Record::Offer(OFFER).encode(9), offer);
         assert_eq!(Record::Feedback(&[0xaa, 0xbb]).encode(1), [2, 0, 0, 0, 0, 0, 0, 0, 1, 0xaa, 0xbb]);
         assert_eq!(Record::Done.encode(2), [3, 0, 0, 0, 0, 0, 0, 0, 2]);
-        assert_eq!(Record::Refused(Refusal::TimedOut, "x").encode(3), [4, 0, 0, 0, 0, 0, 0, 0, 3, 2, b'x']);
+        assert_eq!(Record::Refused(REFUSED).encode(3), [4, 0, 0, 0, 0, 0, 0, 0, 3, 2, 1, b'x']);
+        assert_eq!(Record::Accepted.encode(4), [5, 0, 0, 0, 0, 0, 0, 0, 4]);
+        assert_eq!(Record::Withdrawn(3).encode(5), [6, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3]);
     }
 
     #[test]
     fn what_is_written_is_read() {
-        let refused = Record::Refused(Refusal::OtherScheme, "ec:mds:32,8");
-        for record in [Record::Offer(OFFER), Record::Feedback(&[]), Record::Feedback(&[1, 2]), Record::Done, refused] {
+        let feedback = [Record::Feedback(&[]), Record::Feedback(&[1, 2])];
+        let refused = Refusal::ALL.map(|reason| Record::Refused(Refused { reason, was_accepted: false, ..REFUSED }));
+        let others = [Record::Offer(OFFER), Record::Done, Record::Refused(REFUSED), Record::Accepted];
+        for record in feedback.into_iter().chain(refused).chain(others).chain([Record::Withdrawn(u64::MAX)]) {
             assert_eq!(decode(&record.encode(u64::MAX - 1)), Some((u64::MAX - 1, record)));
         }
     }
@@ -146,10 +192,11 @@ mod tests {
     fn what_cannot_be_read_is_nothing() {
         assert_eq!(decode(&[]), None);
         assert_eq!(decode(&[3, 0, 0, 0, 0, 0, 0, 0]), None);
-        assert_eq!(decode(&Record::Offer(OFFER).encode(1)[..28]), None);
+        assert_eq!(decode(&Record::Offer(OFFER).encode(1)[..44]), None);
         assert_eq!(decode(&[9, 0, 0, 0, 0, 0, 0, 0, 1]), None, "of another kind");
-        assert_eq!(decode(&[4, 0, 0, 0, 0, 0, 0, 0, 1, 99]), None, "for another reason");
-        assert_eq!(decode(&[4, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0xff]), None, "not UTF-8");
+        assert_eq!(decode(&[4, 0, 0, 0, 0, 0, 0, 0, 1, 99, 0]), None, "for another reason");
+        assert_eq!(decode(&[4, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0xff]), None, "not UTF-8");
+        assert_eq!(decode(&[6, 0, 0, 0, 0, 0, 0, 0, 1, 0]), None, "cut off");
     }
 
     proptest! {

@@ -33,3 +33,21 @@ pub struct MessageReport {
     /// Sender: times that the message was offered.
     pub offers: u64,
 }
+
+impl MessageReport {
+    /// Add what happened to a part of the message; how long the whole took is not a sum.
+    pub(crate) fn add_part(&mut self, part: &MessageReport) {
+        self.message_bytes += part.message_bytes;
+        self.round_trip = part.round_trip.or(self.round_trip);
+        self.data_packets_sent += part.data_packets_sent;
+        self.data_packets_repeated += part.data_packets_repeated;
+        self.parity_packets_sent += part.parity_packets_sent;
+        self.duplicate_packets += part.duplicate_packets;
+        self.parity_chunks_used += part.parity_chunks_used;
+        self.parity_chunks_wasted += part.parity_chunks_wasted;
+        self.chunks_recovered += part.chunks_recovered;
+        self.fallbacks += part.fallbacks;
+        self.feedback_records += part.feedback_records;
+        self.offers += part.offers;
+    }
+}

@@ -1,13 +1,15 @@
-//! Messages that are being sent.
+//! Messages that are being sent: each a program's, or a part of one.
 
 use longhaul_sdr::{Memory, QueuePair, SendStatus};
 use longhaul_time::{Duration, Instant};
 
 use crate::attributes::Attributes;
+use crate::parts::Part;
 use crate::record::{Offer, Record, Refusal};
 use crate::report::MessageReport;
 use crate::scheme::{MessageShape, Outbox, SendHalf, SendIo};
-use crate::ticket::{MessageError, Promise};
+use crate::terms::Terms;
+use crate::ticket::MessageError;
 
 /// An offer that is not answered is repeated after longer and longer times, up to this many doublings.
 const DOUBLINGS_MAX: u32 = 4;
@@ -33,14 +35,30 @@ impl Moment {
     }
 }
 
+/// What became of one.
+pub(crate) struct EndedSend {
+    /// Where it belongs to.
+    pub(crate) message: u64,
+    pub(crate) outcome: Result<(), MessageError>,
+    /// It was the receiver that told.
+    pub(crate) is_peers: bool,
+    pub(crate) ended: Instant,
+    pub(crate) report: MessageReport,
+    /// The memory of its parity.
+    pub(crate) parity: Option<Memory>,
+}
+
 pub(crate) struct OpenSend {
     pub(crate) number: u64,
+    /// The program's message that it is a part of.
+    pub(crate) message: u64,
+    part: Part,
     shape: MessageShape,
     outbox: Outbox,
     half: Box<dyn SendHalf>,
-    promise: Promise<MessageReport>,
     report: MessageReport,
-    begun: Instant,
+    /// When another part of the message was done last; the time for this one does not begin before.
+    pub(crate) since: Instant,
     cleared: Option<Instant>,
     offered: Option<Instant>,
     /// When the receiver told something of it last.
@@ -49,43 +67,41 @@ pub(crate) struct OpenSend {
     unanswered: u32,
     /// How it ended; the rest of it only has to leave the device.
     outcome: Option<Result<(), MessageError>>,
+    is_peers: bool,
     /// When the last record came that settled it.
     ended: Instant,
 }
 
 impl OpenSend {
     pub(crate) fn new(
+        message: u64,
+        part: Part,
         shape: MessageShape,
         outbox: Outbox,
         half: Box<dyn SendHalf>,
-        promise: Promise<MessageReport>,
-        begun: Instant,
+        since: Instant,
     ) -> Self {
         OpenSend {
             number: outbox.data.number(),
+            message,
+            part,
             shape,
             outbox,
             half,
-            promise,
             report: MessageReport { message_bytes: shape.message_bytes, ..Default::default() },
-            begun,
+            since,
             cleared: None,
             offered: None,
             heard: None,
             unanswered: 0,
             outcome: None,
-            ended: begun,
+            is_peers: false,
+            ended: since,
         }
     }
 
     /// Do what is due. Returns whether it is over, and its memory free.
-    pub(crate) fn poll(
-        &mut self,
-        moment: &Moment,
-        queue_pair: &QueuePair,
-        scheme: &str,
-        attributes: &Attributes,
-    ) -> bool {
+    pub(crate) fn poll(&mut self, moment: &Moment, terms: &Terms) -> bool {
         let now = moment.now;
         if self.outcome.is_some() {
             return self.has_left();
@@ -102,26 +118,38 @@ impl OpenSend {
         };
         self.half.poll(&mut io);
         if self.offer_at(moment).is_some_and(|due| due <= now) {
-            let MessageShape { message_bytes, chunk_bytes, parity_bytes, .. } = self.shape;
-            let offer = Offer { length: message_bytes, chunk_bytes, parity_bytes, scheme };
-            queue_pair.send_to_peer(Record::Offer(offer).encode(self.number));
+            let MessageShape { chunk_bytes, parity_bytes, .. } = self.shape;
+            terms.tell(
+                self.number,
+                &Record::Offer(Offer {
+                    length: self.part.cut.whole_bytes(),
+                    offset: self.part.offset(),
+                    part_bytes: self.part.cut.part_bytes(),
+                    chunk_bytes,
+                    parity_bytes,
+                    scheme: &terms.scheme_name,
+                }),
+            );
             self.unanswered += u32::from(self.offered.is_some());
             self.offered = Some(now);
             self.report.offers += 1;
         }
         let failure = self.outbox.failure.take().map(|error| MessageError::Send(error.into()));
         let failure = failure.or_else(|| match self.outbox.data.status() {
-            SendStatus::TooLong { room } => Some(MessageError::TooLong { bytes: self.shape.message_bytes, room }),
+            SendStatus::TooLong { room } if self.part.index == 0 => {
+                Some(MessageError::TooLong { bytes: self.part.cut.whole_bytes(), room })
+            }
+            SendStatus::TooLong { .. } => Some(MessageError::TooLongForPeer(self.part.cut.whole_bytes())),
             _ => None,
         });
-        let timeout = attributes.message_timeout;
+        let timeout = terms.attributes.message_timeout;
         let failure = failure.or_else(|| {
-            let is_late = self.cleared.is_some_and(|cleared| cleared + timeout <= now);
+            let is_late = self.time_out_at(timeout).is_some_and(|at| at <= now);
             is_late.then_some(MessageError::TimedOut(timeout))
         });
         match failure {
             Some(error) => {
-                self.settle(Err(error), moment);
+                self.give_up(error, moment);
                 self.has_left()
             }
             None => false,
@@ -131,9 +159,20 @@ impl OpenSend {
     /// When it is to be offered again.
     fn offer_at(&self, moment: &Moment) -> Option<Instant> {
         self.cleared?;
-        let Some(offered) = self.offered else { return Some(moment.now) };
+        let Some(offered) = self.offered else { return self.is_worth_offering().then_some(moment.now) };
         let since = self.heard.map_or(offered, |heard| heard.max(offered));
         Some(since + moment.patience * (1 << self.unanswered.min(DOUBLINGS_MAX)))
+    }
+
+    /// The receiver knows a part's length when it knows the whole one. It is to look for a later part only when that is on its way, which
+    /// is after all others that are cleared; or when the receiver has completed it, and we have not heard of that.
+    fn is_worth_offering(&self) -> bool {
+        let is_on_its_way = || self.outbox.data.left_bytes() > 0;
+        self.part.index == 0 || is_on_its_way() || self.outbox.data.status() == SendStatus::Over
+    }
+
+    fn time_out_at(&self, timeout: Duration) -> Option<Instant> {
+        self.cleared.map(|cleared| cleared.max(self.since) + timeout)
     }
 
     pub(crate) fn on_record(&mut self, record: &Record<'_>, moment: &Moment, scheme: &str) {
@@ -153,19 +192,31 @@ impl OpenSend {
                 };
                 self.half.on_feedback(bytes, &mut io);
             }
-            Record::Done => self.settle(Ok(()), moment),
-            Record::Refused(reason, theirs) => {
-                let error = match reason {
+            Record::Done => {
+                self.is_peers = true;
+                self.settle(Ok(()), moment);
+            }
+            Record::Refused(refused) => {
+                let error = match refused.reason {
                     Refusal::OtherScheme => {
-                        MessageError::OtherScheme { ours: scheme.to_owned(), theirs: (*theirs).to_owned() }
+                        MessageError::OtherScheme { ours: scheme.to_owned(), theirs: refused.scheme.to_owned() }
                     }
                     Refusal::TimedOut => MessageError::PeerTimedOut,
-                    Refusal::TooLong => MessageError::TooLongForPeer(self.shape.message_bytes),
+                    Refusal::TooLong => MessageError::TooLongForPeer(self.part.cut.whole_bytes()),
                     Refusal::Failed => MessageError::PeerFailed,
+                    Refusal::Withdrawn => MessageError::Withdrawn,
                 };
+                self.is_peers = true;
                 self.settle(Err(error), moment);
             }
-            Record::Offer(_) => {}
+            Record::Accepted | Record::Offer(_) | Record::Withdrawn(_) => {}
+        }
+    }
+
+    /// It has failed, unless it is over already.
+    pub(crate) fn give_up(&mut self, error: MessageError, moment: &Moment) {
+        if self.outcome.is_none() {
+            self.settle(Err(error), moment);
         }
     }
 
@@ -189,21 +240,19 @@ impl OpenSend {
         if self.outcome.is_some() {
             return None;
         }
-        let timeout = self.cleared.map(|cleared| cleared + attributes.message_timeout);
+        let timeout = self.time_out_at(attributes.message_timeout);
         let own = Instant::earlier_of(self.half.next_deadline(), self.offer_at(moment));
         Instant::earlier_of(own, timeout)
     }
 
-    /// Tell the program. Returns the memory of its parity.
-    pub(crate) fn finish(self) -> Option<Memory> {
-        let mut report = self.report;
-        report.duration = self.ended - self.begun;
-        self.promise.keep(self.outcome.unwrap_or(Err(MessageError::Closed)).map(|()| report));
-        self.outbox.parity.map(|(_, memory)| memory)
-    }
-
-    /// Tell the program that it has failed, whatever it was doing.
-    pub(crate) fn fail(self, error: MessageError) {
-        self.promise.keep(Err(error));
+    pub(crate) fn finish(self) -> EndedSend {
+        EndedSend {
+            message: self.message,
+            outcome: self.outcome.unwrap_or(Err(MessageError::Closed)),
+            is_peers: self.is_peers,
+            ended: self.ended,
+            report: self.report,
+            parity: self.outbox.parity.map(|(_, memory)| memory),
+        }
     }
 }

@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use longhaul_sdr::{CompleteError, QueuePairError, ReceivedMessage, SendError};
+use longhaul_sdr::memory::ReceivedBytes;
+use longhaul_sdr::{CompleteError, QueuePairError, SendError};
 use longhaul_time::Duration;
 use thiserror::Error;
 
@@ -41,6 +42,19 @@ pub enum MessageError {
     /// Longer than the receive that was posted for it, says the peer.
     #[error("the message of {0} bytes does not fit the receive that the peer has posted for it")]
     TooLongForPeer(u64),
+    /// The sender has given it up.
+    #[error("the sender has given the message up before it was done")]
+    Withdrawn,
+    /// The scheme's parity is longer than any message may be.
+    #[error(
+        "the parity of {scheme} does not fit the longest message that both queue pairs take, {message_bytes_max} bytes; make both for longer ones"
+    )]
+    NoRoomForParity {
+        /// Its name.
+        scheme: String,
+        /// The smaller of the two ends'.
+        message_bytes_max: u64,
+    },
     /// The peer's device has failed it.
     #[error("the peer's device has failed the message")]
     PeerFailed,
@@ -185,7 +199,8 @@ impl Future for ReceiveTicket {
 
 /// A message that has been received, in the memory that was posted for it. That is free again when this is dropped.
 pub struct Received {
-    message: ReceivedMessage,
+    /// As long as the receive.
+    bytes: ReceivedBytes,
     length: usize,
     missing: Vec<Range<u64>>,
     report: MessageReport,
@@ -200,18 +215,18 @@ impl std::fmt::Debug for Received {
 }
 
 impl Received {
-    pub(crate) fn new(message: ReceivedMessage, length: u64, missing: Vec<Range<u64>>, report: MessageReport) -> Self {
-        Received { message, length: length as usize, missing, report }
+    pub(crate) fn new(bytes: ReceivedBytes, length: u64, missing: Vec<Range<u64>>, report: MessageReport) -> Self {
+        Received { bytes, length: length as usize, missing, report }
     }
 
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
-        &self.message.bytes()[..self.length]
+        &self.bytes[..self.length]
     }
 
     /// The same, to be changed.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.message.bytes_mut()[..self.length]
+        &mut self.bytes[..self.length]
     }
 
     /// The ranges of bytes that did not arrive; none when the scheme is reliable.

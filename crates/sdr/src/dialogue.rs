@@ -44,6 +44,8 @@ pub(crate) struct Peer {
     pub(crate) receiver: u32,
     /// The newest time stamp of its frames, and when it came.
     pub(crate) echo: Option<(u64, Instant)>,
+    /// The longest message that it takes.
+    pub(crate) message_bytes_max: u64,
 }
 
 /// What became of control messages.

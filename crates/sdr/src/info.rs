@@ -20,6 +20,7 @@ mod tag {
     pub(super) const WINDOW: u16 = 5;
     pub(super) const CONTROL: u16 = 6;
     pub(super) const DATA: u16 = 7;
+    pub(super) const MESSAGE_BYTES_MAX: u16 = 8;
 }
 
 /// How to reach a queue pair.
@@ -43,6 +44,8 @@ pub struct QueuePairInfo {
     pub generations: u8,
     /// The internal queue pairs: those of generation 0, one for each channel, then those of generation 1, …
     pub data: Vec<(QueuePairNumber, u32)>,
+    /// The longest message that it takes.
+    pub message_bytes_max: u64,
 }
 
 /// Bytes that are not the info of a queue pair.
@@ -99,6 +102,7 @@ impl QueuePairInfo {
         let mut data = vec![self.generations];
         data.extend(self.data.iter().flat_map(queue_pair_bytes));
         field(tag::DATA, &data);
+        field(tag::MESSAGE_BYTES_MAX, &self.message_bytes_max.to_be_bytes());
         bytes
     }
 
@@ -114,7 +118,7 @@ impl QueuePairInfo {
             return Err(InfoError::Version(*version));
         }
         let (mut receiver, mut address, mut layout, mut mtu, mut window) = (None, None, None, None, None);
-        let (mut control, mut data) = (None, None);
+        let (mut control, mut data, mut message_bytes_max) = (None, None, None);
         while let Some((header, after)) = rest.split_first_chunk::<4>() {
             let field = Field { tag: u16::from_be_bytes([header[0], header[1]]), value: after };
             let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
@@ -143,6 +147,7 @@ impl QueuePairInfo {
                 tag::WINDOW => window = Some(field.number()?),
                 tag::CONTROL => control = Some(queue_pair(&field.array()?)),
                 tag::DATA => data = Some(field.data()?),
+                tag::MESSAGE_BYTES_MAX => message_bytes_max = Some(u64::from_be_bytes(field.array()?)),
                 _ => {}
             }
         }
@@ -161,6 +166,7 @@ impl QueuePairInfo {
             control: control.ok_or(InfoError::Missing("control queue pair"))?,
             generations,
             data,
+            message_bytes_max: message_bytes_max.ok_or(InfoError::Missing("longest message"))?,
         })
     }
 }
@@ -223,6 +229,7 @@ mod tests {
             control: (QueuePairNumber::new(5), 6),
             generations: 2,
             data: vec![(QueuePairNumber::new(7), 8), (QueuePairNumber::new(9), 10)],
+            message_bytes_max: 0x0400_0000,
         }
     }
 
@@ -236,6 +243,7 @@ mod tests {
         expected.extend([0, 5, 0, 4, 0, 0, 3, 0xe8]);
         expected.extend([0, 6, 0, 8, 0, 0, 0, 5, 0, 0, 0, 6]);
         expected.extend([0, 7, 0, 17, 2, 0, 0, 0, 7, 0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0, 10]);
+        expected.extend([0, 8, 0, 8, 0, 0, 0, 0, 4, 0, 0, 0]);
         assert_eq!(info().to_bytes(), expected);
         assert_eq!(QueuePairInfo::from_bytes(&expected), Ok(info()));
         assert_eq!(info().channels(), 1);
@@ -256,7 +264,7 @@ mod tests {
         assert!(refusal(b"SD").contains("begins with \"SDR\""));
         assert_eq!(refusal(b"SDR\x02"), "this end speaks version 1 of the connection info, the peer version 2");
         assert_eq!(refusal(b"SDR\x01"), "the connection info has no address");
-        assert_eq!(refusal(&bytes[..bytes.len() - 1]), "the connection info ends in the middle of field 7");
+        assert_eq!(refusal(&bytes[..bytes.len() - 1]), "the connection info ends in the middle of field 8");
         let mut wrong = bytes.clone();
         wrong[16 + 22 + 4] = 11;
         // No byte of it can be cut off or changed into something that panics.

@@ -313,11 +313,38 @@ pub struct ReceivedBytes {
     borrow: Borrow,
 }
 
+impl ReceivedBytes {
+    /// These bytes and the next ones as one piece, if they lie side by side in the same memory; otherwise both again.
+    pub fn join(mut self, next: ReceivedBytes) -> Result<ReceivedBytes, (ReceivedBytes, ReceivedBytes)> {
+        let (ours, theirs) = (&self.borrow, &next.borrow);
+        if !Arc::ptr_eq(&ours.memory, &theirs.memory) || ours.range.end != theirs.range.start {
+            return Err((self, next));
+        }
+        let whole = ours.range.start..theirs.range.end;
+        let mut borrows = ours.memory.borrows();
+        // Under one lock: nobody can borrow the next bytes while they pass from one borrow to the other.
+        borrows.open.retain(|(id, ..)| *id != theirs.id);
+        if let Some((_, range, _)) = borrows.open.iter_mut().find(|(id, ..)| *id == ours.id) {
+            *range = whole.clone();
+        }
+        drop(borrows);
+        self.borrow.range = whole;
+        // What `next` had borrowed is ours now: dropping it finds nothing to give back.
+        Ok(self)
+    }
+
+    /// Where they lie in their memory.
+    pub fn range(&self) -> Range<usize> {
+        self.borrow.range.clone()
+    }
+}
+
 impl Deref for ReceivedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the borrow is this message's alone, and the device has let go of the bytes (`into_received`).
+        // SAFETY: the borrow is this message's alone, and the device has let go of the bytes (`into_received`); `join` makes one borrow
+        // of two for which both holds.
         unsafe { std::slice::from_raw_parts(self.borrow.pointer(), self.borrow.range.len()) }
     }
 }

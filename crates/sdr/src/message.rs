@@ -352,4 +352,9 @@ impl ReceivedMessage {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
+
+    /// Only its bytes.
+    pub fn into_bytes(self) -> ReceivedBytes {
+        self.bytes
+    }
 }

@@ -201,6 +201,7 @@ impl QueuePair {
             control: (self.shared.state().control.queue_pair().number(), psn),
             generations: attributes.generations,
             data: data.iter().map(|queue_pair| (queue_pair.number(), psn)).collect(),
+            message_bytes_max: attributes.message_bytes_max,
         }
     }
 
@@ -237,7 +238,8 @@ impl QueuePair {
             connect(queue_pair, *peer, rate)?;
         }
         state.sending.window.on_report(0, peer.window, Instant::ZERO, Duration::MAX);
-        state.peer = Some(Peer { receiver: peer.receiver, echo: None });
+        let message_bytes_max = peer.message_bytes_max;
+        state.peer = Some(Peer { receiver: peer.receiver, echo: None, message_bytes_max });
         Ok(())
     }
 
@@ -292,6 +294,12 @@ impl QueuePair {
     /// What it was made with.
     pub fn attributes(&self) -> &QueuePairAttributes {
         &self.shared.attributes
+    }
+
+    /// The longest message that both ends take, once they are connected.
+    pub fn message_bytes_max(&self) -> Option<u64> {
+        let theirs = self.shared.state().peer.as_ref()?.message_bytes_max;
+        Some(theirs.min(self.shared.attributes.message_bytes_max))
     }
 
     /// What has been counted.

@@ -22,8 +22,10 @@ pub struct GroundOptions {
     pub mtu: Mtu,
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
-    /// Memory of each end, and the longest message.
+    /// Memory of each end.
     pub memory_bytes: usize,
+    /// The longest message of each queue pair; enough for all of the memory if not given.
+    pub message_bytes_max: Option<[u64; 2]>,
     /// Packets that may be on their way.
     pub receive_depth: u32,
     /// Generations of internal queue pairs, each with that many receives.
@@ -45,6 +47,7 @@ impl GroundOptions {
             mtu: Mtu::Bytes4096,
             chunk_bytes: 4096,
             memory_bytes,
+            message_bytes_max: None,
             receive_depth: 4096,
             generations: 4,
             channels: 1,
@@ -81,7 +84,8 @@ impl VirtualGround {
             let mut attributes = QueuePairAttributes::new(world.gid(node), 4791, options.mtu);
             attributes.random = options.seed << 33 | node as u64;
             attributes.chunk_bytes = options.chunk_bytes;
-            attributes.message_bytes_max = options.memory_bytes.max(options.chunk_bytes as usize * 1024) as u64;
+            let enough = options.memory_bytes.max(options.chunk_bytes as usize * 1024) as u64;
+            attributes.message_bytes_max = options.message_bytes_max.map_or(enough, |most| most[node]);
             attributes.generations = options.generations;
             attributes.receive_depth = options.receive_depth;
             context.completions = options.receive_depth * u32::from(attributes.generations);

@@ -1,0 +1,84 @@
+//! What all messages of a connection have in common.
+
+use std::sync::Arc;
+
+use longhaul_sdr::QueuePair;
+
+use crate::attributes::Attributes;
+use crate::parts;
+use crate::record::{Record, Refusal, Refused};
+use crate::scheme::{MessageShape, Scheme};
+use crate::ticket::MessageError;
+
+pub(crate) struct Terms {
+    pub(crate) queue_pair: QueuePair,
+    pub(crate) scheme: Arc<dyn Scheme>,
+    pub(crate) scheme_name: String,
+    pub(crate) attributes: Attributes,
+    /// Of every message, but for its length.
+    template: MessageShape,
+    pub(crate) has_parity: bool,
+    part_bytes: Option<u64>,
+}
+
+impl Terms {
+    pub(crate) fn new(queue_pair: QueuePair, scheme: Arc<dyn Scheme>, attributes: Attributes) -> Self {
+        let own = queue_pair.attributes();
+        let template = MessageShape {
+            message_bytes: 0,
+            parity_bytes: 0,
+            chunk_bytes: own.chunk_bytes,
+            packet_bytes: own.mtu.byte_count(),
+            rate_bits_per_second: own.rate_bits_per_second,
+        };
+        let has_parity = scheme.parity_bytes(u64::from(template.chunk_bytes), template.chunk_bytes) > 0;
+        let scheme_name = scheme.name();
+        Terms { queue_pair, scheme, scheme_name, attributes, template, has_parity, part_bytes: None }
+    }
+
+    /// The longest part of a message, whose parity fits too; `None` until the ends are connected, 0 when parity never fits. The user's
+    /// immediate tells the length of a message in one part, so it has 32 bits.
+    pub(crate) fn part_bytes(&mut self) -> Option<u64> {
+        if self.part_bytes.is_none() {
+            let most = self.queue_pair.message_bytes_max()?;
+            let fits = |bytes: u64| self.scheme.parity_bytes(bytes, self.template.chunk_bytes) <= most;
+            self.part_bytes = Some(parts::longest(most.min(u32::MAX.into()), fits));
+        }
+        self.part_bytes
+    }
+
+    /// Why nothing can be sent when parts have no bytes.
+    pub(crate) fn no_room_for_parity(&self) -> MessageError {
+        let message_bytes_max = self.queue_pair.message_bytes_max().unwrap_or(0);
+        MessageError::NoRoomForParity { scheme: self.scheme_name.clone(), message_bytes_max }
+    }
+
+    /// Messages of `sdr` that a part takes.
+    pub(crate) fn numbers_a_part(&self) -> u64 {
+        1 + u64::from(self.has_parity)
+    }
+
+    /// Of a message, or a part of one.
+    pub(crate) fn shape_of(&self, length: u64) -> MessageShape {
+        let parity_bytes = self.scheme.parity_bytes(length, self.template.chunk_bytes);
+        MessageShape { message_bytes: length, parity_bytes, ..self.template }
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        describe(&self.scheme_name, self.template.chunk_bytes)
+    }
+
+    pub(crate) fn tell(&self, number: u64, record: &Record<'_>) {
+        self.queue_pair.send_to_peer(record.encode(number));
+    }
+
+    pub(crate) fn refuse(&self, number: u64, reason: Refusal, was_accepted: bool) {
+        let refused = Refused { reason, was_accepted, scheme: &self.describe() };
+        self.tell(number, &Record::Refused(refused));
+    }
+}
+
+/// What the ends must have in common.
+pub(crate) fn describe(scheme: &str, chunk_bytes: u32) -> String {
+    format!("{scheme} with chunks of {chunk_bytes} bytes")
+}
