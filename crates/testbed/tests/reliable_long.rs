@@ -6,9 +6,12 @@ use std::sync::Arc;
 
 use longhaul_coding::Code;
 use longhaul_impair::{Loss, Profile};
-use longhaul_reliable::{Erasure, MessageError, ReceiveTicket, Scheme, SelectiveRepeat, SendTicket};
+use longhaul_reliable::{
+    Erasure, MessageError, MessageShape, Progress, ReceiveHalf, ReceiveIo, ReceiveTicket, Scheme, SelectiveRepeat,
+    SendHalf, SendIo, SendTicket,
+};
 use longhaul_testbed::end_to_end::{Case, Ground, GroundOptions, VirtualGround, run_case};
-use longhaul_time::Duration;
+use longhaul_time::{Duration, Instant};
 use longhaul_verbs::Mtu;
 use twice::Twice;
 
@@ -204,7 +207,7 @@ fn a_link_that_dies_in_the_middle() {
             ground.world.set_link_profile(link());
             pass(&mut ground, Duration::from_secs(4));
             let (received, sent) = (receive.take(), send.take());
-            // Nothing had reached the receiver's place at 100 µs: the clear-to-send was on its way, and the sender's time had not begun.
+            // Before the sender has heard of the receive its time has not begun: then the message arrives when the link is back.
             let (Some(received), Some(sent)) = (received, sent) else { panic!("{name}: not over") };
             match (received, sent) {
                 (Ok(received), Ok(sent)) => {
@@ -242,7 +245,11 @@ fn a_part_that_cannot_be_sent() {
             pass(&mut ground, Duration::from_millis(100));
             drop(held);
             pass(&mut ground, Duration::from_millis(500));
-            if scheme.parity_bytes(1, 1024) == 0 || send.is_over() {
+            if scheme.parity_bytes(1, 1024) > 0 {
+                // Coding has to read first, and waits until it can.
+                assert!(send.take().is_some_and(|sent| sent.is_ok()), "{name}");
+                assert!(receive.take().is_some_and(|received| received.is_ok()), "{name}");
+            } else {
                 let (received, sent) = errors(&receive, &send);
                 assert!(matches!(received, MessageError::Withdrawn), "{name}: {received}");
                 assert!(matches!(sent, MessageError::Send(_)), "{name}: {sent}");
@@ -252,6 +259,95 @@ fn a_part_that_cannot_be_sent() {
             assert_eq!(received.expect("the next one arrives").bytes().len(), 2 * PART - 1, "{name}");
             run_case(&mut ground, &Case::new(3, 2 * PART)).unwrap_or_else(|error| panic!("{name}: {error}"));
         }
+    }
+}
+
+/// The timeout is for each part.
+#[test]
+fn a_message_may_take_longer_than_its_parts_may() {
+    let slow =
+        Profile::default().with_propagation_delay(Duration::from_micros(500)).with_rate_bits_per_second(4_000_000);
+    for scheme in schemes() {
+        let mut options = options(slow.clone());
+        options.connection.message_timeout = Duration::from_millis(500);
+        options.connection.parts_open_max = 4;
+        let mut ground = VirtualGround::with_scheme(&options, scheme.clone());
+        let outcome = run_case(&mut ground, &Case { in_flight: 1, ..Case::new(1, 12 * PART) });
+        let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", scheme.name()));
+        assert!(outcome.sent[0].duration > Duration::from_millis(900), "{:?}", outcome.sent[0]);
+    }
+}
+
+/// Places of what is missing are places of the whole message.
+#[test]
+fn what_is_missing_of_a_message_in_parts() {
+    const LENGTH: usize = 6 * PART + 100;
+    let lossy = link().with_loss(Loss::Independent { probability: 0.1 });
+    let mut ground = VirtualGround::with_scheme(&options(lossy), Arc::new(Once));
+    ground.sender().1.write(0..LENGTH).expect("it is free").fill(1);
+    let (receive, send) = post(&mut ground, 0, LENGTH, LENGTH);
+    pass(&mut ground, Duration::from_secs(1));
+    assert!(send.take().is_some_and(|sent| sent.is_ok()));
+    let received = receive.take().expect("it is over").expect("it is done");
+    let missing = received.missing();
+    assert!(missing.len() > 5 && missing.windows(2).all(|pair| pair[0].end < pair[1].start), "{missing:?}");
+    assert!(missing.iter().any(|range| range.start > 5 * PART as u64), "{missing:?}");
+    for (place, byte) in received.bytes().iter().enumerate() {
+        let is_missing = missing.iter().any(|range| range.contains(&(place as u64)));
+        assert_eq!(*byte == 0, is_missing, "byte {place}, missing {missing:?}");
+    }
+}
+
+/// Everything once; what has not come after a while is missing.
+struct Once;
+
+struct OnceSender {
+    has_begun: bool,
+}
+
+struct OnceReceiver {
+    ends: Option<Instant>,
+}
+
+impl Scheme for Once {
+    fn name(&self) -> String {
+        "once".to_owned()
+    }
+
+    fn sender(&self, _: &MessageShape) -> Box<dyn SendHalf> {
+        Box::new(OnceSender { has_begun: false })
+    }
+
+    fn receiver(&self, _: &MessageShape) -> Box<dyn ReceiveHalf> {
+        Box::new(OnceReceiver { ends: None })
+    }
+}
+
+impl SendHalf for OnceSender {
+    fn poll(&mut self, io: &mut SendIo<'_>) {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            io.send_chunks(0..io.shape().chunk_count());
+        }
+    }
+
+    fn on_feedback(&mut self, _: &[u8], _: &mut SendIo<'_>) {}
+
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
+impl ReceiveHalf for OnceReceiver {
+    fn poll(&mut self, io: &mut ReceiveIo<'_>) -> Progress {
+        let ends = *self.ends.get_or_insert(io.now() + Duration::from_millis(5));
+        match ends <= io.now() {
+            true => Progress::Finished,
+            false => Progress::Waiting,
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.ends
     }
 }
 
