@@ -138,6 +138,7 @@ impl Connection {
                 None => {}
             }
         }
+        terms.queue_pair.take_send_news().into_iter().for_each(|number| outgoing.on_news(number));
         loop {
             *over_count += incoming.open(terms, pool) + outgoing.open(terms, pool);
             let received = incoming.poll(&moment, terms, pool);
@@ -155,8 +156,12 @@ impl Connection {
 
     /// When [`Connection::poll`] must be called if nothing completes before.
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        // What came while the last poll was carried out.
+        if self.terms.queue_pair.has_news() {
+            return Some(now);
+        }
         let moment = Moment::new(&self.terms.queue_pair, now);
-        let sends = self.outgoing.next_deadline(&moment, &self.terms);
+        let sends = self.outgoing.next_deadline(&moment);
         let own = Instant::earlier_of(sends, self.incoming.next_deadline(&self.terms));
         Instant::earlier_of(own, self.terms.queue_pair.next_deadline())
     }

@@ -21,6 +21,10 @@ use crate::repeater::Repeater;
 use crate::report::MessageReport;
 use crate::scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo};
 
+/// Bytes that cannot be read are tried again after this part of a round trip, but not more often than this.
+const RETRIES_A_ROUND_TRIP: u32 = 8;
+const RETRY_MIN: Duration = Duration::from_micros(100);
+
 /// Erasure coding with a code.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
@@ -64,7 +68,7 @@ impl Scheme for Erasure {
         let layout = self.layout(shape);
         // Only what the receiver asks for is repeated; it asks again itself.
         let repeater = Repeater::new(shape.chunk_count(), shape.chunk_bytes, false);
-        Box::new(Sender { coder: Coder::new(self.code), layout, repeater, next: 0 })
+        Box::new(Sender { coder: Coder::new(self.code), layout, repeater, next: 0, retry_at: None })
     }
 
     fn receiver(&self, shape: &MessageShape) -> Box<dyn ReceiveHalf> {
@@ -87,6 +91,8 @@ struct Sender {
     repeater: Repeater,
     /// The submessage that is sent next.
     next: usize,
+    /// When to look again whether its bytes can be read: nobody tells.
+    retry_at: Option<Instant>,
 }
 
 impl Sender {
@@ -119,7 +125,12 @@ impl SendHalf for Sender {
     fn poll(&mut self, io: &mut SendIo<'_>) {
         self.repeater.on_left(io.left_data_bytes(), io.now(), io.round_trip());
         // Little at a time, so that the parity of a submessage leaves right behind it.
-        while self.next < self.layout.submessages() && io.has_room() && self.send_submessage(io) {
+        self.retry_at = None;
+        while self.next < self.layout.submessages() && io.has_room() {
+            if !self.send_submessage(io) {
+                self.retry_at = Some(io.now() + (io.round_trip() / RETRIES_A_ROUND_TRIP).max(RETRY_MIN));
+                break;
+            }
             self.next += 1;
         }
     }
@@ -134,7 +145,7 @@ impl SendHalf for Sender {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        None
+        self.retry_at
     }
 }
 

@@ -26,6 +26,7 @@
 //! [`Connection::next_deadline`] says when it must be polled at the latest.
 
 mod acknowledgement;
+mod agenda;
 mod arrivals;
 mod attributes;
 mod chunk_set;

@@ -1,11 +1,12 @@
 //! Messages of the program on their way out, each in as many parts as it takes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use longhaul_sdr::{Memory, SendStream};
 use longhaul_time::Instant;
 
+use crate::agenda::Agenda;
 use crate::chunk_set::ChunkSet;
 use crate::parity_pool::ParityPool;
 use crate::parts::{Cut, Part};
@@ -28,6 +29,9 @@ pub(crate) struct Outgoing {
     opening: u64,
     /// Parts, by number.
     open: BTreeMap<u64, OpenSend>,
+    agenda: Agenda,
+    /// Parts to look at, whatever the agenda says.
+    news: BTreeSet<u64>,
     /// Messages that were given up here, by the number of their first part, until the receiver knows.
     withdrawn: BTreeMap<u64, Withdrawal>,
 }
@@ -92,7 +96,11 @@ impl Outgoing {
                 over += u64::from(message.tell_program());
             } else {
                 let cut = Cut::new(message.range.len() as u64, part_bytes);
-                if !message.open_parts(self.opening, cut, terms, pool, &mut self.open) {
+                let mut opened = |send: OpenSend| {
+                    self.news.insert(send.number);
+                    self.open.insert(send.number, send);
+                };
+                if !message.open_parts(self.opening, cut, terms, pool, &mut opened) {
                     return over;
                 }
             }
@@ -120,13 +128,28 @@ impl Outgoing {
         }
         if let Some(send) = self.open.get_mut(&number) {
             send.on_record(record, moment, &terms.scheme_name);
+            self.news.insert(number);
         }
+    }
+
+    /// Something has happened to a message of `sdr`.
+    pub(crate) fn on_news(&mut self, number: u64) {
+        // The number may be that of parity, which is the next after its data's.
+        let part = self.open.range(..=number).next_back().map(|(part, _)| *part);
+        self.news.extend(part.filter(|part| number - part <= 1));
     }
 
     /// Do what is due. Returns the parts and the messages that are over.
     pub(crate) fn poll(&mut self, moment: &Moment, terms: &Terms, pool: &mut ParityPool) -> (usize, u64) {
-        let is_over = |(number, send): (&u64, &mut OpenSend)| send.poll(moment, terms).then_some(*number);
-        let ended: Vec<u64> = self.open.iter_mut().filter_map(is_over).collect();
+        let mut due = std::mem::take(&mut self.news);
+        due.extend(self.agenda.due(moment.now));
+        let mut ended = Vec::new();
+        for number in due {
+            let Some(send) = self.open.get_mut(&number) else { continue };
+            let is_over = send.poll(moment, terms);
+            self.agenda.set(number, send.next_deadline(moment, &terms.attributes).filter(|_| !is_over));
+            ended.extend(is_over.then_some(number));
+        }
         let messages = ended.iter().filter(|number| self.end_part(**number, moment, pool)).count();
         for (number, withdrawal) in &mut self.withdrawn {
             if withdrawal.due(moment) <= moment.now {
@@ -150,7 +173,10 @@ impl Outgoing {
         match ended.outcome {
             Ok(()) => others.for_each(|send| send.since = moment.now),
             Err(error) if message.failure.is_none() => {
-                others.for_each(|send| send.give_up(error.clone(), moment));
+                for send in others {
+                    send.give_up(error.clone(), moment);
+                    self.news.insert(send.number);
+                }
                 if !ended.is_peers {
                     let message_bytes = message.range.len() as u64;
                     self.withdrawn.insert(message.first_number, Withdrawal { message_bytes, told: None, times: 0 });
@@ -170,14 +196,18 @@ impl Outgoing {
         is_over
     }
 
-    pub(crate) fn next_deadline(&self, moment: &Moment, terms: &Terms) -> Option<Instant> {
-        let parts = self.open.values().filter_map(|send| send.next_deadline(moment, &terms.attributes)).min();
-        Instant::earlier_of(parts, self.withdrawn.values().map(|withdrawal| withdrawal.due(moment)).min())
+    pub(crate) fn next_deadline(&self, moment: &Moment) -> Option<Instant> {
+        if !self.news.is_empty() {
+            return Some(moment.now);
+        }
+        Instant::earlier_of(self.agenda.next(), self.withdrawn.values().map(|withdrawal| withdrawal.due(moment)).min())
     }
 
     /// Everything has failed.
     pub(crate) fn fail(&mut self, error: &MessageError) {
         self.open.clear();
+        self.agenda.clear();
+        self.news.clear();
         self.withdrawn.clear();
         self.opening = self.next;
         let messages = std::mem::take(&mut self.messages).into_values();
@@ -193,7 +223,7 @@ impl OutgoingMessage {
         cut: Cut,
         terms: &Terms,
         pool: &mut ParityPool,
-        open: &mut BTreeMap<u64, OpenSend>,
+        opened: &mut impl FnMut(OpenSend),
     ) -> bool {
         let numbers_a_part = terms.numbers_a_part();
         loop {
@@ -217,8 +247,7 @@ impl OutgoingMessage {
                 }
                 None => {
                     self.open_parts < terms.attributes.parts_open_max.max(1) && {
-                        let opened = self.open_part(own, cut.part(index), terms, pool);
-                        opened.map(|send| open.insert(send.number, send)).is_some()
+                        self.open_part(own, cut.part(index), terms, pool).map(&mut *opened).is_some()
                     }
                 }
             };

@@ -6,6 +6,7 @@ use longhaul_sdr::memory::ReceivedBytes;
 use longhaul_sdr::{CompleteError, Memory, Receive};
 use longhaul_time::{Duration, Instant};
 
+use crate::arrivals::Arrivals;
 use crate::parts::Part;
 use crate::report::MessageReport;
 use crate::scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo};
@@ -22,11 +23,17 @@ pub(crate) struct OpenReceive {
     parity: Option<(Receive, Memory)>,
     /// Once something is on its way.
     half: Option<(MessageShape, Box<dyn ReceiveHalf>)>,
+    /// What had arrived when the half was asked last, and when it wants to be.
+    seen: Option<[Seen; 2]>,
+    half_deadline: Option<Instant>,
     /// When the message began, or another part of it was done; its time counts from there.
     pub(crate) since: Option<Instant>,
     is_asked: bool,
     report: MessageReport,
 }
+
+/// How much of data or of parity has arrived: chunks, whether the last one, which need not be a whole one, is there, and duplicates.
+type Seen = (u32, bool, u32);
 
 /// What became of a receive.
 pub(crate) enum Step {
@@ -63,6 +70,8 @@ impl OpenReceive {
             data,
             parity,
             half: None,
+            seen: None,
+            half_deadline: None,
             since,
             is_asked: false,
             report: MessageReport::default(),
@@ -111,19 +120,27 @@ impl OpenReceive {
             self.make_half(terms);
         }
         if let Some((shape, half)) = &mut self.half {
-            let mut io = ReceiveIo {
-                now: moment.now,
-                round_trip: moment.round_trip,
-                shape,
-                data: shape.arrivals(self.data.bitmap(), shape.message_bytes),
-                parity: self.parity.as_ref().map(|(receive, _)| shape.arrivals(receive.bitmap(), shape.parity_bytes)),
-                is_asked: std::mem::take(&mut self.is_asked),
-                feedback,
-                feedback_bytes_max,
-                report: &mut self.report,
-            };
-            if half.poll(&mut io) == Progress::Finished {
-                return Step::Finished;
+            let data = shape.arrivals(self.data.bitmap(), shape.message_bytes);
+            let parity = self.parity.as_ref();
+            let parity = parity.map(|(receive, _)| shape.arrivals(receive.bitmap(), shape.parity_bytes));
+            let seen = Some([seen(data), parity.map_or_else(Seen::default, seen)]);
+            let is_due = self.half_deadline.is_some_and(|at| at <= moment.now);
+            if self.is_asked || self.seen != seen || is_due {
+                let mut io = ReceiveIo {
+                    now: moment.now,
+                    round_trip: moment.round_trip,
+                    shape,
+                    data,
+                    parity,
+                    is_asked: std::mem::take(&mut self.is_asked),
+                    feedback,
+                    feedback_bytes_max,
+                    report: &mut self.report,
+                };
+                if half.poll(&mut io) == Progress::Finished {
+                    return Step::Finished;
+                }
+                (self.seen, self.half_deadline) = (seen, half.next_deadline());
             }
         }
         let timeout = terms.attributes.message_timeout;
@@ -137,8 +154,9 @@ impl OpenReceive {
         let timeout = self.since.map(|since| since + terms.attributes.message_timeout);
         match &self.half {
             Some(_) if self.is_asked => Some(Instant::ZERO),
-            Some((_, half)) => Instant::earlier_of(half.next_deadline(), timeout),
-            None => timeout,
+            // It has not been asked yet.
+            Some(_) if self.seen.is_none() => Some(Instant::ZERO),
+            _ => Instant::earlier_of(self.half_deadline, timeout),
         }
     }
 
@@ -170,4 +188,9 @@ impl OpenReceive {
         let parity = parity.map(|(_, memory)| memory);
         Some(Ok(ReceivedPart { bytes: data.into_bytes(), missing, report, parity }))
     }
+}
+
+fn seen(arrivals: Arrivals<'_>) -> Seen {
+    let last = arrivals.chunk_count().checked_sub(1);
+    (arrivals.whole_count(), last.is_some_and(|last| arrivals.is_whole(last)), arrivals.duplicates())
 }

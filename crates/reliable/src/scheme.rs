@@ -35,7 +35,7 @@ pub trait Scheme: Send + Sync {
 
 /// The sender's half of a scheme, for one message. It goes when the receiver has told that it is done.
 pub trait SendHalf: Send {
-    /// Send what is due. Called at the beginning, when something has left the device, and when the deadline is reached.
+    /// Send what is due. Called at the beginning, when something has left the device, after feedback, and when the deadline is reached.
     fn poll(&mut self, io: &mut SendIo<'_>);
 
     /// Bytes of the receiver's half. They may be old, and come more than once.
@@ -47,7 +47,8 @@ pub trait SendHalf: Send {
 
 /// The receiver's half of a scheme, for one message.
 pub trait ReceiveHalf: Send {
-    /// Look at what has arrived, and tell the sender what it has to know.
+    /// Look at what has arrived, and tell the sender what it has to know. Called at the beginning, when a chunk has arrived or a packet has come again,
+    /// when the sender asks, and when the deadline is reached.
     fn poll(&mut self, io: &mut ReceiveIo<'_>) -> Progress;
 
     /// When [`ReceiveHalf::poll`] must be called at the latest.

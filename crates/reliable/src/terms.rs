@@ -33,6 +33,8 @@ impl Terms {
         };
         let has_parity = scheme.parity_bytes(u64::from(template.chunk_bytes), template.chunk_bytes) > 0;
         let scheme_name = scheme.name();
+        // They are remembered from now on.
+        queue_pair.take_send_news();
         Terms { queue_pair, scheme, scheme_name, attributes, template, has_parity, part_bytes: None }
     }
 

@@ -281,6 +281,18 @@ impl QueuePair {
         self.shared.state().to_scheme.pop_front()
     }
 
+    /// Numbers of messages that are being sent and were cleared, have bytes that left the device, are over, or turned out too long since this was
+    /// asked last. They are remembered from the first call on.
+    pub fn take_send_news(&self) -> Vec<u64> {
+        self.shared.state().sending.take_news()
+    }
+
+    /// Whether [`QueuePair::take_from_peer`] or [`QueuePair::take_send_news`] have something.
+    pub fn has_news(&self) -> bool {
+        let state = self.shared.state();
+        !state.to_scheme.is_empty() || state.sending.has_news()
+    }
+
     /// The most that one control message carries for a scheme.
     pub fn scheme_bytes_max(&self) -> usize {
         self.shared.frame_bytes() - control::HEADER_BYTES - control::RECORD_HEADER_BYTES

@@ -90,6 +90,8 @@ pub(crate) struct Sending {
     lanes: Vec<Lane>,
     next_channel: usize,
     counters: SendCounters,
+    /// Messages of which something has happened, once somebody wants to know.
+    news: Option<Vec<u64>>,
 }
 
 #[derive(Default)]
@@ -106,6 +108,7 @@ struct OpenSend {
     room: Option<u64>,
     /// Nobody wants to know any more.
     is_detached: bool,
+    is_in_news: bool,
 }
 
 /// Bytes to be written at an offset of the message.
@@ -147,6 +150,30 @@ impl Sending {
             lanes: lanes.into_iter().map(lane).collect(),
             next_channel: 0,
             counters: SendCounters::default(),
+            news: None,
+        }
+    }
+
+    /// Messages that were cleared, have bytes that left, are over or too long, since this was asked last.
+    pub(crate) fn take_news(&mut self) -> Vec<u64> {
+        let news = std::mem::take(self.news.get_or_insert_default());
+        for number in &news {
+            if let Some(send) = self.open.get_mut(number) {
+                send.is_in_news = false;
+            }
+        }
+        news
+    }
+
+    pub(crate) fn has_news(&self) -> bool {
+        self.news.as_ref().is_some_and(|news| !news.is_empty())
+    }
+
+    fn note(&mut self, number: u64) {
+        if let (Some(news), Some(send)) = (&mut self.news, self.open.get_mut(&number))
+            && !std::mem::replace(&mut send.is_in_news, true)
+        {
+            news.push(number);
         }
     }
 
@@ -245,6 +272,7 @@ impl Sending {
             return;
         }
         self.clear.insert(clear.number, *clear);
+        self.note(clear.number);
         self.advance();
     }
 
@@ -276,6 +304,7 @@ impl Sending {
             send.pieces.clear();
             send.fragments = 0..0;
         }
+        self.note(number);
         self.forget_if_done(number);
     }
 
@@ -300,6 +329,7 @@ impl Sending {
             send.bursts_on_their_way -= 1;
             send.left_bytes += burst.byte_count;
         }
+        self.note(burst.message);
         self.forget_if_done(burst.message);
     }
 
@@ -341,7 +371,12 @@ impl Sending {
                 break;
             }
         }
-        touched.into_iter().for_each(|number| self.forget_if_done(number));
+        for number in touched {
+            if self.open.get(&number).is_some_and(|send| send.room.is_some()) {
+                self.note(number);
+            }
+            self.forget_if_done(number);
+        }
         Ok(())
     }
 }
