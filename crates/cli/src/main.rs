@@ -9,6 +9,7 @@ mod interop;
 mod message;
 mod opened_device;
 mod perf;
+mod quantity;
 mod randomness;
 mod sim;
 mod soak_report;

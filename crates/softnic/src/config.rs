@@ -90,6 +90,8 @@ pub enum PayloadMode {
     Carried,
     /// Only lengths travel: for large simulations that look at time, not at contents.
     Elided,
+    /// Of WRITEs only lengths travel; SENDs carry what the program above says to its peer.
+    WritesElided,
 }
 
 /// Which of the specification's two kinds the type 2 windows of a device are; a device has one of them.

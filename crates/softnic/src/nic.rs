@@ -134,11 +134,14 @@ impl Nic {
 
     /// A datagram has arrived, its ICRC checked by the port.
     pub(crate) fn handle(&mut self, received: &Received<'_>, now: Instant) {
-        let parsed = match self.shared.config.payload {
-            PayloadMode::Carried => {
-                Packet::parse(received.datagram).map(|packet| (packet.headers, Payload::Carried(packet.payload)))
-            }
-            PayloadMode::Elided => parse_elided(received),
+        let is_elided = match self.shared.config.payload {
+            PayloadMode::Carried => false,
+            PayloadMode::Elided => true,
+            PayloadMode::WritesElided => received.elided_bytes > 0,
+        };
+        let parsed = match is_elided {
+            false => Packet::parse(received.datagram).map(|packet| (packet.headers, Payload::Carried(packet.payload))),
+            true => parse_elided(received),
         };
         let Ok((headers, payload)) = parsed else {
             self.shared.counters.rx_malformed += 1;

@@ -3,7 +3,7 @@
 use longhaul_verbs::SendFlags;
 use longhaul_wire::icrc::ICRC_BYTES;
 use longhaul_wire::packet::{MAX_HEADER_BYTES, datagram_bytes, pad_count};
-use longhaul_wire::{Headers, Opcode, Position, Psn, atomic_eth, deth, reth};
+use longhaul_wire::{Headers, Opcode, Operation, Position, Psn, atomic_eth, deth, reth};
 
 use crate::config::{Config, PayloadMode};
 use crate::memory::AccessDenied;
@@ -165,16 +165,21 @@ pub(crate) fn emit<S: TransmitSink + ?Sized>(
     let payload_bytes = payload.len();
     headers.bth.pad_count = pad_count(payload_bytes);
     let mut header_buffer = [0; MAX_HEADER_BYTES];
-    let header_bytes = headers.byte_count();
+    let (opcode, header_bytes) = (headers.bth.opcode, headers.byte_count());
     headers.emit(&mut header_buffer).expect("the buffer takes the longest headers");
     let whole_bytes = datagram_bytes(header_bytes, payload_bytes);
     let headers = &header_buffer[..header_bytes];
-    let datagram = match shared.config.payload {
-        PayloadMode::Carried => {
+    let is_elided = match shared.config.payload {
+        PayloadMode::Carried => false,
+        PayloadMode::Elided => true,
+        PayloadMode::WritesElided => opcode.operation() == Operation::Write,
+    };
+    let datagram = match is_elided {
+        false => {
             let pad_bytes = whole_bytes - header_bytes - payload_bytes - ICRC_BYTES;
             Outgoing { headers, payload, pad_bytes, elided_bytes: 0 }
         }
-        PayloadMode::Elided => {
+        true => {
             let elided_bytes = (whole_bytes - datagram_bytes(header_bytes, 0)) as u32;
             Outgoing { headers, payload: OutgoingPayload::Device(&[]), pad_bytes: 0, elided_bytes }
         }

@@ -75,6 +75,25 @@ fn without_payload_everything_completes_and_nothing_is_copied() {
 }
 
 #[test]
+fn only_writes_can_go_without_payload() {
+    let (one, two) =
+        pair_with(UC, Default::default(), |config| config.payload = longhaul_softnic::PayloadMode::WritesElided);
+    one.region.copy_in(0, &[1; 1000]);
+    two.post_receive(1, 100);
+    one.post_write(9, 777, &two);
+    one.post_send(10, 33);
+    let packets = one.poll(at(0));
+    // Four packets of up to 256 bytes, and one with its 33, padding and all.
+    let lengths: Vec<_> = packets.iter().map(|packet| packet.bytes.len() < 40).collect();
+    assert_eq!(lengths, [true, true, true, true, false]);
+    packets.iter().for_each(|packet| two.receive(packet, at(1)));
+    let done = two.completions();
+    assert_eq!((done.len(), done[0].id, done[0].byte_count), (1, 1, 33));
+    assert_eq!(two.region.to_vec(0..34), [&[1; 33][..], &[0]].concat());
+    assert_eq!(two.region.to_vec(34..1000), vec![0; 966]);
+}
+
+#[test]
 fn a_message_without_a_receive_is_one_message_dropped() {
     let (one, two) = pair(UC);
     one.post_send(1, 2560);

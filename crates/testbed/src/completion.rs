@@ -2,17 +2,24 @@
 //! time.
 //!
 //! A sample is one message. Its receive is posted and the sender knows of it before the clock starts, so that what is measured is the message:
-//! from the send to the moment when the sender knows that it is done.
+//! from the send to the moment when the sender knows that it is done. Of data only lengths travel, which halves the work: time is what is
+//! measured here, and contents are compared in [`end_to_end`](crate::end_to_end).
+
+pub mod formula;
+mod sampling;
 
 use std::str::FromStr;
 
 use longhaul_impair::{Loss, Profile};
 use longhaul_reliable::NamedScheme;
+use longhaul_softnic::PayloadMode;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
     Access, Mtu, PathAttributes, QueuePairAttributes, QueuePairLimits, QueuePairOptions, SendFlags, SendOperation,
     SendRequest, Transport, WorkCompletion,
 };
+
+pub use sampling::Sampling;
 
 use crate::end_to_end::{CaseError, Ground, GroundOptions, VirtualGround};
 use crate::world::{World, WorldConfig};
@@ -78,6 +85,29 @@ impl CompletionOptions {
         Duration::from_nanos(injection as u64) + self.round_trip
     }
 
+    /// About how many packets of data and parity a message takes, repetitions included: for telling beforehand how long a run will take.
+    pub fn expected_packets(&self) -> f64 {
+        let packet_bytes = f64::from(MTU.byte_count());
+        let packets = (self.message_bytes as f64 / packet_bytes).ceil();
+        let repeated = formula::chunk_loss(self) / (1.0 - formula::chunk_loss(self));
+        match self.scheme {
+            CompletionScheme::Named(NamedScheme::Erasure(code)) => {
+                let scheme = NamedScheme::Erasure(code).scheme();
+                let parity = scheme.parity_bytes(self.message_bytes as u64, self.chunk_bytes) as f64 / packet_bytes;
+                let failed = 1.0 - formula::decoding_probability(code, formula::chunk_loss(self));
+                packets * (1.0 + failed * repeated) + parity
+            }
+            CompletionScheme::Named(_) => packets * (1.0 + repeated),
+            // Each loss repeats what was sent until the sender heard of it: a round trip, or what is left of the message.
+            CompletionScheme::ReliableConnection => {
+                let round_trip_bits = self.rate_bits_per_second as f64 * self.round_trip.as_secs_f64();
+                let window = packets.min(round_trip_bits / 8.0 / packet_bytes);
+                let losses = packets * self.loss / (1.0 - self.loss);
+                packets + losses * (window - window * window / (2.0 * packets))
+            }
+        }
+    }
+
     fn link(&self) -> Profile {
         let link = Profile::default()
             .with_propagation_delay(self.round_trip / 2)
@@ -106,7 +136,7 @@ enum Setting {
 }
 
 /// One message.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// From the send until the sender knew that it was done.
     pub duration: Duration,
@@ -137,6 +167,7 @@ impl Completion {
             receive_depth,
             generations: 2,
             grain: options.grain(),
+            payload: PayloadMode::WritesElided,
             ..GroundOptions::new(options.link(), options.message_bytes)
         };
         ground.connection.message_timeout = options.least() * SLOWDOWN_MAX;
@@ -189,7 +220,9 @@ struct ReliableSetting {
 
 impl ReliableSetting {
     fn new(options: &CompletionOptions) -> Self {
-        let world = World::new(WorldConfig { link: options.link(), seed: options.seed, ..Default::default() });
+        let mut config = WorldConfig { link: options.link(), seed: options.seed, ..Default::default() };
+        config.nic.payload = PayloadMode::WritesElided;
+        let world = World::new(config);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let ends = [0, 1].map(|node| {
             let device = world.device(node);
@@ -200,7 +233,7 @@ impl ReliableSetting {
             let queue_pair = domain
                 .create_queue_pair(Transport::ReliableConnection, &completions, &completions, &pair_options)
                 .expect("a new device has room");
-            let region = domain.register(vec![0x5a; options.message_bytes], access).expect("a new device has room");
+            let region = domain.register(vec![0; options.message_bytes], access).expect("a new device has room");
             queue_pair.modify(&QueuePairAttributes::init_connected(access)).expect("INIT follows RESET");
             crate::throughput::End { completions, queue_pair, region }
         });
@@ -310,8 +343,8 @@ mod tests {
         assert_eq!(Summary::of(vec![3.0]).p99, 3.0);
     }
 
-    fn mean(scheme: &str, loss: f64) -> f64 {
-        let options = CompletionOptions {
+    fn options(scheme: &str, loss: f64) -> CompletionOptions {
+        CompletionOptions {
             rate_bits_per_second: 100_000_000_000,
             round_trip: Duration::from_millis(10),
             loss,
@@ -319,7 +352,11 @@ mod tests {
             chunk_bytes: 4096,
             scheme: scheme.parse().expect("a scheme"),
             seed: 1,
-        };
+        }
+    }
+
+    fn mean(scheme: &str, loss: f64) -> f64 {
+        let options = options(scheme, loss);
         let mut completion = Completion::new(options.clone());
         let samples: Vec<f64> = (0..4)
             .map(|_| completion.sample().expect("it is done").duration.as_secs_f64() / options.least().as_secs_f64())
@@ -345,5 +382,32 @@ mod tests {
         assert!((3.0..9.0).contains(&timeouts), "{timeouts}");
         assert!((1.5..4.0).contains(&negative) && negative < timeouts / 1.5, "{negative} and {timeouts}");
         assert!(erasure < 1.1, "{erasure}");
+    }
+
+    /// Within half and double of what is really repeated, where it is much.
+    #[test]
+    fn packets_are_foreseen() {
+        assert_eq!(options("sr:rto", 0.0).expected_packets(), 2048.0);
+        assert_eq!(options("ec:mds:32,8", 0.0).expected_packets(), 2560.0);
+        assert!((2045.0..2070.0).contains(&options("sr:nack", 1e-3).expected_packets()));
+        for loss in [3e-3, 1e-2] {
+            let options = options("rc", loss);
+            let mut completion = Completion::new(options.clone());
+            let repeated = |_| completion.sample().expect("it is done").repeated_packets as f64;
+            let mean = (0..10).map(repeated).sum::<f64>() / 10.0;
+            let expected = options.expected_packets() - 2048.0;
+            assert!((0.5..2.0).contains(&(expected / mean)), "loss {loss}: {expected} and {mean}");
+        }
+    }
+
+    /// The first message on a link takes as long as later ones: the round trip is known by then.
+    #[test]
+    fn samples_do_not_depend_on_those_before() {
+        for scheme in ["sr:rto", "ec:mds:32,8", "rc"] {
+            let mut completion = Completion::new(options(scheme, 0.0));
+            let samples: Vec<f64> =
+                (0..3).map(|_| completion.sample().expect("it is done").duration.as_secs_f64()).collect();
+            assert!(samples.iter().all(|sample| (sample / samples[2] - 1.0).abs() < 2e-3), "{scheme}: {samples:?}");
+        }
     }
 }

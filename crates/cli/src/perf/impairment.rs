@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use longhaul_impair::{EcnMarking, Loss, Profile};
 
+use crate::quantity::{QuantityError, bytes, duration, number, rate, share};
+
 /// What can be said; also the help.
 pub(crate) const HELP: &str = "\
 A bad network in process, on both directions, without root: name=value pairs, separated by commas.
@@ -24,7 +26,7 @@ pub(crate) fn parse(text: &str) -> Result<Profile, String> {
         let Some((name, value)) = pair.split_once('=') else {
             return Err(format!("expected name=value, came \"{pair}\""));
         };
-        let in_context = |error: String| format!("{name}: {error}");
+        let in_context = |error: QuantityError| format!("{name}: {error}");
         match name.trim() {
             "delay" => profile.propagation_delay = duration(value).map_err(in_context)?,
             "jitter" => profile = profile.with_jitter(duration(value).map_err(in_context)?, false),
@@ -53,65 +55,6 @@ pub(crate) fn parse(text: &str) -> Result<Profile, String> {
     };
     profile.check().map_err(|error| error.to_string())?;
     Ok(profile)
-}
-
-/// A number and the unit behind it.
-fn split(text: &str) -> Result<(f64, &str), String> {
-    let text = text.trim();
-    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let number = number.parse().map_err(|_| format!("expected a number, came \"{text}\""))?;
-    Ok((number, unit.trim()))
-}
-
-fn number(text: &str) -> Result<f64, String> {
-    match split(text)? {
-        (number, "") => Ok(number),
-        (_, unit) => Err(format!("expected a number without unit, came \"{unit}\" behind it")),
-    }
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    match split(text)? {
-        (number, "") => Ok(number),
-        (percent, "%") => Ok(percent / 100.0),
-        (_, unit) => Err(format!("expected a share such as 0.01 or 1%, came unit \"{unit}\"")),
-    }
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let (number, unit) = split(text)?;
-    let nanoseconds = match unit {
-        "ns" => number,
-        "us" | "µs" => number * 1e3,
-        "ms" => number * 1e6,
-        "s" => number * 1e9,
-        _ => return Err(format!("expected a time with ns, us, ms or s, came \"{text}\"")),
-    };
-    Ok(Duration::from_nanos(nanoseconds.round() as u64))
-}
-
-fn rate(text: &str) -> Result<u64, String> {
-    let (number, unit) = split(text)?;
-    let bits = match unit.to_ascii_lowercase().as_str() {
-        "bit" => number,
-        "kbit" => number * 1e3,
-        "mbit" => number * 1e6,
-        "gbit" => number * 1e9,
-        _ => return Err(format!("expected a rate with kbit, mbit or gbit, came \"{text}\"")),
-    };
-    Ok(bits.round() as u64)
-}
-
-fn bytes(text: &str) -> Result<u64, String> {
-    let (number, unit) = split(text)?;
-    let factor = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 1.0,
-        "kib" | "k" => 1024.0,
-        "mib" | "m" => 1024.0 * 1024.0,
-        _ => return Err(format!("expected bytes, KiB or MiB, came \"{text}\"")),
-    };
-    Ok((number * factor).round() as u64)
 }
 
 #[cfg(test)]

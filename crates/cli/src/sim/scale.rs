@@ -213,7 +213,7 @@ fn to_table(report: &Report) -> String {
     let Report { options, outcome, .. } = report;
     let contents = match options.payload {
         PayloadMode::Carried => "compared",
-        PayloadMode::Elided => "left out",
+        PayloadMode::Elided | PayloadMode::WritesElided => "left out",
     };
     let peak = report.peak_resident_bytes.map_or("unknown".to_owned(), |bytes| (bytes >> 20).to_string());
     let rows = [

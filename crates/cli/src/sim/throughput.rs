@@ -111,7 +111,7 @@ fn to_table(measurements: &[Measurement], limit: f64) -> String {
     for measurement in measurements {
         let payload = match measurement.payload {
             PayloadMode::Carried => "copied",
-            PayloadMode::Elided => "left out",
+            PayloadMode::Elided | PayloadMode::WritesElided => "left out",
         };
         let (rate, ratio) = (measurement.packets_per_second, measurement.packets_per_second / limit);
         table += &format!("{:<26} {payload:>8} {rate:>14.0} {ratio:>10.2}\n", name(measurement.traffic));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use longhaul_impair::Profile;
 use longhaul_reliable::{Attributes, Connection, Scheme};
 use longhaul_sdr::{Context, ContextAttributes, Memory, QueuePair, QueuePairAttributes};
+use longhaul_softnic::PayloadMode;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::Mtu;
 
@@ -34,6 +35,8 @@ pub struct GroundOptions {
     pub channels: usize,
     /// Whoever drives looks this often at what happens, when much does.
     pub grain: Duration,
+    /// Whether packets carry payload; SENDs must, or the ends cannot talk to each other.
+    pub payload: PayloadMode,
     /// Of both connections.
     pub connection: Attributes,
 }
@@ -52,6 +55,7 @@ impl GroundOptions {
             generations: 4,
             channels: 1,
             grain: Duration::from_micros(5),
+            payload: PayloadMode::Carried,
             connection: Attributes::default(),
         }
     }
@@ -76,6 +80,7 @@ impl VirtualGround {
     pub fn new(options: &GroundOptions, schemes: [Arc<dyn Scheme>; 2]) -> Self {
         let mut config = WorldConfig { link: options.link.clone(), seed: options.seed, ..Default::default() };
         config.nic.mtu = options.mtu;
+        config.nic.payload = options.payload;
         let world = World::new(config);
         let mut node = 0;
         let ends = schemes.map(|scheme| {

@@ -110,7 +110,7 @@ impl ScaleOptions {
     pub(super) fn region_bytes_per_node(&self) -> u64 {
         let slots = match self.payload {
             PayloadMode::Carried => 2 * self.queue_pairs_per_node as u64 * u64::from(self.messages),
-            PayloadMode::Elided => 1,
+            PayloadMode::Elided | PayloadMode::WritesElided => 1,
         };
         slots.saturating_mul(self.message_bytes.into())
     }
@@ -119,7 +119,7 @@ impl ScaleOptions {
     pub(super) fn receive_offset(&self, index: u32, number: u32) -> usize {
         match self.payload {
             PayloadMode::Carried => (index as usize * self.messages as usize + number as usize) * self.message_length(),
-            PayloadMode::Elided => 0,
+            PayloadMode::Elided | PayloadMode::WritesElided => 0,
         }
     }
 
@@ -127,7 +127,7 @@ impl ScaleOptions {
     pub(super) fn send_offset(&self, index: u32, number: u32) -> usize {
         match self.payload {
             PayloadMode::Carried => self.receive_offset(self.queue_pairs_per_node as u32 + index, number),
-            PayloadMode::Elided => 0,
+            PayloadMode::Elided | PayloadMode::WritesElided => 0,
         }
     }
 
