@@ -173,3 +173,23 @@ fn first_wrong(bytes: &[u8], message: u64) -> Option<usize> {
     let is_wrong = |(index, bytes): &(usize, &[u8])| *bytes != &word(message, *index)[..bytes.len()];
     bytes.chunks(8).enumerate().find(is_wrong).map(|(index, _)| index * 8)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_wrong_byte_is_found() {
+        let mut bytes = vec![0; 1001];
+        fill(&mut bytes, 7);
+        assert_eq!(first_wrong(&bytes, 7), None);
+        assert_eq!(first_wrong(&bytes, 8), Some(0), "another message");
+        for place in [0, 500, 1000] {
+            bytes[place] ^= 1;
+            assert_eq!(first_wrong(&bytes, 7), Some(place / 8 * 8));
+            bytes[place] ^= 1;
+        }
+        bytes.copy_within(0..500, 8);
+        assert_eq!(first_wrong(&bytes, 7), Some(8), "another place");
+    }
+}
