@@ -46,7 +46,7 @@ pub struct ReliableOptions {
 /// A connection that both ends make alike.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ReliablePlan {
-    scheme: String,
+    pub(super) scheme: String,
     mtu_bytes: u32,
     memory_bytes: u64,
     random: u64,
@@ -209,6 +209,10 @@ impl Client {
                     return Err(InteropError::Unexpected { expected: "a verdict", came: format!("{other:?}") });
                 }
             };
+            if begin.elapsed() > PATIENCE + ANSWER_PATIENCE {
+                let seconds = begin.elapsed().as_secs();
+                return Err(InteropError::Silent { seconds, during: "this end waited for the server's verdict" });
+            }
             if let Some(failure) = verdict {
                 return Ok(failure.map(|failure| format!("server: {failure}")));
             }
@@ -268,12 +272,7 @@ pub(super) fn serve(check: MessagesCheck, end: &mut RealEnd, control: &mut Contr
 
 impl MessagesCheck {
     /// As the server calls it.
-    pub(super) fn result(&self, failure: Option<String>) -> CheckResult {
-        CheckResult {
-            name: self.name("messages"),
-            operations: self.messages,
-            passed: failure.is_none(),
-            message: failure,
-        }
+    pub(super) fn result(&self, scheme: &str, failure: Option<String>) -> CheckResult {
+        CheckResult { name: self.name(scheme), operations: self.messages, passed: failure.is_none(), message: failure }
     }
 }

@@ -103,13 +103,13 @@ impl Session {
                     match reliable::accept(&plan, &info, &self.endpoint.end) {
                         Ok(end) => {
                             control.send(&Reply::Connected { info: end.info() })?;
-                            reliable = Some(end);
+                            reliable = Some((plan.scheme, end));
                         }
                         Err(message) => control.send(&Reply::Verdict { failure: Some(message) })?,
                     }
                 }
                 Request::Messages(check) => {
-                    let Some(end) = &mut reliable else {
+                    let Some((scheme, end)) = &mut reliable else {
                         return Err(unexpected("a connection first", &Request::Messages(check)));
                     };
                     let failure = match reliable::serve(check, end, control) {
@@ -118,7 +118,7 @@ impl Session {
                         Err(Fault::Session(error)) => return Err(error),
                     };
                     control.send(&Reply::Verdict { failure: failure.clone() })?;
-                    let result = check.result(failure);
+                    let result = check.result(scheme, failure);
                     report(&result);
                     results.push(result);
                 }
