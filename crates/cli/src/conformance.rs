@@ -3,6 +3,7 @@
 mod facts;
 mod libibverbs;
 mod reachability;
+mod reliable;
 mod report;
 mod soak;
 mod table;
@@ -10,10 +11,13 @@ mod testable;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use longhaul_reliable::Scheme;
 use longhaul_testbed::conformance::{self, Report, Test, Verdict};
+use longhaul_testbed::end_to_end::{Suite, scheme_by_name};
 use serde_json::json;
 
 use crate::exit;
@@ -74,6 +78,28 @@ pub(crate) struct Arguments {
     /// With --soak and --seeds 1: write the packets as pcapng, on real time a file for each device
     #[arg(long, value_name = "FILE", requires = "soak")]
     capture: Option<PathBuf>,
+
+    /// Instead of the suite of verbs: that of reliability schemes. Messages of all sizes, with every scheme, from one end to the other; on
+    /// softnic over links that lose (in bursts too), reorder and repeat packets in process; their contents are verified
+    #[arg(long, conflicts_with_all = ["list", "filter", "soak", "check_table", "write_table"])]
+    reliable: bool,
+
+    /// With --reliable: only this scheme, such as sr:rto, sr:nack, ec:mds:32,8, ec:xor:32,8 or twice; may be given several times
+    #[arg(long = "scheme", value_name = "NAME", requires = "reliable", value_parser = known_scheme)]
+    schemes: Vec<String>,
+
+    /// With --reliable: bytes of messages
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', requires = "reliable", default_values_t = Suite::SIZES)]
+    sizes: Vec<usize>,
+
+    /// With --reliable: messages of each size
+    #[arg(long, value_name = "NUMBER", requires = "reliable", default_value_t = 100)]
+    messages: usize,
+}
+
+/// A name that stands for a scheme.
+fn known_scheme(name: &str) -> Result<String, String> {
+    scheme_by_name(name).map(|_| name.to_owned()).map_err(|error| error.to_string())
 }
 
 /// Runs the subcommand.
@@ -113,6 +139,20 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         [both] => Some([both; 2]),
         _ => None,
     };
+    if arguments.reliable {
+        let schemes: Vec<Arc<dyn Scheme>> =
+            arguments.schemes.iter().filter_map(|name| scheme_by_name(name).ok()).collect();
+        return reliable::run(&reliable::Options {
+            name,
+            device: &device,
+            gid_indexes,
+            seed: arguments.seed,
+            schemes,
+            sizes: &arguments.sizes,
+            messages: arguments.messages,
+            json: arguments.json,
+        });
+    }
     let mut opened = match device.open(arguments.seed, gid_indexes) {
         Ok(opened) => opened,
         Err(missing) => return is_missing(missing),

@@ -19,6 +19,20 @@ fn a_soak_of_nothing_is_a_usage_error() {
     }
 }
 
+#[test]
+fn messages_with_reliability_schemes_on_virtual_time_and_on_sockets() {
+    for (device, links) in [("softnic", 7), ("softnic:127.0.0.1,127.0.0.2", 8)] {
+        let sizes = ["--sizes", "1,5000", "--messages", "3", "--scheme", "sr:nack", "--scheme", "twice"];
+        let output = conformance(&[&["-d", device, "--reliable", "--json"], &sizes[..]].concat());
+        assert!(output.status.success(), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        assert_eq!((&report["schema"], &report["failed"]), (&1.into(), &0.into()));
+        assert_eq!((&report["passed"], &report["messages"]), (&(links * 4).into(), &(links * 12).into()));
+    }
+    let output = conformance(&["-d", "softnic", "--reliable", "--scheme", "sr"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
 /// A new network namespace has an interface for loopback, and that is down.
 #[test]
 fn an_interface_that_is_down_is_told_at_once() {

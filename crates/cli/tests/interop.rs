@@ -147,6 +147,18 @@ fn people_get_a_line_for_each_check() {
 }
 
 #[test]
+fn messages_with_reliability_schemes_in_both_directions() {
+    let (server, port) = server(&["--once"]);
+    let sizes = ["--message-sizes", "1,70000", "--messages", "4", "--impair", "loss=2%"];
+    let output = client(&port, &[&["--scheme", "ec:mds:4,2", "--scheme", "twice", "--json"], &sizes[..]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let value = json(&output);
+    assert_eq!((&value["connection"], &value["passed"], &value["failed"]), (&"messages".into(), &8.into(), &0.into()));
+    assert_eq!(value["checks"][3]["name"], "ec:mds:4,2/70000/from-server");
+    assert!(server.finish().status.success());
+}
+
+#[test]
 fn nothing_is_lost_and_nothing_comes_twice_on_a_bad_wire() {
     let bad = ["--impair", "loss=1%,reorder=1%,duplicate=2%,hold=500us"];
     let (server, port) = server(&[&["--once"], &bad[..]].concat());

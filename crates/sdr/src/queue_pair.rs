@@ -121,6 +121,8 @@ pub(crate) struct Shared {
     /// Generation 0's, one for each channel, then generation 1's, …
     data: Vec<VerbsQueuePair>,
     completions: CompletionQueue,
+    /// Elsewhere the window alone holds a sender back.
+    can_limit_rate: bool,
     state: Mutex<State>,
     #[cfg(feature = "mutations")]
     pub(crate) mutation: Option<Mutation>,
@@ -233,7 +235,8 @@ impl QueuePair {
             context.add_receiver(channel, queue_pair.clone(), table, generation, depth)?;
         }
         connect(state.control.queue_pair(), peer.control, None)?;
-        let rate = attributes.rate_bits_per_second.map(|rate| rate / shape.channels as u64);
+        let rate = attributes.rate_bits_per_second.filter(|_| self.shared.can_limit_rate);
+        let rate = rate.map(|rate| rate / shape.channels as u64);
         for (queue_pair, peer) in data.iter().zip(&peer.data) {
             connect(queue_pair, *peer, rate)?;
         }
@@ -382,6 +385,7 @@ impl Shared {
             root,
             data,
             completions,
+            can_limit_rate: capabilities.contains(Capabilities::RATE_LIMIT),
             state: Mutex::new(state),
             #[cfg(feature = "mutations")]
             mutation: None,

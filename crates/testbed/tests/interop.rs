@@ -7,8 +7,8 @@ use longhaul_impair::{Loss, Profile};
 use longhaul_softnic::udp::{Impair, UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_softnic::{Config, Mutation};
 use longhaul_testbed::interop::{
-    Check, CheckResult, Client, ClientOptions, Connection, DeathReport, End, InteropError, Operation, ServerOutcome,
-    Size, Summary, serve,
+    Check, CheckResult, Client, ClientOptions, Connection, DeathReport, End, InteropError, Operation, ReliableOptions,
+    ServerOutcome, Size, Summary, serve,
 };
 use longhaul_verbs::Mtu;
 
@@ -70,10 +70,18 @@ fn server(device: &UdpDevice) -> (TcpStream, std::thread::JoinHandle<Result<Serv
 }
 
 fn run(options: ClientOptions, wrong: &Wrong) -> Summary {
+    run_client(options, wrong, |client| client.run(&mut |_| {}))
+}
+
+fn run_client(
+    options: ClientOptions,
+    wrong: &Wrong,
+    run: impl FnOnce(Client) -> Result<Summary, InteropError>,
+) -> Summary {
     let devices = [open(wrong.client, &wrong.wire, 1), open(wrong.server, &wrong.wire, 2)];
     let (stream, server) = server(&devices[1]);
     let client = Client::connect(stream, end(&devices[0]), options).expect("the server welcomes it");
-    let summary = client.run(&mut |_| {}).expect("the session does not break");
+    let summary = run(client).expect("the session does not break");
     match server.join().expect("the server does not panic") {
         Ok(ServerOutcome::Checked(checks)) => assert_eq!(checks.len(), summary.checks.len()),
         other => panic!("expected checks, came {other:?}"),
@@ -109,6 +117,36 @@ fn rc_loses_nothing_and_repeats_nothing_on_a_bad_wire() {
         .with_duplication(0.05)
         .with_reordering(0.02, std::time::Duration::from_micros(500));
     passes(&run(options(Connection::Rc, &Operation::ALL), &Wrong { wire, ..Wrong::default() }), 31);
+}
+
+#[test]
+fn messages_of_every_scheme_arrive_on_a_bad_wire_in_both_directions() {
+    let wire = Profile::default()
+        .with_loss(Loss::Independent { probability: 0.02 })
+        .with_duplication(0.05)
+        .with_reordering(0.02, std::time::Duration::from_micros(500));
+    let reliable = ReliableOptions { schemes: Vec::new(), sizes: vec![0, 1, 5000, 300_000], messages: 10, seed: 7 };
+    let run = |client: Client| client.run_reliable(&reliable, &mut |_| {});
+    let summary = run_client(options(Connection::Uc, &[]), &Wrong { wire, ..Wrong::default() }, run);
+    passes(&summary, 6 * 4 * 2);
+    assert_eq!(summary.checks[1].name, "sr:rto/0/from-server");
+}
+
+#[test]
+fn a_device_that_fails_messages_is_found_and_the_next_scheme_goes_on() {
+    let schemes = ["sr:rto", "sr:nack"].map(str::to_owned).to_vec();
+    let reliable = ReliableOptions { schemes, sizes: vec![1, 5000, 1], messages: 3, seed: 7 };
+    let wrong = Wrong { client: Some(Mutation::FailsBursts), ..Wrong::default() };
+    let run = |client: Client| client.run_reliable(&reliable, &mut |_| {});
+    let summary = run_client(options(Connection::Uc, &[]), &wrong, run);
+    let verdicts: Vec<(&str, bool)> = summary.checks.iter().map(|check| (&check.name[..], check.passed)).collect();
+    let expected = ["sr:rto", "sr:nack"].map(|scheme| {
+        [("1/to-server", true), ("1/from-server", true), ("5000/to-server", false)]
+            .map(|(name, passed)| (format!("{scheme}/{name}"), passed))
+    });
+    assert!(verdicts.into_iter().eq(expected.iter().flatten().map(|(name, passed)| (&name[..], *passed))));
+    let said = failure(&summary);
+    assert!(said.contains("client: an internal queue pair has failed"), "{said}");
 }
 
 #[test]

@@ -1,59 +1,40 @@
 //! The end-to-end suite of reliability schemes on virtual time: every scheme, sizes from nothing to many chunks, over links that lose, in
 //! bursts too, reorder and duplicate. And a scheme that is made up here, with the public trait alone.
 
-mod twice;
-
 use std::sync::Arc;
 
 use longhaul_coding::Code;
 use longhaul_impair::{Loss, Profile};
 use longhaul_reliable::{Erasure, ReceiveTicket, Scheme, SelectiveRepeat, SendTicket};
-use longhaul_testbed::end_to_end::{Case, Ground, GroundOptions, VirtualGround, run_case};
+use longhaul_testbed::end_to_end::{
+    Case, Figures, Ground, GroundOptions, Suite, VirtualGround, links, run_case, schemes,
+};
 use longhaul_time::Duration;
 use longhaul_verbs::Mtu;
-use twice::Twice;
 
-fn schemes() -> Vec<Arc<dyn Scheme>> {
-    let code = |text: &str| text.parse::<Code>().expect("a code");
-    vec![
-        Arc::new(SelectiveRepeat::default()),
-        Arc::new(SelectiveRepeat::with_negative_acknowledgements()),
-        Arc::new(Erasure::new(code("mds:32,8"))),
-        Arc::new(Erasure::new(code("xor:32,8"))),
-        Arc::new(Erasure::new(code("mds:4,2"))),
-        Arc::new(Twice),
-    ]
-}
-
-fn link() -> Profile {
-    Profile::default().with_propagation_delay(Duration::from_micros(500)).with_rate_bits_per_second(40_000_000_000)
-}
-
-fn bad_links() -> Vec<(&'static str, Profile)> {
-    let loss = |probability| link().with_loss(Loss::Independent { probability });
-    vec![
-        ("perfect", link()),
-        ("loss 1e-3", loss(1e-3)),
-        ("loss 1e-2", loss(1e-2)),
-        ("loss 1e-1", loss(1e-1)),
-        ("bursts", link().with_loss(Loss::bursts(0.02, 8.0))),
-        ("reordering", loss(1e-2).with_reordering(0.1, Duration::from_micros(200))),
-        ("duplication", loss(1e-2).with_duplication(0.2).with_jitter(Duration::from_micros(30), false)),
-    ]
+/// A link of the suite.
+fn link(name: &str) -> Profile {
+    let link = links().into_iter().find(|link| link.name == name);
+    link.and_then(|link| link.profile).expect("a link of the suite")
 }
 
 /// Every scheme over every link.
-fn run_all(options: impl Fn(Profile) -> GroundOptions, cases: &[Case]) {
-    for (name, link) in bad_links() {
-        for scheme in schemes() {
-            let mut ground = VirtualGround::with_scheme(&options(link.clone()), scheme.clone());
-            for case in cases {
-                if let Err(error) = run_case(&mut ground, case) {
-                    panic!("{}, {name}, {} bytes: {error}", scheme.name(), case.message_bytes);
-                }
-            }
-        }
-    }
+fn run_all(options: impl Fn(Profile) -> GroundOptions, cases: &[Case]) -> Figures {
+    let suite = Suite { cases: cases.to_vec(), ..Suite::new(0, &[]) };
+    let mut figures = Figures::default();
+    suite
+        .run(
+            |link, scheme| {
+                let options = options(link.profile.clone().unwrap_or_default());
+                Ok(VirtualGround::with_scheme(&options, scheme.clone()))
+            },
+            |_, _, _, outcome| {
+                figures.add(outcome?);
+                Ok(())
+            },
+        )
+        .unwrap_or_else(|error| panic!("{error}"));
+    figures
 }
 
 #[test]
@@ -92,30 +73,18 @@ fn large_messages() {
 
 #[test]
 fn the_largest_messages() {
-    let (_, link) = bad_links().remove(2);
     for scheme in schemes() {
         let name = scheme.name();
-        let options = GroundOptions { receive_depth: 1 << 16, ..GroundOptions::new(link.clone(), 64 << 20) };
+        let options = GroundOptions { receive_depth: 1 << 16, ..GroundOptions::new(link("loss-1e-2"), 64 << 20) };
         let mut ground = VirtualGround::with_scheme(&options, scheme);
         run_case(&mut ground, &Case::new(1, 64 << 20)).unwrap_or_else(|error| panic!("{name}: {error}"));
-    }
-}
-
-/// The whole of it: 100 messages of every size with every scheme over every link. Takes many minutes.
-#[test]
-#[ignore = "many minutes; run it with --ignored"]
-fn everything() {
-    for bytes in [0, 1, 4095, 4096, 4097, 65_536, 1 << 20, 4 << 20, 16 << 20, 64 << 20] {
-        let options = |link| GroundOptions { receive_depth: 1 << 15, ..GroundOptions::new(link, 64 << 20) };
-        run_all(options, &[Case { limit: Duration::from_secs(3600), ..Case::new(100, bytes) }]);
     }
 }
 
 #[test]
 fn the_same_seed_sends_the_same_packets() {
     let hash = |seed| {
-        let (_, link) = bad_links().remove(5);
-        let options = GroundOptions { seed, ..GroundOptions::new(link, 1 << 20) };
+        let options = GroundOptions { seed, ..GroundOptions::new(link("reordering"), 1 << 20) };
         schemes().into_iter().map(move |scheme| {
             let mut ground = VirtualGround::with_scheme(&options, scheme);
             run_case(&mut ground, &Case::new(5, 100_000)).expect("all arrives");
@@ -130,7 +99,7 @@ fn the_same_seed_sends_the_same_packets() {
 fn ends_with_different_schemes_say_so_at_both_ends() {
     let schemes: [Arc<dyn Scheme>; 2] =
         [Arc::new(SelectiveRepeat::default()), Arc::new(SelectiveRepeat::with_negative_acknowledgements())];
-    let mut ground = VirtualGround::new(&GroundOptions::new(link(), 1 << 20), schemes);
+    let mut ground = VirtualGround::new(&GroundOptions::new(link("perfect"), 1 << 20), schemes);
     let (receive, send) = post(&mut ground, 10_000, 10_000);
     settle(&mut ground, Duration::from_secs(1));
     let expected = "the ends have different schemes: sr:nack with chunks of 4096 bytes here, sr:rto with chunks of 4096 bytes at the peer; \
@@ -143,7 +112,7 @@ fn ends_with_different_schemes_say_so_at_both_ends() {
 #[test]
 fn a_message_that_is_too_long_fails_at_both_ends() {
     for scheme in schemes() {
-        let mut ground = VirtualGround::with_scheme(&GroundOptions::new(link(), 1 << 20), scheme);
+        let mut ground = VirtualGround::with_scheme(&GroundOptions::new(link("perfect"), 1 << 20), scheme);
         let (receive, send) = post(&mut ground, 10_000, 20_000);
         settle(&mut ground, Duration::from_secs(1));
         let error = receive.take().expect("it is over").expect_err("too long").to_string();
@@ -157,13 +126,13 @@ fn a_message_that_is_too_long_fails_at_both_ends() {
 #[test]
 fn a_peer_that_is_gone_is_given_up() {
     for scheme in schemes() {
-        let mut options = GroundOptions::new(link(), 1 << 20);
+        let mut options = GroundOptions::new(link("perfect"), 1 << 20);
         options.connection.message_timeout = Duration::from_secs(2);
         let mut ground = VirtualGround::with_scheme(&options, scheme);
         let (receive, send) = post(&mut ground, 1 << 20, 1 << 20);
         let end = ground.now() + Duration::from_micros(600);
         ground.run_until(end).expect("the ends work");
-        ground.world.set_link_profile(link().with_loss(Loss::Independent { probability: 1.0 }));
+        ground.world.set_link_profile(link("perfect").with_loss(Loss::Independent { probability: 1.0 }));
         settle(&mut ground, Duration::from_secs(5));
         for error in [receive.take().expect("it is over").err(), send.take().expect("it is over").err()] {
             let error = error.expect("nobody answers").to_string();
@@ -175,7 +144,7 @@ fn a_peer_that_is_gone_is_given_up() {
 /// Both ends say what happened.
 #[test]
 fn reports() {
-    let lossy = link().with_loss(Loss::Independent { probability: 0.01 });
+    let lossy = link("loss-1e-2");
     let code = "mds:32,8".parse::<Code>().expect("a code");
     let options = GroundOptions::new(lossy, 4 << 20);
     let case = Case { in_flight: 1, ..Case::new(2, 4 << 20) };

@@ -1,32 +1,22 @@
 //! Messages that are longer than one message of sdr, on virtual time: cut into parts by the sender, and one piece again at the receiver.
 
-mod twice;
-
 use std::sync::Arc;
 
-use longhaul_coding::Code;
 use longhaul_impair::{Loss, Profile};
 use longhaul_reliable::{
-    Erasure, MessageError, MessageShape, Progress, ReceiveHalf, ReceiveIo, ReceiveTicket, Scheme, SelectiveRepeat,
+    MessageError, MessageShape, Progress, ReceiveHalf, ReceiveIo, ReceiveTicket, Scheme, SelectiveRepeat,
     SendHalf, SendIo, SendTicket,
 };
-use longhaul_testbed::end_to_end::{Case, Ground, GroundOptions, VirtualGround, run_case};
+use longhaul_testbed::end_to_end::{Case, Ground, GroundOptions, VirtualGround, run_case, scheme_by_name};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::Mtu;
-use twice::Twice;
 
 /// The longest message of sdr here. Parity of every scheme below fits.
 const PART: usize = 40 << 10;
 
 fn schemes() -> Vec<Arc<dyn Scheme>> {
-    let code = |text: &str| text.parse::<Code>().expect("a code");
-    vec![
-        Arc::new(SelectiveRepeat::default()),
-        Arc::new(SelectiveRepeat::with_negative_acknowledgements()),
-        Arc::new(Erasure::new(code("mds:32,8"))),
-        Arc::new(Erasure::new(code("xor:8,2"))),
-        Arc::new(Twice),
-    ]
+    let names = ["sr:rto", "sr:nack", "ec:mds:32,8", "ec:xor:8,2", "twice"];
+    names.map(|name| scheme_by_name(name).expect("a scheme")).into()
 }
 
 fn link() -> Profile {

@@ -18,6 +18,19 @@ pub(super) struct Opened {
 
 /// Opens two devices, or one for both ends.
 pub(super) fn open(names: &[String; 2], gid_indexes: Option<[u8; 2]>) -> Result<Opened, String> {
+    let (ends, drivers) = open_ends(names, gid_indexes)?;
+    let mut known: Vec<KnownDeparture> = known_departures(&drivers[0]);
+    if drivers[1] != drivers[0] {
+        known.extend(known_departures(&drivers[1]));
+    }
+    Ok(Opened { environment: RealTime::between(ends, known), drivers, rdma_core: rdma_core_version() })
+}
+
+/// The same as ends, and the names of their drivers.
+pub(super) fn open_ends(
+    names: &[String; 2],
+    gid_indexes: Option<[u8; 2]>,
+) -> Result<([DeviceEnd; 2], [String; 2]), String> {
     let [first, second] = names;
     let one = RdmaDevice::open(first).map_err(|error| with_sources(&error))?;
     let other = match first == second {
@@ -35,11 +48,7 @@ pub(super) fn open(names: &[String; 2], gid_indexes: Option<[u8; 2]>) -> Result<
         }),
         None => ends(&devices)?,
     };
-    let mut known: Vec<KnownDeparture> = known_departures(&drivers[0]);
-    if drivers[1] != drivers[0] {
-        known.extend(known_departures(&drivers[1]));
-    }
-    Ok(Opened { environment: RealTime::between(ends, known), drivers, rdma_core: rdma_core_version() })
+    Ok((ends, drivers))
 }
 
 /// For every address of the second device, in the order of its table but IPv4 first: whether the first one can reach it, and back.

@@ -18,11 +18,13 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
     let (_, peer) = meeting::addresses(&stream)?;
     let options = arguments.options(peer)?;
     let end = arguments.end.open(&stream, true)?;
-    let (device, rate) = (end.description.clone(), options.rate_bits_per_second);
+    let device = end.description.clone();
+    let rate = options.rate_bits_per_second.filter(|_| !arguments.is_reliable());
     let client = Client::connect(stream, end, options).map_err(|error| stop(&error))?;
+    let reliable = arguments.reliable_options()?;
     eprintln!(
         "{} from {device} to {}, MTU {}{}",
-        arguments.connection.name(),
+        if reliable.is_some() { "messages" } else { arguments.connection.name() },
         client.server_device(),
         client.mtu().byte_count(),
         rate.map_or_else(String::new, |rate| format!(", at most {} Mbit/s", rate as f64 / 1e6))
@@ -39,7 +41,11 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
         (true, false) => eprintln!("{}", line(result)),
         (true, true) => {}
     };
-    let summary = client.run(&mut report).map_err(|error| stop(&error))?;
+    let ran = match &reliable {
+        Some(options) => client.run_reliable(options, &mut report),
+        None => client.run(&mut report),
+    };
+    let summary = ran.map_err(|error| stop(&error))?;
     tell(arguments, &summary, begin.elapsed())
 }
 
@@ -53,7 +59,7 @@ fn tell(arguments: &ClientArguments, summary: &Summary, elapsed: Duration) -> Re
             summary.skipped.iter().map(|(name, reason)| json!({ "name": name, "message": reason })).collect();
         let line = json!({
             "schema": 1,
-            "connection": arguments.connection.name(),
+            "connection": if arguments.is_reliable() { "messages" } else { arguments.connection.name() },
             "mtu_bytes": summary.mtu.byte_count(),
             "client_device": summary.client_device,
             "server_device": summary.server_device,

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, TcpStream};
 
 use longhaul_softnic::udp::{UdpPortChoice, path};
-use longhaul_testbed::interop::{ClientOptions, Connection, End, Operation, Size};
+use longhaul_testbed::end_to_end::scheme_by_name;
+use longhaul_testbed::interop::{ClientOptions, Connection, End, Operation, ReliableOptions, Size};
 use longhaul_verbs::Mtu;
 
 use crate::opened_device::{DeviceChoice, OpenedDevice, SOFTNIC, Towards};
@@ -25,6 +26,9 @@ const TIMEOUT_LOCAL: u8 = 14;
 const TIMEOUT_REMOTE: u8 = 16;
 /// 1.07 s, seven times: a dead peer is given up after some seconds, a slow one is not.
 const TIMEOUT_UNTIL_DEATH: u8 = 18;
+
+/// Stands for every scheme of the suite.
+const ALL_SCHEMES: &str = "all";
 
 /// What both ends can be told.
 #[derive(Debug, clap::Args)]
@@ -152,6 +156,20 @@ pub(crate) struct ClientArguments {
     #[arg(short = 'u', long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=31))]
     timeout: Option<u8>,
 
+    /// Instead of operations: messages with this reliability scheme over an unreliable connection, in both directions; sr:rto, sr:nack,
+    /// ec:mds:k,m, ec:xor:k,m, twice, or all of the end-to-end suite with `all`; may be given several times
+    #[arg(long = "scheme", value_name = "NAME", conflicts_with_all = ["until_death", "only", "connection"], value_parser = scheme)]
+    schemes: Vec<String>,
+
+    /// With --scheme: bytes of messages
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', requires = "schemes", default_value = "0,1,4095,4096,4097,65536,1048576,4194304",
+          value_parser = clap::value_parser!(u32).range(..=1 << 27))]
+    message_sizes: Vec<u32>,
+
+    /// With --scheme: messages of each size, in each direction
+    #[arg(long, value_name = "NUMBER", requires = "schemes", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    messages: u32,
+
     /// Instead of checks: RC WRITEs until the server dies; passes if the errors are then those that they must be
     #[arg(long)]
     pub(crate) until_death: bool,
@@ -176,6 +194,25 @@ impl ClientArguments {
         Ok(())
     }
 
+    /// Whether messages are to be sent instead of operations.
+    pub(crate) fn is_reliable(&self) -> bool {
+        !self.schemes.is_empty()
+    }
+
+    /// What to send with reliability schemes, if that is what the user wants.
+    pub(crate) fn reliable_options(&self) -> Result<Option<ReliableOptions>, Stop> {
+        if self.schemes.is_empty() {
+            return Ok(None);
+        }
+        let is_all = self.schemes.iter().any(|name| name == ALL_SCHEMES);
+        Ok(Some(ReliableOptions {
+            schemes: if is_all { Vec::new() } else { self.schemes.clone() },
+            sizes: self.message_sizes.clone(),
+            messages: self.messages,
+            seed: random_number()?,
+        }))
+    }
+
     /// What the client is to do with a server there.
     pub(crate) fn options(&self, peer: IpAddr) -> Result<ClientOptions, Stop> {
         let is_local = path::is_of_this_host(peer);
@@ -193,7 +230,8 @@ impl ClientArguments {
             None => TIMEOUT_REMOTE,
         };
         Ok(ClientOptions {
-            connection: self.connection,
+            // What messages are sent over.
+            connection: if self.is_reliable() { Connection::Uc } else { self.connection },
             mtu: self.mtu,
             sizes: self.sizes.clone(),
             operations: self.operations,
@@ -210,6 +248,13 @@ impl ClientArguments {
 fn connection(text: &str) -> Result<Connection, String> {
     let named = Connection::ALL.into_iter().find(|connection| connection.name().eq_ignore_ascii_case(text));
     named.ok_or_else(|| format!("expected RC, UC or UD, came \"{text}\""))
+}
+
+fn scheme(name: &str) -> Result<String, String> {
+    match name {
+        ALL_SCHEMES => Ok(name.to_owned()),
+        _ => scheme_by_name(name).map(|_| name.to_owned()).map_err(|error| error.to_string()),
+    }
 }
 
 fn operation(text: &str) -> Result<Operation, String> {
@@ -264,6 +309,9 @@ mod tests {
         assert!(error(&["--only", "sing"]).contains("fetch-and-add"));
         assert!(error(&["--sizes", "mtu*2"]).contains("mtu-1"));
         assert!(error(&["--from-server"]).contains("--until-death"));
+        assert!(error(&["--scheme", "sr"]).contains("sr:rto, sr:nack"));
+        assert!(error(&["--scheme", "all", "--only", "write"]).contains("--only"));
+        assert!(error(&["--messages", "5"]).contains("--scheme"));
         let refused =
             |arguments: &[&str]| client(arguments).expect("options").check().expect_err("no sense").to_string();
         assert!(refused(&["-c", "UD", "--only", "write"]).contains("UD has no such operation"));

@@ -15,7 +15,7 @@ use super::plan::{Check, CheckResult, Connection, Operation, Size, Summary, Want
 use super::requester::Requester;
 
 /// How long the server may take to answer. It looks at memory, and waits for what may still arrive.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a client is to do.
 #[derive(Clone, Debug)]
@@ -61,8 +61,8 @@ impl ClientOptions {
 pub struct Client {
     options: ClientOptions,
     plan: SessionPlan,
-    control: Control,
-    endpoint: Endpoint,
+    pub(super) control: Control,
+    pub(super) endpoint: Endpoint,
     server: EndInfo,
     mtu: Mtu,
 }
@@ -109,13 +109,7 @@ impl Client {
 
     /// Carries out all checks; `report` is told of each when it is done.
     pub fn run(mut self, report: &mut dyn FnMut(&CheckResult)) -> Result<Summary, InteropError> {
-        let mut summary = Summary {
-            checks: Vec::new(),
-            skipped: Vec::new(),
-            mtu: self.mtu,
-            client_device: self.endpoint.end.description.clone(),
-            server_device: self.server.description.clone(),
-        };
+        let mut summary = self.new_summary();
         for check in self.options.checks(self.mtu) {
             if let Some(reason) = self.why_impossible(check.operation) {
                 summary.skipped.push((check.name(), reason));
@@ -133,6 +127,16 @@ impl Client {
         }
         self.control.send(&Request::Goodbye)?;
         Ok(summary)
+    }
+
+    pub(super) fn new_summary(&self) -> Summary {
+        Summary {
+            checks: Vec::new(),
+            skipped: Vec::new(),
+            mtu: self.mtu,
+            client_device: self.endpoint.end.description.clone(),
+            server_device: self.server.description.clone(),
+        }
     }
 
     /// Writes until the server dies. `from_server`: the server writes as well, until the client dies.

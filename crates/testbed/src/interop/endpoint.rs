@@ -12,7 +12,7 @@ use super::messages::{EndInfo, MemoryInfo};
 use super::plan::Check;
 
 /// A peer must not make this end register just any amount of memory.
-const MEMORY_BYTES_MAX: u64 = 512 << 20;
+pub(super) const MEMORY_BYTES_MAX: u64 = 512 << 20;
 /// Work through large regions in pieces of about this size.
 const LEAST_BYTES: u64 = 4096;
 

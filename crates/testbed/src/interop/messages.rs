@@ -19,6 +19,7 @@ use longhaul_verbs::Capabilities;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Check, Connection};
+use super::reliable::{MessagesCheck, ReliablePlan};
 
 /// The version of this exchange. It changes when older programs could not take part.
 pub(super) const VERSION: u32 = 1;
@@ -118,6 +119,13 @@ pub(super) enum Request {
         /// The server writes as well.
         from_server: bool,
     },
+    /// A connection with a reliability scheme, and what the client's end of it is.
+    Connect {
+        plan: ReliablePlan,
+        info: Vec<u8>,
+    },
+    /// Messages over the newest such connection.
+    Messages(MessagesCheck),
     Goodbye,
 }
 
@@ -129,6 +137,10 @@ pub(super) enum Reply {
         end: EndInfo,
     },
     Prepared(PairInfo),
+    /// What the server's end of the connection is.
+    Connected {
+        info: Vec<u8>,
+    },
     /// Credit for more: unreliable transports lose what the receiver is not ready for.
     Arrived(u64),
     Verdict {

@@ -15,6 +15,8 @@
 //! lost, repeated, of another operation or in another place is seen. Completions are held against what must come, in order
 //! (`ledger`); atomics against a model of the words that they work on (`words`).
 //!
+//! `reliable` sends messages with reliability schemes instead, in both directions.
+//!
 //! `death` is the other half: operations until the other end dies, and what the survivor must then be told.
 //!
 //! Everything is bounded in time, and an end that has nothing to do sleeps on its completion channel and its TCP connection.
@@ -30,6 +32,7 @@ mod messages;
 mod pace;
 mod pair;
 mod plan;
+mod reliable;
 mod requester;
 mod responder;
 mod server;
@@ -41,4 +44,5 @@ pub use death::DeathReport;
 pub use endpoint::End;
 pub use fault::InteropError;
 pub use plan::{Check, CheckResult, Connection, Operation, Size, Summary};
+pub use reliable::ReliableOptions;
 pub use server::{ServerOutcome, serve};

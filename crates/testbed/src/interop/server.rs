@@ -12,6 +12,7 @@ use super::endpoint::{End, Endpoint};
 use super::fault::{Fault, InteropError, with_sources};
 use super::messages::{EndInfo, PairInfo, Reply, Request, SessionPlan, VERSION};
 use super::plan::{Check, CheckResult};
+use super::reliable;
 use super::responder::Responder;
 
 /// How long a client may take to say what it wants.
@@ -78,6 +79,7 @@ impl Session {
         under_way: &mut dyn FnMut(u64),
     ) -> Result<ServerOutcome, InteropError> {
         let mut results = Vec::new();
+        let mut reliable = None;
         loop {
             match control.receive(NEXT_PATIENCE, "this end waited for the next check")? {
                 Request::Check { check, pair } => {
@@ -94,6 +96,31 @@ impl Session {
                 }
                 Request::UntilDeath { pair, from_server } => {
                     return self.serve_until_death(control, &pair, from_server, under_way).map(ServerOutcome::Died);
+                }
+                Request::Connect { plan, info } => {
+                    // Queue pairs of the one before go first.
+                    drop(reliable.take());
+                    match reliable::accept(&plan, &info, &self.endpoint.end) {
+                        Ok(end) => {
+                            control.send(&Reply::Connected { info: end.info() })?;
+                            reliable = Some((plan.scheme, end));
+                        }
+                        Err(message) => control.send(&Reply::Verdict { failure: Some(message) })?,
+                    }
+                }
+                Request::Messages(check) => {
+                    let Some((scheme, end)) = &mut reliable else {
+                        return Err(unexpected("a connection first", &Request::Messages(check)));
+                    };
+                    let failure = match reliable::serve(check, end, control) {
+                        Ok(()) => None,
+                        Err(Fault::Check(message)) => Some(message),
+                        Err(Fault::Session(error)) => return Err(error),
+                    };
+                    control.send(&Reply::Verdict { failure: failure.clone() })?;
+                    let result = check.result(scheme, failure);
+                    report(&result);
+                    results.push(result);
                 }
                 // This end had nothing more to wait for and has given its verdict before the client was done.
                 Request::Done { .. } => {}

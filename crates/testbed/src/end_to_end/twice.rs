@@ -4,7 +4,9 @@
 use longhaul_reliable::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo};
 use longhaul_time::{Duration, Instant};
 
-pub(crate) struct Twice;
+/// Send everything twice.
+#[derive(Clone, Copy, Debug)]
+pub struct Twice;
 
 impl Scheme for Twice {
     fn name(&self) -> String {

@@ -1,0 +1,278 @@
+//! Messages with reliability schemes between the two ends: a part of the suite of [`crate::end_to_end`], where each end has its half of a case.
+//!
+//! ```text
+//!   client ── Connect {scheme, info} ──▶ server      for each scheme, a connection of its own; info is what sdr gives
+//!          ◀── Connected {info} ────────
+//!          ── Messages {size, number, direction} ──▶ then both drive their ends until all has come
+//!          ── Done ──▶  ◀── Verdict ──
+//! ```
+//!
+//! An end that is done goes on until the other one is too: what it told last may have been lost.
+
+use std::time::{Duration, Instant};
+
+use longhaul_verbs::Mtu;
+use serde::{Deserialize, Serialize};
+
+use super::client::{ANSWER_PATIENCE, Client};
+use super::control::Control;
+use super::endpoint::{End, MEMORY_BYTES_MAX};
+use super::fault::{Fault, InteropError};
+use super::messages::{Reply, Request};
+use super::plan::{CheckResult, Summary};
+use crate::conformance::DeviceEnd;
+use crate::end_to_end::{Case, CaseError, CaseReceiver, CaseSender, GroundOptions, RealEnd, scheme_by_name, schemes};
+
+/// Data packets on their way: what a virtual machine without hardware's help can take in, with 4 KiB each.
+const RECEIVE_DEPTH: u32 = 256;
+/// A check that takes longer has failed.
+const PATIENCE: Duration = Duration::from_secs(100);
+/// A client must not make this end do just anything.
+const MESSAGES_MAX: u32 = 1 << 20;
+
+/// What a client is to send and to receive.
+#[derive(Clone, Debug)]
+pub struct ReliableOptions {
+    /// Names of schemes; all of the suite when there are none.
+    pub schemes: Vec<String>,
+    /// Bytes of messages.
+    pub sizes: Vec<u32>,
+    /// Messages of each size, in each direction.
+    pub messages: u32,
+    /// Keeps connections apart.
+    pub seed: u64,
+}
+
+/// A connection that both ends make alike.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct ReliablePlan {
+    pub(super) scheme: String,
+    mtu_bytes: u32,
+    memory_bytes: u64,
+    random: u64,
+}
+
+impl ReliablePlan {
+    fn create(&self, end: &End, side: u64) -> Result<RealEnd, String> {
+        let mtu = Mtu::ALL.into_iter().find(|mtu| mtu.byte_count() == self.mtu_bytes);
+        let mtu = mtu.ok_or_else(|| format!("expected a path MTU, came {}", self.mtu_bytes))?;
+        if self.memory_bytes > MEMORY_BYTES_MAX {
+            return Err(format!("expected at most {MEMORY_BYTES_MAX} bytes of memory, came {}", self.memory_bytes));
+        }
+        let at =
+            DeviceEnd { device: end.device.clone(), port: end.port, gid_index: end.gid_index, udp_port: end.udp_port };
+        let options = GroundOptions {
+            mtu,
+            chunk_bytes: mtu.byte_count().max(4096),
+            receive_depth: RECEIVE_DEPTH,
+            ..GroundOptions::new(Default::default(), self.memory_bytes as usize)
+        };
+        let scheme = scheme_by_name(&self.scheme).map_err(|error| error.to_string())?;
+        RealEnd::create(&at, &options, self.random ^ side, scheme).map_err(|error| error.to_string())
+    }
+}
+
+/// Messages of one size in one direction.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct MessagesCheck {
+    messages: u32,
+    message_bytes: u32,
+    from_server: bool,
+}
+
+/// An end's half of a case.
+enum Half {
+    Sender(CaseSender),
+    Receiver(CaseReceiver),
+}
+
+impl MessagesCheck {
+    fn half(&self, sends: bool, end: &mut RealEnd) -> Half {
+        let case = Case::new(self.messages as usize, self.message_bytes as usize);
+        let memory_bytes = end.parts().1.len();
+        match sends {
+            true => Half::Sender(CaseSender::new(&case, memory_bytes)),
+            false => Half::Receiver(CaseReceiver::new(&case, memory_bytes)),
+        }
+    }
+
+    fn name(&self, scheme: &str) -> String {
+        let direction = if self.from_server { "from-server" } else { "to-server" };
+        format!("{scheme}/{}/{direction}", self.message_bytes)
+    }
+}
+
+impl Half {
+    /// One round: what can begin, what is due, and a sleep if nothing is. Whether all is done.
+    fn step(&mut self, end: &mut RealEnd, control: &Control) -> Result<bool, CaseError> {
+        let now = end.now();
+        let (connection, memory) = end.parts();
+        let is_done = match self {
+            Half::Sender(half) => half.poll(connection, memory, now).map(|()| half.is_done()),
+            Half::Receiver(half) => half.poll(connection, memory).map(|()| half.is_done()),
+        }?;
+        end.step(now + Duration::from_millis(500), control.descriptor())?;
+        Ok(is_done)
+    }
+
+    fn done_count(&self) -> usize {
+        match self {
+            Half::Sender(half) => half.done_count(),
+            Half::Receiver(half) => half.done_count(),
+        }
+    }
+
+    fn out_of_time(&self, begin: Instant) -> Option<String> {
+        let is_late = begin.elapsed() > PATIENCE;
+        is_late.then(|| format!("{} messages were done at this end within {PATIENCE:?}", self.done_count()))
+    }
+}
+
+impl Client {
+    /// Sends messages to the server and receives messages from it, with one scheme after the other; `report` is told of each check.
+    pub fn run_reliable(
+        mut self,
+        options: &ReliableOptions,
+        report: &mut dyn FnMut(&CheckResult),
+    ) -> Result<Summary, InteropError> {
+        let mut summary = self.new_summary();
+        let names = match options.schemes.is_empty() {
+            true => schemes().iter().map(|scheme| scheme.name()).collect(),
+            false => options.schemes.clone(),
+        };
+        for (index, scheme) in names.into_iter().enumerate() {
+            let longest = options.sizes.iter().copied().max().unwrap_or(0);
+            let plan = ReliablePlan {
+                scheme,
+                mtu_bytes: self.mtu().byte_count(),
+                // A few of the largest at a time.
+                memory_bytes: u64::from(longest).max(1 << 16) * 2,
+                random: options.seed.wrapping_add(index as u64) << 8,
+            };
+            let mut tell = |name, operations, message: Option<String>| {
+                let result = CheckResult { name, operations, passed: message.is_none(), message };
+                report(&result);
+                summary.checks.push(result);
+            };
+            let mut end = match self.connect_reliable(&plan) {
+                Ok(end) => end,
+                Err(Fault::Check(message)) => {
+                    tell(format!("{}/connect", plan.scheme), 0, Some(message));
+                    continue;
+                }
+                Err(Fault::Session(error)) => return Err(error),
+            };
+            for (&message_bytes, from_server) in options.sizes.iter().flat_map(|size| [(size, false), (size, true)]) {
+                let check = MessagesCheck { messages: options.messages, message_bytes, from_server };
+                let failure = self.exchange(check, &mut end)?;
+                let is_over = failure.is_some();
+                tell(check.name(&plan.scheme), check.messages, failure);
+                // What was under way may come in the middle of the next one.
+                if is_over {
+                    break;
+                }
+            }
+        }
+        self.control.send(&Request::Goodbye)?;
+        Ok(summary)
+    }
+
+    fn connect_reliable(&mut self, plan: &ReliablePlan) -> Result<RealEnd, Fault> {
+        let end = plan.create(&self.endpoint.end, 1 << 40)?;
+        self.control.send(&Request::Connect { plan: plan.clone(), info: end.info() })?;
+        let info = match self.control.receive(ANSWER_PATIENCE, "this end waited for the server's connection")? {
+            Reply::Connected { info } => info,
+            Reply::Verdict { failure } => return Err(Fault::Check(failure.unwrap_or_default())),
+            Reply::Refused { reason, .. } => return Err(InteropError::Refused { reason }.into()),
+            other => {
+                let came = format!("{other:?}");
+                return Err(InteropError::Unexpected { expected: "a connection", came }.into());
+            }
+        };
+        end.connect(&info).map_err(|error| error.to_string())?;
+        Ok(end)
+    }
+
+    /// One check; what went wrong, if something did.
+    fn exchange(&mut self, check: MessagesCheck, end: &mut RealEnd) -> Result<Option<String>, InteropError> {
+        self.control.send(&Request::Messages(check))?;
+        let begin = Instant::now();
+        let mut half = check.half(!check.from_server, end);
+        let mut told = false;
+        loop {
+            let stepped = half.step(end, &self.control);
+            let verdict = match self.control.try_receive("this end waited for the server's verdict")? {
+                None => None,
+                Some(Reply::Verdict { failure }) => Some(failure),
+                Some(Reply::Refused { reason, .. }) => return Err(InteropError::Refused { reason }),
+                Some(other) => {
+                    return Err(InteropError::Unexpected { expected: "a verdict", came: format!("{other:?}") });
+                }
+            };
+            if begin.elapsed() > PATIENCE + ANSWER_PATIENCE {
+                let seconds = begin.elapsed().as_secs();
+                return Err(InteropError::Silent { seconds, during: "this end waited for the server's verdict" });
+            }
+            if let Some(failure) = verdict {
+                return Ok(failure.map(|failure| format!("server: {failure}")));
+            }
+            let is_done = matches!(stepped, Ok(true));
+            let failure = match stepped {
+                Ok(_) => half.out_of_time(begin).filter(|_| !told),
+                Err(error) => Some(error.to_string()),
+            };
+            if (is_done || failure.is_some()) && !told {
+                told = true;
+                self.control.send(&Request::Done { completed: half.done_count() as u64, failure: failure.clone() })?;
+            }
+            if let Some(failure) = failure {
+                // The server's verdict follows; it is about the same.
+                let _: Reply = self.control.receive(ANSWER_PATIENCE, "this end waited for the server's verdict")?;
+                return Ok(Some(format!("client: {failure}")));
+            }
+        }
+    }
+}
+
+/// The server's side of [`Request::Connect`].
+pub(super) fn accept(plan: &ReliablePlan, info: &[u8], end: &End) -> Result<RealEnd, String> {
+    let own = plan.create(end, 2 << 40)?;
+    own.connect(info).map_err(|error| error.to_string())?;
+    Ok(own)
+}
+
+/// The server's side of [`Request::Messages`].
+pub(super) fn serve(check: MessagesCheck, end: &mut RealEnd, control: &mut Control) -> Result<(), Fault> {
+    if check.messages > MESSAGES_MAX || check.message_bytes as usize > end.parts().1.len() {
+        return Err(Fault::Check(format!("expected a check within bounds, came {check:?}")));
+    }
+    let begin = Instant::now();
+    let mut half = check.half(check.from_server, end);
+    let mut client_is_done = false;
+    loop {
+        let is_done = half.step(end, control).map_err(|error| Fault::Check(error.to_string()))?;
+        match control.try_receive("this end waited for the client to be done")? {
+            None => {}
+            Some(Request::Done { failure: None, .. }) => client_is_done = true,
+            Some(Request::Done { failure: Some(failure), .. }) => {
+                return Err(Fault::Check(format!("client: {failure}")));
+            }
+            Some(other) => {
+                return Err(InteropError::Unexpected { expected: "done", came: format!("{other:?}") }.into());
+            }
+        }
+        if is_done && client_is_done {
+            return Ok(());
+        }
+        if let Some(late) = half.out_of_time(begin) {
+            return Err(Fault::Check(late));
+        }
+    }
+}
+
+impl MessagesCheck {
+    /// As the server calls it.
+    pub(super) fn result(&self, scheme: &str, failure: Option<String>) -> CheckResult {
+        CheckResult { name: self.name(scheme), operations: self.messages, passed: failure.is_none(), message: failure }
+    }
+}
