@@ -26,6 +26,8 @@ mod pacer;
 mod pattern;
 mod ping_pong;
 mod round_trips;
+mod scheme_end;
+mod scheme_stream;
 mod stream;
 
 mod peak;

@@ -140,6 +140,8 @@ impl Comparison {
             over("rc_over_tcp", rc, tcp),
             over("rc_many_over_one", gbps(Subject::RcWriteMany), rc),
             over("rc_read_over_write", gbps(Subject::RcRead), rc),
+            over("sdr_sr_over_uc", gbps(Subject::SdrSelectiveRepeat), uc),
+            over("sdr_ec_over_uc", gbps(Subject::SdrErasure), uc),
             over("rc_latency_over_bare", latency[0], latency[1]),
         ];
         ratios.into_iter().flatten().collect()
