@@ -54,6 +54,15 @@ impl Subject {
     ];
     pub(super) const LATENCY: [Subject; 2] = [Subject::BareUdpPingPong, Subject::RcSendPingPong];
 
+    /// The reliability scheme that it measures, by its name.
+    pub(super) const fn scheme(self) -> Option<&'static str> {
+        match self {
+            Subject::SdrSelectiveRepeat => Some("sr:nack"),
+            Subject::SdrErasure => Some("ec:mds:32,8"),
+            _ => None,
+        }
+    }
+
     /// As it stands in the report.
     pub(super) const fn name(self) -> &'static str {
         match self {

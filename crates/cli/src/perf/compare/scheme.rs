@@ -16,15 +16,6 @@ use crate::stop::Stop;
 /// Bytes of a message.
 pub(super) const MESSAGE_BYTES: u32 = 16 << 20;
 
-/// The scheme of a measurement, by its name.
-pub(super) const fn scheme_name(subject: Subject) -> Option<&'static str> {
-    match subject {
-        Subject::SdrSelectiveRepeat => Some("sr:nack"),
-        Subject::SdrErasure => Some("ec:mds:32,8"),
-        _ => None,
-    }
-}
-
 /// Either half of one of them.
 pub(super) fn prepare(
     subject: Subject,
@@ -33,7 +24,7 @@ pub(super) fn prepare(
 ) -> Result<Box<dyn Measurement>, Stop> {
     let device = buffers.nic(settings)?.device.clone();
     let mtu = Mtu::largest_within(settings.payload_bytes).unwrap_or_default().min(device.mtu()?);
-    let name = scheme_name(subject).unwrap_or_default();
+    let name = subject.scheme().unwrap_or_default();
     let scheme: NamedScheme = name.parse().map_err(|error| Stop::failed("there is no such scheme", error))?;
     let options = SchemeOptions {
         scheme,
