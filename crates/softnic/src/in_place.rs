@@ -99,7 +99,8 @@ impl Nic {
             return None;
         }
         let mtu_bytes = queue_pair.mtu_bytes();
-        let unwritten = self.shared.memory.find_unwritten(queue_pair.identity.accessor(), behind.key, behind.address)?;
+        let unwritten =
+            self.shared.memory.find_unwritten(queue_pair.identity.accessor(), behind.key, behind.address)?;
         let count = ((unwritten.bytes / u64::from(mtu_bytes)) as usize).min(count_max);
         (count > 0).then_some(ExpectedPackets {
             queue_pair: queue_pair.identity.number,

@@ -247,6 +247,9 @@ fn a_slot_that_was_unbound_ends_what_is_expected() {
             target.send_good(index..index + 1);
         }
         settle(&target.end.device, target.sent);
-        assert!(target.end.region.to_vec(0..REGION_BYTES) == before, "memory has changed that its owner has taken back");
+        assert!(
+            target.end.region.to_vec(0..REGION_BYTES) == before,
+            "memory has changed that its owner has taken back"
+        );
     });
 }

@@ -8,9 +8,10 @@ use longhaul_sdr::{Context, ContextAttributes, Memory, QueuePair, QueuePairAttri
 use longhaul_time::Instant;
 use longhaul_verbs::{Capabilities, Gid, Mtu};
 
+use super::control::SchemeContact;
 use super::pacer::Pacer;
 use crate::message::with_sources;
-use crate::opened_device::OpenedDevice;
+use crate::opened_device::{OpenedDevice, UDP_PORT_ROCE};
 use crate::randomness::random_number;
 use crate::stop::Stop;
 
@@ -39,6 +40,9 @@ pub(crate) struct SchemeEnd {
     pub(crate) connection: Connection,
     context: Context,
     pub(crate) memory: Memory,
+    contact: SchemeContact,
+    /// Whether peers may listen at another port than RoCE's.
+    has_free_udp_ports: bool,
     /// Instants count from here.
     started: Clock,
     /// For devices that cannot hold packets back themselves: messages are held back then.
@@ -50,9 +54,11 @@ impl SchemeEnd {
     pub(crate) fn create(device: &OpenedDevice, options: &SchemeOptions) -> Result<Self, Stop> {
         let SchemeOptions { mtu, buffer_bytes, message_bytes_max, rate_bits_per_second: rate, .. } = *options;
         let verbs = device.verbs();
-        let capabilities =
-            verbs.attributes().map_err(|error| Stop::failed("cannot ask the device what it can do", error))?;
-        let paces_itself = capabilities.capabilities.contains(Capabilities::RATE_LIMIT);
+        let device_attributes = verbs.attributes();
+        let capabilities = device_attributes
+            .map_err(|error| Stop::failed("cannot ask the device what it can do", error))?
+            .capabilities;
+        let paces_itself = capabilities.contains(Capabilities::RATE_LIMIT);
         let mut attributes = QueuePairAttributes::new(device.gid, device.udp_port, mtu);
         attributes.path = device.path_to(Gid::default(), device.udp_port);
         attributes.message_bytes_max = attributes.message_bytes_max.max(message_bytes_max.into());
@@ -77,19 +83,44 @@ impl SchemeEnd {
                 connection.message_bytes_max()
             )));
         }
-        let pacer = rate.filter(|_| !paces_itself).map(Pacer::new);
-        Ok(SchemeEnd { connection, context, memory, started: Clock::now(), pacer })
+        let contact = SchemeContact {
+            device: device.describe().to_owned(),
+            address: device.address,
+            udp_port: device.udp_port,
+            info: connection.queue_pair().info().to_bytes(),
+        };
+        Ok(SchemeEnd {
+            connection,
+            context,
+            memory,
+            contact,
+            has_free_udp_ports: capabilities.contains(Capabilities::FREE_UDP_PORT),
+            started: Clock::now(),
+            pacer: rate.filter(|_| !paces_itself).map(Pacer::new),
+        })
     }
 
-    /// What the other end has to know, as bytes.
-    pub(crate) fn info(&self) -> Vec<u8> {
-        self.connection.queue_pair().info().to_bytes()
+    /// What the other end has to know.
+    pub(crate) fn contact(&self) -> SchemeContact {
+        self.contact.clone()
+    }
+
+    /// What a bit of the receiver's bitmap stands for.
+    pub(crate) fn chunk_bytes(&self) -> u32 {
+        self.connection.queue_pair().attributes().chunk_bytes
     }
 
     /// Connects with the other end.
     pub(crate) fn connect(&self, info: &[u8]) -> Result<(), Stop> {
         let cannot = |error: &dyn std::error::Error| Stop::failed("cannot connect", with_sources(error));
         let info = QueuePairInfo::from_bytes(info).map_err(|error| cannot(&error))?;
+        if info.udp_port != UDP_PORT_ROCE && !self.has_free_udp_ports {
+            return Err(Stop::Failed(format!(
+                "the other end's device listens at UDP port {}, and {} speaks only to RoCE's own, {UDP_PORT_ROCE}: who has that \
+                 port there? (`longhaul devices` there says it)",
+                info.udp_port, self.contact.device
+            )));
+        }
         self.connection.queue_pair().connect(&info).map_err(|error| cannot(&error))
     }
 

@@ -212,11 +212,7 @@ impl SchemeReceiver {
     }
 
     /// Receives until told to stop, which is when the sender has been told of everything.
-    pub(crate) fn run(
-        &mut self,
-        run: &Run,
-        is_stopped: &dyn Fn() -> bool,
-    ) -> Result<(Received, SchemeTotals), Stop> {
+    pub(crate) fn run(&mut self, run: &Run, is_stopped: &dyn Fn() -> bool) -> Result<(Received, SchemeTotals), Stop> {
         let mut received = Received::default();
         let mut totals = SchemeTotals::default();
         let mut used = processor::time_used();

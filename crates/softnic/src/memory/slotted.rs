@@ -322,7 +322,8 @@ mod tests {
         write(&fixture, key, 64, &[200; 10]).unwrap();
         assert_eq!(region.bytes(31..43), [31, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 42]);
         // A region that is given the same key does not take the place of the one that is gone.
-        let stale = Slot { region: KeyId { serial: gone.id.serial, ..region.id }, address: 0, length: 1, is_blank: false };
+        let stale =
+            Slot { region: KeyId { serial: gone.id.serial, ..region.id }, address: 0, length: 1, is_blank: false };
         assert!(matches!(fixture.table.bind_slot(id, 5, Some(stale)), Err(RegisterError::Gone)));
     }
 

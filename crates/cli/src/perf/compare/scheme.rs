@@ -62,7 +62,7 @@ impl Scheme {
 
 impl Measurement for Scheme {
     fn contact(&self) -> Contact {
-        Contact { sdr: Some(self.end().info()), ..Contact::default() }
+        Contact { sdr: Some(self.end().contact().info), ..Contact::default() }
     }
 
     fn connect(&mut self, peer: &Contact) -> Result<(), Stop> {
