@@ -26,6 +26,10 @@ mod pacer;
 mod pattern;
 mod ping_pong;
 mod round_trips;
+mod scheme_client;
+mod scheme_end;
+mod scheme_server;
+mod scheme_stream;
 mod stream;
 
 mod peak;

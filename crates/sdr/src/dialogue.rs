@@ -17,6 +17,8 @@ use crate::sending::Sending;
 const CONTROL_SEND: u64 = 1 << 63;
 /// Completions that are taken at a time.
 const BATCH: usize = 32;
+/// How often they are looked for before the rest is done.
+const POLLS_MAX: usize = 64;
 /// Frames of the scheme above that wait to be taken. More are dropped, as the network might have.
 const SCHEME_FRAMES_MAX: usize = 1024;
 
@@ -107,7 +109,9 @@ impl State {
     ) -> Result<(), QueuePairError> {
         let mut taken = [WorkCompletion::default(); BATCH];
         let mut frame = Vec::new();
-        loop {
+        // All there is, because a device on sockets looks for more at an empty poll: an end that was away for a while must not take for lost
+        // what has been acknowledged meanwhile.
+        for _ in 0..POLLS_MAX {
             let count = queue.poll(&mut taken)?;
             for completion in &taken[..count] {
                 if !completion.is_success() {
@@ -121,10 +125,11 @@ impl State {
                     self.sending.on_sent(completion.id as usize);
                 }
             }
-            if count < BATCH {
-                return Ok(());
+            if count == 0 {
+                break;
             }
         }
+        Ok(())
     }
 
     fn handle_frame(

@@ -280,7 +280,8 @@ impl Incoming {
     pub(crate) fn bind(&self, root: &SlottedRegion, slot: u32) -> Result<(), RegisterError> {
         let address = self.borrow.pointer() as u64;
         let region = &*self.borrow.memory.local;
-        root.raw().bind_slot(slot, Some(SlotBinding { region, address, length: self.len() as u64 }))
+        // Only what a bit stands for is looked at.
+        root.raw().bind_slot(slot, Some(SlotBinding { region, address, length: self.len() as u64, is_blank: true }))
     }
 
     /// A key for the peer that leads to the bytes and to nothing else.

@@ -5,6 +5,10 @@
 //! been placed, and that are not in its last packet (programs poll the last bytes of a message to see it arrive). Whatever the
 //! network writes there will be overwritten by the packet that belongs there before the message is complete.
 //!
+//! WRITEs with immediate of a packet each, one behind the other, are as good as one long WRITE if they go to a slot whose owner has
+//! said that it is blank: nobody looks at bytes of it that no write has reached. Guessed is behind the last byte that any of them has
+//! reached, and never the last packet of the slot.
+//!
 //! On an unreliable connection a message that is cut short leaves whatever was guessed there, and a copy of a message that is
 //! complete could be cut short as well: so only packets that are newer than all before begin a message to guess for. (A program
 //! that has the *same* bytes written again by a new message, and looks at them meanwhile, is told nothing by verbs about what
@@ -14,19 +18,27 @@
 //! for a receive in progress.
 
 use longhaul_time::Instant;
-use longhaul_verbs::Transport;
-use longhaul_wire::{Headers, Opcode, Psn};
+use longhaul_verbs::{RemoteMemory, Transport};
+use longhaul_wire::{Headers, Opcode, Psn, bth, immediate, packet, reth};
 
 use crate::memory::{Payload, Piece};
 use crate::nic::Nic;
 use crate::port::Received;
+use crate::queue_pair::QueuePair;
 
-/// Packets of a WRITE, all with a full payload, that should arrive next.
+/// Headers of a WRITE with immediate that is one packet.
+pub(crate) const SINGLE_WRITE_HEADER_BYTES: usize = bth::HEADER_BYTES + reth::HEADER_BYTES + immediate::HEADER_BYTES;
+
+/// Packets, all with a full payload, that should arrive next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpectedPackets {
     queue_pair: u32,
     opcode: Opcode,
     first_psn: Psn,
+    /// WRITEs of a packet each: where the peer says that the first one goes.
+    remote: Option<RemoteMemory>,
+    /// Bytes of the headers of each.
+    pub(crate) header_bytes: usize,
     /// Where the first one's payload goes; the others follow.
     pub(crate) memory: *mut u8,
     /// Bytes of each payload.
@@ -39,11 +51,22 @@ impl ExpectedPackets {
     /// Whether these are the headers of the `index`-th packet.
     pub(crate) fn is_packet(&self, index: usize, headers: &[u8]) -> bool {
         let Ok((headers, header_bytes)) = Headers::parse_prefix(headers) else { return false };
-        header_bytes == longhaul_wire::bth::HEADER_BYTES
+        let expected_reth = self.remote.map(|RemoteMemory { address, key }| reth::Header {
+            virtual_address: address + (index * self.payload_bytes) as u64,
+            remote_key: key,
+            dma_length: self.payload_bytes as u32,
+        });
+        header_bytes == self.header_bytes
             && headers.bth.opcode == self.opcode
             && headers.bth.pad_count == 0
             && headers.bth.destination_qp == self.queue_pair
             && headers.bth.psn == self.first_psn.add(index as u32)
+            && headers.reth == expected_reth
+    }
+
+    /// Bytes of each datagram.
+    pub(crate) fn packet_bytes(&self) -> usize {
+        packet::datagram_bytes(self.header_bytes, self.payload_bytes)
     }
 
     /// Where the payload of the `index`-th packet goes.
@@ -53,11 +76,48 @@ impl ExpectedPackets {
 }
 
 impl Nic {
-    /// The packets that should arrive next, at most `count_max`: those of the WRITE whose packet arrived last.
+    /// The packets that should arrive next, at most `count_max`: those behind the packet of a WRITE that arrived last.
     pub(crate) fn expected_packets(&self, count_max: usize) -> Option<ExpectedPackets> {
         let queue_pair = self.queue_pairs.get(self.last_writer?)?;
+        if !queue_pair.state.receives() {
+            return None;
+        }
+        match queue_pair.traffic.arriving.single_write() {
+            Some(behind) => self.expected_writes(queue_pair, behind, count_max),
+            None => self.expected_of_write(queue_pair, count_max),
+        }
+    }
+
+    /// WRITEs with immediate of one packet each, behind one that has just been carried out.
+    fn expected_writes(
+        &self,
+        queue_pair: &QueuePair,
+        behind: RemoteMemory,
+        count_max: usize,
+    ) -> Option<ExpectedPackets> {
+        if !queue_pair.responder.is_message_new() {
+            return None;
+        }
         let mtu_bytes = queue_pair.mtu_bytes();
-        let write = queue_pair.traffic.arriving.write_in_progress().filter(|_| queue_pair.state.receives())?;
+        let unwritten =
+            self.shared.memory.find_unwritten(queue_pair.identity.accessor(), behind.key, behind.address)?;
+        let count = ((unwritten.bytes / u64::from(mtu_bytes)) as usize).min(count_max);
+        (count > 0).then_some(ExpectedPackets {
+            queue_pair: queue_pair.identity.number,
+            opcode: Opcode::UcWriteOnlyWithImmediate,
+            first_psn: queue_pair.responder.expected_psn,
+            remote: Some(behind),
+            header_bytes: SINGLE_WRITE_HEADER_BYTES,
+            memory: unwritten.memory,
+            payload_bytes: mtu_bytes as usize,
+            count,
+        })
+    }
+
+    /// The next packets of a long WRITE.
+    fn expected_of_write(&self, queue_pair: &QueuePair, count_max: usize) -> Option<ExpectedPackets> {
+        let mtu_bytes = queue_pair.mtu_bytes();
+        let write = queue_pair.traffic.arriving.write_in_progress()?;
         // A reliable connection carries out each packet once; of an unreliable one's messages only those that are new will do.
         if queue_pair.identity.transport == Transport::UnreliableConnection && !queue_pair.responder.is_message_new() {
             return None;
@@ -81,6 +141,8 @@ impl Nic {
                 _ => Opcode::UcWriteMiddle,
             },
             first_psn: queue_pair.responder.expected_psn,
+            remote: None,
+            header_bytes: bth::HEADER_BYTES,
             memory,
             payload_bytes: mtu_bytes as usize,
             count,

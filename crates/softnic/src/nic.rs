@@ -64,7 +64,7 @@ pub struct Nic {
     pub(crate) active: VecDeque<QueuePairKey>,
     /// Who it has reliable connections to, and how much is in flight towards them.
     pub(crate) peers: Peers,
-    /// The queue pair whose packet arrived last, if it was of a WRITE that goes on.
+    /// The queue pair whose packet arrived last, if it was of a WRITE that goes on, or that others are likely to follow.
     pub(crate) last_writer: Option<QueuePairKey>,
     /// Deadlines of queue pairs, by slotmap's number for their key.
     timers: Timers<u64>,
@@ -240,7 +240,7 @@ impl Nic {
                 return;
             }
         }
-        self.last_writer = queue_pair.traffic.arriving.write_in_progress().map(|_| key);
+        self.last_writer = queue_pair.traffic.arriving.is_writing().then_some(key);
         list_debtor(&mut self.answering, &mut self.responding, key, queue_pair);
         if queue_pair.has_request_to_send() {
             self.activate(key);

@@ -1,8 +1,8 @@
 //! What the receiving halves of RC and UC share: a message that arrives in packets, and each packet into memory.
 
 use longhaul_time::Instant;
-use longhaul_verbs::{Access, CompletionFlags, CompletionOperation, CompletionStatus, WorkCompletion};
-use longhaul_wire::{Headers, Operation, Position, Psn, reth};
+use longhaul_verbs::{Access, CompletionFlags, CompletionOperation, CompletionStatus, RemoteMemory, WorkCompletion};
+use longhaul_wire::{Headers, Opcode, Operation, Position, Psn, reth};
 
 use crate::memory::{AccessDenied, Payload};
 use crate::post::MESSAGE_BYTES_MAX;
@@ -27,6 +27,8 @@ pub(crate) struct Responder {
 #[derive(Default)]
 pub(crate) struct Arriving {
     message: Message,
+    /// UC: what lies behind a WRITE with immediate that was one full packet, if that is what arrived last.
+    single_write: Option<RemoteMemory>,
     /// [`MemoryTable::binding_count`](crate::memory::MemoryTable) when the WRITE that is arriving began.
     pub(crate) binding_count: u64,
     /// The next congestion notification is not sent before then.
@@ -103,6 +105,7 @@ impl Responder {
 impl Arriving {
     pub(crate) const NONE: Self = Arriving {
         message: Message::None,
+        single_write: None,
         binding_count: 0,
         next_notification: Instant::ZERO,
         #[cfg(feature = "mutations")]
@@ -117,6 +120,16 @@ impl Arriving {
             }
             _ => None,
         }
+    }
+
+    /// What lies behind the WRITE with immediate that arrived last, if it was one packet of an unreliable connection.
+    pub(crate) fn single_write(&self) -> Option<RemoteMemory> {
+        self.single_write
+    }
+
+    /// Whether more of a WRITE, or other WRITEs behind it, are likely to arrive next.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.single_write.is_some() || self.write_in_progress().is_some()
     }
 
     pub(crate) fn is_in_message(&self) -> bool {
@@ -142,6 +155,7 @@ pub(crate) fn execute(
     let position = opcode.position();
     let length = payload.len();
     let mtu_bytes = queue_pair.mtu_bytes();
+    queue_pair.traffic.arriving.single_write = None;
     let fits = match position {
         Position::First | Position::Middle => length == mtu_bytes,
         Position::Last => (1..=mtu_bytes).contains(&length),
@@ -202,6 +216,12 @@ pub(crate) fn execute(
         return Err(Refusal::Invalidation);
     }
     queue_pair.traffic.arriving.message = Message::None;
+    if let Message::Write { address, key, .. } = message
+        && opcode == Opcode::UcWriteOnlyWithImmediate
+        && length == mtu_bytes
+    {
+        queue_pair.traffic.arriving.single_write = Some(RemoteMemory { address, key });
+    }
     let received = match message {
         Message::Send { received } | Message::Write { received, .. } => received,
         Message::None => 0,

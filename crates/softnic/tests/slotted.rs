@@ -74,7 +74,7 @@ fn slots_and_regions_of_different_owners_do_not_mix() {
     let other = other_domain.register_zeroed(16, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
     assert!(matches!(key.bind(0, &other, 0..16), Err(RegisterError::ForeignObject { .. })));
     let nothing = one.domain.allocate_null_region().unwrap();
-    let binding = longhaul_verbs::SlotBinding { region: &**nothing.raw(), address: 0, length: 16 };
+    let binding = longhaul_verbs::SlotBinding { region: &**nothing.raw(), address: 0, length: 16, is_blank: false };
     assert!(key.raw().bind_slot(0, Some(binding)).is_err(), "a slot is bound to nothing by saying so");
     assert!(key.deregister().is_ok());
     assert!(matches!(key.deregister(), Err(DestroyError::Gone)));

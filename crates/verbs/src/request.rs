@@ -231,6 +231,9 @@ pub struct SlotBinding<'a> {
     pub address: u64,
     /// Bytes, at most those of a slot.
     pub length: u64,
+    /// What the bytes hold now does not matter, and nobody looks at those that no write through this slot has reached since. So a
+    /// device may have written anything there, but nothing that reaches beyond `length`, nor what a write has brought.
+    pub is_blank: bool,
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use longhaul_verbs::Mtu;
 use super::control::{Control, Plan, Rate, Reply, Request, VERSION};
 use super::meeting;
 use super::options::ClientArguments;
+use super::scheme_client;
 use super::session::{Half, Session, Side};
 use super::statistics::Sorted;
 use super::stream::{Bound, Run};
@@ -31,9 +32,12 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
     let (local, peer) = meeting::addresses(&stream)?;
     let plan = make_plan(arguments, peer)?;
     let mut control = Control::new(stream)?;
-    control.send(&Request::Hello { version: VERSION, client: local, server: peer, plan: plan.clone() })?;
     let mtu_max = arguments.mtu.unwrap_or(Mtu::Bytes4096);
     let towards = Towards { local, peer, gid_index: arguments.end.gid_index };
+    if let Some(scheme) = arguments.scheme {
+        return scheme_client::run(arguments, scheme, plan, &mut control, towards);
+    }
+    control.send(&Request::Hello { version: VERSION, client: local, server: peer, plan: plan.clone() })?;
     let mut session = Session::open(Side::Client, &arguments.end, &plan, towards, mtu_max)?;
     let theirs = match first_answer(&control)? {
         Reply::Contact { contact, .. } => contact,
@@ -103,7 +107,7 @@ fn make_plan(arguments: &ClientArguments, peer: IpAddr) -> Result<Plan, Stop> {
     Ok(Plan {
         test: arguments.test,
         operation: arguments.operation(),
-        connection: arguments.connection,
+        connection: arguments.connection(),
         queue_pairs: arguments.queue_pairs,
         message_bytes_max: arguments.message_bytes_max(),
         send_depth: arguments.tx_depth,
@@ -113,11 +117,12 @@ fn make_plan(arguments: &ClientArguments, peer: IpAddr) -> Result<Plan, Stop> {
         timeout: arguments.timeout,
         rate,
         verify_seed,
+        scheme: None,
     })
 }
 
 /// The first answer, which comes when the server has time.
-fn first_answer(control: &Control) -> Result<Reply, Stop> {
+pub(super) fn first_answer(control: &Control) -> Result<Reply, Stop> {
     match answer(control)? {
         Reply::Waiting { .. } => {
             eprintln!("the server is measuring with another client; waiting for it to be done");
@@ -130,19 +135,19 @@ fn first_answer(control: &Control) -> Result<Reply, Stop> {
     }
 }
 
-fn answer(control: &Control) -> Result<Reply, Stop> {
+pub(super) fn answer(control: &Control) -> Result<Reply, Stop> {
     match control.receive(Some(ANSWER_PATIENCE))? {
         Reply::Refused { reason, .. } => Err(Stop::Failed(format!("the server: {reason}"))),
         reply => Ok(reply),
     }
 }
 
-fn unexpected(expected: &str, came: &Reply) -> Stop {
+pub(super) fn unexpected(expected: &str, came: &Reply) -> Stop {
     Stop::Failed(format!("expected of the server {expected}, came {came:?}"))
 }
 
 /// On standard error, and only when that is a terminal.
-fn spinner(arguments: &ClientArguments, size: u32, (index, count): (usize, usize)) -> ProgressBar {
+pub(super) fn spinner(arguments: &ClientArguments, size: u32, (index, count): (usize, usize)) -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {msg}, {elapsed}").expect("a valid template");
     let progress = ProgressBar::new_spinner().with_style(style);
     progress.set_message(format!("{} of {size} bytes, {} of {count}", arguments.test.name(), index + 1));

@@ -10,6 +10,7 @@ mod ends;
 mod namespace;
 mod orders;
 mod report;
+mod scheme;
 mod softnic;
 mod stopwatch;
 mod tcp;
@@ -95,6 +96,10 @@ enum Only {
     RcWrite,
     /// RC READs of 1 MiB; only when named
     RcRead,
+    /// Messages of 16 MiB with selective repeat
+    SdrSr,
+    /// Messages of 16 MiB with erasure coding
+    SdrEc,
     Latency,
 }
 
@@ -115,6 +120,8 @@ impl Arguments {
                 Subject::RcWrite => Only::RcWrite,
                 Subject::RcWriteMany => return self.queue_pairs.is_some(),
                 Subject::RcRead => return self.only.contains(&Only::RcRead),
+                Subject::SdrSelectiveRepeat => Only::SdrSr,
+                Subject::SdrErasure => Only::SdrEc,
                 Subject::BareUdpPingPong | Subject::RcSendPingPong => Only::Latency,
             };
             self.only.is_empty() || self.only.contains(&name)

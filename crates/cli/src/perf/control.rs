@@ -12,6 +12,8 @@
 //!   client → server    Stop              so many messages were sent
 //!   server → client    Received          what has arrived
 //! ```
+//!
+//! With a reliability scheme, `Contact` is `SchemeContact`, and `Received` is `SchemeReceived`.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, TcpStream};
@@ -25,11 +27,12 @@ use serde::{Deserialize, Serialize};
 
 use super::connection::{Connection, Contact};
 use super::operation::Operation;
+use super::scheme_stream::SchemeTotals;
 use super::stream::{Received, Run};
 use crate::stop::Stop;
 
 /// The version of this exchange. It changes when older programs could not take part.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// The longest line: room for a quarter of a million queue pairs.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Lines that wait to be read; there is never more than one by the protocol.
@@ -88,6 +91,27 @@ pub(crate) struct Plan {
     /// How fast each end sends, all its queue pairs together.
     pub(crate) rate: Rate,
     pub(crate) verify_seed: Option<u64>,
+    /// Messages have a reliability scheme above SDR, instead of a connection type.
+    pub(crate) scheme: Option<SchemePlan>,
+}
+
+/// What both ends have to know of messages with a reliability scheme.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SchemePlan {
+    pub(crate) name: String,
+    /// Payload of a packet that the client's route carries.
+    pub(crate) mtu_bytes: u32,
+}
+
+/// How the other end reaches an SDR queue pair.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SchemeContact {
+    /// The device, for people.
+    pub(crate) device: String,
+    pub(crate) address: IpAddr,
+    pub(crate) udp_port: u16,
+    /// What SDR has to know, as it writes it.
+    pub(crate) info: Vec<u8>,
 }
 
 /// From the client.
@@ -102,6 +126,7 @@ pub(crate) enum Request {
         plan: Plan,
     },
     Contact(Contact),
+    SchemeContact(SchemeContact),
     Run(Run),
     /// The messages of the run, by number: so many from the first.
     Stop {
@@ -121,9 +146,15 @@ pub(crate) enum Reply {
         version: u32,
         contact: Contact,
     },
+    SchemeContact {
+        version: u32,
+        contact: SchemeContact,
+    },
     Ready,
     Running,
     Received(Received),
+    /// The same of messages with a scheme, and what the scheme has counted.
+    SchemeReceived(Received, SchemeTotals),
     /// It cannot or will not.
     Refused {
         version: u32,

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use longhaul_reliable::NamedScheme;
 use longhaul_verbs::Mtu;
 
 use super::answers::ATOMIC_BYTES;
@@ -18,6 +19,11 @@ pub(crate) const PORT: u16 = 18515;
 const ALL_BYTES_MAX: u32 = 1 << 23;
 /// The largest message.
 pub(crate) const MESSAGE_BYTES_MAX: u32 = 1 << 30;
+
+/// perftest's depths of queues, and its acknowledgement time-out.
+const TX_DEPTH: u32 = 128;
+const RX_DEPTH: u32 = 512;
+const TIMEOUT: u8 = 14;
 
 /// What both ends of a measurement can be told.
 #[derive(Debug, clap::Args)]
@@ -93,9 +99,17 @@ pub(crate) struct ClientArguments {
     #[command(flatten)]
     pub(crate) end: EndOptions,
 
-    /// Connection type
-    #[arg(short, long, value_enum, default_value = "RC")]
-    pub(crate) connection: Connection,
+    /// Connection type [default: RC]
+    #[arg(short, long, value_enum)]
+    connection: Option<Connection>,
+
+    /// Messages with a reliability scheme above SDR: sr:rto, sr:nack, ec:mds:K,M or ec:xor:K,M (write_bw only)
+    ///
+    /// Selective repeat with timeouts, or also with negative acknowledgements; K chunks of data with M chunks of parity,
+    /// Reed-Solomon or XOR. A message is written packet by packet on unreliable connections, and the scheme sees to it that all of it
+    /// arrives. Reported is what has arrived, and what the scheme did for it.
+    #[arg(long, value_name = "SCHEME")]
+    pub(crate) scheme: Option<NamedScheme>,
 
     /// Bytes of a message [default: 65536 for bandwidth, 2 for latency; atomics are 8]
     #[arg(short, long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=i64::from(MESSAGE_BYTES_MAX)))]
@@ -124,11 +138,11 @@ pub(crate) struct ClientArguments {
     pub(crate) events: bool,
 
     /// Messages in each send queue
-    #[arg(short, long, value_name = "NUMBER", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    #[arg(short, long, value_name = "NUMBER", default_value_t = TX_DEPTH, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     pub(crate) tx_depth: u32,
 
     /// Receives in each receive queue
-    #[arg(short, long, value_name = "NUMBER", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    #[arg(short, long, value_name = "NUMBER", default_value_t = RX_DEPTH, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     pub(crate) rx_depth: u32,
 
     /// READs and atomics that each queue pair may have outstanding [default: as many as the device can]
@@ -144,7 +158,7 @@ pub(crate) struct ClientArguments {
     pub(crate) mtu: Option<Mtu>,
 
     /// Acknowledgement time-out, 4.096 µs · 2^N; 0 is never
-    #[arg(short = 'u', long = "qp-timeout", value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(0..=31))]
+    #[arg(short = 'u', long = "qp-timeout", value_name = "N", default_value_t = TIMEOUT, value_parser = clap::value_parser!(u8).range(0..=31))]
     pub(crate) timeout: u8,
 
     /// Send at most this many Gbit/s; 0 is unlimited [default: unlimited on this host, 1 off it]
@@ -211,10 +225,10 @@ impl ClientArguments {
         self.end.check()?;
         let usage = |text: &str| Err(Stop::Usage(text.to_owned()));
         let operation = self.operation();
-        if operation.is_answered() && !self.connection.is_reliable() {
+        if operation.is_answered() && !self.connection().is_reliable() {
             return usage("only RC has READs and atomics; leave -c out, or say -c RC");
         }
-        if self.connection == Connection::Ud && operation == Operation::Write {
+        if self.connection() == Connection::Ud && operation == Operation::Write {
             return usage("UD has no WRITEs; use send_bw or send_lat, or another connection type with -c");
         }
         if self.outs.is_some() && !operation.is_answered() {
@@ -229,12 +243,37 @@ impl ClientArguments {
         if self.test.is_latency() && self.queue_pairs > 1 {
             return Err(Stop::Usage("latency is measured on one queue pair; leave -q out".to_owned()));
         }
-        Ok(())
+        self.check_scheme()
+    }
+
+    /// What does not fit a reliability scheme, and why.
+    fn check_scheme(&self) -> Result<(), Stop> {
+        let Some(scheme) = self.scheme else { return Ok(()) };
+        let other_test = format!("{} is not measured with a scheme, only write_bw is", self.test.name());
+        let reasons = [
+            (self.test != Test::WriteBw, other_test.as_str()),
+            (self.connection.is_some(), "it uses unreliable connections of its own; leave -c out"),
+            (self.all, "its receives are posted for one size of messages; leave -a out, and give the size with -s"),
+            (self.queue_pairs > 1, "it has queue pairs of its own; leave -q out"),
+            (self.events, "its ends poll all the time; leave -e out"),
+            (self.tx_depth != TX_DEPTH, "its window decides what is on its way; leave -t out"),
+            (self.rx_depth != RX_DEPTH, "it posts receives as its window needs them; leave -r out"),
+            (self.timeout != TIMEOUT, "its time-outs follow from the round-trip time; leave -u out"),
+        ];
+        match reasons.into_iter().find(|(is_so, _)| *is_so) {
+            Some((_, reason)) => Err(Stop::Usage(format!("--scheme {scheme}: {reason}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The connection type.
+    pub(crate) fn connection(&self) -> Connection {
+        self.connection.unwrap_or(if self.scheme.is_some() { Connection::Uc } else { Connection::Rc })
     }
 
     /// The sizes of messages, one run each; datagrams are at most a packet.
     pub(crate) fn sizes(&self, mtu: Mtu) -> Result<Vec<u32>, Stop> {
-        let most = if self.connection == Connection::Ud { mtu.byte_count() } else { u32::MAX };
+        let most = if self.connection() == Connection::Ud { mtu.byte_count() } else { u32::MAX };
         if self.all {
             let powers = (1..=ALL_BYTES_MAX.trailing_zeros()).map(|power| 1 << power);
             return Ok(powers.filter(|&bytes| bytes <= most).collect());
@@ -282,7 +321,7 @@ impl ClientArguments {
 
     /// The largest of the sizes, as far as it can be known before the path's MTU is.
     pub(crate) fn message_bytes_max(&self) -> u32 {
-        let most = if self.connection == Connection::Ud { Mtu::Bytes4096.byte_count() } else { u32::MAX };
+        let most = if self.connection() == Connection::Ud { Mtu::Bytes4096.byte_count() } else { u32::MAX };
         let wanted = if self.all { ALL_BYTES_MAX } else { self.size.unwrap_or(self.default_size()) };
         wanted.min(most)
     }
@@ -321,7 +360,7 @@ mod tests {
     #[test]
     fn defaults_are_perftests() {
         let bandwidth = client(&[]);
-        assert_eq!((bandwidth.test, bandwidth.connection), (Test::WriteBw, Connection::Rc));
+        assert_eq!((bandwidth.test, bandwidth.connection()), (Test::WriteBw, Connection::Rc));
         assert_eq!(bandwidth.sizes(Mtu::Bytes1024).unwrap(), [65_536]);
         assert_eq!((bandwidth.iterations(), bandwidth.tx_depth, bandwidth.rx_depth), (5000, 128, 512));
         assert_eq!((bandwidth.end.port, bandwidth.timeout, bandwidth.queue_pairs), (18515, 14, 1));
@@ -386,6 +425,28 @@ mod tests {
             assert!(matches!(&stop, Stop::Usage(text) if text.contains(option[0]) && text.contains("rxe0")), "{stop}");
             assert!(client(&[&["-d", "softnic"], &option[..]].concat()).check().is_ok());
         }
+    }
+
+    #[test]
+    fn what_does_not_fit_a_scheme_is_refused_with_the_reason() {
+        let refused = |options: &[&str], word: &str| {
+            let stop = client(&[&["--scheme", "sr:nack"], options].concat()).check().unwrap_err();
+            assert!(matches!(&stop, Stop::Usage(text) if text.contains(word)), "{options:?}: {stop}");
+        };
+        refused(&["send_lat"], "send_lat");
+        refused(&["-c", "RC"], "-c");
+        refused(&["-a"], "-s");
+        refused(&["-q", "2"], "-q");
+        refused(&["-e"], "-e");
+        refused(&["-t", "7"], "-t");
+        refused(&["-r", "7"], "-r");
+        refused(&["-u", "7"], "-u");
+        let fits =
+            client(&["--scheme", "ec:mds:4,2", "-s", "100000", "-n", "3", "--verify", "--rate", "1", "-m", "1024"]);
+        assert!(fits.check().is_ok());
+        assert_eq!(fits.connection(), Connection::Uc);
+        let parsed = Command::try_parse_from(["client", "host", "--scheme", "sr:maybe"]);
+        assert!(parsed.err().is_some_and(|error| error.to_string().contains("sr:rto")));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::connection::Connection;
 use super::control::{Control, Plan, Reply, Request, VERSION, different_versions};
 use super::meeting;
 use super::options::{MESSAGE_BYTES_MAX, PORT, ServerArguments};
+use super::scheme_server;
 use super::session::{Half, Session, Side, buffer_bytes, is_checked_at_end};
 use super::stream::{Received, Run};
 use crate::opened_device::Towards;
@@ -121,9 +122,12 @@ fn serve_plan(arguments: &ServerArguments, control: &mut Control, local: IpAddr,
         }
         other => return Err(unexpected("a hello", &other)),
     };
+    let towards = Towards { local, peer, gid_index: arguments.end.gid_index };
+    if let Some(scheme) = &plan.scheme {
+        return scheme_server::serve(arguments, control, &plan, scheme, towards);
+    }
     let connection = plan.connection.transport().abbreviation();
     eprintln!("{peer}: {} over {connection}, number of queue pairs {}", plan.test.name(), plan.queue_pairs);
-    let towards = Towards { local, peer, gid_index: arguments.end.gid_index };
     let mut session = Session::open(Side::Server, &arguments.end, &plan, towards, Mtu::Bytes4096)?;
     control.send(&Reply::Contact { version: VERSION, contact: session.contact() })?;
     let client_device = match control.receive(Some(SETUP_PATIENCE))? {
@@ -229,7 +233,7 @@ fn serve_run(control: &mut Control, session: &mut Session, plan: &Plan, run: &Ru
     }
 }
 
-fn unexpected(expected: &str, came: &Request) -> Stop {
+pub(super) fn unexpected(expected: &str, came: &Request) -> Stop {
     Stop::Failed(format!("expected {expected} from the client, came {came:?}"))
 }
 

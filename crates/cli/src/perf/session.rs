@@ -58,23 +58,10 @@ impl Session {
         towards: Towards,
         mtu_max: Mtu,
     ) -> Result<Session, Stop> {
-        let choice = options.choice()?;
         let buffer_bytes = buffer_bytes(plan)?;
-        // At one address only one of them can have RoCE's own port; it is the server, which is there first.
-        let udp_port = match side {
-            Side::Client if choice.address_towards(towards) == Some(towards.peer) => UdpPortChoice::Free,
-            _ => UdpPortChoice::RoceOrFree,
-        };
-        let mut udp = options.softnic.udp_config(udp_port)?;
-        // The device paces each queue pair by itself.
-        let each = |rate: u64| Some((rate / u64::from(plan.queue_pairs)).max(1));
-        udp.off_host_rate_bits_per_second = match plan.rate {
-            Rate::Careful => each(CAREFUL_BITS_PER_SECOND),
-            Rate::BitsPerSecond(_) | Rate::Unlimited => None,
-        };
-        let device = OpenedDevice::open(&choice, towards, udp)?;
-        device.tell_warnings();
-        let mtu = path::route_mtu(device.address, towards.peer)?.min(device.mtu()?).min(mtu_max);
+        let (device, mtu) = open_device(side, options, plan, towards, mtu_max)?;
+        let each = |rate: u64| (rate / u64::from(plan.queue_pairs)).max(1);
+        let rate_bits_per_second = rate(options, plan, towards)?.map(each);
         let nic = Nic::new(device, buffer_bytes, plan.operation.remote_access())?;
         let [send_depth, receive_depth] = depths(side, plan);
         let group = nic.create_group(GroupOptions {
@@ -86,14 +73,7 @@ impl Session {
             remote_access: plan.operation.remote_access(),
             sleeps: plan.sleeps,
             timeout: plan.timeout,
-            rate_bits_per_second: match plan.rate {
-                Rate::BitsPerSecond(rate) => each(rate),
-                // The software RNIC does this by itself.
-                Rate::Careful if !choice.is_softnic() && !is_of_this_host(towards.peer) => {
-                    each(CAREFUL_BITS_PER_SECOND)
-                }
-                Rate::Careful | Rate::Unlimited => None,
-            },
+            rate_bits_per_second,
             seed: random_number()?,
         })?;
         let half = match side {
@@ -138,6 +118,44 @@ impl Session {
             Half::PingPong(ping_pong) => ping_pong.start(plan.message_bytes_max as usize),
         }
     }
+}
+
+/// Opens the device of an end. Says also which payload of a packet its route carries.
+pub(crate) fn open_device(
+    side: Side,
+    options: &EndOptions,
+    plan: &Plan,
+    towards: Towards,
+    mtu_max: Mtu,
+) -> Result<(OpenedDevice, Mtu), Stop> {
+    let choice = options.choice()?;
+    // At one address only one of them can have RoCE's own port; it is the server, which is there first.
+    let udp_port = match side {
+        Side::Client if choice.address_towards(towards) == Some(towards.peer) => UdpPortChoice::Free,
+        _ => UdpPortChoice::RoceOrFree,
+    };
+    let mut udp = options.softnic.udp_config(udp_port)?;
+    udp.off_host_rate_bits_per_second = match plan.rate {
+        // The device paces each queue pair by itself.
+        Rate::Careful => Some((CAREFUL_BITS_PER_SECOND / u64::from(plan.queue_pairs)).max(1)),
+        Rate::BitsPerSecond(_) | Rate::Unlimited => None,
+    };
+    let device = OpenedDevice::open(&choice, towards, udp)?;
+    device.tell_warnings();
+    let mtu = path::route_mtu(device.address, towards.peer)?.min(device.mtu()?).min(mtu_max);
+    Ok((device, mtu))
+}
+
+/// What an end sends at most; `None` leaves it to the device.
+pub(crate) fn rate(options: &EndOptions, plan: &Plan, towards: Towards) -> Result<Option<u64>, Stop> {
+    Ok(match plan.rate {
+        Rate::BitsPerSecond(rate) => Some(rate),
+        // The software RNIC does this by itself.
+        Rate::Careful if !options.choice()?.is_softnic() && !is_of_this_host(towards.peer) => {
+            Some(CAREFUL_BITS_PER_SECOND)
+        }
+        Rate::Careful | Rate::Unlimited => None,
+    })
 }
 
 /// Memory of an end.
@@ -203,6 +221,7 @@ mod tests {
             timeout: 14,
             rate: Rate::Careful,
             verify_seed,
+            scheme: None,
         }
     }
 

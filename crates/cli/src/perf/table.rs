@@ -10,7 +10,8 @@ use super::operation::Operation;
 use super::options::ClientArguments;
 use super::statistics::Sorted;
 
-const RULE: &str = "---------------------------------------------------------------------------------------\n";
+pub(crate) const RULE: &str =
+    "---------------------------------------------------------------------------------------\n";
 
 /// What is known before the first result.
 pub(crate) struct Heading<'a> {
@@ -93,11 +94,7 @@ pub(crate) fn heading(heading: &Heading<'_>) -> String {
     }
     text += RULE;
     text += &match plan.test.is_latency() {
-        false => {
-            let unit = if arguments.report_gbits { "Gb/sec" } else { "MiB/sec" };
-            let (peak, average) = (format!("BW peak[{unit}]"), format!("BW average[{unit}]"));
-            format!(" {:<10} {:<14} {peak:<18} {average:<20} MsgRate[Mpps]\n", "#bytes", "#iterations")
-        }
+        false => bandwidth_columns(arguments.report_gbits),
         true => {
             let columns = ["t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]", "t_stdev[usec]"];
             let columns: String = columns.iter().map(|name| format!(" {name:<15}")).collect();
@@ -108,6 +105,13 @@ pub(crate) fn heading(heading: &Heading<'_>) -> String {
         }
     };
     text
+}
+
+/// Above the rows of a bandwidth test.
+pub(crate) fn bandwidth_columns(report_gbits: bool) -> String {
+    let unit = if report_gbits { "Gb/sec" } else { "MiB/sec" };
+    let (peak, average) = (format!("BW peak[{unit}]"), format!("BW average[{unit}]"));
+    format!(" {:<10} {:<14} {peak:<18} {average:<20} MsgRate[Mpps]\n", "#bytes", "#iterations")
 }
 
 /// Below the results.

@@ -118,10 +118,10 @@ impl raw::SlottedRegion for SlottedRegion {
     fn bind_slot(&self, slot: u32, to: Option<SlotBinding<'_>>) -> Result<(), RegisterError> {
         let to = match to {
             None => None,
-            Some(SlotBinding { region, address, length }) => {
+            Some(SlotBinding { region, address, length, is_blank }) => {
                 let region = self.shared.own::<MemoryRegion>(region);
                 let region = region.ok_or(RegisterError::ForeignObject { what: "region" })?.id;
-                Some(Slot { region, address, length })
+                Some(Slot { region, address, length, is_blank })
             }
         };
         self.shared.lock().shared.memory.bind_slot(self.id, slot, to)

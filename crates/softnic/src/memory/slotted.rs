@@ -4,12 +4,14 @@
 //! nothing: then writes are taken and not kept, and zeros are read. An access may go over several slots; each part of it goes
 //! where its slot leads. Slots do not keep regions alive: one that leads to a region that is gone refuses everything.
 
+use std::cell::Cell;
+
 use longhaul_verbs::{Access, RegisterError};
 use rand_core::Rng;
 
 use super::copy::Target;
 use super::table::{Holder, MemoryTable};
-use super::{AccessDenied, DomainId, KeyId};
+use super::{AccessDenied, Accessor, DomainId, KeyId};
 
 /// How many slots are looked at when a long message begins.
 const SLOTS_CHECKED_AT_ONCE: u64 = 64;
@@ -21,7 +23,7 @@ pub(super) struct Slotted {
     slots: u32,
     slot_bytes: u64,
     /// As far as slots were ever bound; the others are bound to nothing.
-    bound: Vec<Option<Slot>>,
+    bound: Vec<Option<Bound>>,
 }
 
 /// What a slot is bound to.
@@ -31,9 +33,49 @@ pub(crate) struct Slot {
     /// First byte, as work requests name it.
     pub(crate) address: u64,
     pub(crate) length: u64,
+    /// Nobody looks at bytes that no write has reached.
+    pub(crate) is_blank: bool,
+}
+
+/// A slot that is bound.
+struct Bound {
+    slot: Slot,
+    /// Where what was written through the slot ends: from here to the end of it no byte has been placed.
+    written: Cell<u64>,
+}
+
+/// Bytes of a blank slot that nothing has been written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unwritten {
+    pub(crate) memory: *mut u8,
+    /// All but the last one of the slot.
+    pub(crate) bytes: u64,
 }
 
 impl Slotted {
+    /// What an offset of a slot leads to, if it is bound.
+    fn bound(&self, slot: u64) -> Option<&Bound> {
+        self.bound.get(slot as usize)?.as_ref()
+    }
+
+    /// Whether a range is in one slot.
+    pub(super) fn is_one_slot(&self, address: u64, length: u64) -> bool {
+        address % self.slot_bytes + length <= self.slot_bytes
+    }
+
+    /// Bytes have been placed.
+    pub(super) fn note_written(&self, address: u64, length: u64) {
+        let (mut slot, mut offset) = (address / self.slot_bytes, address % self.slot_bytes);
+        let mut left = length;
+        while left > 0 {
+            let part = left.min(self.slot_bytes - offset);
+            if let Some(bound) = self.bound(slot) {
+                bound.written.set(bound.written.get().max(offset + part));
+            }
+            (slot, offset, left) = (slot + 1, 0, left - part);
+        }
+    }
+
     /// Whether peers may do this here, as far as the key is concerned.
     pub(super) fn allows(&self, domain: DomainId, needed: Access, address: u64, length: u64) -> bool {
         // Checked when it was made.
@@ -111,10 +153,10 @@ impl MemoryTable {
         let Some(Holder::Slotted(slotted)) = self.holder_mut(id) else { return Err(RegisterError::Gone) };
         let slot = slot as usize;
         if slot >= slotted.bound.len() && to.is_some() {
-            slotted.bound.resize(slot + 1, None);
+            slotted.bound.resize_with(slot + 1, || None);
         }
         if let Some(bound) = slotted.bound.get_mut(slot) {
-            *bound = to;
+            *bound = to.map(|slot| Bound { slot, written: Cell::new(0) });
         }
         Ok(())
     }
@@ -132,8 +174,8 @@ impl MemoryTable {
         let mut left = length;
         while left > 0 {
             let part = left.min(slotted.slot_bytes - offset);
-            let target = match slotted.bound.get(slot as usize) {
-                Some(Some(bound)) => {
+            let target = match slotted.bound(slot) {
+                Some(Bound { slot: bound, .. }) => {
                     let region = self.region(bound.region)?;
                     let writes = needed.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
                     // As with windows, the rights of peers are the key's; but nobody writes where the program may not. And the bound
@@ -143,7 +185,7 @@ impl MemoryTable {
                     }
                     Target::Memory(region.locate(bound.address + offset, part)?)
                 }
-                _ => Target::Nothing,
+                None => Target::Nothing,
             };
             visit(target, part);
             left -= part;
@@ -151,6 +193,21 @@ impl MemoryTable {
             offset = 0;
         }
         Ok(())
+    }
+
+    /// What lies behind the last byte that was written through a blank slot, if that is at this address.
+    pub(crate) fn find_unwritten(&self, who: Accessor, key: u32, address: u64) -> Option<Unwritten> {
+        let Some(Holder::Slotted(slotted)) = self.find(key) else { return None };
+        let (slot, offset) = (address / slotted.slot_bytes, address % slotted.slot_bytes);
+        let bound = slotted.bound(slot).filter(|bound| bound.slot.is_blank && bound.written.get() == offset)?;
+        let bytes = bound.slot.length.checked_sub(offset + 1)?;
+        if !slotted.allows(who.domain, Access::REMOTE_WRITE, address, bytes) {
+            return None;
+        }
+        match self.one_slot(slotted, address, bytes, Access::REMOTE_WRITE).ok()? {
+            Target::Memory(memory) => Some(Unwritten { memory, bytes }),
+            Target::Nothing => None,
+        }
     }
 
     /// Resolve a range that the key allows and that must be in one slot.
@@ -161,7 +218,7 @@ impl MemoryTable {
         length: u64,
         needed: Access,
     ) -> Result<Target, AccessDenied> {
-        if address % slotted.slot_bytes + length > slotted.slot_bytes {
+        if !slotted.is_one_slot(address, length) {
             return Err(AccessDenied);
         }
         let mut found = Target::Nothing;
@@ -185,7 +242,7 @@ mod tests {
     }
 
     fn slot(region: TestRegion, offset: u64, length: u64) -> Option<Slot> {
-        Some(Slot { region: region.id, address: region.address + offset, length })
+        Some(Slot { region: region.id, address: region.address + offset, length, is_blank: false })
     }
 
     fn contents(gathered: &Gathered) -> Vec<u8> {
@@ -265,7 +322,8 @@ mod tests {
         write(&fixture, key, 64, &[200; 10]).unwrap();
         assert_eq!(region.bytes(31..43), [31, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 42]);
         // A region that is given the same key does not take the place of the one that is gone.
-        let stale = Slot { region: KeyId { serial: gone.id.serial, ..region.id }, address: 0, length: 1 };
+        let stale =
+            Slot { region: KeyId { serial: gone.id.serial, ..region.id }, address: 0, length: 1, is_blank: false };
         assert!(matches!(fixture.table.bind_slot(id, 5, Some(stale)), Err(RegisterError::Gone)));
     }
 

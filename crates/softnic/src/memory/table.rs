@@ -172,7 +172,7 @@ impl MemoryTable {
         Some(KeyId { index, serial: self.entries.get(&index)?.serial })
     }
 
-    fn find(&self, key: u32) -> Option<&Holder> {
+    pub(super) fn find(&self, key: u32) -> Option<&Holder> {
         self.entries.get(&(key >> 8)).filter(|entry| entry.key == key).map(|entry| &entry.holder)
     }
 
@@ -285,6 +285,11 @@ impl MemoryTable {
         let (length, needed) = (payload.len().into(), Access::REMOTE_WRITE);
         match self.reach(who, key, address, length, needed)? {
             Reach::Memory(memory) => place(Target::Memory(memory), payload),
+            // Nearly all are in one slot.
+            Reach::Slots(slotted) if slotted.is_one_slot(address, length) => {
+                place(self.one_slot(slotted, address, length, needed)?, payload);
+                slotted.note_written(address, length);
+            }
             Reach::Slots(slotted) => {
                 self.walk_slots(slotted, address, length, needed, |_, _| ())?;
                 let mut rest = payload;
@@ -293,6 +298,7 @@ impl MemoryTable {
                     rest = tail;
                     place(target, part);
                 })?;
+                slotted.note_written(address, length);
             }
         }
         Ok(())
@@ -330,7 +336,11 @@ impl MemoryTable {
         let (length, needed) = (8, Access::REMOTE_ATOMIC);
         match self.reach(who, key, address, length, needed)? {
             Reach::Memory(memory) => update_word(Target::Memory(memory), update),
-            Reach::Slots(slotted) => update_word(self.one_slot(slotted, address, length, needed)?, update),
+            Reach::Slots(slotted) => {
+                let old = update_word(self.one_slot(slotted, address, length, needed)?, update)?;
+                slotted.note_written(address, length);
+                Ok(old)
+            }
         }
     }
 

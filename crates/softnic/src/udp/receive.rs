@@ -1,6 +1,6 @@
 //! From a socket to the device: one call, many datagrams, each checked.
 //!
-//! In the middle of a long WRITE the datagrams' payloads are received where they belong, and only headers and ICRCs next to
+//! In the middle of a long WRITE, or of a run of short ones, the datagrams' payloads are received where they belong, and only headers and ICRCs next to
 //! each other into the port's own buffer:
 //!
 //! ```text
@@ -23,13 +23,13 @@ use longhaul_wire::{IcrcScope, bth, packet};
 
 use super::socket::{Arrival, Part, Socket, part};
 use crate::guard::NicGuard;
-use crate::in_place::ExpectedPackets;
+use crate::in_place::{ExpectedPackets, SINGLE_WRITE_HEADER_BYTES};
 use crate::port::Received;
 
 /// The most that one call gives: what an IP packet can hold.
 const CALL_BYTES_MAX: usize = 1 << 16;
-/// What each packet that is received in place has in the own buffer.
-const SLOT_BYTES: usize = bth::HEADER_BYTES + ICRC_BYTES;
+/// What each packet that is received in place has in the own buffer, at most: headers and ICRC.
+const SLOT_BYTES_MAX: usize = SINGLE_WRITE_HEADER_BYTES + ICRC_BYTES;
 /// The most packets that one call gives: the smallest payload worth a scatter list.
 const SLOTS_MAX: usize = 64;
 /// Senders whose identifications are followed. When there are more, all are forgotten: that costs each one weaker check.
@@ -52,8 +52,8 @@ unsafe impl Send for Receiving {}
 impl Receiving {
     pub(super) fn new(in_place: bool) -> Self {
         Receiving {
-            buffer: vec![0; SLOTS_MAX * SLOT_BYTES + CALL_BYTES_MAX].into_boxed_slice(),
-            assembled: vec![0; SLOTS_MAX * SLOT_BYTES + CALL_BYTES_MAX].into_boxed_slice(),
+            buffer: vec![0; SLOTS_MAX * SLOT_BYTES_MAX + CALL_BYTES_MAX].into_boxed_slice(),
+            assembled: vec![0; SLOTS_MAX * SLOT_BYTES_MAX + CALL_BYTES_MAX].into_boxed_slice(),
             parts: Vec::with_capacity(2 * SLOTS_MAX + 1),
             in_place,
             checks: Checks::default(),
@@ -63,9 +63,11 @@ impl Receiving {
     /// One call to the kernel. How many bytes came; `None` when nothing has arrived.
     pub(super) fn receive(&mut self, listener: &Socket, nic: &mut NicGuard<'_>, now: Instant) -> Option<usize> {
         let expected = if self.in_place { nic.expected_packets(SLOTS_MAX) } else { None };
-        let Some(expected) = expected else {
+        let Some(mut expected) = expected else {
             return self.receive_each(listener, |checks, from, datagram| checks.take(from, datagram, nic, now));
         };
+        // More do not come in one call; each part costs.
+        expected.count = expected.count.min(CALL_BYTES_MAX / expected.packet_bytes());
         self.point_parts_at(&expected);
         // SAFETY: the parts are the own buffer, which is ours alone, and registered memory of a device that stays locked
         // until this function is done with it, in bytes that nobody may look at yet (`crate::in_place`).
@@ -101,9 +103,10 @@ impl Receiving {
     fn point_parts_at(&mut self, expected: &ExpectedPackets) {
         self.parts.clear();
         let mut own = 0;
+        let slot_bytes = expected.header_bytes + ICRC_BYTES;
         for index in 0..expected.count {
             let payload = expected.payload(index);
-            let end = index * SLOT_BYTES + bth::HEADER_BYTES;
+            let end = index * slot_bytes + expected.header_bytes;
             self.parts.push(part(self.buffer[own..end].as_mut_ptr(), end - own));
             self.parts.push(part(payload.memory, payload.bytes));
             own = end;
@@ -113,13 +116,14 @@ impl Receiving {
 
     /// Take datagrams of which the first `expected.count` should be the expected ones.
     fn take_expected(&mut self, expected: &ExpectedPackets, from: &Origin<'_>, nic: &mut NicGuard<'_>, now: Instant) {
-        let packet_bytes = SLOT_BYTES + expected.payload_bytes;
+        let (header_bytes, packet_bytes) = (expected.header_bytes, expected.packet_bytes());
+        let slot_bytes = header_bytes + ICRC_BYTES;
         let arrival = from.arrival;
         let in_slots = expected.count.min(arrival.bytes / packet_bytes);
         let is_as_expected = arrival.segment_bytes == packet_bytes
             // What is left over begins behind the last slot, or there is none.
             && (in_slots == expected.count || arrival.bytes == in_slots * packet_bytes)
-            && (0..in_slots).all(|index| expected.is_packet(index, &self.buffer[index * SLOT_BYTES..][..bth::HEADER_BYTES]));
+            && (0..in_slots).all(|index| expected.is_packet(index, &self.buffer[index * slot_bytes..][..header_bytes]));
         if !is_as_expected {
             nic.expect_nothing();
             self.assemble(arrival.bytes);
@@ -129,8 +133,8 @@ impl Receiving {
             return;
         }
         for index in 0..in_slots {
-            let slot = &self.buffer[index * SLOT_BYTES..][..SLOT_BYTES];
-            let (headers, icrc) = slot.split_at(bth::HEADER_BYTES);
+            let slot = &self.buffer[index * slot_bytes..][..slot_bytes];
+            let (headers, icrc) = slot.split_at(header_bytes);
             let icrc = u32::from_le_bytes(icrc.try_into().expect("a slot ends with an ICRC"));
             let payload = expected.payload(index);
             // SAFETY: registered memory of a device that is locked, just written by the kernel. The slice ends with the check;
@@ -142,7 +146,7 @@ impl Receiving {
                 nic.count_icrc_error();
             }
         }
-        let rest = &self.buffer[expected.count * SLOT_BYTES..];
+        let rest = &self.buffer[expected.count * slot_bytes..];
         let rest = &rest[..arrival.bytes - in_slots * packet_bytes];
         for datagram in rest.chunks(packet_bytes) {
             self.checks.take(from, datagram, nic, now);

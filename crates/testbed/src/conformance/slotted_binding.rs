@@ -293,7 +293,7 @@ fn part_does_not_fit(context: &mut Context<'_>) -> Outcome {
     let (slotted, memory) = without_a_peer(context)?;
     let bind_slot = |address, length| {
         let region = &**memory.region().raw();
-        slotted.raw().bind_slot(0, Some(SlotBinding { region, address, length }))
+        slotted.raw().bind_slot(0, Some(SlotBinding { region, address, length, is_blank: false }))
     };
     let slot_bytes = SLOT_BYTES as u64;
     let wrong = [
@@ -314,7 +314,7 @@ fn region_of_another_domain(context: &mut Context<'_>) -> Outcome {
     let (slotted, _) = without_a_peer(context)?;
     let (_, foreign) = without_a_peer(context)?;
     let region = &**foreign.region().raw();
-    let to = SlotBinding { region, address: foreign.region_start(), length: 10 };
+    let to = SlotBinding { region, address: foreign.region_start(), length: 10, is_blank: false };
     let error = refusal("a region of another domain", slotted.raw().bind_slot(0, Some(to)))?;
     ensure(matches!(error, RegisterError::ForeignObject { .. }), || format!("expected ForeignObject, came {error}"))
 }
@@ -327,7 +327,7 @@ fn null_region(context: &mut Context<'_>) -> Outcome {
     let domain = context.device(1).allocate_protection_domain()?;
     let slotted = domain.allocate_slotted_region(SLOTS, SLOT_BYTES as u64, Access::REMOTE_READ)?;
     let null = domain.allocate_null_region()?;
-    let to = SlotBinding { region: &**null.raw(), address: 0, length: 10 };
+    let to = SlotBinding { region: &**null.raw(), address: 0, length: 10, is_blank: false };
     refusal("the null region behind a slot", slotted.raw().bind_slot(0, Some(to))).map(drop)
 }
 

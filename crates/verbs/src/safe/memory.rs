@@ -255,7 +255,10 @@ impl SlottedRegion {
         let length = range.end - range.start;
         region.check(range.start, length);
         let address = region.address() + range.start as u64;
-        self.raw.bind_slot(slot, Some(SlotBinding { region: &**region.raw(), address, length: length as u64 }))
+        self.raw.bind_slot(
+            slot,
+            Some(SlotBinding { region: &**region.raw(), address, length: length as u64, is_blank: false }),
+        )
     }
 
     /// Bind a slot to nothing: writes are taken and not kept.

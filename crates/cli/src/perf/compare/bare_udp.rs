@@ -61,7 +61,7 @@ fn lacks(option: &str, error: nix::Error) -> Stop {
 }
 
 fn local(socket: &UdpSocket) -> Contact {
-    Contact { socket: socket.local_addr().ok(), verbs: None }
+    Contact { socket: socket.local_addr().ok(), ..Contact::default() }
 }
 
 fn connect(socket: &UdpSocket, peer: &Contact) -> Result<(), Stop> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::bare_udp;
 use super::namespace::{self, Place};
 use super::orders::{Answer, Contact, Order, Outcome, Role, Settings, Subject};
-use super::{softnic, tcp};
+use super::{scheme, softnic, tcp};
 use crate::perf::nic::Nic;
 use crate::stop::Stop;
 
@@ -114,6 +114,9 @@ impl Worker {
                     | Subject::RcWriteMany
                     | Subject::RcRead
                     | Subject::RcSendPingPong => softnic::prepare(subject, &settings, &mut self.buffers)?,
+                    Subject::SdrSelectiveRepeat | Subject::SdrErasure => {
+                        scheme::prepare(subject, &settings, &mut self.buffers)?
+                    }
                 };
                 let contact = measurement.contact();
                 self.measurements.insert(subject, (settings.role, measurement));

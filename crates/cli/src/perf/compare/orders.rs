@@ -31,6 +31,10 @@ pub(super) enum Subject {
     RcWriteMany,
     /// RC READs of 1 MiB: the sender is the one who asks.
     RcRead,
+    /// Messages of 16 MiB over SDR with selective repeat.
+    SdrSelectiveRepeat,
+    /// The same with erasure coding.
+    SdrErasure,
     /// A datagram back and forth.
     BareUdpPingPong,
     /// RC SENDs of 2 bytes back and forth.
@@ -38,9 +42,26 @@ pub(super) enum Subject {
 }
 
 impl Subject {
-    pub(super) const BANDWIDTH: [Subject; 6] =
-        [Subject::BareUdp, Subject::Tcp, Subject::UcWrite, Subject::RcWrite, Subject::RcWriteMany, Subject::RcRead];
+    pub(super) const BANDWIDTH: [Subject; 8] = [
+        Subject::BareUdp,
+        Subject::Tcp,
+        Subject::UcWrite,
+        Subject::RcWrite,
+        Subject::RcWriteMany,
+        Subject::RcRead,
+        Subject::SdrSelectiveRepeat,
+        Subject::SdrErasure,
+    ];
     pub(super) const LATENCY: [Subject; 2] = [Subject::BareUdpPingPong, Subject::RcSendPingPong];
+
+    /// The reliability scheme that it measures, by its name.
+    pub(super) const fn scheme(self) -> Option<&'static str> {
+        match self {
+            Subject::SdrSelectiveRepeat => Some("sr:nack"),
+            Subject::SdrErasure => Some("ec:mds:32,8"),
+            _ => None,
+        }
+    }
 
     /// As it stands in the report.
     pub(super) const fn name(self) -> &'static str {
@@ -51,6 +72,8 @@ impl Subject {
             Subject::RcWrite => "rc-write",
             Subject::RcWriteMany => "rc-write-many",
             Subject::RcRead => "rc-read",
+            Subject::SdrSelectiveRepeat => "sdr-sr",
+            Subject::SdrErasure => "sdr-ec",
             Subject::BareUdpPingPong => "bare_udp",
             Subject::RcSendPingPong => "rc_send",
         }
@@ -116,6 +139,8 @@ pub(super) struct Contact {
     pub(super) socket: Option<SocketAddr>,
     /// Of queue pairs.
     pub(super) verbs: Option<crate::perf::connection::Contact>,
+    /// Of an SDR queue pair, as bytes.
+    pub(super) sdr: Option<Vec<u8>>,
 }
 
 /// What one end saw of one round.
@@ -131,6 +156,8 @@ pub(super) struct Outcome {
     pub(super) nanoseconds: u64,
     /// Processor time spent on it.
     pub(super) processor_nanoseconds: u64,
+    /// Packets of it that were sent more than once, where this end can know.
+    pub(super) repeated_packets: u64,
     /// Round trip times.
     pub(super) round_trips_nanoseconds: Vec<u32>,
 }

@@ -57,6 +57,8 @@ struct Bandwidth {
     gbps: Sorted,
     /// Payload that was sent and did not arrive.
     lost_bytes: u64,
+    /// Packets that a scheme sent again.
+    repeated_packets: u64,
     /// Nanoseconds of processor time for a packet, and for a byte, at the sender and at the receiver.
     nanoseconds_per_packet: [f64; 2],
     nanoseconds_per_byte: [f64; 2],
@@ -111,6 +113,7 @@ impl Comparison {
         Some(Bandwidth {
             gbps: Sorted::new(rounds.iter().map(rate)),
             lost_bytes: sent.saturating_sub(arrived + early),
+            repeated_packets: rounds.iter().map(|(sent, _)| sent.repeated_packets).sum(),
             nanoseconds_per_packet: nanoseconds_per_byte.map(|cost| cost * f64::from(self.payload_bytes_per_packet)),
             nanoseconds_per_byte,
         })
@@ -140,6 +143,8 @@ impl Comparison {
             over("rc_over_tcp", rc, tcp),
             over("rc_many_over_one", gbps(Subject::RcWriteMany), rc),
             over("rc_read_over_write", gbps(Subject::RcRead), rc),
+            over("sdr_sr_over_uc", gbps(Subject::SdrSelectiveRepeat), uc),
+            over("sdr_ec_over_uc", gbps(Subject::SdrErasure), uc),
             over("rc_latency_over_bare", latency[0], latency[1]),
         ];
         ratios.into_iter().flatten().collect()
@@ -155,6 +160,7 @@ impl Comparison {
                     "gbps_min": rounded(bandwidth.gbps.minimum()),
                     "gbps_max": rounded(bandwidth.gbps.maximum()),
                     "lost_bytes": bandwidth.lost_bytes,
+                    "repeated_packets": subject.scheme().map(|_| bandwidth.repeated_packets),
                     "sender_ns_per_packet": rounded(bandwidth.nanoseconds_per_packet[0]),
                     "receiver_ns_per_packet": rounded(bandwidth.nanoseconds_per_packet[1]),
                     "sender_ns_per_byte": rounded(bandwidth.nanoseconds_per_byte[0]),
@@ -246,6 +252,15 @@ pub(super) fn to_table(comparison: &Comparison, with_costs: bool) -> String {
             let of_bare = bare.map_or_else(|| "-".to_owned(), |bare| format!("{:.2}", gbps / bare));
             let lost = bandwidth.lost_bytes as f64 / f64::from(1 << 20);
             line(format_args!("{:<14} {gbps:>8.2} {range:>18} {of_bare:>10} {lost:>12.1}", subject.name()));
+        }
+    }
+    for subject in Subject::BANDWIDTH {
+        if let (Some(scheme), Some(bandwidth)) = (subject.scheme(), comparison.bandwidth(subject)) {
+            let repeated = bandwidth.repeated_packets;
+            line(format_args!(
+                "({}: {scheme}, messages of 16 MiB, one packet a write; {repeated} packets sent again)",
+                subject.name()
+            ));
         }
     }
     let latencies: Vec<_> =

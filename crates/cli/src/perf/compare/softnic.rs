@@ -60,7 +60,7 @@ pub(super) fn prepare(
     };
     let group = nic.create_group(options)?;
     let mtu = Mtu::largest_within(settings.payload_bytes).unwrap_or_default().min(nic.device.mtu()?);
-    let contact = Contact { verbs: Some(group.contact(mtu)), socket: None };
+    let contact = Contact { verbs: Some(group.contact(mtu)), ..Contact::default() };
     let half = match (subject, settings.role) {
         (Subject::RcSendPingPong, Role::Sender) => Half::Ping(PingPong::new(group)),
         (Subject::RcSendPingPong, Role::Receiver) => Half::Pong(PingPong::new(group)),

@@ -78,7 +78,7 @@ struct Receiver {
 
 impl Measurement for Receiver {
     fn contact(&self) -> Contact {
-        Contact { socket: self.listener.local_addr().ok(), verbs: None }
+        Contact { socket: self.listener.local_addr().ok(), ..Contact::default() }
     }
 
     /// The sender has connected when the receiver is told to.

@@ -1,0 +1,96 @@
+//! The server's end of `longhaul perf client --scheme`.
+
+use std::time::Duration;
+
+use longhaul_reliable::NamedScheme;
+use longhaul_verbs::Mtu;
+use serde_json::json;
+
+use super::control::{Control, Plan, Reply, Request, SchemePlan, VERSION};
+use super::options::ServerArguments;
+use super::scheme_end::{SchemeEnd, SchemeOptions};
+use super::scheme_stream::SchemeReceiver;
+use super::server::unexpected;
+use super::session::{Side, buffer_bytes, open_device, rate};
+use crate::opened_device::Towards;
+use crate::stop::Stop;
+
+/// How long a client may take to make its queue pairs.
+const SETUP_PATIENCE: Duration = Duration::from_secs(120);
+
+/// One client, from its plan to goodbye.
+pub(super) fn serve(
+    arguments: &ServerArguments,
+    control: &mut Control,
+    plan: &Plan,
+    scheme: &SchemePlan,
+    towards: Towards,
+) -> Result<(), Stop> {
+    let (peer, message_bytes_max) = (towards.peer, plan.message_bytes_max);
+    let mtu_max = Mtu::largest_within(scheme.mtu_bytes);
+    let mtu_max =
+        mtu_max.ok_or_else(|| Stop::Failed(format!("expected an MTU of the client, came {}", scheme.mtu_bytes)))?;
+    let scheme: NamedScheme = scheme.name.parse().map_err(|error| Stop::failed("the client's scheme", error))?;
+    eprintln!("{peer}: {} with {scheme}", plan.test.name());
+    let (device, mtu) = open_device(Side::Server, &arguments.end, plan, towards, mtu_max)?;
+    let rate_bits_per_second = rate(&arguments.end, plan, towards)?;
+    let buffer_bytes = buffer_bytes(plan)?;
+    let options = SchemeOptions { scheme, mtu, buffer_bytes, message_bytes_max, rate_bits_per_second };
+    let end = SchemeEnd::create(&device, &options)?;
+    let ours = end.contact();
+    control.send(&Reply::SchemeContact { version: VERSION, contact: ours.clone() })?;
+    let theirs = match control.receive(Some(SETUP_PATIENCE))? {
+        Request::SchemeContact(contact) => contact,
+        other => return Err(unexpected("the contact of an SDR queue pair", &other)),
+    };
+    eprintln!("{peer}: server device {}, client device {}", ours.device, theirs.device);
+    end.connect(&theirs.info)?;
+    let mut receiver = SchemeReceiver::new(end, message_bytes_max);
+    receiver.start()?;
+    control.send(&Reply::Ready)?;
+    let mut results = Vec::new();
+    let mut first_mismatch = None;
+    loop {
+        let run = match control.receive(None) {
+            Ok(Request::Run(run)) => run,
+            Ok(other) => return Err(unexpected("a run", &other)),
+            // The client is done.
+            Err(_) if control.is_gone() => break,
+            Err(stop) => return Err(stop),
+        };
+        control.send(&Reply::Running)?;
+        let (received, totals) = receiver.run(&run, &|| control.has_news())?;
+        match control.receive(None)? {
+            Request::Stop { .. } => {}
+            other => return Err(unexpected("a stop", &other)),
+        }
+        if let Some(mismatch) = &received.mismatch {
+            first_mismatch.get_or_insert_with(|| mismatch.clone());
+        }
+        let (messages, verified) = (received.messages, received.verified_messages);
+        let checked = plan.verify_seed.map_or_else(String::new, |_| format!(", contents of {verified} checked"));
+        eprintln!("{peer}: {message_bytes_max} bytes: {messages} messages received{checked}");
+        results.push(json!({
+            "bytes": message_bytes_max,
+            "messages_received": messages,
+            "messages_verified": verified,
+        }));
+        control.send(&Reply::SchemeReceived(received, totals))?;
+    }
+    if arguments.end.json {
+        let line = json!({
+            "schema": 1,
+            "test": plan.test.name(),
+            "scheme": scheme.to_string(),
+            "client": peer.to_string(),
+            "client_device": theirs.device,
+            "server_device": ours.device,
+            "results": results,
+        });
+        println!("{line}");
+    }
+    match first_mismatch {
+        Some(mismatch) => Err(Stop::Failed(format!("contents are not what was sent: {mismatch}"))),
+        None => Ok(()),
+    }
+}
