@@ -1,5 +1,5 @@
-//! Receives messages and prints what they say: `cargo run --example receive -- 127.0.0.1:7471 [DEVICE] [SCHEME]`.
-//! Start it before `send`.
+//! Receives messages and prints what they say. Start it before `send`:
+//! `cargo run -p longhaul --example receive -- [ADDRESS [DEVICE [SCHEME]]]`
 
 use std::error::Error;
 

@@ -1,4 +1,5 @@
-//! Sends messages: `cargo run --example send -- 127.0.0.1:7471 [DEVICE] [SCHEME]`, where `receive` listens.
+//! Sends messages to where `receive` listens:
+//! `cargo run -p longhaul --example send -- [ADDRESS [DEVICE [SCHEME]]]`
 
 use std::error::Error;
 

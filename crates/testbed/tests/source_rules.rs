@@ -75,7 +75,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("sdr", &["time", "verbs"]),
     ("reliable", &["time", "sdr", "coding"]),
     ("rdmacore", &["verbs"]),
-    ("longhaul", &["time", "verbs", "softnic", "sdr", "reliable", "rdmacore"]),
+    ("longhaul", &["time", "verbs", "impair", "softnic", "sdr", "reliable", "rdmacore"]),
     ("testbed", &["time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "reliable"]),
     (
         "cli",
