@@ -75,10 +75,14 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("sdr", &["time", "verbs"]),
     ("reliable", &["time", "sdr", "coding"]),
     ("rdmacore", &["verbs"]),
+    ("longhaul", &["time", "verbs", "impair", "softnic", "sdr", "reliable", "rdmacore"]),
     ("testbed", &["time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "reliable"]),
     (
         "cli",
-        &["time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "reliable", "rdmacore", "testbed"],
+        &[
+            "time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "reliable", "rdmacore",
+            "longhaul", "testbed",
+        ],
     ),
 ];
 

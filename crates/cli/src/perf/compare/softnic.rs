@@ -170,7 +170,7 @@ pub(super) fn open(settings: &Settings) -> Result<Nic, Stop> {
     // One end's warnings are the other's. And that the link carries small packets is no surprise to who asked for it.
     let is_quiet = settings.role == Role::Sender || settings.payload_bytes < Mtu::Bytes4096.byte_count();
     let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
-    let choice = DeviceChoice::Softnic { addresses: vec![settings.address] };
+    let choice = DeviceChoice::softnic_at(settings.address);
     let towards = Towards { local: settings.address, peer: settings.peer, gid_index: None };
     let device = OpenedDevice::open(&choice, towards, udp)?;
     if !is_quiet {

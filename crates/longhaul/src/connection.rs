@@ -1,0 +1,200 @@
+//! A connection as programs hold it.
+
+use std::fmt;
+use std::io;
+use std::net::TcpStream;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use longhaul_reliable::{Connection as Reliable, ConnectionError, MessageError, MessageReport};
+use longhaul_sdr::{Memory, QueuePair, RoundTripTime};
+use longhaul_verbs::RegisterError;
+use thiserror::Error;
+
+use crate::driver::{self, End, Shared};
+use crate::message::{BufferPool, Message};
+use crate::options::Options;
+use crate::pending::Pending;
+
+/// Why a message was not written or received.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// The other end has closed the connection, or its process or host has ended. For a receive that is the end of what comes.
+    #[error("the peer has closed the connection")]
+    PeerClosed,
+    /// This end has.
+    #[error("the connection was closed before the message was done")]
+    Closed,
+    /// The connection has failed.
+    #[error("the connection has failed: {0}")]
+    Failed(String),
+    /// The message cannot be taken.
+    #[error("the message cannot be taken")]
+    Refused(#[from] ConnectionError),
+    /// The message has failed.
+    #[error("the message has failed")]
+    Message(#[source] MessageError),
+    /// The device takes no memory.
+    #[error("the device did not register the memory")]
+    Register(#[from] RegisterError),
+}
+
+impl From<End> for TransferError {
+    fn from(end: End) -> Self {
+        match end {
+            End::Closed => TransferError::Closed,
+            End::PeerClosed => TransferError::PeerClosed,
+            End::Failed(error) => TransferError::Failed(crate::endpoint::with_sources(&*error)),
+        }
+    }
+}
+
+/// A connection: messages in both directions, each brought over by the connection's scheme.
+///
+/// It can be used by any number of threads (`&self` is enough for everything). Messages of one direction take the receives of the other end in the
+/// order in which both were begun.
+///
+/// When it is dropped, messages that are not over fail with [`TransferError::Closed`]. Dropping waits for a moment if a message was received
+/// just before (eight times the patience for an answer, at most 2 seconds; on a local network some milliseconds), so that its sender hears
+/// that it is done even if that is lost and has to be said again. A message whose [`Connection::write`] is over has arrived: it needs no
+/// such care.
+pub struct Connection {
+    shared: Arc<Shared>,
+    pool: Arc<BufferPool>,
+    scheme: String,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Connection {
+    /// Over a queue pair that is connected.
+    pub(crate) fn start(queue_pair: QueuePair, options: &Options) -> io::Result<Self> {
+        let mut attributes = longhaul_reliable::Attributes::default();
+        attributes.message_timeout = options.message_timeout;
+        attributes.waiting_max = options.waiting_max;
+        let shared = Shared::new(Reliable::new(queue_pair, options.scheme.clone(), attributes))?;
+        let driven = shared.clone();
+        let thread = thread::Builder::new().name("longhaul".to_owned()).spawn(move || driver::drive(&driven))?;
+        Ok(Connection { shared, pool: BufferPool::new(), scheme: options.scheme.name(), thread: Some(thread) })
+    }
+
+    /// When this TCP connection goes, the peer has gone.
+    pub(crate) fn watch(&self, stream: TcpStream) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        self.shared.set_lifeline(stream);
+        Ok(())
+    }
+
+    /// Write bytes as one message; over when the other end has all of it. Memory of other forms is copied or moved: `Vec<u8>` is moved.
+    pub fn write(&self, bytes: impl Into<Vec<u8>>) -> Pending<MessageReport, TransferError> {
+        let bytes = bytes.into();
+        let length = bytes.len();
+        match self.register(bytes) {
+            Ok(memory) => self.write_from(&memory, 0..length),
+            Err(error) => Pending::ready(Err(error.into())),
+        }
+    }
+
+    /// Write bytes of registered memory as one message, from where they lie. They cannot be changed until it is over.
+    pub fn write_from(&self, memory: &Memory, range: Range<usize>) -> Pending<MessageReport, TransferError> {
+        let posted = self.shared.post(|reliable, now| reliable.send(memory, range, now));
+        let shared = self.shared.clone();
+        match posted {
+            Ok(Ok(ticket)) => Pending::new(async move { ticket.await.map_err(|error| error_of(&shared, error)) }),
+            Ok(Err(error)) => Pending::ready(Err(error.into())),
+            Err(end) => Pending::ready(Err(end.into())),
+        }
+    }
+
+    /// Receive the peer's next message, of at most `bytes_max` bytes. A longer one fails, at both ends.
+    ///
+    /// The sender waits until it knows where its message goes: have several receives under way for a stream of messages. A receive that was
+    /// begun stays so; dropping the value gives the message away.
+    pub fn receive(&self, bytes_max: usize) -> Pending<Message, TransferError> {
+        match self.pool.take(&self.shared.context, bytes_max) {
+            Ok(memory) => self.post_receive(&memory, 0..bytes_max, Some(self.pool.clone())),
+            Err(error) => Pending::ready(Err(error.into())),
+        }
+    }
+
+    /// Receive the peer's next message into registered memory. It has the bytes alone until it is over and the message dropped.
+    pub fn receive_into(&self, memory: &Memory, range: Range<usize>) -> Pending<Message, TransferError> {
+        self.post_receive(memory, range, None)
+    }
+
+    fn post_receive(
+        &self,
+        memory: &Memory,
+        range: Range<usize>,
+        pool: Option<Arc<BufferPool>>,
+    ) -> Pending<Message, TransferError> {
+        let posted = self.shared.post(|reliable, _| reliable.post_receive(memory, range));
+        let (shared, memory) = (self.shared.clone(), memory.clone());
+        match posted {
+            Ok(Ok(ticket)) => Pending::new(async move {
+                let received = ticket.await.map_err(|error| error_of(&shared, error))?;
+                Ok(Message::new(received, memory, pool))
+            }),
+            Ok(Err(error)) => Pending::ready(Err(error.into())),
+            Err(end) => Pending::ready(Err(end.into())),
+        }
+    }
+
+    /// Register bytes that messages are written from and received into, without a copy.
+    pub fn register(&self, buffer: Vec<u8>) -> Result<Memory, RegisterError> {
+        self.shared.context.register(buffer)
+    }
+
+    /// The scheme's name.
+    pub fn scheme(&self) -> &str {
+        &self.scheme
+    }
+
+    /// The round-trip time, as far as it has been measured; `None` when the connection is over.
+    pub fn round_trip_time(&self) -> Option<RoundTripTime> {
+        let state = self.shared.state();
+        state.reliable.as_ref().map(|reliable| reliable.queue_pair().round_trip_time())
+    }
+
+    /// The longest message; `None` when the connection is over.
+    pub fn message_bytes_max(&self) -> Option<u64> {
+        self.shared.state().reliable.as_ref().map(Reliable::message_bytes_max)
+    }
+
+    /// Payload of a packet; `None` when the connection is over.
+    pub fn mtu_bytes(&self) -> Option<u32> {
+        let state = self.shared.state();
+        state.reliable.as_ref().map(|reliable| reliable.queue_pair().attributes().mtu.byte_count())
+    }
+
+    /// Whether it is over, here or at the peer.
+    pub fn is_over(&self) -> bool {
+        self.shared.state().end.is_some()
+    }
+}
+
+/// Why a message is over without having arrived: it is closed with the connection, for the connection's reason.
+fn error_of(shared: &Shared, error: MessageError) -> TransferError {
+    match (error, &shared.state().end) {
+        (MessageError::Closed, Some(end)) => end.clone().into(),
+        (MessageError::Closed, None) => TransferError::Closed,
+        (error, _) => TransferError::Message(error),
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.shared.close();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has ended too.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Connection").field("scheme", &self.scheme).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,309 @@
+//! The thread that drives a connection: what arrives is put into bitmaps, the scheme does what is due, and when nothing happens it sleeps.
+//!
+//! ```text
+//!   Connection::write ─▶ post under the lock, do what is due at once ─▶ ring, if the driver sleeps too long for it
+//!   driver:  poll all ─▶ something happened? again ─▶ else ask for events, poll once more, sleep (events, bell, deadline, peer)
+//! ```
+
+use std::io::{self, Read as _};
+use std::net::TcpStream;
+use std::os::fd::AsFd as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant as Clock;
+
+use longhaul_reliable::Connection as Reliable;
+use longhaul_sdr::Context;
+use longhaul_time::{Duration, Instant};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::time::TimeSpec;
+
+/// The driver looks again and again for this long after something happened before it sleeps: waking up takes about as long.
+const SPIN: Duration = Duration::from_micros(50);
+/// Where completions raise no events, it looks this often.
+const BLIND_NAP: Duration = Duration::from_micros(100);
+/// After the peer has closed, what it sent before may still be on its way; at least, and at most.
+const GRACE_MIN: Duration = Duration::from_millis(20);
+const GRACE_MAX: Duration = Duration::from_secs(1);
+/// When this end closes: the sender of the last message may have to ask whether it is done, after 1, 3 and 7 times its patience.
+const LINGER_PATIENCES: u32 = 8;
+const LINGER_MAX: Duration = Duration::from_secs(2);
+
+/// What the driver and the program's threads share.
+pub(crate) struct Shared {
+    pub(crate) context: Context,
+    state: Mutex<State>,
+    bell: EventFd,
+    origin: Clock,
+}
+
+pub(crate) struct State {
+    /// `None` when it is over.
+    pub(crate) reliable: Option<Reliable>,
+    /// Why it is over.
+    pub(crate) end: Option<End>,
+    /// This end is to close.
+    closing: bool,
+    /// When the driver wakes up by itself; `None` while it does not sleep.
+    asleep_until: Option<Instant>,
+    /// The peer's end of the TCP connection that the handshake was made on: when it goes, the peer has gone.
+    lifeline: Option<TcpStream>,
+}
+
+/// Why a connection is over.
+#[derive(Clone, Debug)]
+pub(crate) enum End {
+    /// This end has closed it.
+    Closed,
+    /// The other end has, or its process or host has ended.
+    PeerClosed,
+    /// It has failed.
+    Failed(Arc<dyn std::error::Error + Send + Sync>),
+}
+
+impl Shared {
+    pub(crate) fn new(reliable: Reliable) -> io::Result<Arc<Self>> {
+        let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let context = reliable.queue_pair().context().clone();
+        let state = State { reliable: Some(reliable), end: None, closing: false, asleep_until: None, lifeline: None };
+        Ok(Arc::new(Shared { context, state: Mutex::new(state), bell, origin: Clock::now() }))
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn ring(&self) {
+        // It fails only when the bell has been rung 2⁶⁴ times and not been heard.
+        let _ = self.bell.write(1);
+    }
+
+    /// Use the connection from a thread of the program: `post` something, and do at once what is due for it.
+    pub(crate) fn post<T>(&self, post: impl FnOnce(&mut Reliable, Instant) -> T) -> Result<T, End> {
+        let now = self.now();
+        let mut state = self.state();
+        let State { reliable: Some(reliable), end: None, asleep_until, .. } = &mut *state else {
+            return Err(state.end.clone().unwrap_or(End::Closed));
+        };
+        let posted = post(reliable, now);
+        // An error shows again at the driver's next poll, which ends the connection.
+        let is_failed = reliable.poll(now).is_err();
+        let next = reliable.next_deadline(now);
+        let is_too_late = asleep_until.is_some_and(|until| is_failed || next.is_some_and(|next| next < until));
+        if is_too_late {
+            *asleep_until = None;
+        }
+        drop(state);
+        if is_too_late {
+            self.ring();
+        }
+        Ok(posted)
+    }
+
+    /// When this goes, the peer has gone.
+    pub(crate) fn set_lifeline(&self, stream: TcpStream) {
+        self.state().lifeline = Some(stream);
+        self.ring();
+    }
+
+    /// Have the driver end the connection, when the peer has heard what it must.
+    pub(crate) fn close(&self) {
+        self.state().closing = true;
+        self.ring();
+    }
+
+    fn poll(&self) -> Result<Look, End> {
+        let failed = |error: Arc<dyn std::error::Error + Send + Sync>| End::Failed(error);
+        let mut arrived = 0;
+        loop {
+            let count = self.context.poll().map_err(|error| failed(Arc::new(error)))?;
+            arrived += count;
+            if count == 0 {
+                break;
+            }
+        }
+        let now = self.now();
+        let mut state = self.state();
+        state.asleep_until = None;
+        let Some(reliable) = &mut state.reliable else { return Err(End::Closed) };
+        reliable.poll(now).map_err(|error| failed(error))?;
+        let (sent, _, control) = reliable.queue_pair().counters();
+        let look = Look {
+            now,
+            arrived,
+            deadline: reliable.next_deadline(now),
+            over_count: reliable.over_count(),
+            progress: (sent.writes, control.received),
+            patience: {
+                let queue_pair = reliable.queue_pair();
+                queue_pair.round_trip_time().patience(queue_pair.attributes().round_trip_guess)
+            },
+            closing: state.closing,
+        };
+        Ok(look)
+    }
+
+    /// Have everything raise an event.
+    fn arm(&self) -> Result<(), End> {
+        let failed = |error: longhaul_verbs::PollError| End::Failed(Arc::new(error));
+        self.context.request_notification().map_err(failed)?;
+        let state = self.state();
+        let Some(reliable) = &state.reliable else { return Err(End::Closed) };
+        reliable.queue_pair().request_notification().map_err(failed)
+    }
+}
+
+/// What the driver saw.
+struct Look {
+    now: Instant,
+    arrived: usize,
+    deadline: Option<Instant>,
+    over_count: u64,
+    progress: (u64, u64),
+    patience: Duration,
+    closing: bool,
+}
+
+/// Drives a connection until it is over.
+pub(crate) fn drive(shared: &Shared) {
+    let end =
+        Driver { shared, lifeline: None, active: Instant::ZERO, seen: (0, 0, 0), over: None, peer_gone: None }.run();
+    let (reliable, lifeline) = {
+        let mut state = shared.state();
+        state.end = Some(end);
+        state.asleep_until = None;
+        (state.reliable.take(), state.lifeline.take())
+    };
+    // Messages that are open fail now, and whoever waits for them is woken: without the lock, since they may look here.
+    drop(reliable);
+    drop(lifeline);
+}
+
+struct Driver<'a> {
+    shared: &'a Shared,
+    lifeline: Option<TcpStream>,
+    /// When something happened last.
+    active: Instant,
+    seen: (u64, u64, u64),
+    /// When a message was over last.
+    over: Option<Instant>,
+    /// Since when the peer is gone.
+    peer_gone: Option<Instant>,
+}
+
+impl Driver<'_> {
+    fn run(mut self) -> End {
+        loop {
+            match self.step() {
+                Ok(()) => {}
+                Err(end) => return end,
+            }
+        }
+    }
+
+    fn step(&mut self) -> Result<(), End> {
+        let look = self.shared.poll()?;
+        let until = self.end_of(&look)?;
+        if self.note(&look) || look.now.saturating_since(self.active) < SPIN {
+            std::thread::yield_now();
+            return Ok(());
+        }
+        self.shared.arm()?;
+        let look = self.shared.poll()?;
+        if self.note(&look) {
+            return Ok(());
+        }
+        let until = Instant::earlier_of(until, look.deadline);
+        self.sleep(until, look.now)
+    }
+
+    /// Whether something has happened.
+    fn note(&mut self, look: &Look) -> bool {
+        let (sent, received) = look.progress;
+        let seen = (sent, received, look.over_count);
+        let happened = look.arrived > 0 || seen != self.seen;
+        if look.over_count != self.seen.2 {
+            self.over = Some(look.now);
+        }
+        self.seen = seen;
+        if happened {
+            self.active = look.now;
+        }
+        happened
+    }
+
+    /// When the connection ends by itself, as far as it is known; an error when it has.
+    fn end_of(&mut self, look: &Look) -> Result<Option<Instant>, End> {
+        let mut until = None;
+        if let Some(gone) = self.peer_gone {
+            let grace = (look.patience * 2).clamp(GRACE_MIN, GRACE_MAX);
+            // Nobody is left to be told anything.
+            if look.closing || gone + grace <= look.now {
+                return Err(if look.closing { End::Closed } else { End::PeerClosed });
+            }
+            until = Some(gone + grace);
+        }
+        if look.closing {
+            let linger = (look.patience * LINGER_PATIENCES).min(LINGER_MAX);
+            match self.over.map(|over| over + linger) {
+                Some(end) if end > look.now => until = Instant::earlier_of(until, Some(end)),
+                _ => return Err(End::Closed),
+            }
+        }
+        Ok(until)
+    }
+
+    fn sleep(&mut self, until: Option<Instant>, now: Instant) -> Result<(), End> {
+        let shared = self.shared;
+        let events = shared.context.events().and_then(|events| events.descriptor());
+        let blind = events.is_none().then(|| now + BLIND_NAP);
+        let until = Instant::earlier_of(until, blind);
+        {
+            let mut state = shared.state();
+            if let Some(stream) = state.lifeline.take() {
+                self.lifeline = Some(stream);
+            }
+            // From here on whoever posts rings if it is needed; what was posted since the last look is seen here.
+            state.asleep_until = Some(until.unwrap_or(Instant::FAR_FUTURE));
+            let next = state.reliable.as_ref().and_then(|reliable| reliable.next_deadline(now));
+            if next.is_some_and(|next| until.is_none_or(|until| next < until)) {
+                state.asleep_until = None;
+                return Ok(());
+            }
+        }
+        let readable = PollFlags::POLLIN;
+        let mut watched = vec![PollFd::new(shared.bell.as_fd(), readable)];
+        watched.extend(events.map(|events| PollFd::new(events, readable)));
+        if self.peer_gone.is_none() {
+            watched.extend(self.lifeline.as_ref().map(|stream| PollFd::new(stream.as_fd(), readable)));
+        }
+        let timeout = until.map(|until| TimeSpec::from_duration(until.saturating_since(now)));
+        match ppoll(&mut watched, timeout, None) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(End::Failed(Arc::new(io::Error::from(error)))),
+        }
+        shared.state().asleep_until = None;
+        let _ = shared.bell.read();
+        if let Some(events) = shared.context.events() {
+            while let Ok(Some(_)) = events.next_event() {}
+        }
+        self.look_at_peer();
+        self.active = shared.now();
+        Ok(())
+    }
+
+    /// The TCP connection carries nothing any more, but its end.
+    fn look_at_peer(&mut self) {
+        let Some(stream) = self.lifeline.as_mut().filter(|_| self.peer_gone.is_none()) else { return };
+        match stream.read(&mut [0; 64]) {
+            Ok(1..) => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Ok(0) | Err(_) => self.peer_gone = Some(self.shared.now()),
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! An open device, and how it is addressed on the way to a peer.
+//!
+//! Opening needs to know the peer: it decides which address of the host, and so which row of the GID table, is ours.
+
+use std::io;
+use std::net::IpAddr;
+
+use longhaul_rdmacore::RdmaDevice;
+use longhaul_softnic::Config;
+use longhaul_softnic::udp::{self, UdpConfig, UdpDevice, path};
+use longhaul_verbs::{Capabilities, Device, Gid, GidChoice, GidChoiceError, Mtu, PathAttributes, QueryError};
+use thiserror::Error;
+
+use crate::device::{DeviceName, SOFTNIC};
+use crate::randomness::random;
+
+/// RoCEv2's UDP port: the only one that devices of libibverbs have.
+pub const UDP_PORT_ROCE: u16 = 4791;
+
+/// Where the peer is, and what the user says about the way to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Towards {
+    /// Our address on the way to the peer, as a TCP connection to it has it.
+    pub local: IpAddr,
+    /// The peer's.
+    pub peer: IpAddr,
+    /// Row of the GID table, when the user gives one.
+    pub gid_index: Option<u8>,
+}
+
+/// Why a device cannot be opened, or not used towards a peer.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// libibverbs does not know it.
+    #[error("there is no device \"{name}\" here: {}. {}", there_is(known), others())]
+    NoSuchDevice {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// There is no libibverbs to ask.
+    #[error("there is no device \"{name}\" here: {}. {}", with_sources(error), others())]
+    NoLibibverbs {
+        /// What was asked for.
+        name: String,
+        /// Why not.
+        error: longhaul_rdmacore::ListError,
+    },
+    /// The GID table ends before.
+    #[error("there is no row {index}: the GID table has {rows} rows, counted from 0; give the device more addresses")]
+    NoSuchRow {
+        /// What was asked for.
+        index: u8,
+        /// What there is.
+        rows: usize,
+    },
+    /// The row cannot be read.
+    #[error("row {index} of {name}'s GID table cannot be read")]
+    Row {
+        /// The device.
+        name: String,
+        /// The row.
+        index: u8,
+        /// What the device said.
+        source: QueryError,
+    },
+    /// There is nothing in the row.
+    #[error("row {index} of {name}'s GID table is empty; `longhaul devices -v` shows those that are not")]
+    EmptyRow {
+        /// The device.
+        name: String,
+        /// The row.
+        index: u8,
+    },
+    /// No row leads to the peer, or several do.
+    #[error("{name} cannot be used towards this peer")]
+    GidChoice {
+        /// The device.
+        name: String,
+        /// Why.
+        source: GidChoiceError,
+    },
+    /// No request could name it.
+    #[error("{name}: row {row} of the GID table is beyond 255, which no request can name")]
+    RowBeyond {
+        /// The device.
+        name: String,
+        /// The row.
+        row: u32,
+    },
+    /// The software RNIC does not open.
+    #[error("the software RNIC cannot be opened")]
+    Softnic(#[from] udp::OpenError),
+    /// The device of libibverbs does not open.
+    #[error(transparent)]
+    Libibverbs(#[from] longhaul_rdmacore::OpenError),
+    /// Keys of the device must be random.
+    #[error("cannot read /dev/urandom")]
+    Randomness(#[source] io::Error),
+}
+
+fn there_is(known: &[String]) -> String {
+    match known {
+        [] => "libibverbs finds no RDMA device on this host".to_owned(),
+        known => format!("libibverbs finds {}", known.join(", ")),
+    }
+}
+
+fn others() -> String {
+    format!(
+        "There are also {SOFTNIC}, and {SOFTNIC}:ADDRESS with an address of this host; `longhaul devices` shows them all"
+    )
+}
+
+/// An error and what caused it, in one line.
+pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
+    let chain = std::iter::successors(Some(error), |error| error.source());
+    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// An open device, and how it is addressed. Connections of one endpoint share the device; clones are the same endpoint.
+#[derive(Clone)]
+pub struct Endpoint {
+    device: Device,
+    address: IpAddr,
+    gid: Gid,
+    gid_index: u8,
+    port: u8,
+    udp_port: u16,
+    warnings: Vec<String>,
+    description: String,
+}
+
+impl Endpoint {
+    /// Open a device. `udp` is for the software RNIC alone.
+    pub fn open(name: &DeviceName, towards: Towards, udp: UdpConfig) -> Result<Self, OpenError> {
+        match name {
+            DeviceName::Softnic { addresses } => Self::open_softnic(addresses, towards, udp),
+            DeviceName::Libibverbs { name: device, address } => {
+                name.check()?;
+                Self::open_libibverbs(device, *address, towards)
+            }
+        }
+    }
+
+    /// A device that is open already: the row of its GID table that is ours, its port (counted from 1), and the UDP port at which it
+    /// listens, 4791 on everything but a softnic.
+    pub fn new(device: Device, gid: Gid, gid_index: u8, port: u8, udp_port: u16) -> Self {
+        let address = gid.to_ip();
+        let description = format!("{} ({address})", device.name());
+        Endpoint { device, address, gid, gid_index, port, udp_port, warnings: Vec::new(), description }
+    }
+
+    fn open_softnic(addresses: &[IpAddr], towards: Towards, udp: UdpConfig) -> Result<Self, OpenError> {
+        let addresses = if addresses.is_empty() { vec![towards.local] } else { addresses.to_vec() };
+        let gid_index = towards.gid_index.unwrap_or(0);
+        let Some(&address) = addresses.get(usize::from(gid_index)) else {
+            return Err(OpenError::NoSuchRow { index: gid_index, rows: addresses.len() });
+        };
+        let seed = random().map_err(OpenError::Randomness)?;
+        let device = UdpDevice::open(Config::new(SOFTNIC, addresses, seed), udp)?;
+        let udp_port = device.udp_port();
+        Ok(Endpoint {
+            device: device.verbs(),
+            address,
+            gid: Gid::from_ip(address),
+            gid_index,
+            port: 1,
+            udp_port,
+            warnings: device.warnings().iter().map(ToString::to_string).collect(),
+            description: format!("{SOFTNIC}:{address} (UDP port {udp_port})"),
+        })
+    }
+
+    fn open_libibverbs(name: &str, address: Option<IpAddr>, towards: Towards) -> Result<Self, OpenError> {
+        let device = RdmaDevice::open(name)?;
+        let verbs = device.verbs();
+        let row = match towards.gid_index {
+            Some(index) => given_row(&verbs, index)?,
+            None => {
+                // From the host's loopback address no device sends; its peer is another device of this host, or the same one.
+                let local = address.or(Some(towards.local).filter(|local| !local.is_loopback()));
+                let chosen = verbs.choose_gid(local, towards.peer);
+                chosen.map_err(|source| OpenError::GidChoice { name: name.to_owned(), source })?
+            }
+        };
+        let Ok(gid_index) = u8::try_from(row.index) else {
+            return Err(OpenError::RowBeyond { name: name.to_owned(), row: row.index });
+        };
+        let driver = device.driver().map_or_else(String::new, |driver| format!(", {driver}"));
+        Ok(Endpoint {
+            device: verbs,
+            address: row.address,
+            gid: row.gid,
+            gid_index,
+            port: row.port,
+            udp_port: UDP_PORT_ROCE,
+            warnings: Vec::new(),
+            description: format!("{name} (libibverbs{driver})"),
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Our address: what the peer's path leads to.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// The GID that stands for it.
+    pub fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    /// Its row in the GID table.
+    pub fn gid_index(&self) -> u8 {
+        self.gid_index
+    }
+
+    /// The device's port, counted from 1.
+    pub fn port(&self) -> u8 {
+        self.port
+    }
+
+    /// The UDP port at which the device listens.
+    pub fn udp_port(&self) -> u16 {
+        self.udp_port
+    }
+
+    /// In one line for people: which device, of which kind.
+    pub fn describe(&self) -> &str {
+        &self.description
+    }
+
+    /// What the host lacks for this device to do its best, in lines for people.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The payload of a packet that the port can carry.
+    pub fn mtu(&self) -> Result<Mtu, QueryError> {
+        Ok(self.device.port_attributes(self.port)?.active_mtu)
+    }
+
+    /// The payload of a packet that the port and the route to a peer carry; `None` if they carry no RoCE packet at all.
+    pub fn mtu_towards(&self, peer: IpAddr) -> Result<Option<Mtu>, QueryError> {
+        let port = self.mtu()?;
+        Ok(match path::route_mtu_bytes(self.address, peer) {
+            Ok(bytes) => path::largest_mtu(bytes, peer.is_ipv6()).map(|route| route.min(port)),
+            // The host does not know; the device may all the same.
+            Err(_) => Some(port),
+        })
+    }
+
+    /// The way to a peer's device, which listens at this UDP port.
+    pub fn path_to(&self, peer: Gid, udp_port: u16) -> PathAttributes {
+        PathAttributes { source_gid_index: self.gid_index, port: self.port, udp_port, ..PathAttributes::to(peer) }
+    }
+
+    pub(crate) fn capabilities(&self) -> Result<Capabilities, QueryError> {
+        Ok(self.device.attributes()?.capabilities)
+    }
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("Endpoint").field(&self.description).finish()
+    }
+}
+
+/// The row of the first port's GID table that the user names.
+fn given_row(verbs: &Device, index: u8) -> Result<GidChoice, OpenError> {
+    let name = || verbs.name().to_owned();
+    let row = verbs.gid(1, index.into()).map_err(|source| OpenError::Row { name: name(), index, source })?;
+    if row.gid == Gid::default() {
+        return Err(OpenError::EmptyRow { name: name(), index });
+    }
+    Ok(GidChoice { port: 1, index: row.index, gid: row.gid, address: row.gid.to_ip() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_software_rnic_is_open_towards_its_peer() {
+        let local: IpAddr = "127.0.0.1".parse().expect("an address");
+        let towards = Towards { local, peer: local, gid_index: None };
+        let mut udp = UdpConfig::default();
+        udp.udp_port = udp::UdpPortChoice::Free;
+        let name: DeviceName = SOFTNIC.parse().expect("a name");
+        let endpoint = Endpoint::open(&name, towards, udp.clone()).expect("it opens");
+        assert_eq!((endpoint.address(), endpoint.gid_index(), endpoint.port()), (local, 0, 1));
+        assert_eq!(endpoint.describe(), format!("softnic:127.0.0.1 (UDP port {})", endpoint.udp_port()));
+        let refused = Endpoint::open(&name, Towards { gid_index: Some(1), ..towards }, udp);
+        assert!(matches!(refused, Err(OpenError::NoSuchRow { index: 1, rows: 1 })));
+    }
+}

@@ -1,0 +1,354 @@
+//! How two ends agree on a connection: three messages, as bytes that any carrier takes over.
+//!
+//! ```text
+//!   connecting end                              accepting end
+//!   Connecting::new  ──── hello ────────▶  Accepting::on_hello     what it can, wants and is
+//!   .on_answer       ◀─── answer ────────                          what is agreed, and how to reach its queue pairs (or a refusal)
+//!                    ──── info ─────────▶  .on_info                how to reach the others
+//! ```
+//!
+//! The accepting end decides, from what both can: the smaller MTU, number of channels and longest message, the chunk size that either names. So it
+//! makes its queue pairs when it answers, and the connecting end its own when the answer has come. A queue pair sends nothing before the
+//! peer has told where to, so it does not matter which end is ready first.
+
+use std::io;
+use std::net::IpAddr;
+
+use longhaul_sdr::info::{InfoError, QueuePairInfo};
+use longhaul_sdr::{Context, ContextAttributes, CreateQueuePairError, QueuePair};
+use longhaul_verbs::{Capabilities, CreateError, Mtu, QueryError};
+use thiserror::Error;
+
+use crate::connection::Connection;
+use crate::endpoint::{Endpoint, UDP_PORT_ROCE};
+use crate::fields::FieldError;
+use crate::handshake_bytes::{Answer, Hello, Info, PathInfo, Refusal, Reply};
+use crate::options::Options;
+use crate::randomness::random;
+
+/// What both ends hold to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Agreement {
+    pub(crate) mtu: Mtu,
+    pub(crate) chunk_bytes: u32,
+    pub(crate) message_bytes_max: u64,
+    pub(crate) channels: usize,
+}
+
+/// What the carrier of the handshake knows, as far as it does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meeting {
+    /// Our address and the peer's, as this end of the carrier sees them. The ends compare: a NAT between them shows.
+    pub addresses: Option<(IpAddr, IpAddr)>,
+    /// Of the listener's handle: shows that the hello is meant for it.
+    pub token: Option<[u8; 16]>,
+}
+
+/// Why two ends do not come to a connection.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// What came is no message of the handshake.
+    #[error("the peer said something that is no connection info of this version")]
+    Fields(#[from] FieldError),
+    /// The queue pair's part of it is not readable.
+    #[error("the peer's queue pair info cannot be used")]
+    Info(#[from] InfoError),
+    /// Different schemes.
+    #[error("the ends have different schemes: {ours} here, {theirs} at the peer; give both the same")]
+    OtherScheme {
+        /// Here.
+        ours: String,
+        /// There.
+        theirs: String,
+    },
+    /// Both want chunks of a size.
+    #[error(
+        "the ends have different chunks: {ours} bytes here, {theirs} bytes at the peer; give both the same, or only one"
+    )]
+    OtherChunks {
+        /// Here.
+        ours: u32,
+        /// There.
+        theirs: u32,
+    },
+    /// The handle leads to somebody else.
+    #[error("the peer's token is not this listener's: its handle is of another listener, or it has none")]
+    WrongToken,
+    /// Addresses change on the way.
+    #[error(
+        "there is a NAT between the ends: the {who} has address {believed} on the connecting side and {seen} on the accepting \
+         side. RoCE packets carry a checksum over their addresses and cannot pass it; use a path without NAT, such as a tunnel"
+    )]
+    Nat {
+        /// Which end.
+        who: &'static str,
+        /// On the connecting side.
+        believed: IpAddr,
+        /// On the accepting side.
+        seen: IpAddr,
+    },
+    /// A port that one end's device cannot send to.
+    #[error(
+        "the device at UDP port {port} can only be reached from a softnic, and the other end's device is none; free port \
+         {UDP_PORT_ROCE} of its host"
+    )]
+    UdpPort {
+        /// The port.
+        port: u16,
+    },
+    /// The device has no unreliable connections.
+    #[error("the device {0} has no unreliable connections (UC), which all schemes need")]
+    NoUnreliableConnection(String),
+    /// No packet fits.
+    #[error("the way to {0} carries no RoCE packet at all: its MTU is too small")]
+    MtuTooSmall(IpAddr),
+    /// The other end says no, in its own words.
+    #[error("the peer refuses: {0}")]
+    Refused(String),
+    /// The device does not tell what it can do.
+    #[error("the device does not tell what it can do")]
+    Query(#[from] QueryError),
+    /// The device refused to make something.
+    #[error("the device refused to make a queue")]
+    Create(#[from] CreateError),
+    /// The queue pair cannot be made.
+    #[error("the queue pair cannot be made")]
+    QueuePair(#[from] CreateQueuePairError),
+    /// The queue pairs do not fit.
+    #[error("the queue pairs cannot be connected")]
+    Connect(#[from] longhaul_sdr::ConnectError),
+    /// The system refused.
+    #[error("the connection's thread cannot be started")]
+    Start(#[source] io::Error),
+    /// Sequence numbers must be random.
+    #[error("cannot read /dev/urandom")]
+    Randomness(#[source] io::Error),
+}
+
+impl HandshakeError {
+    /// What an accepting end tells the connecting one instead of an answer.
+    pub fn to_refusal(&self) -> Vec<u8> {
+        let refusal = match self {
+            HandshakeError::OtherScheme { ours, .. } => Refusal::OtherScheme { theirs: ours.clone() },
+            HandshakeError::OtherChunks { ours, .. } => Refusal::OtherChunks { theirs: *ours },
+            HandshakeError::WrongToken => Refusal::WrongToken,
+            other => Refusal::Other(crate::endpoint::with_sources(other)),
+        };
+        Reply::Refused(refusal).to_bytes()
+    }
+}
+
+/// The connecting end, between hello and answer.
+pub struct Connecting {
+    endpoint: Endpoint,
+    options: Options,
+    mtu: Mtu,
+    hello: Vec<u8>,
+}
+
+/// The accepting end, between answer and info.
+pub struct Accepting {
+    queue_pair: QueuePair,
+    options: Options,
+}
+
+impl Connecting {
+    /// Begin; [`Connecting::hello`] goes to the other end.
+    pub fn new(endpoint: &Endpoint, options: &Options, meeting: &Meeting) -> Result<Self, HandshakeError> {
+        let peer = meeting.addresses.map(|(_, peer)| peer);
+        let mtu = own_mtu(endpoint, options, peer)?;
+        let hello = Hello {
+            capabilities: capabilities(endpoint)?,
+            mtu,
+            paths: paths(endpoint),
+            scheme: options.scheme.name(),
+            chunk_bytes: options.chunk_bytes,
+            message_bytes_max: message_bytes_max(options.mtu),
+            channels: channels(options) as u16,
+            token: meeting.token,
+            addresses: meeting.addresses,
+        };
+        Ok(Connecting { endpoint: endpoint.clone(), options: options.clone(), mtu, hello: hello.to_bytes() })
+    }
+
+    /// The first message.
+    pub fn hello(&self) -> &[u8] {
+        &self.hello
+    }
+
+    /// The answer has come. The bytes that are returned must still go to the other end; the connection works when they have come there.
+    pub fn on_answer(self, answer: &[u8]) -> Result<(Connection, Vec<u8>), HandshakeError> {
+        let Connecting { endpoint, options, mtu, .. } = self;
+        let answer = match Reply::from_bytes(answer)? {
+            Reply::Answer(answer) => answer,
+            Reply::Refused(refusal) => return Err(refused(refusal, &options)),
+        };
+        if answer.scheme != options.scheme.name() {
+            return Err(HandshakeError::OtherScheme { ours: options.scheme.name(), theirs: answer.scheme });
+        }
+        if let Some(ours) = options.chunk_bytes.filter(|ours| *ours != answer.chunk_bytes) {
+            return Err(HandshakeError::OtherChunks { ours, theirs: answer.chunk_bytes });
+        }
+        let agreement = Agreement {
+            mtu: answer.mtu,
+            chunk_bytes: answer.chunk_bytes,
+            message_bytes_max: answer.message_bytes_max,
+            channels: answer.channels.into(),
+        };
+        let beyond = |field| FieldError::Value { field, message: "more than this end has asked for".to_owned() };
+        if answer.mtu > mtu {
+            return Err(beyond("MTU").into());
+        }
+        if agreement.channels > channels(&options) {
+            return Err(beyond("channels").into());
+        }
+        let peer = QueuePairInfo::from_bytes(&answer.queue_pair)?;
+        check_reachable(&endpoint, answer.capabilities, &answer.paths)?;
+        let queue_pair = make_queue_pair(&endpoint, &options, &agreement)?;
+        queue_pair.connect(&peer)?;
+        let info = Info { paths: paths(&endpoint), queue_pair: queue_pair.info().to_bytes() };
+        Ok((Connection::start(queue_pair, &options).map_err(HandshakeError::Start)?, info.to_bytes()))
+    }
+}
+
+impl Accepting {
+    /// A hello has come. The bytes that are returned go to the other end; on an error [`HandshakeError::to_refusal`] should. `meeting` is
+    /// what this end of the carrier sees, and the token of its handle, if it has one; `needs_token` refuses a hello without it.
+    pub fn on_hello(
+        endpoint: &Endpoint,
+        options: &Options,
+        meeting: &Meeting,
+        needs_token: bool,
+        hello: &[u8],
+    ) -> Result<(Self, Vec<u8>), HandshakeError> {
+        let hello = Hello::from_bytes(hello)?;
+        // One that was given a handle was given ours, or is wrong here.
+        if (needs_token || hello.token.is_some()) && hello.token != meeting.token {
+            return Err(HandshakeError::WrongToken);
+        }
+        let ours = options.scheme.name();
+        if hello.scheme != ours {
+            return Err(HandshakeError::OtherScheme { ours, theirs: hello.scheme });
+        }
+        check_addresses(meeting.addresses, hello.addresses)?;
+        let chunk_bytes = match (options.chunk_bytes, hello.chunk_bytes) {
+            (Some(ours), Some(theirs)) if ours != theirs => {
+                return Err(HandshakeError::OtherChunks { ours, theirs });
+            }
+            (ours, theirs) => ours.or(theirs),
+        };
+        check_reachable(endpoint, hello.capabilities, &hello.paths)?;
+        let mtu = own_mtu(endpoint, options, hello.paths.first().map(|path| path.gid.to_ip()))?.min(hello.mtu);
+        let agreement = Agreement {
+            mtu,
+            chunk_bytes: chunk_bytes.unwrap_or_else(|| options.default_chunk_bytes(mtu)),
+            message_bytes_max: message_bytes_max(mtu).min(hello.message_bytes_max),
+            channels: channels(options).min(hello.channels.into()),
+        };
+        let queue_pair = make_queue_pair(endpoint, options, &agreement)?;
+        let answer = Answer {
+            capabilities: capabilities(endpoint)?,
+            mtu,
+            paths: paths(endpoint),
+            scheme: ours,
+            chunk_bytes: agreement.chunk_bytes,
+            message_bytes_max: agreement.message_bytes_max,
+            channels: agreement.channels as u16,
+            queue_pair: queue_pair.info().to_bytes(),
+        };
+        Ok((Accepting { queue_pair, options: options.clone() }, Reply::Answer(answer).to_bytes()))
+    }
+
+    /// The info has come: the connection works.
+    pub fn on_info(self, info: &[u8]) -> Result<Connection, HandshakeError> {
+        let info = Info::from_bytes(info)?;
+        self.queue_pair.connect(&QueuePairInfo::from_bytes(&info.queue_pair)?)?;
+        Connection::start(self.queue_pair, &self.options).map_err(HandshakeError::Start)
+    }
+}
+
+fn refused(refusal: Refusal, options: &Options) -> HandshakeError {
+    match refusal {
+        Refusal::OtherScheme { theirs } => HandshakeError::OtherScheme { ours: options.scheme.name(), theirs },
+        Refusal::OtherChunks { theirs } => {
+            HandshakeError::OtherChunks { ours: options.chunk_bytes.unwrap_or(0), theirs }
+        }
+        Refusal::WrongToken => HandshakeError::WrongToken,
+        Refusal::Other(text) => HandshakeError::Refused(text),
+    }
+}
+
+fn capabilities(endpoint: &Endpoint) -> Result<u64, HandshakeError> {
+    let capabilities = endpoint.capabilities()?;
+    if !capabilities.contains(Capabilities::UNRELIABLE_CONNECTION) {
+        return Err(HandshakeError::NoUnreliableConnection(endpoint.describe().to_owned()));
+    }
+    Ok(capabilities.bits())
+}
+
+fn paths(endpoint: &Endpoint) -> Vec<PathInfo> {
+    vec![PathInfo { gid: endpoint.gid(), udp_port: endpoint.udp_port() }]
+}
+
+/// The longest that the immediate can count; longer ones are cut.
+fn message_bytes_max(mtu: Mtu) -> u64 {
+    let layout = longhaul_sdr::immediate::ImmediateLayout::default();
+    u64::from(layout.packet_count_max()) * u64::from(mtu.byte_count())
+}
+
+fn channels(options: &Options) -> usize {
+    options.channels.clamp(1, CHANNELS_MAX)
+}
+
+/// As many threads nobody has, and the info of so many queue pairs fits a frame.
+const CHANNELS_MAX: usize = 64;
+
+fn own_mtu(endpoint: &Endpoint, options: &Options, peer: Option<IpAddr>) -> Result<Mtu, HandshakeError> {
+    let carried = match peer {
+        Some(peer) => endpoint.mtu_towards(peer)?.ok_or(HandshakeError::MtuTooSmall(peer))?,
+        None => endpoint.mtu()?,
+    };
+    Ok(carried.min(options.mtu))
+}
+
+/// Each end must be able to send to the port at which the other's device listens.
+fn check_reachable(endpoint: &Endpoint, peer_capabilities: u64, peer: &[PathInfo]) -> Result<(), HandshakeError> {
+    let any_port = Capabilities::FREE_UDP_PORT;
+    let peer_capabilities = Capabilities::from_bits_truncate(peer_capabilities);
+    let ports = peer.iter().map(|path| path.udp_port);
+    let unreachable = if !endpoint.capabilities()?.contains(any_port) {
+        ports.into_iter().find(|port| *port != UDP_PORT_ROCE)
+    } else {
+        None
+    };
+    let unreachable_here =
+        (!peer_capabilities.contains(any_port) && endpoint.udp_port() != UDP_PORT_ROCE).then(|| endpoint.udp_port());
+    match unreachable.or(unreachable_here) {
+        Some(port) => Err(HandshakeError::UdpPort { port }),
+        None => Ok(()),
+    }
+}
+
+/// ICRC covers the addresses: packets whose addresses are changed on the way are taken for damaged ones.
+fn check_addresses(seen: Option<(IpAddr, IpAddr)>, believed: Option<(IpAddr, IpAddr)>) -> Result<(), HandshakeError> {
+    let (Some((our_local, our_peer)), Some((their_local, their_peer))) = (seen, believed) else { return Ok(()) };
+    for (who, seen, believed) in [("connecting end", our_peer, their_local), ("accepting end", our_local, their_peer)] {
+        if seen != believed {
+            return Err(HandshakeError::Nat { who, believed, seen });
+        }
+    }
+    Ok(())
+}
+
+fn make_queue_pair(endpoint: &Endpoint, options: &Options, agreement: &Agreement) -> Result<QueuePair, HandshakeError> {
+    let device = endpoint.device().attributes()?;
+    let random = random().map(u64::from_le_bytes).map_err(HandshakeError::Randomness)?;
+    let attributes = options.queue_pair(endpoint, &device, agreement, random);
+    let mut context = ContextAttributes::default();
+    context.channels = agreement.channels;
+    context.completions = attributes.receive_depth * u32::from(attributes.generations);
+    context.events = device.capabilities.contains(Capabilities::COMPLETION_CHANNEL);
+    let context = Context::create(endpoint.device(), &context)?;
+    Ok(QueuePair::create(&context, &attributes)?)
+}

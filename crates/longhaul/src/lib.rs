@@ -1,0 +1,98 @@
+//! Messages between two programs over RDMA, or over any IP network, with the reliability scheme of your choice.
+//!
+//! ```text
+//!   Listener ─ accept ─▶ Connection ◀═══ messages, both ways ═══▶ Connection ◀─ connect
+//!                            │                                        │
+//!                    softnic, rxe0, mlx5_0, …                 softnic, rxe0, mlx5_0, …
+//! ```
+//!
+//! Two programs, the receiving one first (`docs/GUIDE.md` takes you from here to schemes and devices):
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let mut device: longhaul::DeviceChoice = "softnic".parse()?;
+//! # device.udp.udp_port = longhaul::softnic::UdpPortChoice::Free;
+//! use longhaul::{Listener, Options};
+//!
+//! let listener = Listener::bind("127.0.0.1:0", "softnic", &Options::default())?;
+//! # let address = listener.local_address();
+//! # let sender = std::thread::spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! # let connection = longhaul::connect(address, device, &Options::default()).wait()?;
+//! # connection.write("hello").wait()?;
+//! # Ok(())
+//! # });
+//! let connection = listener.accept().wait()?;
+//! let message = connection.receive(1024).wait()?;
+//! assert_eq!(message.bytes(), b"hello");
+//! assert!(message.missing().is_empty());
+//! # sender.join().expect("it ends").expect("it sends");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let connection = longhaul::connect("127.0.0.1:7471", "softnic", &longhaul::Options::default()).wait()?;
+//! connection.write("hello").wait()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Everything that takes time gives a [`Pending`]: `.wait()` blocks, `.await` works on every executor.
+//!
+//! # From the outside in
+//!
+//! - [`Listener`], [`connect`], [`ListenHandle`]: two ends find each other over TCP, which is then kept to see when the peer goes.
+//! - [`Connecting`], [`Accepting`]: the same three messages as bytes, for a carrier of your own.
+//! - [`Connection`], [`Message`], [`Memory`]: messages, copied or from registered memory where they lie. One thread drives each connection.
+//! - [`Options`], [`scheme`]: how messages are brought over; a scheme of your own is a trait away.
+//! - [`Endpoint`], [`DeviceChoice`]: devices by their names, or opened already; [`softnic`] has what only the software RNIC can.
+//!
+//! There is no protocol in here: it is in `longhaul-reliable` (schemes), `longhaul-sdr` (messages that complete in part), and in the devices.
+
+mod carrier;
+mod connect;
+mod connection;
+mod device;
+mod driver;
+mod endpoint;
+mod fields;
+mod handle;
+mod handshake;
+mod handshake_bytes;
+mod listener;
+mod message;
+mod options;
+mod pending;
+mod randomness;
+
+pub use carrier::CarrierError;
+pub use connect::{ConnectError, Destination, connect};
+pub use connection::{Connection, TransferError};
+pub use device::{DeviceChoice, DeviceName, DeviceNameError, SOFTNIC};
+pub use endpoint::{Endpoint, OpenError, Towards, UDP_PORT_ROCE};
+pub use fields::FieldError;
+pub use handle::ListenHandle;
+pub use handshake::{Accepting, Connecting, HandshakeError, Meeting};
+pub use listener::{AcceptError, ListenError, Listener};
+pub use longhaul_reliable::{MessageError, MessageReport};
+pub use longhaul_sdr::{Memory, RoundTripTime};
+pub use longhaul_verbs::Mtu;
+pub use message::Message;
+pub use options::Options;
+pub use pending::Pending;
+
+/// What a reliability scheme is, and those that there are.
+pub mod scheme {
+    pub use longhaul_reliable::{
+        Arrivals, Erasure, MessageShape, NamedScheme, Progress, ReceiveHalf, ReceiveIo, Scheme, SchemeNameError,
+        SelectiveRepeat, SendHalf, SendIo,
+    };
+    pub use longhaul_time::{Duration, Instant};
+}
+
+/// What only the software RNIC has: a choice of its UDP port, a bad network in process, captures.
+pub mod softnic {
+    pub use longhaul_impair::{Loss, Profile, Reordering};
+    pub use longhaul_softnic::udp::{Background, Impair, UdpConfig, UdpPortChoice};
+}

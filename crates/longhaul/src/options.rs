@@ -1,0 +1,119 @@
+//! What a connection is made with. Everything has a default.
+
+use std::sync::Arc;
+
+use longhaul_reliable::{NamedScheme, Scheme, SchemeNameError};
+use longhaul_sdr::QueuePairAttributes;
+use longhaul_time::Duration;
+use longhaul_verbs::{DeviceAttributes, Mtu};
+
+use crate::endpoint::Endpoint;
+use crate::handshake::Agreement;
+
+/// Without a rate: what a socket's buffer takes, since more in flight than that is only lost.
+const WINDOW_BYTES_MIN: u64 = 3 << 20;
+const WINDOW_BYTES_MAX: u64 = 1 << 30;
+/// A chunk of selective repeat, whose feedback then stays short.
+const CHUNK_BYTES_REPEATED: u32 = 64 << 10;
+
+/// What a connection is made with. The ends must have the same scheme and, where both say something of it, chunks of the same size; of the
+/// MTU, the channels and the longest message the smaller count.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// How messages are brought over.
+    pub scheme: Arc<dyn Scheme>,
+    /// Bytes of a chunk, a multiple of the MTU; 64 KiB unless told, and one packet for schemes with parity, because a chunk is lost with any
+    /// of its packets.
+    pub chunk_bytes: Option<u32>,
+    /// The largest payload of a packet, below what the way carries.
+    pub mtu: Mtu,
+    /// What may be on its way to us: unless told 3 MiB, or two round trips at the rate if one is given.
+    pub window_bytes: Option<u64>,
+    /// What is sent at most. Unless told: as much as goes to this host, 1 Gbit/s from a softnic to others.
+    pub rate_bits_per_second: Option<u64>,
+    /// Taken for the round-trip time until it has been measured.
+    pub round_trip_guess: Duration,
+    /// A message that is not done this long after it could begin has failed.
+    pub message_timeout: Duration,
+    /// Packets in one write: 1 survives reordering; more save work where the network keeps order.
+    pub packets_per_write: u32,
+    /// Queue pairs side by side that data is spread over.
+    pub channels: usize,
+    /// Messages that wait for their turn, in each direction; more are refused.
+    pub waiting_max: usize,
+    /// How long to wait for the other end while connecting.
+    pub connect_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let reliable = longhaul_reliable::Attributes::default();
+        Options {
+            scheme: NamedScheme::NegativeAcknowledgements.scheme(),
+            chunk_bytes: None,
+            mtu: Mtu::Bytes4096,
+            window_bytes: None,
+            rate_bits_per_second: None,
+            round_trip_guess: Duration::from_millis(50),
+            message_timeout: reliable.message_timeout,
+            packets_per_write: 1,
+            channels: 1,
+            waiting_max: reliable.waiting_max,
+            connect_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Options {
+    /// The default, with another scheme by its name: `sr:rto`, `sr:nack`, `ec:mds:32,8`, `ec:xor:32,8`.
+    pub fn with_scheme(name: &str) -> Result<Self, SchemeNameError> {
+        let scheme = name.parse::<NamedScheme>()?.scheme();
+        Ok(Options { scheme, ..Options::default() })
+    }
+
+    pub(crate) fn default_chunk_bytes(&self, mtu: Mtu) -> u32 {
+        let has_parity = self.scheme.parity_bytes(1 << 20, mtu.byte_count()) > 0;
+        if has_parity { mtu.byte_count() } else { CHUNK_BYTES_REPEATED }
+    }
+
+    pub(crate) fn window_packets(&self, mtu: Mtu, device: &DeviceAttributes, generations: u8) -> u32 {
+        let of_rate = |rate: u64| {
+            let bits = u128::from(rate) * 2 * self.round_trip_guess.as_nanos() / 1_000_000_000;
+            u64::try_from(bits / 8).unwrap_or(u64::MAX).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX)
+        };
+        let bytes = self.window_bytes.unwrap_or(self.rate_bits_per_second.map_or(WINDOW_BYTES_MIN, of_rate));
+        // As many receives for each generation, all of which complete into one queue.
+        let most = device.max_work_requests.min(device.max_completion_queue_entries / u32::from(generations));
+        u32::try_from(bytes / u64::from(mtu.byte_count())).unwrap_or(u32::MAX).clamp(1, most.max(1))
+    }
+
+    pub(crate) fn queue_pair(
+        &self,
+        endpoint: &Endpoint,
+        device: &DeviceAttributes,
+        agreement: &Agreement,
+        random: u64,
+    ) -> QueuePairAttributes {
+        let mut attributes = QueuePairAttributes::new(endpoint.gid(), endpoint.udp_port(), agreement.mtu);
+        attributes.path = endpoint.path_to(longhaul_verbs::Gid::default(), endpoint.udp_port());
+        attributes.chunk_bytes = agreement.chunk_bytes;
+        attributes.message_bytes_max = agreement.message_bytes_max;
+        attributes.packets_per_write = self.packets_per_write;
+        attributes.receive_depth = self.window_packets(agreement.mtu, device, attributes.generations);
+        attributes.send_depth = attributes.send_depth.min(device.max_work_requests.max(1));
+        attributes.rate_bits_per_second = self.rate_bits_per_second;
+        attributes.round_trip_guess = self.round_trip_guess;
+        attributes.random = random;
+        attributes
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = formatter.debug_struct("Options");
+        debug.field("scheme", &self.scheme.name()).field("chunk_bytes", &self.chunk_bytes).field("mtu", &self.mtu);
+        debug.field("window_bytes", &self.window_bytes).field("rate_bits_per_second", &self.rate_bits_per_second);
+        debug.finish_non_exhaustive()
+    }
+}

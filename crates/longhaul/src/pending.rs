@@ -1,0 +1,146 @@
+//! Operations that have begun: one value for blocking and for asynchronous programs.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// An operation that has begun. [`Pending::wait`] blocks until it is over; `.await` does the same on any executor, since wakers are all it
+/// needs. Dropping it does not undo anything: what was begun goes on.
+#[must_use = "the operation has begun; wait() or .await tells how it ends"]
+pub struct Pending<T, E> {
+    future: Pin<Box<dyn Future<Output = Result<T, E>> + Send>>,
+}
+
+impl<T, E> Pending<T, E> {
+    pub(crate) fn new(future: impl Future<Output = Result<T, E>> + Send + 'static) -> Self {
+        Pending { future: Box::pin(future) }
+    }
+
+    /// Wait until it is over.
+    pub fn wait(self) -> Result<T, E> {
+        wait_until(self.future, None).unwrap_or_else(|_| unreachable!("without a deadline it ends when it is over"))
+    }
+
+    /// Wait until it is over, but not longer than this; after that it can be waited for again.
+    pub fn wait_for(self, patience: Duration) -> Result<Result<T, E>, Self> {
+        let deadline = Instant::now().checked_add(patience);
+        wait_until(self.future, deadline).map_err(|future| Pending { future })
+    }
+}
+
+impl<T: Send + 'static, E: Send + 'static> Pending<T, E> {
+    pub(crate) fn ready(result: Result<T, E>) -> Self {
+        Pending::new(std::future::ready(result))
+    }
+}
+
+impl<T, E> Future for Pending<T, E> {
+    type Output = Result<T, E>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.future.as_mut().poll(context)
+    }
+}
+
+impl<T, E> fmt::Debug for Pending<T, E> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Pending")
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+thread_local! {
+    /// One for each thread, so that whoever keeps wakers can see that it has this one already.
+    static THREAD_WAKER: Waker = Waker::from(Arc::new(Unpark(thread::current())));
+}
+
+/// Drive a future on this thread; gives it back when the deadline comes first.
+fn wait_until<F: Future + Unpin>(mut future: F, deadline: Option<Instant>) -> Result<F::Output, F> {
+    let waker = THREAD_WAKER.with(Waker::clone);
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = pin!(&mut future).poll(&mut context) {
+            return Ok(output);
+        }
+        match deadline {
+            None => thread::park(),
+            Some(deadline) => match deadline.checked_duration_since(Instant::now()) {
+                None | Some(Duration::ZERO) => return Err(future),
+                Some(left) => thread::park_timeout(left),
+            },
+        }
+    }
+}
+
+/// A result that another thread will give.
+pub(crate) struct Promised<T> {
+    state: Mutex<PromisedState<T>>,
+}
+
+struct PromisedState<T> {
+    value: Option<T>,
+    waker: Option<Waker>,
+}
+
+impl<T: Send + 'static> Promised<T> {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Promised { state: Mutex::new(PromisedState { value: None, waker: None }) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, PromisedState<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn give(&self, value: T) {
+        let waker = {
+            let mut state = self.state();
+            state.value = Some(value);
+            state.waker.take()
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// When it is there.
+    pub(crate) fn taken(self: Arc<Self>) -> impl Future<Output = T> + Send + 'static {
+        std::future::poll_fn(move |context| {
+            let mut state = self.state();
+            match state.value.take() {
+                Some(value) => Poll::Ready(value),
+                None => {
+                    state.waker = Some(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_waits_for_another_one() {
+        let promised = Promised::new();
+        let pending: Pending<u32, ()> = Pending::new(promised.clone().taken());
+        let pending = pending.wait_for(Duration::from_millis(5)).expect_err("it is not there yet");
+        let giver = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(5));
+            promised.give(Ok(7));
+        });
+        assert_eq!(pending.wait(), Ok(7));
+        giver.join().expect("it ends");
+        assert_eq!(Pending::<u32, u32>::ready(Err(3)).wait(), Err(3));
+    }
+}
