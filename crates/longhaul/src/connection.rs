@@ -157,11 +157,6 @@ impl Connection {
         state.reliable.as_ref().map(|reliable| reliable.queue_pair().round_trip_time())
     }
 
-    /// The longest message; `None` when the connection is over.
-    pub fn message_bytes_max(&self) -> Option<u64> {
-        self.shared.state().reliable.as_ref().map(Reliable::message_bytes_max)
-    }
-
     /// Payload of a packet; `None` when the connection is over.
     pub fn mtu_bytes(&self) -> Option<u32> {
         let state = self.shared.state();

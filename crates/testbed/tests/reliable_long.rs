@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use longhaul_impair::{Loss, Profile};
 use longhaul_reliable::{
-    MessageError, MessageShape, Progress, ReceiveHalf, ReceiveIo, ReceiveTicket, Scheme, SelectiveRepeat,
-    SendHalf, SendIo, SendTicket,
+    MessageError, MessageShape, Progress, ReceiveHalf, ReceiveIo, ReceiveTicket, Scheme, SelectiveRepeat, SendHalf,
+    SendIo, SendTicket,
 };
 use longhaul_testbed::end_to_end::{Case, Ground, GroundOptions, VirtualGround, run_case, scheme_by_name};
 use longhaul_time::{Duration, Instant};

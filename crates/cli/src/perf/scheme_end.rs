@@ -61,7 +61,9 @@ impl SchemeEnd {
         let paces_itself = capabilities.contains(Capabilities::RATE_LIMIT);
         let mut attributes = QueuePairAttributes::new(device.gid, device.udp_port, mtu);
         attributes.path = device.path_to(Gid::default(), device.udp_port);
-        attributes.message_bytes_max = attributes.message_bytes_max.max(message_bytes_max.into());
+        // Messages that are longer than an immediate can count are cut.
+        let most = u64::from(attributes.layout.packet_count_max()) * u64::from(mtu.byte_count());
+        attributes.message_bytes_max = attributes.message_bytes_max.max(message_bytes_max.into()).min(most);
         attributes.receive_depth = (WINDOW_BYTES / mtu.byte_count()).min(WINDOW_PACKETS_MAX);
         attributes.rate_bits_per_second = rate.filter(|_| paces_itself);
         attributes.random = random_number()?;
@@ -76,13 +78,6 @@ impl SchemeEnd {
         let memory = context.register(vec![0x5a; buffer_bytes]);
         let memory = memory.map_err(|error| cannot("cannot register memory", &error))?;
         let connection = Connection::new(queue_pair, options.scheme.scheme(), Attributes::default());
-        if connection.message_bytes_max() < message_bytes_max.into() {
-            return Err(Stop::Usage(format!(
-                "{} carries messages of at most {} bytes, came {message_bytes_max}; give a smaller size with -s",
-                options.scheme,
-                connection.message_bytes_max()
-            )));
-        }
         let contact = SchemeContact {
             device: device.describe().to_owned(),
             address: device.address,

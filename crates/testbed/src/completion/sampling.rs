@@ -30,7 +30,7 @@ impl Sampling {
     /// Takes all samples; `progress` is called after each.
     pub fn run(&self, progress: impl Fn() + Sync) -> Result<Vec<Sample>, CaseError> {
         let next = AtomicU32::new(0);
-        let taken: Mutex<Vec<(u32, Result<Vec<Sample>, CaseError>)>> = Mutex::new(Vec::new());
+        let taken = Mutex::new(Vec::<(u32, Result<_, CaseError>)>::new());
         let work = || loop {
             let batch = next.fetch_add(1, Ordering::Relaxed);
             if batch >= self.batch_count() {
