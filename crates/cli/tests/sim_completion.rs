@@ -69,7 +69,7 @@ fn the_same_seed_gives_the_same_figures_on_any_number_of_threads() {
 /// It would take hours; it says so before it begins, and is ended then.
 #[test]
 fn a_long_run_says_so_first() {
-    let options = ["--loss", "1e-3", "--samples", "4000000", "--json"];
+    let options = ["--loss", "1e-3", "--samples", "4000000", "--threads", "1", "--json"];
     let mut child = command(&[&SHORT[..], &options].concat())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
