@@ -21,6 +21,8 @@ use crate::conformance::DeviceEnd;
 
 /// Sleep this long at most when there is nothing to be woken by.
 const BLIND_SLEEP: Duration = Duration::from_micros(100);
+/// A message may take this long: hosts of tests are busy, and guests of virtual machines slow.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// One end: a connection, memory for its messages, and the clock that it lives by.
 pub struct RealEnd {
@@ -36,7 +38,9 @@ impl RealEnd {
         random: u64,
         scheme: Arc<dyn Scheme>,
     ) -> Result<Self, CaseError> {
-        Ok(RealEnd { end: End::create(at, options, 0, random, true, scheme)?, begin: std::time::Instant::now() })
+        let mut options = options.clone();
+        options.connection.message_timeout = MESSAGE_TIMEOUT;
+        Ok(RealEnd { end: End::create(at, &options, 0, random, true, scheme)?, begin: std::time::Instant::now() })
     }
 
     /// What the other end has to know.
@@ -147,10 +151,7 @@ pub struct RealGround {
 impl RealGround {
     /// Two ends that are connected, on any two devices or twice on the same.
     pub fn between(at: &[DeviceEnd; 2], options: &GroundOptions, scheme: &Arc<dyn Scheme>) -> Result<Self, CaseError> {
-        let create = |end: usize| {
-            let end = End::create(&at[end], options, end, options.seed << 33 | end as u64, true, scheme.clone());
-            Ok(RealEnd { end: end?, begin: std::time::Instant::now() })
-        };
+        let create = |end: usize| RealEnd::create(&at[end], options, options.seed << 33 | end as u64, scheme.clone());
         let ends = [create(0)?, create(1)?];
         ends[0].connect(&ends[1].info())?;
         ends[1].connect(&ends[0].info())?;

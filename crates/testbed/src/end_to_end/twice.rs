@@ -4,6 +4,9 @@
 use longhaul_reliable::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo};
 use longhaul_time::{Duration, Instant};
 
+/// Who gets nothing asks less and less often, up to this many doublings: what it waits for may be in a queue.
+const DOUBLINGS_MAX: u32 = 6;
+
 /// Send everything twice.
 #[derive(Clone, Copy, Debug)]
 pub struct Twice;
@@ -18,7 +21,7 @@ impl Scheme for Twice {
     }
 
     fn receiver(&self, _: &MessageShape) -> Box<dyn ReceiveHalf> {
-        Box::new(Receiver { seen: 0, quiet_since: None, asks_at: None })
+        Box::new(Receiver { seen: 0, quiet_since: None, asks_at: None, asked: 0 })
     }
 }
 
@@ -53,6 +56,8 @@ struct Receiver {
     seen: u32,
     quiet_since: Option<Instant>,
     asks_at: Option<Instant>,
+    /// In vain.
+    asked: u32,
 }
 
 impl ReceiveHalf for Receiver {
@@ -64,14 +69,15 @@ impl ReceiveHalf for Receiver {
         let pause = 2 * io.round_trip() + Duration::from_micros(100);
         let seen = arrived.whole_count();
         if seen != self.seen || self.quiet_since.is_none() {
-            (self.seen, self.quiet_since) = (seen, Some(io.now()));
+            (self.seen, self.quiet_since, self.asked) = (seen, Some(io.now()), 0);
             self.asks_at = Some(io.now() + pause);
         }
         if self.asks_at.is_some_and(|at| at <= io.now()) {
             let most = io.feedback_bytes_max() / 4;
             let missing = arrived.missing().flatten().take(most).flat_map(u32::to_be_bytes).collect();
             io.send_feedback(missing);
-            self.asks_at = Some(io.now() + pause);
+            self.asked += 1;
+            self.asks_at = Some(io.now() + pause * (1 << self.asked.min(DOUBLINGS_MAX)));
         }
         Progress::Waiting
     }
