@@ -29,12 +29,14 @@ fn check_report(value: &Value) {
     assert_eq!(value["schema"], 1);
     let results = value["results"].as_array().expect("results");
     let names: Vec<_> = results.iter().map(|result| result["name"].as_str().expect("a name")).collect();
-    assert_eq!(names, ["bare-udp", "tcp", "uc-write", "rc-write"]);
+    assert_eq!(names, ["bare-udp", "tcp", "uc-write", "rc-write", "sdr-sr", "sdr-ec"]);
     assert!(results.iter().all(|result| positive(&result["gbps"])), "{value}");
     for name in ["bare_udp", "rc_send"] {
         assert!(positive(&value["latency_us"][name]), "{name} in {value}");
     }
-    for name in ["uc_over_bare", "rc_over_bare", "rc_over_tcp", "rc_latency_over_bare"] {
+    let ratios =
+        ["uc_over_bare", "rc_over_bare", "rc_over_tcp", "sdr_sr_over_uc", "sdr_ec_over_uc", "rc_latency_over_bare"];
+    for name in ratios {
         assert!(positive(&value["ratios"][name]), "{name} in {value}");
     }
 }
@@ -90,6 +92,15 @@ fn reads_are_compared_when_they_are_named() {
     assert_eq!(names, ["rc-write", "rc-read"]);
     assert!(results.iter().all(|result| positive(&result["gbps"])), "{value}");
     assert!(positive(&value["ratios"]["rc_read_over_write"]), "{value}");
+}
+
+#[test]
+fn schemes_are_named_in_the_table() {
+    let output = compare(&["--seconds", "0.3", "--only", "uc-write,sdr-sr"]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(text.contains("(sdr-sr: sr:nack, messages of 16 MiB") && text.contains("sdr_sr_over_uc"), "{text}");
+    assert!(!text.contains("sdr-ec"), "{text}");
 }
 
 #[test]

@@ -23,6 +23,9 @@
 //! - A slot and generation are used again only when the sender has said that it sends nothing more of the message that had them. So
 //!   only a packet that the network keeps for longer than all generations take could do harm.
 //!
+//! Of a message that is completed in part, the bytes of packets that have not arrived may be anything: devices that receive in place
+//! write there before they know.
+//!
 //! # Names
 //!
 //! | the paper | here |

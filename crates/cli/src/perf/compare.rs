@@ -48,8 +48,9 @@ const WARM_UP: Duration = Duration::from_millis(60);
 /// The ends are two processes in two network namespaces joined by a veth; without root, in user namespaces; where neither is
 /// allowed, on the loopback device, and the report says so. Measured are: bare UDP with segmentation offload (the
 /// limit: same packet size, socket buffers and bytes per call, counted as payload that arrived), kernel TCP, UC and RC WRITEs
-/// of 1 MiB through the software RNIC; and one-way latency of bare UDP datagrams beside RC SENDs of 2 bytes. Each end cycles
-/// through 128 MiB of buffers. All take turns in short rounds, and the median round counts.
+/// of 1 MiB through the software RNIC; messages of 16 MiB with selective repeat (sdr-sr) and with erasure coding (sdr-ec), a WRITE
+/// for each packet; and one-way latency of bare UDP datagrams beside RC SENDs of 2 bytes. Each end cycles through 128 MiB of
+/// buffers, and UC and the schemes have 3 MiB on their way. All take turns in short rounds, and the median round counts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Seconds of each measurement, divided into rounds
