@@ -101,7 +101,10 @@ impl Connection {
         let posted = self.shared.post(|reliable, now| reliable.send(memory, range, now));
         let shared = self.shared.clone();
         match posted {
-            Ok(Ok(ticket)) => Pending::new(async move { ticket.await.map_err(|error| error_of(&shared, error)) }),
+            Ok(Ok(ticket)) => {
+                let outcome = async move { ticket.await.map_err(|error| error_of(&shared, error)) };
+                Pending::of(self.shared.clone(), outcome)
+            }
             Ok(Err(error)) => Pending::ready(Err(error.into())),
             Err(end) => Pending::ready(Err(end.into())),
         }
@@ -132,10 +135,13 @@ impl Connection {
         let posted = self.shared.post(|reliable, _| reliable.post_receive(memory, range));
         let (shared, memory) = (self.shared.clone(), memory.clone());
         match posted {
-            Ok(Ok(ticket)) => Pending::new(async move {
-                let received = ticket.await.map_err(|error| error_of(&shared, error))?;
-                Ok(Message::new(received, memory, pool))
-            }),
+            Ok(Ok(ticket)) => {
+                let outcome = async move {
+                    let received = ticket.await.map_err(|error| error_of(&shared, error))?;
+                    Ok(Message::new(received, memory, pool))
+                };
+                Pending::of(self.shared.clone(), outcome)
+            }
             Ok(Err(error)) => Pending::ready(Err(error.into())),
             Err(end) => Pending::ready(Err(end.into())),
         }
