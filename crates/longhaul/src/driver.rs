@@ -36,6 +36,8 @@ const GRACE_MIN: Duration = Duration::from_millis(20);
 const GRACE_MAX: Duration = Duration::from_secs(1);
 /// When this end closes: the sender of the last message may have to ask whether it is done, after 1, 3 and 7 times its patience.
 const LINGER_PATIENCES: u32 = 8;
+/// Hosts' timers are not exact, and neither end knows the other's patience.
+const LINGER_PATIENCE_MIN: Duration = Duration::from_millis(2);
 const LINGER_MAX: Duration = Duration::from_secs(2);
 
 /// What the driver and the program's threads share.
@@ -51,6 +53,8 @@ pub(crate) struct State {
     pub(crate) reliable: Option<Reliable>,
     /// Why it is over.
     pub(crate) end: Option<End>,
+    /// A receive was posted: the sender of a message may have to be told again that it is done.
+    pub(crate) receives: bool,
     /// This end is to close.
     closing: bool,
     /// When the driver wakes up by itself; `None` while it does not sleep.
@@ -81,6 +85,7 @@ impl Shared {
         let state = State {
             reliable: Some(reliable),
             end: None,
+            receives: false,
             closing: false,
             asleep_until: None,
             is_attended: false,
@@ -193,6 +198,7 @@ impl Shared {
                 queue_pair.round_trip_time().patience(queue_pair.attributes().round_trip_guess)
             },
             closing: state.closing,
+            receives: state.receives,
             attended: state.attended,
         };
         Ok(look)
@@ -226,6 +232,7 @@ struct Look {
     progress: (u64, u64),
     patience: Duration,
     closing: bool,
+    receives: bool,
     attended: Option<Instant>,
 }
 
@@ -268,13 +275,13 @@ impl Driver<'_> {
 
     fn step(&mut self) -> Result<(), End> {
         let look = self.shared.poll()?;
+        let happened = self.note(&look);
         let until = self.end_of(&look)?;
         if let Some(nap) = look.attended.map(|attended| attended + NAP).filter(|nap| *nap > look.now) {
-            self.note(&look);
             let until = Instant::earlier_of(Instant::earlier_of(until, look.deadline), Some(nap));
             return self.sleep(until, look.now, Rest::Nap);
         }
-        if self.note(&look) || look.now.saturating_since(self.active) < SPIN {
+        if happened || look.now.saturating_since(self.active) < SPIN {
             std::thread::yield_now();
             return Ok(());
         }
@@ -314,8 +321,8 @@ impl Driver<'_> {
             until = Some(gone + grace);
         }
         if look.closing {
-            let linger = (look.patience * LINGER_PATIENCES).min(LINGER_MAX);
-            match self.over.map(|over| over + linger) {
+            let linger = ((look.patience * 5 / 4).max(LINGER_PATIENCE_MIN) * LINGER_PATIENCES).min(LINGER_MAX);
+            match self.over.filter(|_| look.receives).map(|over| over + linger) {
                 Some(end) if end > look.now => until = Instant::earlier_of(until, Some(end)),
                 _ => return Err(End::Closed),
             }
