@@ -3,7 +3,7 @@
 
 use std::error::Error;
 
-use longhaul::{Listener, Options, TransferError};
+use longhaul::{Listener, Options};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -14,11 +14,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let listener = Listener::bind(&address, &device, &Options::with_scheme(&scheme)?)?;
     eprintln!("listening at {}", listener.local_address());
     let connection = listener.accept().wait()?;
-    loop {
-        match connection.receive(1 << 20).wait() {
-            Ok(message) => println!("received: {}", String::from_utf8_lossy(message.bytes())),
-            Err(TransferError::PeerClosed) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
+    for message in connection.incoming(1 << 20, 4) {
+        println!("received: {}", String::from_utf8_lossy(message?.bytes()));
     }
+    Ok(())
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use longhaul::{Connection, Listener, Options, connect};
 
 const LARGE_BYTES: usize = 16 << 20;
-const TIME: Duration = Duration::from_secs(3);
+const TIME: Duration = Duration::from_millis(1000);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let scheme = std::env::args().nth(1).unwrap_or("sr:nack".to_owned());

@@ -1,5 +1,7 @@
 //! A connection as programs hold it.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::TcpStream;
@@ -15,7 +17,7 @@ use thiserror::Error;
 use crate::driver::{self, End, Shared};
 use crate::message::{BufferPool, Message};
 use crate::options::Options;
-use crate::pending::Pending;
+use crate::pending::{Pending, Promised};
 
 /// Why a message was not written or received.
 #[derive(Debug, Error)]
@@ -57,9 +59,9 @@ impl From<End> for TransferError {
 /// order in which both were begun.
 ///
 /// When it is dropped, messages that are not over fail with [`TransferError::Closed`]. Dropping waits for a moment if a message was received
-/// just before (eight times the patience for an answer, at most 2 seconds; on a local network some milliseconds), so that its sender hears
+/// just before (eight times the patience for an answer, at most 2 seconds; on a local network 16 milliseconds), so that its sender hears
 /// that it is done even if that is lost and has to be said again. A message whose [`Connection::write`] is over has arrived: it needs no
-/// such care.
+/// such care. Asynchronous programs, which must not block, have [`Connection::close`].
 pub struct Connection {
     shared: Arc<Shared>,
     pool: Arc<BufferPool>,
@@ -101,7 +103,10 @@ impl Connection {
         let posted = self.shared.post(|reliable, now| reliable.send(memory, range, now));
         let shared = self.shared.clone();
         match posted {
-            Ok(Ok(ticket)) => Pending::new(async move { ticket.await.map_err(|error| error_of(&shared, error)) }),
+            Ok(Ok(ticket)) => {
+                let outcome = async move { ticket.await.map_err(|error| error_of(&shared, error)) };
+                Pending::of(self.shared.clone(), outcome)
+            }
             Ok(Err(error)) => Pending::ready(Err(error.into())),
             Err(end) => Pending::ready(Err(end.into())),
         }
@@ -118,6 +123,12 @@ impl Connection {
         }
     }
 
+    /// The peer's messages one after another, of at most `bytes_max` bytes each, with `ahead` receives under way so that the sender need not
+    /// wait for each. It ends when the peer closes the connection.
+    pub fn incoming(&self, bytes_max: usize, ahead: usize) -> Incoming<'_> {
+        Incoming { connection: self, bytes_max, ahead: ahead.max(1), under_way: VecDeque::new() }
+    }
+
     /// Receive the peer's next message into registered memory. It has the bytes alone until it is over and the message dropped.
     pub fn receive_into(&self, memory: &Memory, range: Range<usize>) -> Pending<Message, TransferError> {
         self.post_receive(memory, range, None)
@@ -129,13 +140,17 @@ impl Connection {
         range: Range<usize>,
         pool: Option<Arc<BufferPool>>,
     ) -> Pending<Message, TransferError> {
+        self.shared.state().receives = true;
         let posted = self.shared.post(|reliable, _| reliable.post_receive(memory, range));
         let (shared, memory) = (self.shared.clone(), memory.clone());
         match posted {
-            Ok(Ok(ticket)) => Pending::new(async move {
-                let received = ticket.await.map_err(|error| error_of(&shared, error))?;
-                Ok(Message::new(received, memory, pool))
-            }),
+            Ok(Ok(ticket)) => {
+                let outcome = async move {
+                    let received = ticket.await.map_err(|error| error_of(&shared, error))?;
+                    Ok(Message::new(received, memory, pool))
+                };
+                Pending::of(self.shared.clone(), outcome)
+            }
             Ok(Err(error)) => Pending::ready(Err(error.into())),
             Err(end) => Pending::ready(Err(end.into())),
         }
@@ -163,6 +178,21 @@ impl Connection {
         state.reliable.as_ref().map(|reliable| reliable.queue_pair().attributes().mtu.byte_count())
     }
 
+    /// Close it without blocking; over when the peer has heard what it must (see [`Connection`]).
+    pub fn close(self) -> Pending<(), Infallible> {
+        let promised = Promised::new();
+        let closed = promised.clone();
+        let close = move || {
+            drop(self);
+            closed.give(Ok(()));
+        };
+        // If there is no thread to be had, the closure and the connection in it are dropped here, which closes it just as well.
+        match thread::Builder::new().name("longhaul-close".to_owned()).spawn(close) {
+            Ok(_) => Pending::new(promised.taken()),
+            Err(_) => Pending::ready(Ok(())),
+        }
+    }
+
     /// Whether it is over, here or at the peer.
     pub fn is_over(&self) -> bool {
         self.shared.state().end.is_some()
@@ -175,6 +205,41 @@ fn error_of(shared: &Shared, error: MessageError) -> TransferError {
         (MessageError::Closed, Some(end)) => end.clone().into(),
         (MessageError::Closed, None) => TransferError::Closed,
         (error, _) => TransferError::Message(error),
+    }
+}
+
+/// The messages that come ([`Connection::incoming`]). As an iterator it blocks; [`Incoming::next_message`] is for both.
+///
+/// Receives that are under way when it is dropped stay so: the messages that come next are lost. Use it to the end.
+pub struct Incoming<'a> {
+    connection: &'a Connection,
+    bytes_max: usize,
+    ahead: usize,
+    under_way: VecDeque<Pending<Message, TransferError>>,
+}
+
+impl Incoming<'_> {
+    /// The next message.
+    pub fn next_message(&mut self) -> Pending<Message, TransferError> {
+        loop {
+            self.under_way.push_back(self.connection.receive(self.bytes_max));
+            if self.under_way.len() > self.ahead
+                && let Some(next) = self.under_way.pop_front()
+            {
+                return next;
+            }
+        }
+    }
+}
+
+impl Iterator for Incoming<'_> {
+    type Item = Result<Message, TransferError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.next_message().wait() {
+            Err(TransferError::PeerClosed) => None,
+            result => Some(result),
+        }
     }
 }
 

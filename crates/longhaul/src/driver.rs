@@ -3,7 +3,11 @@
 //! ```text
 //!   Connection::write ─▶ post under the lock, do what is due at once ─▶ ring, if the driver sleeps too long for it
 //!   driver:  poll all ─▶ something happened? again ─▶ else ask for events, poll once more, sleep (events, bell, deadline, peer)
+//!   Pending::wait ─▶ drives in the driver's place for a moment, then parks and leaves it to the driver
 //! ```
+//!
+//! A thread that waits for a message drives the connection itself for as long as something happens, and for a moment after: that saves waking
+//! the driver, and the driver waking it. Meanwhile the driver naps; it looks at the bell, at the peer and at the clock, but at no packets.
 
 use std::io::{self, Read as _};
 use std::net::TcpStream;
@@ -21,6 +25,10 @@ use nix::sys::time::TimeSpec;
 
 /// The driver looks again and again for this long after something happened before it sleeps: waking up takes about as long.
 const SPIN: Duration = Duration::from_micros(50);
+/// A thread that waits drives the connection for this long after something happened; then it parks.
+const ATTENDED: Duration = Duration::from_micros(50);
+/// The driver leaves the connection alone for this long after such a thread has driven it.
+const NAP: Duration = Duration::from_micros(250);
 /// Where completions raise no events, it looks this often.
 const BLIND_NAP: Duration = Duration::from_micros(100);
 /// After the peer has closed, what it sent before may still be on its way; at least, and at most.
@@ -28,6 +36,8 @@ const GRACE_MIN: Duration = Duration::from_millis(20);
 const GRACE_MAX: Duration = Duration::from_secs(1);
 /// When this end closes: the sender of the last message may have to ask whether it is done, after 1, 3 and 7 times its patience.
 const LINGER_PATIENCES: u32 = 8;
+/// Hosts' timers are not exact, and neither end knows the other's patience.
+const LINGER_PATIENCE_MIN: Duration = Duration::from_millis(2);
 const LINGER_MAX: Duration = Duration::from_secs(2);
 
 /// What the driver and the program's threads share.
@@ -43,10 +53,16 @@ pub(crate) struct State {
     pub(crate) reliable: Option<Reliable>,
     /// Why it is over.
     pub(crate) end: Option<End>,
+    /// A receive was posted: the sender of a message may have to be told again that it is done.
+    pub(crate) receives: bool,
     /// This end is to close.
     closing: bool,
     /// When the driver wakes up by itself; `None` while it does not sleep.
     asleep_until: Option<Instant>,
+    /// A thread that waits drives it.
+    is_attended: bool,
+    /// When one did last, and did not leave it to the driver.
+    attended: Option<Instant>,
     /// The peer's end of the TCP connection that the handshake was made on: when it goes, the peer has gone.
     lifeline: Option<TcpStream>,
 }
@@ -66,7 +82,16 @@ impl Shared {
     pub(crate) fn new(reliable: Reliable) -> io::Result<Arc<Self>> {
         let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let context = reliable.queue_pair().context().clone();
-        let state = State { reliable: Some(reliable), end: None, closing: false, asleep_until: None, lifeline: None };
+        let state = State {
+            reliable: Some(reliable),
+            end: None,
+            receives: false,
+            closing: false,
+            asleep_until: None,
+            is_attended: false,
+            attended: None,
+            lifeline: None,
+        };
         Ok(Arc::new(Shared { context, state: Mutex::new(state), bell, origin: Clock::now() }))
     }
 
@@ -105,6 +130,36 @@ impl Shared {
         Ok(posted)
     }
 
+    /// Drive it from a thread that waits, until `is_done` or nothing has happened for a while.
+    pub(crate) fn attend(&self, mut is_done: impl FnMut() -> bool) {
+        // One at a time: two would only wait for each other's lock.
+        if std::mem::replace(&mut self.state().is_attended, true) {
+            return;
+        }
+        let (mut active, mut seen) = (self.now(), None);
+        let is_left_to_driver = loop {
+            if is_done() {
+                break false;
+            }
+            // An error shows again when the driver looks.
+            let Ok(look) = self.poll() else { break true };
+            let progress = (look.progress, look.over_count);
+            if look.arrived > 0 || seen.replace(progress) != Some(progress) {
+                active = look.now;
+            } else if look.now.saturating_since(active) >= ATTENDED {
+                break true;
+            }
+            self.state().attended = Some(look.now);
+        };
+        let mut state = self.state();
+        state.is_attended = false;
+        if is_left_to_driver {
+            state.attended = None;
+            drop(state);
+            self.ring();
+        }
+    }
+
     /// When this goes, the peer has gone.
     pub(crate) fn set_lifeline(&self, stream: TcpStream) {
         self.state().lifeline = Some(stream);
@@ -129,7 +184,6 @@ impl Shared {
         }
         let now = self.now();
         let mut state = self.state();
-        state.asleep_until = None;
         let Some(reliable) = &mut state.reliable else { return Err(End::Closed) };
         reliable.poll(now).map_err(|error| failed(error))?;
         let (sent, _, control) = reliable.queue_pair().counters();
@@ -144,6 +198,8 @@ impl Shared {
                 queue_pair.round_trip_time().patience(queue_pair.attributes().round_trip_guess)
             },
             closing: state.closing,
+            receives: state.receives,
+            attended: state.attended,
         };
         Ok(look)
     }
@@ -158,6 +214,15 @@ impl Shared {
     }
 }
 
+/// How the driver rests.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// Until something arrives.
+    Sleep,
+    /// A thread that waits sees to what arrives.
+    Nap,
+}
+
 /// What the driver saw.
 struct Look {
     now: Instant,
@@ -167,6 +232,8 @@ struct Look {
     progress: (u64, u64),
     patience: Duration,
     closing: bool,
+    receives: bool,
+    attended: Option<Instant>,
 }
 
 /// Drives a connection until it is over.
@@ -208,8 +275,13 @@ impl Driver<'_> {
 
     fn step(&mut self) -> Result<(), End> {
         let look = self.shared.poll()?;
+        let happened = self.note(&look);
         let until = self.end_of(&look)?;
-        if self.note(&look) || look.now.saturating_since(self.active) < SPIN {
+        if let Some(nap) = look.attended.map(|attended| attended + NAP).filter(|nap| *nap > look.now) {
+            let until = Instant::earlier_of(Instant::earlier_of(until, look.deadline), Some(nap));
+            return self.sleep(until, look.now, Rest::Nap);
+        }
+        if happened || look.now.saturating_since(self.active) < SPIN {
             std::thread::yield_now();
             return Ok(());
         }
@@ -219,7 +291,7 @@ impl Driver<'_> {
             return Ok(());
         }
         let until = Instant::earlier_of(until, look.deadline);
-        self.sleep(until, look.now)
+        self.sleep(until, look.now, Rest::Sleep)
     }
 
     /// Whether something has happened.
@@ -249,8 +321,8 @@ impl Driver<'_> {
             until = Some(gone + grace);
         }
         if look.closing {
-            let linger = (look.patience * LINGER_PATIENCES).min(LINGER_MAX);
-            match self.over.map(|over| over + linger) {
+            let linger = ((look.patience * 5 / 4).max(LINGER_PATIENCE_MIN) * LINGER_PATIENCES).min(LINGER_MAX);
+            match self.over.filter(|_| look.receives).map(|over| over + linger) {
                 Some(end) if end > look.now => until = Instant::earlier_of(until, Some(end)),
                 _ => return Err(End::Closed),
             }
@@ -258,10 +330,11 @@ impl Driver<'_> {
         Ok(until)
     }
 
-    fn sleep(&mut self, until: Option<Instant>, now: Instant) -> Result<(), End> {
+    fn sleep(&mut self, until: Option<Instant>, now: Instant, rest: Rest) -> Result<(), End> {
         let shared = self.shared;
         let events = shared.context.events().and_then(|events| events.descriptor());
-        let blind = events.is_none().then(|| now + BLIND_NAP);
+        let blind = (events.is_none() && rest == Rest::Sleep).then(|| now + BLIND_NAP);
+        let events = events.filter(|_| rest == Rest::Sleep);
         let until = Instant::earlier_of(until, blind);
         {
             let mut state = shared.state();
@@ -289,7 +362,7 @@ impl Driver<'_> {
         }
         shared.state().asleep_until = None;
         let _ = shared.bell.read();
-        if let Some(events) = shared.context.events() {
+        if let Some(events) = shared.context.events().filter(|_| rest == Rest::Sleep) {
             while let Ok(Some(_)) = events.next_event() {}
         }
         self.look_at_peer();

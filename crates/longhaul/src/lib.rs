@@ -68,7 +68,7 @@ mod randomness;
 
 pub use carrier::CarrierError;
 pub use connect::{ConnectError, Destination, connect};
-pub use connection::{Connection, TransferError};
+pub use connection::{Connection, Incoming, TransferError};
 pub use device::{DeviceChoice, DeviceName, DeviceNameError, SOFTNIC};
 pub use endpoint::{Endpoint, OpenError, Towards, UDP_PORT_ROCE};
 pub use fields::FieldError;

@@ -8,27 +8,57 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use crate::driver::Shared;
+
 /// An operation that has begun. [`Pending::wait`] blocks until it is over; `.await` does the same on any executor, since wakers are all it
 /// needs. Dropping it does not undo anything: what was begun goes on.
 #[must_use = "the operation has begun; wait() or .await tells how it ends"]
 pub struct Pending<T, E> {
     future: Pin<Box<dyn Future<Output = Result<T, E>> + Send>>,
+    /// The connection that has to be driven for it.
+    connection: Option<Arc<Shared>>,
 }
 
 impl<T, E> Pending<T, E> {
     pub(crate) fn new(future: impl Future<Output = Result<T, E>> + Send + 'static) -> Self {
-        Pending { future: Box::pin(future) }
+        Pending { future: Box::pin(future), connection: None }
+    }
+
+    /// An operation of a connection, which a thread that waits for it can drive.
+    pub(crate) fn of(connection: Arc<Shared>, future: impl Future<Output = Result<T, E>> + Send + 'static) -> Self {
+        Pending { future: Box::pin(future), connection: Some(connection) }
     }
 
     /// Wait until it is over.
-    pub fn wait(self) -> Result<T, E> {
+    pub fn wait(mut self) -> Result<T, E> {
+        if let Some(result) = self.attend() {
+            return result;
+        }
         wait_until(self.future, None).unwrap_or_else(|_| unreachable!("without a deadline it ends when it is over"))
     }
 
     /// Wait until it is over, but not longer than this; after that it can be waited for again.
     pub fn wait_for(self, patience: Duration) -> Result<Result<T, E>, Self> {
         let deadline = Instant::now().checked_add(patience);
-        wait_until(self.future, deadline).map_err(|future| Pending { future })
+        let Pending { future, connection } = self;
+        wait_until(future, deadline).map_err(|future| Pending { future, connection })
+    }
+
+    /// Drive the connection until it is over, or nothing happens for a while.
+    fn attend(&mut self) -> Option<Result<T, E>> {
+        let Pending { future, connection } = self;
+        let connection = connection.as_ref()?;
+        let waker = THREAD_WAKER.with(Waker::clone);
+        let mut context = Context::from_waker(&waker);
+        let mut result = None;
+        connection.attend(|| match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => {
+                result = Some(output);
+                true
+            }
+            Poll::Pending => false,
+        });
+        result
     }
 }
 

@@ -210,3 +210,18 @@ fn a_killed_peer_is_noticed() {
     assert!(matches!(writing.wait(), Err(TransferError::PeerClosed)));
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
+
+#[test]
+fn messages_come_one_after_another_until_the_peer_closes() {
+    let (one, other) = pair(&Options::default());
+    let reader = std::thread::spawn(move || {
+        let lengths: Vec<usize> = other.incoming(2000, 4).map(|message| message.expect("it comes").len()).collect();
+        lengths
+    });
+    let writing: Vec<_> = (0..100).map(|index| one.write(vec![3; index * 10])).collect();
+    writing.into_iter().for_each(|pending| assert!(pending.wait().is_ok()));
+    let begun = Instant::now();
+    one.close().wait().expect("it closes");
+    assert_eq!(reader.join().expect("it ends well"), (0..100).map(|index| index * 10).collect::<Vec<_>>());
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
