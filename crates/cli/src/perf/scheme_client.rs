@@ -42,7 +42,7 @@ pub(super) fn run(
     let rate_bits_per_second = rate(&arguments.end, &plan, towards)?;
     let end = SchemeEnd::create(
         &device,
-        &SchemeOptions { scheme, mtu, buffer_bytes, message_bytes_max, rate_bits_per_second },
+        &SchemeOptions { scheme, timeout_min: None, mtu, buffer_bytes, message_bytes_max, rate_bits_per_second },
     )?;
     let ours = end.contact();
     control.send(&Request::SchemeContact(ours.clone()))?;

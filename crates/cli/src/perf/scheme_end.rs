@@ -1,11 +1,12 @@
 //! An end of messages with a reliability scheme: a device, an SDR queue pair on it, and the connection above that.
 
+use std::sync::Arc;
 use std::time::Instant as Clock;
 
-use longhaul_reliable::{Attributes, Connection, NamedScheme};
+use longhaul_reliable::{Attributes, Connection, Erasure, NamedScheme, Scheme, SelectiveRepeat};
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_sdr::{Context, ContextAttributes, Memory, QueuePair, QueuePairAttributes};
-use longhaul_time::Instant;
+use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{Capabilities, Gid, Mtu};
 
 use super::control::SchemeContact;
@@ -20,11 +21,16 @@ const WINDOW_BYTES: u32 = 3 << 20;
 /// But no more packets than this: devices have room for so many completions.
 const WINDOW_PACKETS_MAX: u32 = 4096;
 
+/// How often packets are taken, if some have come, before the scheme looks at them: it need not see each one.
+const CHANNEL_POLLS: usize = 4;
+
 /// What an end is made with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SchemeOptions {
     /// The scheme; the other end has the same.
     pub(crate) scheme: NamedScheme,
+    /// It takes nothing for lost before, if that is not what it does by itself.
+    pub(crate) timeout_min: Option<Duration>,
     /// Payload of a packet; the other end has the same.
     pub(crate) mtu: Mtu,
     /// Bytes of memory to send from or to receive into.
@@ -33,6 +39,27 @@ pub(crate) struct SchemeOptions {
     pub(crate) message_bytes_max: u32,
     /// What is sent at most; `None` leaves it to the device.
     pub(crate) rate_bits_per_second: Option<u64>,
+}
+
+impl SchemeOptions {
+    fn make_scheme(&self) -> Arc<dyn Scheme> {
+        let selective_repeat = |mut scheme: SelectiveRepeat| -> Arc<dyn Scheme> {
+            scheme.timeout_min = self.timeout_min.unwrap_or(scheme.timeout_min);
+            Arc::new(scheme)
+        };
+        match self.scheme {
+            NamedScheme::SelectiveRepeat => selective_repeat(SelectiveRepeat::default()),
+            NamedScheme::NegativeAcknowledgements => {
+                selective_repeat(SelectiveRepeat::with_negative_acknowledgements())
+            }
+            NamedScheme::Erasure(code) => {
+                let mut scheme = Erasure::new(code);
+                scheme.timeout_min = self.timeout_min.unwrap_or(scheme.timeout_min);
+                Arc::new(scheme)
+            }
+            other => other.scheme(),
+        }
+    }
 }
 
 /// An end. It is polled: nothing happens unless [`SchemeEnd::poll`] is called again and again.
@@ -77,7 +104,7 @@ impl SchemeEnd {
         // Not zeros, of which there would be only one page.
         let memory = context.register(vec![0x5a; buffer_bytes]);
         let memory = memory.map_err(|error| cannot("cannot register memory", &error))?;
-        let connection = Connection::new(queue_pair, options.scheme.scheme(), Attributes::default());
+        let connection = Connection::new(queue_pair, options.make_scheme(), Attributes::default());
         let contact = SchemeContact {
             device: device.describe().to_owned(),
             address: device.address,
@@ -125,7 +152,12 @@ impl SchemeEnd {
 
     /// Takes what has arrived, sends what is due.
     pub(crate) fn poll(&mut self) -> Result<(), Stop> {
-        self.context.poll().map_err(|error| Stop::failed("cannot take completions", with_sources(&error)))?;
+        for _ in 0..CHANNEL_POLLS {
+            let taken = self.context.poll();
+            if taken.map_err(|error| Stop::failed("cannot take completions", with_sources(&error)))? == 0 {
+                break;
+            }
+        }
         let now = self.now();
         self.connection.poll(now).map_err(|error| Stop::failed("the connection has failed", with_sources(&*error)))
     }

@@ -35,7 +35,8 @@ pub(super) fn serve(
     let (device, mtu) = open_device(Side::Server, &arguments.end, plan, towards, mtu_max)?;
     let rate_bits_per_second = rate(&arguments.end, plan, towards)?;
     let buffer_bytes = buffer_bytes(plan)?;
-    let options = SchemeOptions { scheme, mtu, buffer_bytes, message_bytes_max, rate_bits_per_second };
+    let options =
+        SchemeOptions { scheme, timeout_min: None, mtu, buffer_bytes, message_bytes_max, rate_bits_per_second };
     let end = SchemeEnd::create(&device, &options)?;
     let ours = end.contact();
     control.send(&Reply::SchemeContact { version: VERSION, contact: ours.clone() })?;
