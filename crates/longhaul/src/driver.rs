@@ -110,8 +110,9 @@ impl Shared {
 
     /// Use the connection from a thread of the program: `post` something, and do at once what is due for it.
     pub(crate) fn post<T>(&self, post: impl FnOnce(&mut Reliable, Instant) -> T) -> Result<T, End> {
-        let now = self.now();
         let mut state = self.state();
+        // Read under the lock, so that time never goes back for what is below.
+        let now = self.now();
         let State { reliable: Some(reliable), end: None, asleep_until, .. } = &mut *state else {
             return Err(state.end.clone().unwrap_or(End::Closed));
         };
@@ -182,8 +183,8 @@ impl Shared {
                 break;
             }
         }
-        let now = self.now();
         let mut state = self.state();
+        let now = self.now();
         let Some(reliable) = &mut state.reliable else { return Err(End::Closed) };
         reliable.poll(now).map_err(|error| failed(error))?;
         let (sent, _, control) = reliable.queue_pair().counters();
