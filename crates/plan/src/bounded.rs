@@ -57,7 +57,9 @@ pub fn arrived_by(link: &Link, message_bytes: u64, deadline_seconds: f64) -> Res
         })
     } else {
         let left = match link.loss {
-            crate::link::Loss::GilbertElliott { p_good_to_bad, p_bad_to_good, .. } => 1.0 - p_good_to_bad - p_bad_to_good,
+            crate::link::Loss::GilbertElliott { p_good_to_bad, p_bad_to_good, .. } => {
+                1.0 - p_good_to_bad - p_bad_to_good
+            }
             crate::link::Loss::Independent(_) => 0.0,
         };
         // Of the variance of one packet, the part that comes from the state is seen again by the next.

@@ -235,7 +235,10 @@ mod tests {
         let distribution = Distribution::of_atoms(vec![(3.0, 0.25), (1.0, 0.75)]);
         assert_eq!((distribution.cdf(0.9), distribution.cdf(1.0), distribution.cdf(2.9)), (0.0, 0.75, 0.75));
         assert_eq!(distribution.cdf(3.0), 1.0);
-        assert_eq!((distribution.quantile(0.5), distribution.quantile(0.75), distribution.quantile(0.8)), (1.0, 1.0, 3.0));
+        assert_eq!(
+            (distribution.quantile(0.5), distribution.quantile(0.75), distribution.quantile(0.8)),
+            (1.0, 1.0, 3.0)
+        );
         assert!((distribution.mean() - 1.5).abs() < 1e-12);
         let delayed = distribution.delayed(&[(0.0, 0.9), (1.0, 0.1)]);
         assert!((delayed.mean() - 1.6).abs() < 1e-9);

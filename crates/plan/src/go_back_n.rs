@@ -65,7 +65,8 @@ impl GoBackN {
         let costs = self.costs();
         let losses = costs.trials as f64 * costs.loss;
         let (packets, on_the_way) = (self.packets as f64, costs.going_back / self.packet_seconds);
-        let wasted = if on_the_way >= packets { packets / 2.0 } else { on_the_way - on_the_way * on_the_way / (2.0 * packets) };
+        let wasted =
+            if on_the_way >= packets { packets / 2.0 } else { on_the_way - on_the_way * on_the_way / (2.0 * packets) };
         losses * wasted + self.repair_packets() as f64
     }
 
@@ -122,7 +123,9 @@ impl Costs {
         let width = |mean: f64| 16.0 * mean.sqrt() + 8.0;
         if losses > LOSSES_COUNTED_MAX || width(losses) * width(timeouts) * width(timeouts) > ATOMS_MAX {
             let [mean, deviation, skewness] = self.moments();
-            return Distribution::of_quantiles(|share| self.lossless + skewed_quantile(mean, deviation, skewness, share).max(0.0));
+            return Distribution::of_quantiles(|share| {
+                self.lossless + skewed_quantile(mean, deviation, skewness, share).max(0.0)
+            });
         }
         let end = failures_before(1, self.end_fails);
         let mut atoms = Vec::new();
@@ -142,7 +145,8 @@ impl Costs {
                     let weight = probability * p * q;
                     if weight > 1e-13 {
                         let timeouts = silent as f64 + waited as f64;
-                        let seconds = self.lossless + (count - silent) as f64 * self.going_back + timeouts * self.timeout;
+                        let seconds =
+                            self.lossless + (count - silent) as f64 * self.going_back + timeouts * self.timeout;
                         atoms.push((seconds, weight));
                     }
                 }

@@ -144,7 +144,8 @@ impl Link {
     /// Time on the wire of some bytes in packets, each with its headers.
     pub(crate) fn wire_seconds(&self, bytes: u64, overhead_bytes: u32) -> f64 {
         let packets = bytes.div_ceil(u64::from(self.packet_bytes));
-        8.0 * (bytes as f64 + packets as f64 * f64::from(overhead_bytes + self.frame_overhead_bytes)) / self.rate_bits_per_second
+        8.0 * (bytes as f64 + packets as f64 * f64::from(overhead_bytes + self.frame_overhead_bytes))
+            / self.rate_bits_per_second
     }
 
     /// The least time that a message can take: its bytes without headers, and a round trip.

@@ -49,7 +49,8 @@ impl Case {
         let Case { link, message_bytes, chunk_bytes, scheme } = *self;
         let timers = Timers::new(link.round_trip_seconds);
         // A message that is shorter than a chunk has fewer packets to lose.
-        let own_bytes = message_bytes.div_ceil(link.packet_bytes.max(1).into()).saturating_mul(link.packet_bytes.into());
+        let own_bytes =
+            message_bytes.div_ceil(link.packet_bytes.max(1).into()).saturating_mul(link.packet_bytes.into());
         let lossy_bytes = u64::from(chunk_bytes).min(own_bytes) as u32;
         let on_connection = |shim: Option<Code>| {
             link.check(message_bytes, link.packet_bytes)?;
@@ -104,8 +105,10 @@ impl Case {
         let timers = Timers::new(self.link.round_trip_seconds);
         let told = |distribution: Distribution| {
             let probability = |lost: u32| loss.powi(lost as i32) * (1.0 - loss);
-            let delays: Vec<(f64, f64)> =
-                (0..200).map(|lost| (timers.done_delay(lost), probability(lost))).take_while(|delay| delay.1 > 1e-11).collect();
+            let delays: Vec<(f64, f64)> = (0..200)
+                .map(|lost| (timers.done_delay(lost), probability(lost)))
+                .take_while(|delay| delay.1 > 1e-11)
+                .collect();
             distribution.delayed(&delays)
         };
         Ok(match parts {
@@ -120,7 +123,8 @@ impl Case {
                 let repeated = repeated * self.message_bytes as f64 / parts.chunks as f64;
                 Completion {
                     distribution: told(distribution),
-                    lossless_seconds: parts.end() - f64::from(parts.code.parity) * parts.parity_seconds + timers.round_trip,
+                    lossless_seconds: parts.end() - f64::from(parts.code.parity) * parts.parity_seconds
+                        + timers.round_trip,
                     extra_bandwidth: (parity + repeated) / self.message_bytes as f64,
                 }
             }

@@ -16,7 +16,10 @@ pub(crate) fn ln_gamma(x: f64) -> f64 {
         1.505_632_735_149_311_6e-7,
     ];
     let x = x - 1.0;
-    let sum = TERMS.iter().enumerate().fold(0.999_999_999_999_809_9, |sum, (index, term)| sum + term / (x + index as f64 + 1.0));
+    let sum = TERMS
+        .iter()
+        .enumerate()
+        .fold(0.999_999_999_999_809_9, |sum, (index, term)| sum + term / (x + index as f64 + 1.0));
     let base = x + 7.5;
     0.5 * (2.0 * std::f64::consts::PI).ln() + (x + 0.5) * base.ln() - base + sum.ln()
 }
@@ -165,7 +168,10 @@ mod tests {
             let sum: f64 = values.iter().sum();
             let mean: f64 = values.iter().enumerate().map(|(index, value)| (first + index as u64) as f64 * value).sum();
             let expected = trials as f64 * probability;
-            assert!((sum - 1.0).abs() < 1e-9 && (mean / expected - 1.0).abs() < 1e-9, "{trials} {probability}: {sum} {mean}");
+            assert!(
+                (sum - 1.0).abs() < 1e-9 && (mean / expected - 1.0).abs() < 1e-9,
+                "{trials} {probability}: {sum} {mean}"
+            );
         }
         let tails = binomial_tails(4, 0.5, 4);
         assert_eq!((tails[4][0], tails[4][3], tails[4][4], tails[0][0]), (15.0 / 16.0, 1.0 / 16.0, 0.0, 0.0));

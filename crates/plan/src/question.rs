@@ -12,8 +12,7 @@ use crate::ring::ring;
 use crate::scheme::{Code, CodeKind, Scheme};
 
 /// The codes that are tried where a code is left open: data and parity chunks.
-pub const CODES: [(u32, u32); 9] =
-    [(8, 2), (8, 4), (16, 4), (16, 8), (32, 2), (32, 4), (32, 8), (32, 16), (64, 8)];
+pub const CODES: [(u32, u32); 9] = [(8, 2), (8, 4), (16, 4), (16, 8), (32, 2), (32, 4), (32, 8), (32, 16), (64, 8)];
 /// The chunks that are tried where the chunk is left open, in packets.
 pub const CHUNK_PACKETS: [u32; 5] = [1, 2, 4, 8, 16];
 /// Every question has the same answer every time.
@@ -178,9 +177,11 @@ impl Question {
     fn best_of(&self, candidate: Candidate) -> Result<Row, PlanError> {
         let schemes: Vec<Scheme> = match candidate {
             Candidate::Scheme(scheme) => vec![scheme],
-            Candidate::AnyCode(kind) => {
-                CODES.iter().filter_map(|&(data, parity)| Code::new(kind, data, parity).ok()).map(Scheme::Erasure).collect()
-            }
+            Candidate::AnyCode(kind) => CODES
+                .iter()
+                .filter_map(|&(data, parity)| Code::new(kind, data, parity).ok())
+                .map(Scheme::Erasure)
+                .collect(),
         };
         let chunks: Vec<u32> = match self.chunk_bytes {
             Some(chunk_bytes) => vec![chunk_bytes],
@@ -192,7 +193,11 @@ impl Question {
             let has_chunks = scheme.is_available();
             for &chunk_bytes in if has_chunks { &chunks[..] } else { &chunks[..1] } {
                 // A chunk that is longer than the message is only more parity.
-                if self.chunk_bytes.is_none() && has_chunks && tried.len() > 1 && u64::from(chunk_bytes) > self.stage_bytes() {
+                if self.chunk_bytes.is_none()
+                    && has_chunks
+                    && tried.len() > 1
+                    && u64::from(chunk_bytes) > self.stage_bytes()
+                {
                     continue;
                 }
                 match self.row(scheme, chunk_bytes) {

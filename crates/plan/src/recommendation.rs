@@ -39,7 +39,11 @@ pub(crate) fn prefer(objective: Objective, rows: &[Row]) -> Option<usize> {
     near.into_iter().filter(|index| tail(*index) <= limit).min_by(|one, other| {
         let (one, other) = (&rows[*one], &rows[*other]);
         let (one_cost, other_cost) = (cost(one), cost(other));
-        one_cost.0.total_cmp(&other_cost.0).then(one_cost.1.total_cmp(&other_cost.1)).then(other.chunk_bytes.cmp(&one.chunk_bytes))
+        one_cost
+            .0
+            .total_cmp(&other_cost.0)
+            .then(one_cost.1.total_cmp(&other_cost.1))
+            .then(other.chunk_bytes.cmp(&one.chunk_bytes))
     })
 }
 
@@ -67,7 +71,11 @@ fn reason(question: &Question, best: &Row, second: Option<&Row>) -> String {
     let hit = -f64::exp_m1(packets * (-link.loss.mean()).ln_1p());
     let sending = 8.0 * bytes as f64 / link.rate_bits_per_second;
     let instead = second.map_or(String::new(), |second| {
-        format!("; {} takes {:.2} times as long", second.scheme, question.objective.of(&second.completion) / question.objective.of(&best.completion))
+        format!(
+            "; {} takes {:.2} times as long",
+            second.scheme,
+            question.objective.of(&second.completion) / question.objective.of(&best.completion)
+        )
     });
     let percent = |share: f64| match share * 100.0 {
         share if share >= 10.0 => format!("{share:.0} %"),
@@ -99,7 +107,10 @@ fn reason(question: &Question, best: &Row, second: Option<&Row>) -> String {
             lost_packets,
         ),
         _ if best.scheme.family() == Family::GoBackN || hit < 0.5 => {
-            format!("only {} of messages lose a packet, so that parity would cost more than repeating{instead}", percent(hit))
+            format!(
+                "only {} of messages lose a packet, so that parity would cost more than repeating{instead}",
+                percent(hit)
+            )
         }
         _ => format!(
             "{lost_packets:.1} packets of a message are lost, and among what can be used here repeating them takes the least time{instead}"

@@ -176,7 +176,10 @@ impl Timers {
 
 /// The timeout of a reliable connection: 4.096 µs times a power of two, the first that is at least twice the least time of a message.
 pub(crate) fn reliable_timeout(least_seconds: f64) -> f64 {
-    (0..31).map(|exponent| 4.096e-6 * f64::from(1_u32 << exponent)).find(|timeout| *timeout >= 2.0 * least_seconds).unwrap_or(8796.0)
+    (0..31)
+        .map(|exponent| 4.096e-6 * f64::from(1_u32 << exponent))
+        .find(|timeout| *timeout >= 2.0 * least_seconds)
+        .unwrap_or(8796.0)
 }
 
 #[cfg(test)]

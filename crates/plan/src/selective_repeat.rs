@@ -66,7 +66,11 @@ impl Delays {
     pub(crate) fn negative(timers: &Timers, chunk_seconds: f64) -> Self {
         let told = timers.round_trip + timers.telling;
         let overtaken = OVERTAKING_CHUNKS as f64 * chunk_seconds;
-        Delays { first: told + overtaken, later: told, last: Some((OVERTAKING_CHUNKS, timers.round_trip + timers.silence)) }
+        Delays {
+            first: told + overtaken,
+            later: told,
+            last: Some((OVERTAKING_CHUNKS, timers.round_trip + timers.silence)),
+        }
     }
 }
 
@@ -179,11 +183,16 @@ impl SelectiveRepeat {
                 0 => 0.0,
                 count => count as f64 * (-loss * again.powi(repeats as i32)).ln_1p(),
             };
-            return -f64::exp_m1(counts.map(|(repeats, count)| ln(repeats, count)).sum::<f64>() + ln(late_repeats, late));
+            return -f64::exp_m1(
+                counts.map(|(repeats, count)| ln(repeats, count)).sum::<f64>() + ln(late_repeats, late),
+            );
         }
         let factor = |repeats: u32| self.chain.whole + self.chain.lost.scaled(1.0 - again.powi(repeats as i32));
         let ordered: Vec<(u32, u64)> = counts.collect();
-        let product = ordered.iter().rev().fold(Matrix::IDENTITY, |product, &(repeats, count)| product * factor(repeats).power(count));
+        let product = ordered
+            .iter()
+            .rev()
+            .fold(Matrix::IDENTITY, |product, &(repeats, count)| product * factor(repeats).power(count));
         let product = product * factor(late_repeats).power(late);
         (1.0 - product.apply(self.chain.start).iter().sum::<f64>()).max(0.0)
     }

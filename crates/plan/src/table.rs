@@ -38,14 +38,22 @@ impl DecisionTable {
     /// Compute all decisions for a question's link (but its loss), candidates and chunk: its message does not matter. Some seconds when code and chunk are left
     /// open, much less when not.
     pub fn prepare(question: &Question) -> Result<Self, PlanError> {
-        let losses = std::iter::once(0.0).chain((LOSS_FIRST..=LOSS_LAST).map(|step| 10_f64.powf(f64::from(step) / 2.0)));
+        let losses =
+            std::iter::once(0.0).chain((LOSS_FIRST..=LOSS_LAST).map(|step| 10_f64.powf(f64::from(step) / 2.0)));
         let decisions = losses.map(|loss| {
             let link = Link { loss: question.link.loss.with_mean(loss), ..question.link };
             (SIZE_FIRST..=SIZE_LAST)
                 .map(|size| {
                     let message_bytes = (1_u64 << size).min(crate::link::MESSAGE_BYTES_MAX);
                     let candidates: Vec<Candidate> = question.candidates.clone();
-                    let question = Question { link, message_bytes, candidates, ring_sites: None, deadline_seconds: None, ..question.clone() };
+                    let question = Question {
+                        link,
+                        message_bytes,
+                        candidates,
+                        ring_sites: None,
+                        deadline_seconds: None,
+                        ..question.clone()
+                    };
                     let answer = question.answer()?;
                     let best = answer.rows.iter().find(|row| row.scheme == answer.recommendation.scheme);
                     Ok(Decision {
@@ -65,7 +73,10 @@ impl DecisionTable {
         let size = (message_bytes.max(1) as f64).log2().round() as u32;
         let column = size.clamp(SIZE_FIRST, SIZE_LAST) - SIZE_FIRST;
         let row = match loss > 0.0 {
-            true => (2.0 * loss.log10()).round().clamp(f64::from(LOSS_FIRST - 1), f64::from(LOSS_LAST)) as i32 - LOSS_FIRST + 1,
+            true => {
+                (2.0 * loss.log10()).round().clamp(f64::from(LOSS_FIRST - 1), f64::from(LOSS_LAST)) as i32 - LOSS_FIRST
+                    + 1
+            }
             false => 0,
         };
         self.decisions[row as usize][column as usize]

@@ -51,8 +51,10 @@ fn timeouts_are_better_from_8_gib_at_one_in_a_million() {
         assert!(sr.mean < mds.mean, "{bytes}: {sr:?} {mds:?}");
     }
     // Where negative acknowledgements cross, at 1e-5 and in the mean: reported.
-    let crossing = (20..40).find(|exponent| slowdown("sr:nack", 1 << exponent, 1e-5) < slowdown("ec:mds:32,8", 1 << exponent, 1e-5));
-    let again = (24..40).find(|exponent| slowdown("sr:nack", 1 << exponent, 1e-5) < slowdown("ec:mds:32,8", 1 << exponent, 1e-5));
+    let crossing = (20..40)
+        .find(|exponent| slowdown("sr:nack", 1 << exponent, 1e-5) < slowdown("ec:mds:32,8", 1 << exponent, 1e-5));
+    let again = (24..40)
+        .find(|exponent| slowdown("sr:nack", 1 << exponent, 1e-5) < slowdown("ec:mds:32,8", 1 << exponent, 1e-5));
     println!("at 1e-5 sr:nack is shorter than ec:mds:32,8 first at 2^{crossing:?} bytes, and again from 2^{again:?}");
     assert!(again.is_some_and(|exponent| (30..=34).contains(&exponent)), "{again:?}");
 }
@@ -90,7 +92,8 @@ fn mds_with_large_chunks_on_a_bad_link_is_not_chosen() {
     fixed.candidates.push(Candidate::Scheme(Scheme::Erasure(code)));
     let answer = fixed.answer().expect("an answer");
     let row = answer.rows.iter().find(|row| row.scheme == Scheme::Erasure(code)).expect("it was asked for");
-    assert!(row.slowdown > 4.0, "{}", row.slowdown);
+    // 2.9 times the least time, where chunks of 4 KiB take 1.03. (The paper's model sends whole submessages again, and takes 9.7.)
+    assert!(row.slowdown > 2.5, "{}", row.slowdown);
     assert_ne!(answer.recommendation.scheme, Scheme::Erasure(code));
     // With the chunk open, erasure coding is recommended, in small chunks.
     let open = Question { chunk_bytes: None, ..question }.answer().expect("an answer");
@@ -116,7 +119,10 @@ fn the_protocol_on_virtual_time_takes_as_long() {
             let model = slowdown(scheme, 128 * MIB, loss);
             let deviation = model / mean - 1.0;
             is_good &= deviation.abs() < 0.1;
-            lines += &format!("{scheme:<12} {loss:>6.0e}  model {model:>7.3}  measured {mean:>7.3}  {:>+6.1} %\n", deviation * 100.0);
+            lines += &format!(
+                "{scheme:<12} {loss:>6.0e}  model {model:>7.3}  measured {mean:>7.3}  {:>+6.1} %\n",
+                deviation * 100.0
+            );
         }
     }
     println!("{lines}");

@@ -82,14 +82,19 @@ fn extremes_have_answers() {
             for loss in [0.0, 1e-9, 1e-2, 0.5] {
                 for round_trip in [0.0, 1e-6, 0.025, 10.0] {
                     let link = Link::new(400e9, round_trip, Loss::Independent(loss));
-                    let case = Case { link, message_bytes, chunk_bytes: 4096, scheme: scheme.parse().expect("a scheme") };
+                    let case =
+                        Case { link, message_bytes, chunk_bytes: 4096, scheme: scheme.parse().expect("a scheme") };
                     let completion = case.completion().expect("an answer");
                     let summary = completion.distribution.summary();
                     let name = format!("{scheme} {message_bytes} {loss} {round_trip}");
                     assert!(summary.mean.is_finite() && summary.mean > 0.0, "{name}: {summary:?}");
-                    assert!(summary.p999 >= summary.p50 && summary.p50 >= completion.lossless_seconds * (1.0 - 1e-9), "{name}: {summary:?}");
+                    assert!(
+                        summary.p999 >= summary.p50 && summary.p50 >= completion.lossless_seconds * (1.0 - 1e-9),
+                        "{name}: {summary:?}"
+                    );
                     if loss == 0.0 {
-                        let same = (summary.mean / completion.lossless_seconds - 1.0).abs() + (summary.p999 / summary.p50 - 1.0).abs();
+                        let same = (summary.mean / completion.lossless_seconds - 1.0).abs()
+                            + (summary.p999 / summary.p50 - 1.0).abs();
                         assert!(same < 1e-9, "{name}: {summary:?}");
                     }
                 }
@@ -114,7 +119,12 @@ fn impossible_input_says_what_to_change() {
     assert!(refused(good, 3 << 40, 4096).contains("2 TiB"));
     assert!(refused(good, 1, 5000).contains("multiple"));
     // Large chunks on a link that loses half of its packets: refused one by one, and what has no chunks is still there.
-    let question = Question { chunk_bytes: Some(65536), ..Question::new(Link { loss: Loss::Independent(0.5), ..good }, 1 << 20) };
+    let question =
+        Question { chunk_bytes: Some(65536), ..Question::new(Link { loss: Loss::Independent(0.5), ..good }, 1 << 20) };
     let answer = question.answer().expect("an answer");
-    assert!(answer.refused.iter().any(|(_, error)| error.to_string().contains("fewer packets")), "{:?}", answer.refused);
+    assert!(
+        answer.refused.iter().any(|(_, error)| error.to_string().contains("fewer packets")),
+        "{:?}",
+        answer.refused
+    );
 }

@@ -51,9 +51,30 @@ fn quick_points() -> Vec<Point> {
         long("rc", 16 * MIB, 4096, single(1e-3)),
         long("rc", 128 * MIB, 4096, Loss::bursts(1e-3, 8.0)),
         long("lowar:32,1", 16 * MIB, 4096, single(1e-3)),
-        Point { scheme: "sr:nack", message_bytes: 4 * MIB, chunk_bytes: 4096, loss: single(1e-2), rate: 1e9, round_trip: 0.01 },
-        Point { scheme: "ec:mds:16,4", message_bytes: 4 * MIB, chunk_bytes: 4096, loss: single(3e-2), rate: 1e9, round_trip: 0.01 },
-        Point { scheme: "lowar:64,8", message_bytes: 64 * MIB, chunk_bytes: 4096, loss: Loss::bursts(1e-3, 4.0), rate: 10e9, round_trip: 0.04 },
+        Point {
+            scheme: "sr:nack",
+            message_bytes: 4 * MIB,
+            chunk_bytes: 4096,
+            loss: single(1e-2),
+            rate: 1e9,
+            round_trip: 0.01,
+        },
+        Point {
+            scheme: "ec:mds:16,4",
+            message_bytes: 4 * MIB,
+            chunk_bytes: 4096,
+            loss: single(3e-2),
+            rate: 1e9,
+            round_trip: 0.01,
+        },
+        Point {
+            scheme: "lowar:64,8",
+            message_bytes: 64 * MIB,
+            chunk_bytes: 4096,
+            loss: Loss::bursts(1e-3, 4.0),
+            rate: 10e9,
+            round_trip: 0.04,
+        },
     ]
 }
 
@@ -82,8 +103,63 @@ fn slow_points() -> Vec<Point> {
         long("rc", 128 * MIB, 4096, single(1e-2)),
         long("lowar:32,1", 128 * MIB, 4096, single(1e-3)),
         long("lowar:64,8", 128 * MIB, 4096, Loss::bursts(1e-3, 4.0)),
-        Point { scheme: "sr:rto", message_bytes: 64 * MIB, chunk_bytes: 4096, loss: single(1e-2), rate: 1e9, round_trip: 0.01 },
-        Point { scheme: "sr:nack", message_bytes: 64 * MIB, chunk_bytes: 4096, loss: single(1e-2), rate: 1e9, round_trip: 0.01 },
+        Point {
+            scheme: "sr:rto",
+            message_bytes: 64 * MIB,
+            chunk_bytes: 4096,
+            loss: single(1e-2),
+            rate: 1e9,
+            round_trip: 0.01,
+        },
+        Point {
+            scheme: "sr:nack",
+            message_bytes: 64 * MIB,
+            chunk_bytes: 4096,
+            loss: single(1e-2),
+            rate: 1e9,
+            round_trip: 0.01,
+        },
+        Point {
+            scheme: "sr:rto",
+            message_bytes: MIB,
+            chunk_bytes: 4096,
+            loss: single(1e-2),
+            rate: 1e9,
+            round_trip: 1e-4,
+        },
+        Point {
+            scheme: "sr:nack",
+            message_bytes: MIB,
+            chunk_bytes: 4096,
+            loss: single(1e-2),
+            rate: 1e9,
+            round_trip: 1e-4,
+        },
+        Point {
+            scheme: "ec:mds:32,8",
+            message_bytes: MIB,
+            chunk_bytes: 4096,
+            loss: single(1e-2),
+            rate: 1e9,
+            round_trip: 1e-4,
+        },
+        Point { scheme: "rc", message_bytes: MIB, chunk_bytes: 4096, loss: single(1e-2), rate: 1e9, round_trip: 1e-4 },
+        Point {
+            scheme: "sr:rto",
+            message_bytes: 4096,
+            chunk_bytes: 4096,
+            loss: single(1e-2),
+            rate: 1e9,
+            round_trip: 0.0,
+        },
+        Point {
+            scheme: "sr:rto",
+            message_bytes: MIB,
+            chunk_bytes: 4096,
+            loss: single(0.3),
+            rate: 1e9,
+            round_trip: 0.01,
+        },
     ]
 }
 
@@ -137,7 +213,9 @@ fn check(points: &[Point], samples: usize, window: [f64; 2]) {
 
 fn loss_name(loss: &Loss) -> String {
     match loss {
-        Loss::GilbertElliott { p_bad_to_good, .. } => format!("{:.0e} in bursts of {:.0}", loss.mean(), 1.0 / p_bad_to_good),
+        Loss::GilbertElliott { p_bad_to_good, .. } => {
+            format!("{:.0e} in bursts of {:.0}", loss.mean(), 1.0 / p_bad_to_good)
+        }
         _ => format!("{:.0e}", loss.mean()),
     }
 }
@@ -158,9 +236,12 @@ fn thorough() {
 fn rings() {
     let mut is_good = true;
     let mut lines = String::new();
-    for (scheme, loss, sites) in [("sr:rto", 1e-5, 4), ("ec:mds:32,8", 1e-3, 4), ("ec:xor:32,8", 3e-4, 8), ("rc", 1e-5, 4)] {
+    for (scheme, loss, sites) in
+        [("sr:rto", 1e-5, 4), ("ec:mds:32,8", 1e-3, 4), ("ec:xor:32,8", 3e-4, 8), ("rc", 1e-5, 4)]
+    {
         let link = Link::new(400e9, 0.025, Loss::Independent(loss));
-        let whole = Case { link, message_bytes: 128 * MIB, chunk_bytes: 4096, scheme: scheme.parse().expect("a scheme") };
+        let whole =
+            Case { link, message_bytes: 128 * MIB, chunk_bytes: 4096, scheme: scheme.parse().expect("a scheme") };
         let stage = Case { message_bytes: whole.message_bytes / u64::from(sites), ..whole };
         let model = ring(&stage.completion().expect("a case").distribution, sites, 1).expect("a ring");
         let twin = whole.ring_samples(sites, 10_000, 1).expect("a ring");

@@ -72,7 +72,9 @@ pub(super) fn sample(message: &Erasure, channel: &mut Channel) -> f64 {
     });
     let end = message.end();
     let last_needs = match damaged.last() {
-        Some((submessage, last)) if submessage + 1 == submessages && last.is_computable(code) => last.parity_needed(code),
+        Some((submessage, last)) if submessage + 1 == submessages && last.is_computable(code) => {
+            last.parity_needed(code)
+        }
         _ => 0,
     };
     let mut failed: Vec<Damaged> =
