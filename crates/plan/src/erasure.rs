@@ -66,6 +66,8 @@ impl Erasure {
         let at = |asked: usize| {
             let of = |submessage: &Submessage| submessage.failure.get(asked).copied().unwrap_or((0.0, 0.0));
             let ((full_fails, full_missing), (last_fails, last_missing)) = (of(&full), of(&last));
+            // Certain failure would be the logarithm of nothing.
+            let [full_fails, last_fails] = [full_fails, last_fails].map(|fails| fails.min(1.0 - f64::EPSILON));
             let ln = (count - 1) as f64 * (-full_fails).ln_1p() + (-last_fails).ln_1p();
             (-f64::exp_m1(ln), (count - 1) as f64 * full_missing + last_missing)
         };

@@ -17,6 +17,19 @@
 //! | [`question`] | a question, and an answer that can be printed |
 //! | [`recommendation`] | which scheme, why, and how close the second was |
 //! | [`table`] | decisions prepared for live use |
+//!
+//! What is exact and what is not, against the twin:
+//!
+//! | | exact | approximated |
+//! |---|---|---|
+//! | selective repeat | losses of single packets, while a message is shorter than the timeout; first losses in bursts | repeats in a long message queue behind the mean number of others; bursts that meet repeats |
+//! | erasure coding | what a code can mend, single losses and bursts (XOR: up to 8 groups); loss of what the receiver asks | the number of chunks asked for is a mean; a burst over two submessages counts as two |
+//! | go-back-N | up to a thousand losses of single packets | more: a gamma distribution; where in a block the shim finds a loss |
+//! | bounded completion | single losses | bursts: a normal distribution |
+//! | ring | | samples |
+//!
+//! And against our protocols: feedback that is paced is taken to be as late as it may be, that of negative acknowledgements included; what the
+//! receiver tells or asks is one packet; a message that `longhaul-reliable` cuts into several is one.
 
 pub mod bounded;
 pub mod distribution;

@@ -230,7 +230,7 @@ fn group_failure(groups: &[[Vec<f64>; 2]], again: f64) -> f64 {
         };
         with(there, &at_least_two) + with(gone, &at_least_one)
     };
-    let ln: f64 = groups.iter().map(|group| (-fails(group)).ln_1p()).sum();
+    let ln: f64 = groups.iter().map(|group| (-fails(group).min(1.0 - f64::EPSILON)).ln_1p()).sum();
     -f64::exp_m1(ln)
 }
 

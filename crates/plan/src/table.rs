@@ -3,8 +3,8 @@
 //! For one link's rate and round trip, all message sizes and losses are laid out in a grid, and the recommendation for the middle of each cell is
 //! computed beforehand. A lookup is two logarithms and an index.
 
-use crate::link::{Link, PlanError};
-use crate::question::{Candidate, Question};
+use crate::link::{Link, MESSAGE_BYTES_MAX, PlanError};
+use crate::question::Question;
 use crate::scheme::Scheme;
 
 /// Sizes: cells of a factor of 2 from 1 KiB to 2 TiB.
@@ -38,34 +38,24 @@ impl DecisionTable {
     /// Compute all decisions for a question's link (but its loss), candidates and chunk: its message does not matter. Some seconds when code and chunk are left
     /// open, much less when not.
     pub fn prepare(question: &Question) -> Result<Self, PlanError> {
-        let losses =
-            std::iter::once(0.0).chain((LOSS_FIRST..=LOSS_LAST).map(|step| 10_f64.powf(f64::from(step) / 2.0)));
-        let decisions = losses.map(|loss| {
-            let link = Link { loss: question.link.loss.with_mean(loss), ..question.link };
-            (SIZE_FIRST..=SIZE_LAST)
-                .map(|size| {
-                    let message_bytes = (1_u64 << size).min(crate::link::MESSAGE_BYTES_MAX);
-                    let candidates: Vec<Candidate> = question.candidates.clone();
-                    let question = Question {
-                        link,
-                        message_bytes,
-                        candidates,
-                        ring_sites: None,
-                        deadline_seconds: None,
-                        ..question.clone()
-                    };
-                    let answer = question.answer()?;
-                    let best = answer.rows.iter().find(|row| row.scheme == answer.recommendation.scheme);
-                    Ok(Decision {
-                        scheme: answer.recommendation.scheme,
-                        chunk_bytes: answer.recommendation.chunk_bytes,
-                        mean_seconds: best.map_or(0.0, |row| row.completion.mean),
-                        margin: answer.recommendation.margin,
-                    })
-                })
-                .collect()
-        });
-        Ok(DecisionTable { decisions: decisions.collect::<Result<_, PlanError>>()? })
+        let steps = (LOSS_FIRST..=LOSS_LAST).map(|step| 10_f64.powf(f64::from(step) / 2.0));
+        let mut decisions: Vec<Vec<Decision>> = Vec::new();
+        for loss in std::iter::once(0.0).chain(steps) {
+            let mut row = Vec::new();
+            for size in SIZE_FIRST..=SIZE_LAST {
+                let link = Link { loss: question.link.loss.with_mean(loss), ..question.link };
+                let message_bytes = (1_u64 << size).min(MESSAGE_BYTES_MAX);
+                let cell =
+                    Question { link, message_bytes, ring_sites: None, deadline_seconds: None, ..question.clone() };
+                row.push(match (decide(&cell), decisions.last()) {
+                    // Where nothing works any more, what worked last is as good as anything.
+                    (Err(PlanError::NoScheme(_)), Some(better)) => better[row.len()],
+                    (decision, _) => decision?,
+                });
+            }
+            decisions.push(row);
+        }
+        Ok(DecisionTable { decisions })
     }
 
     /// What to do with a message, at the loss that is measured now.
@@ -81,4 +71,15 @@ impl DecisionTable {
         };
         self.decisions[row as usize][column as usize]
     }
+}
+
+fn decide(question: &Question) -> Result<Decision, PlanError> {
+    let answer = question.answer()?;
+    let best = answer.rows.iter().find(|row| row.scheme == answer.recommendation.scheme);
+    Ok(Decision {
+        scheme: answer.recommendation.scheme,
+        chunk_bytes: answer.recommendation.chunk_bytes,
+        mean_seconds: best.map_or(0.0, |row| row.completion.mean),
+        margin: answer.recommendation.margin,
+    })
 }

@@ -205,9 +205,9 @@ fn check(points: &[Point], samples: usize, window: [f64; 2]) {
         let name = format!("{scheme} {} KiB / {} KiB {}", message_bytes / KIB, chunk_bytes / 1024, loss_name(loss));
         let (good, line) = compare(&name, &model, &twin, window);
         is_good &= good;
+        print!("{line}");
         lines += &line;
     }
-    println!("{lines}");
     assert!(is_good, "the model and its twin differ where there is a !\n{lines}");
 }
 
