@@ -104,7 +104,7 @@ impl Distribution {
             if x < 0.0 { 1.0 - end } else { end }
         });
         let mut points: Vec<Point> = shares.map(|tail| Point { seconds: quantile(1.0 - tail), tail }).collect();
-        if let (Some(first), true) = (points.first_mut(), true) {
+        if let Some(first) = points.first_mut() {
             first.tail = 1.0;
         }
         if let Some(last) = points.last_mut() {

@@ -26,8 +26,9 @@ pub(crate) struct ChunkChain {
     /// The same for each chunk, whatever happened to others.
     pub(crate) is_independent: bool,
     /// What is lost together is repeated together, and is then safer together than apart: the loss that each chunk of a run would have to
-    /// have on its own for the run to come through whole as often.
-    pub(crate) repeated_loss: f64,
+    /// have on its own for the run to come through whole as often. For the first repetition, and for the later ones: what a burst takes
+    /// of a run is half of it in the mean, and that again is a run, of which losing any is losing it.
+    repeated_loss: [f64; 2],
 }
 
 impl ChunkChain {
@@ -48,7 +49,7 @@ impl ChunkChain {
         }
         let lost = if is_independent { Matrix::IDENTITY.scaled(loss) } else { moves.power(packets) - whole };
         let whole = if is_independent { Matrix::IDENTITY.scaled(1.0 - loss) } else { whole };
-        let mut chain = ChunkChain { whole, lost, start, loss, is_independent, repeated_loss: loss };
+        let mut chain = ChunkChain { whole, lost, start, loss, is_independent, repeated_loss: [loss; 2] };
         chain.repeated_loss = chain.loss_of_runs();
         Ok(chain)
     }
@@ -67,15 +68,27 @@ impl ChunkChain {
         }
     }
 
-    fn loss_of_runs(&self) -> f64 {
+    fn loss_of_runs(&self) -> [f64; 2] {
         if self.is_independent || self.loss == 0.0 {
-            return self.loss;
+            return [self.loss; 2];
         }
+        // The logarithm of the probability that a run comes through whole; runs need not be whole numbers of chunks.
+        let ln_whole = |run: f64| {
+            let count = run.floor() as u64;
+            let ln_at = |count| self.whole.power(count).apply(self.start).iter().sum::<f64>().ln();
+            ln_at(count) + (run - run.floor()) * (ln_at(count + 1) - ln_at(count))
+        };
         let run = self.mean_run().max(1.0);
-        let whole = run.floor() as u64;
-        let ln_at = |count| self.whole.power(count).apply(self.start).iter().sum::<f64>().ln();
-        let ln = ln_at(whole) + (run - run.floor()) * (ln_at(whole + 1) - ln_at(whole));
-        -f64::exp_m1(ln / run)
+        [-f64::exp_m1(ln_whole(run) / run), -f64::exp_m1(ln_whole((run / 2.0).max(1.0)))]
+    }
+
+    /// Probability that a chunk that was lost at first is lost in each of so many repetitions.
+    pub(crate) fn missing_after(&self, repetitions: u32) -> f64 {
+        let [first, later] = self.repeated_loss;
+        match repetitions {
+            0 => 1.0,
+            repetitions => first * later.powi(repetitions as i32 - 1),
+        }
     }
 
     fn step(&self, counts: &[[f64; 2]]) -> Vec<[f64; 2]> {
@@ -152,8 +165,8 @@ impl Submessage {
             counts = chain.step(&counts);
         }
         let mut failure = Vec::new();
-        let mut again = 1.0;
         while failure.len() < ROUNDS_MAX {
+            let again = chain.missing_after(failure.len() as u32);
             let tails = binomial_tails(data, again, parity);
             let (mut fails, mut missing) = (0.0, 0.0);
             for (lost_data, row) in joint.iter().enumerate() {
@@ -168,7 +181,6 @@ impl Submessage {
             if fails < FAILURE_MIN {
                 break;
             }
-            again *= chain.repeated_loss;
         }
         Submessage { computable_after, failure }
     }
@@ -188,12 +200,11 @@ impl Submessage {
         let first = if chain.is_independent { group_failure(&per_group, 1.0) } else { first.max(0.0) };
         let missing = |fails: f64| fails * (f64::from(data) * chain.loss + 1.5).min(f64::from(data));
         let mut failure = vec![(first, missing(first))];
-        let mut again = chain.repeated_loss;
         while failure.len() < ROUNDS_MAX && failure.last().is_some_and(|last| last.0 >= FAILURE_MIN) {
             let last = failure.last().map_or(1.0, |last| last.0);
+            let again = chain.missing_after(failure.len() as u32);
             let fails = group_failure(&per_group, again).min(last);
             failure.push((fails, missing(fails)));
-            again *= chain.repeated_loss;
         }
         Submessage { computable_after, failure }
     }
@@ -295,7 +306,7 @@ mod tests {
         let (independent, bursts) = (chain(Loss::Independent(0.1), 4), chain(Loss::bursts(0.1, 1.0 / 0.9), 4));
         assert!((independent.loss - (1.0 - 0.9_f64.powi(4))).abs() < 1e-12);
         assert!((bursts.loss - independent.loss).abs() < 1e-12);
-        assert!((bursts.repeated_loss - independent.loss).abs() < 1e-9);
+        assert!((bursts.missing_after(3) / independent.missing_after(3) - 1.0).abs() < 0.01);
         for code in [Code { kind: CodeKind::Mds, data: 6, parity: 3 }, Code { kind: CodeKind::Xor, data: 6, parity: 3 }]
         {
             let [one, other] = [independent, bursts].map(|chain| Submessage::new(&chain, code, code.data));

@@ -29,7 +29,7 @@
 //!
 //! **Bursts.** First tries are lost in runs; repeats come much later than a burst is long. With sⱼ the probability that one of j repeats comes
 //! through, P(all there) is the product of the matrices `whole + sⱼ·lost` over all chunks (see [`crate::losses`]): equal ones are powers.
-//! What was lost together is repeated together, which [`crate::losses::ChunkChain::repeated_loss`] accounts for.
+//! What was lost together is repeated together, which [`crate::losses::ChunkChain::missing_after`] accounts for.
 
 use crate::distribution::Distribution;
 use crate::losses::ChunkChain;
@@ -83,23 +83,20 @@ impl SelectiveRepeat {
         if loss == 0.0 {
             return Distribution::constant(lossless);
         }
-        let again = self.chain.repeated_loss;
         let mut times = vec![end];
         // First and last chunk of each number of tries, and those at the end that are told otherwise.
         let (mut first, mut last) = (self.chunk_seconds, self.chunk_seconds * self.early_chunks() as f64);
         let mut silent = self.repeated_last();
-        let mut expected = self.chunks as f64 * loss;
-        for tries in 0.. {
+        for tries in 0_u32.. {
             let next = |x| if tries == 0 { self.repeated(x) } else { self.repeated_again(x) };
             (first, last) = (next(first), next(last));
             if tries > 0 {
                 silent = self.repeated_again(silent);
             }
             times.extend([first, last, silent].into_iter().filter(|time| *time > end));
-            if expected < 1e-10 {
+            if self.chunks as f64 * loss * self.chain.missing_after(tries) < 1e-10 {
                 break;
             }
-            expected *= again;
         }
         let moved = times.into_iter().map(|time| time + self.round_trip).collect();
         Distribution::of_tail(moved, |seconds| self.tail(seconds - self.round_trip))
@@ -173,7 +170,6 @@ impl SelectiveRepeat {
 
     /// From the number of early chunks with at least 1, 2, 3, … tries, and how often each of the last chunks was repeated.
     fn tail_of(&self, tries: &[u64], late_repeats: u32) -> f64 {
-        let again = self.chain.repeated_loss;
         let late = self.late_chunks();
         // Chunks at the front have had the most tries.
         let counts = tries.windows(2).enumerate().map(|(repeats, pair)| (repeats as u32, pair[0] - pair[1]));
@@ -181,13 +177,13 @@ impl SelectiveRepeat {
             let loss = self.chain.loss;
             let ln = |repeats: u32, count: u64| match count {
                 0 => 0.0,
-                count => count as f64 * (-loss * again.powi(repeats as i32)).ln_1p(),
+                count => count as f64 * (-loss * self.chain.missing_after(repeats)).ln_1p(),
             };
             return -f64::exp_m1(
                 counts.map(|(repeats, count)| ln(repeats, count)).sum::<f64>() + ln(late_repeats, late),
             );
         }
-        let factor = |repeats: u32| self.chain.whole + self.chain.lost.scaled(1.0 - again.powi(repeats as i32));
+        let factor = |repeats: u32| self.chain.whole + self.chain.lost.scaled(1.0 - self.chain.missing_after(repeats));
         let ordered: Vec<(u32, u64)> = counts.collect();
         let product = ordered
             .iter()
