@@ -14,8 +14,10 @@
 //! A submessage fails after e times with `f_e` ([`Submessage::failure`]), and all are computable with Π (1 − f_e). Asking may be lost like
 //! everything: of n times of asking, a binomial number came through, and P(done within n) is the mean of Π (1 − f_e) over that.
 //!
-//! Approximated: the number of chunks asked for is taken at its mean when there is fallback; submessages fail on their own, also where a
-//! burst is longer than a submessage.
+//! In bursts neighbours fail together: without asking, Π is a power of the matrix of a submessage that is computable ([`Submessage::computable`]);
+//! after asking it is taken to be as much larger than for submessages on their own.
+//!
+//! Approximated: that, and the number of chunks asked for, which is taken at its mean when there is fallback.
 
 use crate::distribution::Distribution;
 use crate::losses::{ChunkChain, Submessage};
@@ -62,6 +64,15 @@ impl Erasure {
             true => Submessage::new(&self.chain, self.code, self.code.data),
             false => last.clone(),
         };
+        // In bursts neighbours fail together, and so fewer on their own: as many fewer as without asking, where it is known exactly.
+        let together = match (full.computable, last.computable, full.failure[0].0, last.failure[0].0) {
+            (Some(each), Some(end), fails, last_fails) if fails > 1e-12 && fails < 0.999 && last_fails < 0.999 => {
+                let all = (each.power(count - 1) * end).apply(self.chain.start).iter().sum::<f64>();
+                let apart = (count - 1) as f64 * (-fails).ln_1p() + (-last_fails).ln_1p();
+                if all > 1e-300 { (all.ln() / apart).clamp(0.1, 1.0) } else { 1.0 }
+            }
+            _ => 1.0,
+        };
         // After `asked` times of asking that came through: probability that all is computable, and chunks missing.
         let at = |asked: usize| {
             let of = |submessage: &Submessage| submessage.failure.get(asked).copied().unwrap_or((0.0, 0.0));
@@ -69,6 +80,7 @@ impl Erasure {
             // Certain failure would be the logarithm of nothing.
             let [full_fails, last_fails] = [full_fails, last_fails].map(|fails| fails.min(1.0 - f64::EPSILON));
             let ln = (count - 1) as f64 * (-full_fails).ln_1p() + (-last_fails).ln_1p();
+            let ln = ln * together;
             (-f64::exp_m1(ln), (count - 1) as f64 * full_missing + last_missing)
         };
         let end = self.end() + self.timers.round_trip;

@@ -23,7 +23,7 @@
 //! | | exact | approximated |
 //! |---|---|---|
 //! | selective repeat | losses of single packets, while a message is shorter than the timeout; first losses in bursts | repeats in a long message queue behind the mean number of others; bursts that meet repeats |
-//! | erasure coding | what a code can mend, single losses and bursts (XOR: up to 8 groups); loss of what the receiver asks | the number of chunks asked for is a mean; a burst over two submessages counts as two |
+//! | erasure coding | what a code can mend, single losses and bursts (XOR: up to 8 groups); loss of what the receiver asks | the number of chunks asked for is a mean; neighbours that fail together in bursts, once they have been asked for |
 //! | go-back-N | up to a thousand losses of single packets | more: a gamma distribution; where in a block the shim finds a loss |
 //! | bounded completion | single losses | bursts: a normal distribution |
 //! | ring | | samples |

@@ -121,7 +121,12 @@ pub(crate) struct Submessage {
     /// Probability that it cannot be computed after so many times of asking, and the mean number of data chunks that are then missing
     /// (counted only when it cannot).
     pub(crate) failure: Vec<(f64, f64)>,
+    /// In bursts: probability that it can be computed without asking and the chain goes from one state to another, because a burst may
+    /// reach over its end.
+    pub(crate) computable: Option<Matrix>,
 }
+
+const STATES: [[f64; 2]; 2] = [[1.0, 0.0], [0.0, 1.0]];
 
 /// Asking goes on until this little is left.
 const FAILURE_MIN: f64 = 1e-16;
@@ -145,7 +150,7 @@ impl Submessage {
         }
         // [lost data][lost parity], by what the state was in between.
         let mut joint: Vec<Vec<f64>> = Vec::with_capacity(data + 1);
-        let from_state = [[1.0, 0.0], [0.0, 1.0]].map(|start| {
+        let from_state = STATES.map(|start| {
             let mut lost_parity = vec![start];
             for _ in 0..parity {
                 lost_parity = chain.step(&lost_parity);
@@ -182,7 +187,13 @@ impl Submessage {
                 break;
             }
         }
-        Submessage { computable_after, failure }
+        let computable = (!chain.is_independent).then(|| {
+            Matrix(STATES.map(|start| {
+                let counts = (0..data + parity).fold(vec![start], |counts, _| chain.step(&counts));
+                counts.iter().take(parity + 1).fold([0.0; 2], |sum, row| [sum[0] + row[0], sum[1] + row[1]])
+            }))
+        });
+        Submessage { computable_after, failure, computable }
     }
 
     /// One loss in each group can be mended, if it is not that of the parity and of data both. The chunks of a group are as far apart as there are
@@ -192,7 +203,7 @@ impl Submessage {
         let per_group: Vec<[Vec<f64>; 2]> =
             (0..parity).map(|group| group_losses(&thinned, data, parity, group)).collect();
         let computable_after = match parity <= GROUPS_FOLLOWED_MAX && !chain.is_independent {
-            true => follow_groups(chain, data, parity),
+            true => follow_groups(chain, chain.start, data, parity).0,
             false => independent_groups(&per_group),
         };
         let first = 1.0 - computable_after.last().copied().unwrap_or(1.0);
@@ -206,7 +217,9 @@ impl Submessage {
             let fails = group_failure(&per_group, again).min(last);
             failure.push((fails, missing(fails)));
         }
-        Submessage { computable_after, failure }
+        let is_followed = parity <= GROUPS_FOLLOWED_MAX && !chain.is_independent;
+        let computable = is_followed.then(|| Matrix(STATES.map(|start| follow_groups(chain, start, data, parity).1)));
+        Submessage { computable_after, failure, computable }
     }
 }
 
@@ -260,9 +273,10 @@ fn independent_groups(groups: &[[Vec<f64>; 2]]) -> Vec<f64> {
 }
 
 /// The same when it does: the set of groups with a loss is followed, chunk by chunk.
-fn follow_groups(chain: &ChunkChain, data: u32, parity: u32) -> Vec<f64> {
+/// With it the state that the chain is in at the end, where all is computable.
+fn follow_groups(chain: &ChunkChain, start: [f64; 2], data: u32, parity: u32) -> (Vec<f64>, [f64; 2]) {
     let mut sets = vec![[0.0; 2]; 1 << parity];
-    sets[0] = chain.start;
+    sets[0] = start;
     let add = |to: &mut [f64; 2], from: [f64; 2]| (to[0], to[1]) = (to[0] + from[0], to[1] + from[1]);
     for chunk in 0..data {
         let group = 1_usize << (chunk % parity);
@@ -288,7 +302,8 @@ fn follow_groups(chain: &ChunkChain, data: u32, parity: u32) -> Vec<f64> {
         }
         after.push(total(&sets, usize::MAX << (sent + 1)));
     }
-    after
+    let end = sets.iter().fold([0.0; 2], |sum, row| [sum[0] + row[0], sum[1] + row[1]]);
+    (after, end)
 }
 
 #[cfg(test)]
