@@ -71,20 +71,23 @@ impl Ring {
 }
 
 const BIN_BITS: u32 = 11;
+/// Quantiles that differ more from one step to the next are looked up.
+const JUMP: f64 = 1.002;
 const BINS: usize = 1 << BIN_BITS;
 
 /// Quantiles at equal steps, and those of the last step at equal steps again.
-struct Inverse {
+struct Inverse<'a> {
+    distribution: &'a Distribution,
     body: Vec<f64>,
     tail: Vec<f64>,
 }
 
-impl Inverse {
-    fn new(distribution: &Distribution) -> Self {
+impl<'a> Inverse<'a> {
+    fn new(distribution: &'a Distribution) -> Self {
         let step = 1.0 / BINS as f64;
         let body = (0..=BINS).map(|bin| distribution.quantile(bin as f64 * step)).collect();
         let tail = (0..=BINS).map(|bin| distribution.quantile(1.0 - step + bin as f64 * step * step)).collect();
-        Inverse { body, tail }
+        Inverse { distribution, body, tail }
     }
 
     #[inline]
@@ -94,8 +97,12 @@ impl Inverse {
         if bin == BINS - 1 {
             (bin, rest, table) = ((rest >> (32 - BIN_BITS)) as usize, rest << BIN_BITS, &self.tail);
         }
-        let part = f64::from(rest) / 4_294_967_296.0;
-        table[bin] + part * (table[bin + 1] - table[bin])
+        let (low, high) = (table[bin], table[bin + 1]);
+        if high > low * JUMP {
+            // There is nothing between the two sides of a jump.
+            return self.distribution.quantile(f64::from(random) / 4_294_967_296.0);
+        }
+        low + f64::from(rest) / 4_294_967_296.0 * (high - low)
     }
 }
 
