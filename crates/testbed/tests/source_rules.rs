@@ -68,6 +68,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("verbs", &[]),
     ("coding", &[]),
+    ("plan", &[]),
     ("impair", &["time"]),
     ("capture", &["time"]),
     ("netsim", &["time", "impair", "capture"]),

@@ -1,0 +1,123 @@
+//! Erasure coding with fallback: when every submessage is there or can be computed.
+//!
+//! Data and parity of the submessages leave one after the other. Without fallback, what decides is the last submessage: all before it were computable
+//! before it was sent. It is computable after its data when nothing of it is lost, and after j of its parity chunks with the probability that
+//! [`Submessage::computable_after`] has.
+//!
+//! Otherwise nothing new comes any more, and after β round trips (β = 1) the receiver asks for the missing data chunks of what it cannot compute;
+//! they come a round trip later, one after the other; and so on, with c chunks asked for:
+//!
+//! ```text
+//!   T after r times of asking = (all data and parity)·t + RTT + Σ (β·RTT + RTT + c·t)
+//! ```
+//!
+//! A submessage fails after e times with `f_e` ([`Submessage::failure`]), and all are computable with Π (1 − f_e). Asking may be lost like
+//! everything: of n times of asking, a binomial number came through, and P(done within n) is the mean of Π (1 − f_e) over that.
+//!
+//! In bursts neighbours fail together: without asking, Π is a power of the matrix of a submessage that is computable ([`Submessage::computable`]);
+//! after asking it is taken to be as much larger than for submessages on their own.
+//!
+//! Approximated: that, and the number of chunks asked for, which is taken at its mean when there is fallback.
+
+use crate::distribution::Distribution;
+use crate::losses::{ChunkChain, Submessage};
+use crate::scheme::{Code, Timers};
+
+/// A message that is sent with erasure coding.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Erasure {
+    pub(crate) chain: ChunkChain,
+    pub(crate) code: Code,
+    /// Of data.
+    pub(crate) chunks: u64,
+    /// Time on the wire of a chunk of data, and of one of parity.
+    pub(crate) chunk_seconds: f64,
+    pub(crate) parity_seconds: f64,
+    /// Loss of a packet: of what the receiver asks.
+    pub(crate) packet_loss: f64,
+    pub(crate) timers: Timers,
+}
+
+const ROUNDS_MAX: usize = 4000;
+
+impl Erasure {
+    pub(crate) fn submessages(&self) -> u64 {
+        self.chunks.div_ceil(self.code.data.into())
+    }
+
+    /// Data chunks of the last submessage.
+    fn last_data(&self) -> u32 {
+        (self.chunks - (self.submessages() - 1) * u64::from(self.code.data)) as u32
+    }
+
+    /// Until all data and parity has left.
+    pub(crate) fn end(&self) -> f64 {
+        let parity = self.submessages() * u64::from(self.code.parity);
+        self.chunks as f64 * self.chunk_seconds + parity as f64 * self.parity_seconds
+    }
+
+    /// The distribution, without loss of what the receiver tells in the end; and how many chunks of data are sent again, in the mean.
+    pub(crate) fn distribution(&self) -> (Distribution, f64) {
+        let (count, parity) = (self.submessages(), self.code.parity as usize);
+        let last = Submessage::new(&self.chain, self.code, self.last_data());
+        let full = match count > 1 && self.last_data() != self.code.data {
+            true => Submessage::new(&self.chain, self.code, self.code.data),
+            false => last.clone(),
+        };
+        // In bursts neighbours fail together, and so fewer on their own: as many fewer as without asking, where it is known exactly.
+        let together = match (full.computable, last.computable, full.failure[0].0, last.failure[0].0) {
+            (Some(each), Some(end), fails, last_fails) if fails > 1e-12 && fails < 0.999 && last_fails < 0.999 => {
+                let all = (each.power(count - 1) * end).apply(self.chain.start).iter().sum::<f64>();
+                let apart = (count - 1) as f64 * (-fails).ln_1p() + (-last_fails).ln_1p();
+                if all > 1e-300 { (all.ln() / apart).clamp(0.1, 1.0) } else { 1.0 }
+            }
+            _ => 1.0,
+        };
+        // After `asked` times of asking that came through: probability that all is computable, and chunks missing.
+        let at = |asked: usize| {
+            let of = |submessage: &Submessage| submessage.failure.get(asked).copied().unwrap_or((0.0, 0.0));
+            let ((full_fails, full_missing), (last_fails, last_missing)) = (of(&full), of(&last));
+            // Certain failure would be the logarithm of nothing.
+            let [full_fails, last_fails] = [full_fails, last_fails].map(|fails| fails.min(1.0 - f64::EPSILON));
+            let ln = (count - 1) as f64 * (-full_fails).ln_1p() + (-last_fails).ln_1p();
+            let ln = ln * together;
+            (-f64::exp_m1(ln), (count - 1) as f64 * full_missing + last_missing)
+        };
+        let end = self.end() + self.timers.round_trip;
+        let (fallback, mut missing) = at(0);
+        let mut atoms = Vec::new();
+        let mut before = 0.0;
+        let mended = last.computable_after[parity];
+        for (sent, probability) in last.computable_after.iter().enumerate() {
+            let seconds = end - (parity - sent) as f64 * self.parity_seconds;
+            atoms.push((seconds, (1.0 - fallback) * (probability - before).max(0.0) / mended));
+            before = *probability;
+        }
+        let (mut seconds, mut repeated) = (end, 0.0);
+        // Probability of each number of times of asking that came through, after n times.
+        let mut through = vec![1.0];
+        let mut unfinished = fallback;
+        for asked in 1..=ROUNDS_MAX {
+            let fails_before = at(asked - 1).0;
+            let chunks = if fails_before > 0.0 { missing / fails_before } else { 0.0 };
+            seconds += self.timers.fallback + self.timers.round_trip + chunks * self.chunk_seconds;
+            repeated += missing;
+            let mut next = vec![0.0; through.len() + 1];
+            for (came, probability) in through.iter().enumerate() {
+                next[came] += probability * self.packet_loss;
+                next[came + 1] += probability * (1.0 - self.packet_loss);
+            }
+            through = next;
+            let left: f64 = through.iter().enumerate().map(|(came, probability)| probability * at(came).0).sum();
+            let left = left.min(unfinished);
+            atoms.push((seconds, unfinished - left));
+            unfinished = left;
+            missing = at(asked).1;
+            if unfinished < 1e-12 {
+                break;
+            }
+        }
+        atoms.retain(|atom| atom.1 > 0.0);
+        (Distribution::of_atoms(atoms), repeated)
+    }
+}

@@ -1,0 +1,49 @@
+//! How long a message takes over a lossy link with each reliability scheme, and which scheme to take: the completion-time model of
+//! SDR-RDMA (§4.2 and its appendices), with whole distributions, bursts, serialised repetitions and the timers of our own protocols.
+//!
+//! Pure computation: no clock, no input or output; threads only in the [`twin`]. In the order of the computation:
+//!
+//! | module | what |
+//! |---|---|
+//! | [`link`] | the link, its loss as a chain of two states |
+//! | [`scheme`] | the schemes and their timers |
+//! | `losses` | losses of consecutive chunks, and what a code can do about them |
+//! | [`distribution`] | distributions of times |
+//! | `selective_repeat`, `erasure`, `go_back_n` | the models, each with the derivation of its formula |
+//! | [`bounded`] | what has arrived at a deadline |
+//! | [`ring`](mod@ring) | ring all-reduce over sites |
+//! | [`model`] | one case: link, message, chunk, scheme |
+//! | [`twin`] | the same protocols played through, event by event, from a seed |
+//! | [`question`] | a question, and an answer that can be printed |
+//! | [`recommendation`] | which scheme, why, and how close the second was |
+//! | [`table`] | decisions prepared for live use |
+//!
+//! What is exact and what is not, against the twin:
+//!
+//! | | exact | approximated |
+//! |---|---|---|
+//! | selective repeat | losses of single packets, while a message is shorter than the timeout; first losses in bursts | repeats in a long message queue behind the mean number of others; bursts that meet repeats |
+//! | erasure coding | what a code can mend, single losses and bursts (XOR: up to 8 groups); loss of what the receiver asks | the number of chunks asked for is a mean; neighbours that fail together in bursts, once they have been asked for |
+//! | go-back-N | up to a thousand losses of single packets | more: a gamma distribution; where in a block the shim finds a loss |
+//! | bounded completion | single losses | bursts: a normal distribution |
+//! | ring | | samples |
+//!
+//! And against our protocols: feedback that is paced is taken to be as late as it may be, that of negative acknowledgements included; what the
+//! receiver tells or asks is one packet; a message that `longhaul-reliable` cuts into several is one.
+
+pub mod bounded;
+pub mod distribution;
+mod erasure;
+mod go_back_n;
+pub mod link;
+mod losses;
+mod matrix;
+pub mod model;
+mod probability;
+pub mod question;
+pub mod recommendation;
+pub mod ring;
+pub mod scheme;
+mod selective_repeat;
+pub mod table;
+pub mod twin;

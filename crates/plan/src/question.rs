@@ -1,0 +1,267 @@
+//! A question about a link and a message, and an answer that a command can print: one row for each scheme, and a recommendation.
+//!
+//! What is left open (the chunk, the code) is chosen for each scheme by trying: see [`CODES`] and [`CHUNK_PACKETS`]. The preference is the same as between schemes,
+//! see [`crate::recommendation`].
+
+use crate::bounded::{Arrived, arrived_by};
+use crate::distribution::{Distribution, Summary};
+use crate::link::{Link, PlanError};
+use crate::model::Case;
+use crate::recommendation::{Recommendation, prefer, recommend};
+use crate::ring::ring;
+use crate::scheme::{Code, CodeKind, Scheme};
+
+/// The codes that are tried where a code is left open: data and parity chunks.
+pub const CODES: [(u32, u32); 9] = [(8, 2), (8, 4), (16, 4), (16, 8), (32, 2), (32, 4), (32, 8), (32, 16), (64, 8)];
+/// The chunks that are tried where the chunk is left open, in packets.
+pub const CHUNK_PACKETS: [u32; 5] = [1, 2, 4, 8, 16];
+/// Every question has the same answer every time.
+const RING_SEED: u64 = 1;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// The link.
+    pub link: Link,
+    /// Bytes of a message, or of the buffer that a ring reduces.
+    pub message_bytes: u64,
+    /// Bytes of a chunk; chosen for each scheme if it is left open.
+    pub chunk_bytes: Option<u32>,
+    /// What is compared.
+    pub candidates: Vec<Candidate>,
+    /// A ring all-reduce over so many sites instead of one message.
+    pub ring_sites: Option<u32>,
+    /// How much is done by then?
+    pub deadline_seconds: Option<f64>,
+    /// How fast one core codes.
+    pub coding: CodingSpeed,
+    /// What is to be short.
+    pub objective: Objective,
+}
+
+/// A scheme, or a kind of scheme whose code is left open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Candidate {
+    /// This one.
+    Scheme(Scheme),
+    /// Erasure coding with the best code of a kind.
+    AnyCode(CodeKind),
+}
+
+/// What a recommendation makes short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Objective {
+    /// The mean: throughput of many messages.
+    #[default]
+    Mean,
+    /// What 99 of 100 messages take no longer than.
+    P99,
+    /// What 999 of 1000 messages take no longer than: where many wait for the slowest.
+    P999,
+}
+
+impl Objective {
+    pub(crate) fn of(self, summary: &Summary) -> f64 {
+        match self {
+            Objective::Mean => summary.mean,
+            Objective::P99 => summary.p99,
+            Objective::P999 => summary.p999,
+        }
+    }
+}
+
+/// Bytes of data that one core codes in a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CodingSpeed {
+    /// Reed–Solomon with 8 parity chunks; the work grows with their number.
+    pub mds_bytes_per_second: f64,
+    /// Exclusive or: each byte once, whatever the number of parity chunks.
+    pub xor_bytes_per_second: f64,
+}
+
+impl Default for CodingSpeed {
+    /// About what one core of a current server does; measure your own.
+    fn default() -> Self {
+        CodingSpeed { mds_bytes_per_second: 6.8e9, xor_bytes_per_second: 12e9 }
+    }
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// One for each candidate that can be used, in their order.
+    pub rows: Vec<Row>,
+    /// Candidates that cannot, each with the reason.
+    pub refused: Vec<(Candidate, PlanError)>,
+    /// Which one to take.
+    pub recommendation: Recommendation,
+    /// What has arrived at the deadline when everything is sent once; for a question with a deadline and without a ring.
+    pub arrived_once: Option<Arrived>,
+}
+
+/// What a scheme does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Which, its code chosen.
+    pub scheme: Scheme,
+    /// Given, or chosen.
+    pub chunk_bytes: u32,
+    /// Completion time, in seconds.
+    pub completion: Summary,
+    /// The whole of it.
+    pub distribution: Distribution,
+    /// Mean over the least possible on this link without loss: bytes over rate, and a round trip (of each stage).
+    pub slowdown: f64,
+    /// Parity and repetitions, as a share of the message's bytes.
+    pub extra_bandwidth: f64,
+    /// Cores that code at the link's rate.
+    pub cores: f64,
+    /// Bytes that must be kept until they are known to have arrived.
+    pub window_bytes: f64,
+    /// Share of messages done within the deadline, if there is one.
+    pub within_deadline: Option<f64>,
+}
+
+impl Question {
+    /// All schemes, everything else left open.
+    pub fn new(link: Link, message_bytes: u64) -> Self {
+        let candidates = vec![
+            Candidate::Scheme(Scheme::SelectiveRepeat),
+            Candidate::Scheme(Scheme::NegativeAcknowledgements),
+            Candidate::AnyCode(CodeKind::Mds),
+            Candidate::AnyCode(CodeKind::Xor),
+            Candidate::Scheme(Scheme::GoBackN),
+            Candidate::Scheme(Scheme::Shim(Code { kind: CodeKind::Xor, data: 32, parity: 1 })),
+        ];
+        Question {
+            link,
+            message_bytes,
+            chunk_bytes: None,
+            candidates,
+            ring_sites: None,
+            deadline_seconds: None,
+            coding: CodingSpeed::default(),
+            objective: Objective::default(),
+        }
+    }
+
+    /// The answer.
+    pub fn answer(&self) -> Result<Answer, PlanError> {
+        self.link.check(self.message_bytes, self.chunk_bytes.unwrap_or(self.link.packet_bytes))?;
+        let (mut rows, mut refused) = (Vec::new(), Vec::new());
+        for &candidate in &self.candidates {
+            match self.best_of(candidate).and_then(|row| self.in_ring(row)) {
+                Ok(row) => rows.push(row),
+                Err(error) => refused.push((candidate, error)),
+            }
+        }
+        let recommendation = recommend(self, &rows).ok_or_else(|| {
+            let why = refused.first().map_or("there was none".to_owned(), |(_, error)| error.to_string());
+            PlanError::NoScheme(why)
+        })?;
+        let arrived_once = match (self.deadline_seconds, self.ring_sites) {
+            (Some(deadline), None) => Some(arrived_by(&self.link, self.message_bytes, deadline)?),
+            _ => None,
+        };
+        Ok(Answer { rows, refused, recommendation, arrived_once })
+    }
+
+    /// Bytes of one message: a ring sends the buffer in parts.
+    pub(crate) fn stage_bytes(&self) -> u64 {
+        self.message_bytes.div_ceil(self.ring_sites.unwrap_or(1).max(1).into())
+    }
+
+    /// A candidate with what it left open chosen.
+    fn best_of(&self, candidate: Candidate) -> Result<Row, PlanError> {
+        let schemes: Vec<Scheme> = match candidate {
+            Candidate::Scheme(scheme) => vec![scheme],
+            Candidate::AnyCode(kind) => CODES
+                .iter()
+                .filter_map(|&(data, parity)| Code::new(kind, data, parity).ok())
+                .map(Scheme::Erasure)
+                .collect(),
+        };
+        let chunks: Vec<u32> = match self.chunk_bytes {
+            Some(chunk_bytes) => vec![chunk_bytes],
+            None => CHUNK_PACKETS.iter().map(|packets| packets.saturating_mul(self.link.packet_bytes)).collect(),
+        };
+        let mut tried = Vec::new();
+        let mut error = None;
+        for &scheme in &schemes {
+            let has_chunks = scheme.is_available();
+            for &chunk_bytes in if has_chunks { &chunks[..] } else { &chunks[..1] } {
+                // A chunk that is longer than the message is only more parity.
+                if self.chunk_bytes.is_none()
+                    && has_chunks
+                    && tried.len() > 1
+                    && u64::from(chunk_bytes) > self.stage_bytes()
+                {
+                    continue;
+                }
+                match self.row(scheme, chunk_bytes) {
+                    Ok(row) => tried.push(row),
+                    Err(why) => error = Some(why),
+                }
+            }
+        }
+        match prefer(self.objective, &tried) {
+            Some(best) => Ok(tried.swap_remove(best)),
+            None => Err(error.unwrap_or(PlanError::NoScheme("there was none".to_owned()))),
+        }
+    }
+
+    /// One message with a scheme.
+    pub(crate) fn row(&self, scheme: Scheme, chunk_bytes: u32) -> Result<Row, PlanError> {
+        let message_bytes = self.stage_bytes();
+        let completion = Case { link: self.link, message_bytes, chunk_bytes, scheme }.completion()?;
+        let summary = completion.distribution.summary();
+        let bytes_per_second = self.link.rate_bits_per_second / 8.0;
+        let round_trip = self.link.round_trip_seconds;
+        let cores = match scheme {
+            Scheme::Erasure(Code { kind, data, parity }) => {
+                let data_per_second = bytes_per_second * f64::from(data) / f64::from(data + parity);
+                match kind {
+                    CodeKind::Mds => data_per_second / self.coding.mds_bytes_per_second * f64::from(parity) / 8.0,
+                    CodeKind::Xor => data_per_second / self.coding.xor_bytes_per_second,
+                }
+            }
+            // The shim's work is the hardware's.
+            _ => 0.0,
+        };
+        // From leaving until acknowledged when it is lost once: what a sender must be able to repeat.
+        let (kept, parity_share) = match scheme {
+            Scheme::SelectiveRepeat => (4.0 * round_trip, 0.0),
+            Scheme::NegativeAcknowledgements => (2.0 * round_trip, 0.0),
+            Scheme::Erasure(code) => (3.0 * round_trip, f64::from(code.parity) / f64::from(code.data)),
+            Scheme::GoBackN | Scheme::Shim(_) => (round_trip, 0.0),
+        };
+        let window_bytes = (kept * bytes_per_second).min(message_bytes as f64 * (1.0 + parity_share));
+        Ok(Row {
+            scheme,
+            chunk_bytes,
+            completion: summary,
+            slowdown: summary.mean / self.link.least_seconds(message_bytes),
+            extra_bandwidth: completion.extra_bandwidth,
+            cores,
+            window_bytes,
+            within_deadline: self.deadline_seconds.map(|deadline| completion.distribution.cdf(deadline)),
+            distribution: completion.distribution,
+        })
+    }
+
+    fn in_ring(&self, row: Row) -> Result<Row, PlanError> {
+        let Some(sites) = self.ring_sites else { return Ok(row) };
+        let distribution = ring(&row.distribution, sites, RING_SEED)?;
+        let completion = distribution.summary();
+        let stages = 2.0 * f64::from(sites) - 2.0;
+        Ok(Row {
+            completion,
+            slowdown: completion.mean / (stages * self.link.least_seconds(self.stage_bytes())),
+            within_deadline: self.deadline_seconds.map(|deadline| distribution.cdf(deadline)),
+            distribution,
+            ..row
+        })
+    }
+}

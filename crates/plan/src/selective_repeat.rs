@@ -1,0 +1,251 @@
+//! Selective repeat: when every chunk has come through.
+//!
+//! **Small messages.** Chunk i of M leaves at i·t, and each time that it is lost it leaves again O later: O is the timeout, or
+//! what it takes until the receiver has told. It is there once it has been lost j times and not again, at i·t + j·(O + t). The paper's
+//! formula follows: within time q, chunk i can have been sent 1 + ⌊(q − i·t)/(O + t)⌋ times, and
+//!
+//! ```text
+//!   P(all there by q) = Π (1 − p^(tries of chunk i by q))
+//! ```
+//!
+//! Chunks with the same number of tries are counted, not walked: n₀(q) chunks have left at least once by q, n₁(q) of them twice, and so
+//! on, and the product has one factor (1 − p^(j+1))^(nⱼ − nⱼ₊₁) for each number of tries, a few dozen for 2 TiB.
+//!
+//! **Large messages**, for which the paper's formula is a lower bound only. Our protocol queues the whole message and what is to be repeated
+//! behind it, in the order in which it becomes due. As long as the link is busy, the n-th transmission leaves at n·t; of the
+//! transmissions before time x a share p is lost, whichever they were; so what left at x and was lost has M + p·x/t transmissions before it, and leaves
+//! again at
+//!
+//! ```text
+//!   φ(x) = max(x + O, M·t + p·(x − t)) + t
+//! ```
+//!
+//! and after the busy time, when the first term is the larger one, O later as before. φ is all there is to serialisation. It grows with x, so the
+//! number of chunks with j + 1 tries by q is φ⁻¹ applied j times to q, over t. The number of losses before a transmission is taken at its mean: it deviates by
+//! √(p·M) chunks, which are microseconds where a round trip is milliseconds.
+//!
+//! **Negative acknowledgements.** A gap shows when 65 later chunks have come; it is told within 1/32 of a round trip, so O is a round trip, that,
+//! and 65·t the first time. The last 65 chunks have nobody behind them: they are told when nothing has come for a quarter of a round trip.
+//!
+//! **Bursts.** First tries are lost in runs; repeats come much later than a burst is long. With sⱼ the probability that one of j repeats comes
+//! through, P(all there) is the product of the matrices `whole + sⱼ·lost` over all chunks (see [`crate::losses`]): equal ones are powers.
+//! What was lost together is repeated together, which [`crate::losses::ChunkChain::missing_after`] accounts for.
+
+use crate::distribution::Distribution;
+use crate::losses::ChunkChain;
+use crate::matrix::Matrix;
+use crate::scheme::{OVERTAKING_CHUNKS, Timers};
+
+/// A message that is sent with selective repeat.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SelectiveRepeat {
+    pub(crate) chain: ChunkChain,
+    pub(crate) chunks: u64,
+    /// Time on the wire of a chunk.
+    pub(crate) chunk_seconds: f64,
+    pub(crate) delays: Delays,
+    pub(crate) round_trip: f64,
+}
+
+/// How long after a chunk left it is queued again, if it was lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delays {
+    /// The first time.
+    pub(crate) first: f64,
+    /// Later.
+    pub(crate) later: f64,
+    /// The last chunks of a message, how many there are and how long after the message's end they are queued again the first time.
+    pub(crate) last: Option<(u64, f64)>,
+}
+
+impl Delays {
+    pub(crate) fn timeouts(timers: &Timers) -> Self {
+        Delays { first: timers.timeout, later: timers.timeout, last: None }
+    }
+
+    pub(crate) fn negative(timers: &Timers, chunk_seconds: f64) -> Self {
+        let told = timers.round_trip + timers.telling;
+        let overtaken = OVERTAKING_CHUNKS as f64 * chunk_seconds;
+        Delays {
+            first: told + overtaken,
+            later: told,
+            last: Some((OVERTAKING_CHUNKS, timers.round_trip + timers.silence)),
+        }
+    }
+}
+
+impl SelectiveRepeat {
+    /// Until the receiver has all, and half a round trip later tells so: without loss of what it tells.
+    pub(crate) fn distribution(&self) -> Distribution {
+        let end = self.end();
+        let lossless = end + self.round_trip;
+        let loss = self.chain.loss;
+        if loss == 0.0 {
+            return Distribution::constant(lossless);
+        }
+        let mut times = vec![end];
+        // First and last chunk of each number of tries, and those at the end that are told otherwise.
+        let (mut first, mut last) = (self.chunk_seconds, self.chunk_seconds * self.early_chunks() as f64);
+        let mut silent = self.repeated_last();
+        for tries in 0_u32.. {
+            let next = |x| if tries == 0 { self.repeated(x) } else { self.repeated_again(x) };
+            (first, last) = (next(first), next(last));
+            if tries > 0 {
+                silent = self.repeated_again(silent);
+            }
+            times.extend([first, last, silent].into_iter().filter(|time| *time > end));
+            if self.chunks as f64 * loss * self.chain.missing_after(tries) < 1e-10 {
+                break;
+            }
+        }
+        let moved = times.into_iter().map(|time| time + self.round_trip).collect();
+        Distribution::of_tail(moved, |seconds| self.tail(seconds - self.round_trip))
+    }
+
+    fn end(&self) -> f64 {
+        self.chunks as f64 * self.chunk_seconds
+    }
+
+    fn late_chunks(&self) -> u64 {
+        self.delays.last.map_or(0, |(count, _)| count.min(self.chunks))
+    }
+
+    fn early_chunks(&self) -> u64 {
+        self.chunks - self.late_chunks()
+    }
+
+    /// φ: when what left at `x` and was lost leaves again.
+    fn later(&self, x: f64, delay: f64) -> f64 {
+        (x + delay).max(self.end() + self.chain.loss * (x - self.chunk_seconds)) + self.chunk_seconds
+    }
+
+    fn repeated(&self, x: f64) -> f64 {
+        self.later(x, self.delays.first)
+    }
+
+    fn repeated_again(&self, x: f64) -> f64 {
+        self.later(x, self.delays.later)
+    }
+
+    /// When the last chunks leave for the second time: there are so few that it is one time.
+    fn repeated_last(&self) -> f64 {
+        let delay = self.delays.last.map_or(0.0, |(_, delay)| delay);
+        self.later(self.end(), delay)
+    }
+
+    /// φ⁻¹.
+    fn earlier(&self, y: f64, delay: f64) -> f64 {
+        let y = y - self.chunk_seconds;
+        (y - delay).min((y - self.end()) / self.chain.loss + self.chunk_seconds)
+    }
+
+    /// Probability that something is missing at `q`.
+    fn tail(&self, q: f64) -> f64 {
+        if q < self.end() * (1.0 - 1e-11) {
+            return 1.0;
+        }
+        // How many of the early chunks have left at least j + 1 times: chunks are numbered from 1, and chunk i first leaves at i·t.
+        let early = self.early_chunks();
+        let count = |time: f64| ((time / self.chunk_seconds + 1e-6).floor().max(0.0) as u64).min(early);
+        let mut tries = vec![early];
+        let mut time = q;
+        loop {
+            let again = self.earlier(time, self.delays.later);
+            let left = count(self.earlier(time, self.delays.first));
+            // Chunks with one try more: all later repeats undone, then the first one.
+            tries.push(left);
+            time = again;
+            if left == 0 {
+                break;
+            }
+        }
+        let mut late_repeats = 0;
+        let mut time = self.repeated_last();
+        while time <= q * (1.0 + 1e-12) && late_repeats < 5000 {
+            late_repeats += 1;
+            time = self.repeated_again(time);
+        }
+        self.tail_of(&tries, late_repeats)
+    }
+
+    /// From the number of early chunks with at least 1, 2, 3, … tries, and how often each of the last chunks was repeated.
+    fn tail_of(&self, tries: &[u64], late_repeats: u32) -> f64 {
+        let late = self.late_chunks();
+        // Chunks at the front have had the most tries.
+        let counts = tries.windows(2).enumerate().map(|(repeats, pair)| (repeats as u32, pair[0] - pair[1]));
+        if self.chain.is_independent {
+            let loss = self.chain.loss;
+            let ln = |repeats: u32, count: u64| match count {
+                0 => 0.0,
+                count => count as f64 * (-loss * self.chain.missing_after(repeats)).ln_1p(),
+            };
+            return -f64::exp_m1(
+                counts.map(|(repeats, count)| ln(repeats, count)).sum::<f64>() + ln(late_repeats, late),
+            );
+        }
+        let factor = |repeats: u32| self.chain.whole + self.chain.lost.scaled(1.0 - self.chain.missing_after(repeats));
+        let ordered: Vec<(u32, u64)> = counts.collect();
+        let product = ordered
+            .iter()
+            .rev()
+            .fold(Matrix::IDENTITY, |product, &(repeats, count)| product * factor(repeats).power(count));
+        let product = product * factor(late_repeats).power(late);
+        (1.0 - product.apply(self.chain.start).iter().sum::<f64>()).max(0.0)
+    }
+
+    /// Mean share of chunks that are sent again.
+    pub(crate) fn repeated_share(&self) -> f64 {
+        self.chain.loss / (1.0 - self.chain.loss)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::{Link, Loss};
+
+    fn message(loss: Loss, chunks: u64, negative: bool) -> SelectiveRepeat {
+        let link = Link::new(8.0 * 4096.0 * 1e6, 0.025, loss);
+        let timers = Timers::new(0.025);
+        let chunk_seconds = 1e-6;
+        let delays = if negative { Delays::negative(&timers, chunk_seconds) } else { Delays::timeouts(&timers) };
+        let chain = ChunkChain::new(&link, 4096).expect("a chain");
+        SelectiveRepeat { chain, chunks, chunk_seconds, delays, round_trip: 0.025 }
+    }
+
+    /// One chunk: the paper's geometric distribution.
+    #[test]
+    fn one_chunk() {
+        let distribution = message(Loss::Independent(0.1), 1, false).distribution();
+        let step = 0.075 + 1e-6;
+        assert!((distribution.mean() - (0.025 + 1e-6 + step / 9.0)).abs() < 1e-6, "{}", distribution.mean());
+        assert!((distribution.quantile(0.99) - (0.025 + 1e-6 + step)).abs() < 1e-9);
+        assert!((distribution.cdf(0.05) - 0.9).abs() < 1e-9 && (distribution.cdf(0.11) - 0.99).abs() < 1e-9);
+    }
+
+    /// Chunk by chunk, as the paper's product.
+    #[test]
+    fn counting_is_walking() {
+        let message = message(Loss::Independent(0.01), 3000, false);
+        let distribution = message.distribution();
+        for q in [0.004, 0.0761, 0.0775, 0.079, 0.15105, 0.152, 0.154, 0.2271] {
+            let product: f64 = (1..=3000)
+                .map(|i| {
+                    let tries = 1 + ((q - f64::from(i) * 1e-6) / (0.075 + 1e-6) + 1e-9).floor() as i32;
+                    1.0 - 0.01_f64.powi(tries)
+                })
+                .product();
+            let cdf = distribution.cdf(q + 0.025);
+            assert!((cdf - product).abs() < 3e-3, "{q}: {cdf} {product}");
+        }
+    }
+
+    /// In a message that takes longer than a timeout, repeats queue behind it.
+    #[test]
+    fn repeats_are_serialised() {
+        let message = message(Loss::Independent(0.1), 10_000_000, false);
+        let least = 10.0 / 0.9;
+        let mean = message.distribution().mean();
+        assert!((least..least + 0.8).contains(&mean), "{mean}");
+    }
+}

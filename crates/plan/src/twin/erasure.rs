@@ -1,0 +1,119 @@
+//! Erasure coding, played through: every submessage with a loss is looked at, and what cannot be computed is asked for.
+
+use super::channel::Channel;
+use crate::erasure::Erasure;
+use crate::scheme::{Code, CodeKind};
+
+/// A submessage with losses.
+struct Damaged {
+    /// Data chunks that are missing, by their number in it.
+    missing: Vec<u32>,
+    /// Parity chunks that were lost.
+    parity_lost: Vec<u32>,
+}
+
+impl Damaged {
+    fn is_computable(&self, code: Code) -> bool {
+        match code.kind {
+            CodeKind::Mds => self.missing.len() + self.parity_lost.len() <= code.parity as usize,
+            CodeKind::Xor => {
+                let mut lost: Vec<u32> = self.missing.iter().map(|chunk| chunk % code.parity).collect();
+                lost.sort_unstable();
+                let is_double = lost.windows(2).any(|pair| pair[0] == pair[1]);
+                !is_double && lost.iter().all(|group| !self.parity_lost.contains(group))
+            }
+        }
+    }
+
+    /// How many parity chunks must have been sent before it is computable, if it is with all.
+    fn parity_needed(&self, code: Code) -> u32 {
+        match code.kind {
+            CodeKind::Mds => {
+                let mut needed = self.missing.len() as u32;
+                let mut sent = 0;
+                while needed > 0 {
+                    needed -= u32::from(!self.parity_lost.contains(&sent));
+                    sent += 1;
+                }
+                sent
+            }
+            CodeKind::Xor => self.missing.iter().map(|chunk| chunk % code.parity + 1).max().unwrap_or(0),
+        }
+    }
+}
+
+pub(super) fn sample(message: &Erasure, channel: &mut Channel) -> f64 {
+    let Erasure { code, chunks, chunk_seconds, parity_seconds, timers, .. } = *message;
+    let submessages = message.submessages();
+    let sent = u64::from(code.data + code.parity);
+    let all = chunks + submessages * u64::from(code.parity);
+    let packets = channel.packets_per_chunk;
+    let last_data = (chunks - (submessages - 1) * u64::from(code.data)) as u32;
+    let mut damaged: Vec<(u64, Damaged)> = Vec::new();
+    let mut last_chunk = u64::MAX;
+    channel.send(all * packets, |at| {
+        let chunk = at / packets;
+        if chunk == last_chunk {
+            return true;
+        }
+        last_chunk = chunk;
+        let (submessage, place) = (chunk / sent, (chunk % sent) as u32);
+        if damaged.last().is_none_or(|last| last.0 != submessage) {
+            damaged.push((submessage, Damaged { missing: Vec::new(), parity_lost: Vec::new() }));
+        }
+        let data = if submessage + 1 == submessages { last_data } else { code.data };
+        if let Some((_, last)) = damaged.last_mut() {
+            match place < data {
+                true => last.missing.push(place),
+                false => last.parity_lost.push(place - data),
+            }
+        }
+        true
+    });
+    let end = message.end();
+    let last_needs = match damaged.last() {
+        Some((submessage, last)) if submessage + 1 == submessages && last.is_computable(code) => {
+            last.parity_needed(code)
+        }
+        _ => 0,
+    };
+    let mut failed: Vec<Damaged> =
+        damaged.into_iter().map(|(_, damaged)| damaged).filter(|damaged| !damaged.is_computable(code)).collect();
+    if failed.is_empty() {
+        let unneeded = f64::from(code.parity - last_needs) * parity_seconds;
+        return end - unneeded + timers.round_trip + channel.done_delay();
+    }
+    let mut asked_at = end + timers.round_trip / 2.0 + timers.fallback;
+    let mut free = end;
+    loop {
+        if channel.is_control_lost() {
+            asked_at += timers.round_trip + timers.fallback;
+            continue;
+        }
+        let begins = asked_at + timers.round_trip / 2.0;
+        channel.idle(begins - free);
+        free = begins;
+        let mut computable_at = free;
+        let mut still_failed = Vec::new();
+        for mut submessage in std::mem::take(&mut failed) {
+            let mut is_computable = false;
+            for chunk in submessage.missing.clone() {
+                free += chunk_seconds;
+                if !channel.is_chunk_lost() {
+                    submessage.missing.retain(|missing| *missing != chunk);
+                    if !is_computable && submessage.is_computable(code) {
+                        (is_computable, computable_at) = (true, free);
+                    }
+                }
+            }
+            if !is_computable {
+                still_failed.push(submessage);
+            }
+        }
+        if still_failed.is_empty() {
+            return computable_at + timers.round_trip + channel.done_delay();
+        }
+        failed = still_failed;
+        asked_at = free + timers.round_trip / 2.0 + timers.fallback;
+    }
+}
