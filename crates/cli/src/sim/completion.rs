@@ -254,7 +254,10 @@ fn to_table(measurements: &[Measurement], with_paper: bool) -> String {
         let (scheme, loss) = (sampling.options.scheme.to_string(), sampling.options.loss);
         let p999 = slowdown.p999.map_or("-".to_owned(), |p999| format!("{p999:.3}"));
         let Summary { mean, p50, p99, .. } = slowdown;
-        let loss_text = format!("{loss:e}");
+        let loss_text = match loss {
+            0.0 => "0".to_owned(),
+            _ => format!("{loss:e}"),
+        };
         let mut row =
             format!("{scheme:<12} {loss_text:>6} {mean:>7.3} {p50:>7.3} {p99:>7.3} {p999:>7} {repeated_packets:>9.1}");
         if with_paper {
