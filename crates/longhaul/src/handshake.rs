@@ -293,8 +293,7 @@ fn paths(endpoint: &Endpoint) -> Vec<PathInfo> {
 
 /// The longest that the immediate can count; longer ones are cut.
 fn message_bytes_max(mtu: Mtu) -> u64 {
-    let layout = longhaul_sdr::immediate::ImmediateLayout::default();
-    u64::from(layout.packet_count_max()) * u64::from(mtu.byte_count())
+    longhaul_sdr::immediate::ImmediateLayout::default().message_bytes_max(mtu.byte_count())
 }
 
 fn channels(options: &Options) -> usize {

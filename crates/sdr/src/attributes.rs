@@ -67,7 +67,7 @@ impl QueuePairAttributes {
         if self.chunk_bytes == 0 || !self.chunk_bytes.is_multiple_of(mtu) {
             return wrong("chunk_bytes", format!("a multiple of the MTU, {mtu}"));
         }
-        let most = u64::from(self.layout.packet_count_max()) * u64::from(mtu);
+        let most = self.layout.message_bytes_max(mtu);
         if self.message_bytes_max == 0 || self.message_bytes_max > most {
             return wrong("message_bytes_max", format!("1 to {most}: the packets that the immediate can count"));
         }

@@ -88,6 +88,11 @@ impl ImmediateLayout {
         1 << self.message_bits
     }
 
+    /// Bytes of the longest message whose packets can be counted.
+    pub const fn message_bytes_max(self, packet_bytes: u32) -> u64 {
+        self.packet_count_max() as u64 * packet_bytes as u64
+    }
+
     /// The place of a message in the table.
     pub const fn slot_of(self, number: u64) -> u32 {
         (number % self.slot_count() as u64) as u32

@@ -22,8 +22,10 @@ use longhaul_sdr::Memory;
 use longhaul_time::{Duration, Instant};
 use thiserror::Error;
 
+use crate::error_text::with_sources;
+
 pub use end::GroundOptions;
-pub use halves::{CaseReceiver, CaseSender};
+pub use halves::{CaseHalf, CaseReceiver, CaseSender};
 pub use real_time::{RealEnd, RealGround};
 pub use suite::{Figures, Link, Suite, SuiteError, links, scheme_by_name, schemes};
 pub use twice::Twice;
@@ -119,6 +121,13 @@ pub enum CaseError {
     /// The ground gave way.
     #[error("{0}")]
     Ground(String),
+}
+
+impl CaseError {
+    /// What the ground is made from has failed.
+    fn of_ground(error: impl std::error::Error) -> Self {
+        CaseError::Ground(with_sources(&error))
+    }
 }
 
 /// Send the messages of a case, and look whether they arrive as they were sent.

@@ -11,6 +11,7 @@ pub mod checker;
 pub mod completion;
 pub mod conformance;
 pub mod end_to_end;
+mod error_text;
 pub mod interop;
 pub mod scale;
 pub mod soak;

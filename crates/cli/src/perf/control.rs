@@ -22,6 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
+use longhaul_softnic::udp::CAREFUL_BITS_PER_SECOND;
+use longhaul_softnic::udp::path::is_of_this_host;
 use nix::sys::socket::{setsockopt, sockopt};
 use serde::{Deserialize, Serialize};
 
@@ -93,6 +95,17 @@ pub(crate) struct Plan {
     pub(crate) verify_seed: Option<u64>,
     /// Messages have a reliability scheme above SDR, instead of a connection type.
     pub(crate) scheme: Option<SchemePlan>,
+}
+
+impl Plan {
+    /// What an end sends at most to a peer at this address, all its queue pairs together.
+    pub(crate) fn rate_towards(&self, peer: IpAddr) -> Option<u64> {
+        match self.rate {
+            Rate::BitsPerSecond(rate) => Some(rate),
+            Rate::Careful if !is_of_this_host(peer) => Some(CAREFUL_BITS_PER_SECOND),
+            Rate::Unlimited | Rate::Careful => None,
+        }
+    }
 }
 
 /// What both ends have to know of messages with a reliability scheme.

@@ -2,13 +2,11 @@
 
 use longhaul_reliable::NamedScheme;
 use longhaul_sdr::info::QueuePairInfo;
-use longhaul_softnic::udp::CAREFUL_BITS_PER_SECOND;
-use longhaul_softnic::udp::path::is_of_this_host;
 use longhaul_verbs::Mtu;
 use serde_json::{Value, json};
 
 use super::client::{answer, first_answer, spinner, unexpected};
-use super::control::{Control, Plan, Rate, Reply, Request, SchemeContact, SchemePlan, VERSION};
+use super::control::{Control, Plan, Reply, Request, SchemeContact, SchemePlan, VERSION};
 use super::options::ClientArguments;
 use super::scheme_end::{SchemeEnd, SchemeOptions};
 use super::scheme_stream::{SchemeSender, SchemeTotals};
@@ -121,15 +119,11 @@ struct Heading<'a> {
 
 impl Heading<'_> {
     fn rate(&self) -> Option<u64> {
-        match self.plan.rate {
-            Rate::BitsPerSecond(rate) => Some(rate),
-            Rate::Careful if !is_of_this_host(self.theirs.address) => Some(CAREFUL_BITS_PER_SECOND),
-            Rate::Unlimited | Rate::Careful => None,
-        }
+        self.plan.rate_towards(self.theirs.address)
     }
 
     fn to_text(&self, arguments: &ClientArguments) -> String {
-        let rate = self.rate().map_or_else(|| "none".to_owned(), |rate| format!("{} Gbit/s", rate as f64 / 1e9));
+        let rate = table::rate_text(self.rate());
         let mut text = format!("{}                    RDMA_Write BW Test with {}\n", table::RULE, self.scheme);
         let mut pair = |left: (&str, String), right: (&str, String)| {
             text += &format!(" {:<16}: {:<18} {:<16}: {}\n", left.0, left.1, right.0, right.1);

@@ -1,9 +1,8 @@
 //! An end of messages with a reliability scheme: a device, an SDR queue pair on it, and the connection above that.
 
-use std::sync::Arc;
 use std::time::Instant as Clock;
 
-use longhaul_reliable::{Attributes, Connection, Erasure, NamedScheme, Scheme, SelectiveRepeat};
+use longhaul_reliable::{Attributes, Connection, NamedScheme};
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_sdr::{Context, ContextAttributes, Memory, QueuePair, QueuePairAttributes};
 use longhaul_time::{Duration, Instant};
@@ -41,27 +40,6 @@ pub(crate) struct SchemeOptions {
     pub(crate) rate_bits_per_second: Option<u64>,
 }
 
-impl SchemeOptions {
-    fn make_scheme(&self) -> Arc<dyn Scheme> {
-        let selective_repeat = |mut scheme: SelectiveRepeat| -> Arc<dyn Scheme> {
-            scheme.timeout_min = self.timeout_min.unwrap_or(scheme.timeout_min);
-            Arc::new(scheme)
-        };
-        match self.scheme {
-            NamedScheme::SelectiveRepeat => selective_repeat(SelectiveRepeat::default()),
-            NamedScheme::NegativeAcknowledgements => {
-                selective_repeat(SelectiveRepeat::with_negative_acknowledgements())
-            }
-            NamedScheme::Erasure(code) => {
-                let mut scheme = Erasure::new(code);
-                scheme.timeout_min = self.timeout_min.unwrap_or(scheme.timeout_min);
-                Arc::new(scheme)
-            }
-            other => other.scheme(),
-        }
-    }
-}
-
 /// An end. It is polled: nothing happens unless [`SchemeEnd::poll`] is called again and again.
 pub(crate) struct SchemeEnd {
     pub(crate) connection: Connection,
@@ -89,7 +67,7 @@ impl SchemeEnd {
         let mut attributes = QueuePairAttributes::new(device.gid, device.udp_port, mtu);
         attributes.path = device.path_to(Gid::default(), device.udp_port);
         // Messages that are longer than an immediate can count are cut.
-        let most = u64::from(attributes.layout.packet_count_max()) * u64::from(mtu.byte_count());
+        let most = attributes.layout.message_bytes_max(mtu.byte_count());
         attributes.message_bytes_max = attributes.message_bytes_max.max(message_bytes_max.into()).min(most);
         attributes.receive_depth = (WINDOW_BYTES / mtu.byte_count()).min(WINDOW_PACKETS_MAX);
         attributes.rate_bits_per_second = rate.filter(|_| paces_itself);
@@ -104,7 +82,11 @@ impl SchemeEnd {
         // Not zeros, of which there would be only one page.
         let memory = context.register(vec![0x5a; buffer_bytes]);
         let memory = memory.map_err(|error| cannot("cannot register memory", &error))?;
-        let connection = Connection::new(queue_pair, options.make_scheme(), Attributes::default());
+        let scheme = match options.timeout_min {
+            Some(timeout_min) => options.scheme.scheme_with_timeout_min(timeout_min),
+            None => options.scheme.scheme(),
+        };
+        let connection = Connection::new(queue_pair, scheme, Attributes::default());
         let contact = SchemeContact {
             device: device.describe().to_owned(),
             address: device.address,

@@ -1,7 +1,5 @@
 //! The server's end of `longhaul perf client --scheme`.
 
-use std::time::Duration;
-
 use longhaul_reliable::NamedScheme;
 use longhaul_verbs::Mtu;
 use serde_json::json;
@@ -10,13 +8,10 @@ use super::control::{Control, Plan, Reply, Request, SchemePlan, VERSION};
 use super::options::ServerArguments;
 use super::scheme_end::{SchemeEnd, SchemeOptions};
 use super::scheme_stream::SchemeReceiver;
-use super::server::unexpected;
+use super::server::{SETUP_PATIENCE, next_run, unexpected};
 use super::session::{Side, buffer_bytes, open_device, rate};
 use crate::opened_device::Towards;
 use crate::stop::Stop;
-
-/// How long a client may take to make its queue pairs.
-const SETUP_PATIENCE: Duration = Duration::from_secs(120);
 
 /// One client, from its plan to goodbye.
 pub(super) fn serve(
@@ -51,14 +46,7 @@ pub(super) fn serve(
     control.send(&Reply::Ready)?;
     let mut results = Vec::new();
     let mut first_mismatch = None;
-    loop {
-        let run = match control.receive(None) {
-            Ok(Request::Run(run)) => run,
-            Ok(other) => return Err(unexpected("a run", &other)),
-            // The client is done.
-            Err(_) if control.is_gone() => break,
-            Err(stop) => return Err(stop),
-        };
+    while let Some(run) = next_run(control)? {
         control.send(&Reply::Running)?;
         let (received, totals) = receiver.run(&run, &|| control.has_news())?;
         match control.receive(None)? {

@@ -243,7 +243,7 @@ impl SchemeReceiver {
         Ok((received, totals))
     }
 
-    /// Takes messages that are complete, in any order, and posts their receives again.
+    /// Takes messages that are complete, as far as all before them are, and posts their receives again.
     fn take_finished(
         &mut self,
         run: &Run,

@@ -26,7 +26,7 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 /// Clients that wait for their turn and are told so; more wait untold.
 const CLIENTS_WAITING_MAX: usize = 16;
 /// How long a client may take to make its queue pairs.
-const SETUP_PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const SETUP_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Stop> {
@@ -142,14 +142,7 @@ fn serve_plan(arguments: &ServerArguments, control: &mut Control, local: IpAddr,
     control.send(&Reply::Ready)?;
     let mut results = Vec::new();
     let mut first_mismatch = None;
-    loop {
-        let run = match control.receive(None) {
-            Ok(Request::Run(run)) => run,
-            Ok(other) => return Err(unexpected("a run", &other)),
-            // The client is done.
-            Err(_) if control.is_gone() => break,
-            Err(stop) => return Err(stop),
-        };
+    while let Some(run) = next_run(control)? {
         if run.operation != plan.operation {
             return Err(Stop::Failed(format!("expected {:?}, came {:?}", plan.operation, run.operation)));
         }
@@ -230,6 +223,16 @@ fn serve_run(control: &mut Control, session: &mut Session, plan: &Plan, run: &Ru
             Ok(received)
         }
         other => Err(unexpected("a stop", &other)),
+    }
+}
+
+/// The next run that the client wants; none when it is done.
+pub(super) fn next_run(control: &mut Control) -> Result<Option<Run>, Stop> {
+    match control.receive(None) {
+        Ok(Request::Run(run)) => Ok(Some(run)),
+        Ok(other) => Err(unexpected("a run", &other)),
+        Err(_) if control.is_gone() => Ok(None),
+        Err(stop) => Err(stop),
     }
 }
 

@@ -1,6 +1,5 @@
 //! One end of a measurement between a server and a client: its device, queue pairs and the half that it plays.
 
-use longhaul_softnic::udp::path::is_of_this_host;
 use longhaul_softnic::udp::{CAREFUL_BITS_PER_SECOND, UdpPortChoice};
 use longhaul_verbs::Mtu;
 
@@ -148,14 +147,9 @@ pub(crate) fn open_device(
 
 /// What an end sends at most; `None` leaves it to the device.
 pub(crate) fn rate(options: &EndOptions, plan: &Plan, towards: Towards) -> Result<Option<u64>, Stop> {
-    Ok(match plan.rate {
-        Rate::BitsPerSecond(rate) => Some(rate),
-        // The software RNIC does this by itself.
-        Rate::Careful if !options.choice()?.is_softnic() && !is_of_this_host(towards.peer) => {
-            Some(CAREFUL_BITS_PER_SECOND)
-        }
-        Rate::Careful | Rate::Unlimited => None,
-    })
+    // The software RNIC is careful by itself.
+    let is_careful_itself = matches!(plan.rate, Rate::Careful) && options.choice()?.is_softnic();
+    Ok(plan.rate_towards(towards.peer).filter(|_| !is_careful_itself))
 }
 
 /// Memory of an end.

@@ -1,11 +1,10 @@
 //! What a client prints: perftest's columns, or JSON.
 
-use longhaul_softnic::udp::{CAREFUL_BITS_PER_SECOND, path};
 use longhaul_verbs::{Gid, Mtu};
 use serde_json::{Value, json};
 
 use super::connection::Contact;
-use super::control::{Plan, Rate};
+use super::control::Plan;
 use super::operation::Operation;
 use super::options::ClientArguments;
 use super::statistics::Sorted;
@@ -55,12 +54,7 @@ pub(crate) fn heading(heading: &Heading<'_>) -> String {
         Operation::FetchAndAdd => "Atomic FETCH_AND_ADD",
     };
     let title = format!("{operation} {} Test", if plan.test.is_latency() { "Latency" } else { "BW" });
-    let rate = match plan.rate {
-        Rate::BitsPerSecond(rate) => format!("{} Gbit/s", rate as f64 / 1e9),
-        Rate::Unlimited => "none".to_owned(),
-        Rate::Careful if path::is_of_this_host(theirs.address) => "none".to_owned(),
-        Rate::Careful => "1 Gbit/s".to_owned(),
-    };
+    let rate = rate_text(plan.rate_towards(theirs.address));
     let mut text = format!("{RULE}                    {title}\n");
     let mut pair = |left: (&str, String), right: (&str, String)| {
         text += &format!(" {:<16}: {:<18} {:<16}: {}\n", left.0, left.1, right.0, right.1);
@@ -105,6 +99,11 @@ pub(crate) fn heading(heading: &Heading<'_>) -> String {
         }
     };
     text
+}
+
+/// A rate limit in the heading.
+pub(crate) fn rate_text(bits_per_second: Option<u64>) -> String {
+    bits_per_second.map_or_else(|| "none".to_owned(), |rate| format!("{} Gbit/s", rate as f64 / 1e9))
 }
 
 /// Above the rows of a bandwidth test.
@@ -211,11 +210,7 @@ pub(crate) fn to_json(heading: &Heading<'_>, results: Vec<Value>) -> Value {
         "queue_pairs": plan.queue_pairs,
         "outstanding_reads": plan.operation.is_answered().then_some(heading.outstanding_reads),
         "mtu_bytes": mtu.byte_count(),
-        "rate_limit_bits_per_second": match plan.rate {
-            Rate::BitsPerSecond(rate) => Some(rate),
-            Rate::Careful if !path::is_of_this_host(theirs.address) => Some(CAREFUL_BITS_PER_SECOND),
-            Rate::Unlimited | Rate::Careful => None,
-        },
+        "rate_limit_bits_per_second": plan.rate_towards(theirs.address),
         "local": { "address": ours.address, "udp_port": ours.udp_port },
         "remote": { "address": theirs.address, "udp_port": theirs.udp_port },
         "verified": plan.verify_seed.is_some(),

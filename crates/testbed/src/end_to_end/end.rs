@@ -10,7 +10,6 @@ use longhaul_time::Duration;
 use longhaul_verbs::{Mtu, PathAttributes};
 
 use super::CaseError;
-use super::halves::with_sources;
 use crate::conformance::DeviceEnd;
 
 /// What a ground is made from.
@@ -82,8 +81,7 @@ impl End {
         events: bool,
         scheme: Arc<dyn Scheme>,
     ) -> Result<End, CaseError> {
-        let failed = |error: &dyn std::error::Error| CaseError::Ground(with_sources(error));
-        let gid = at.device.gid(at.port, at.gid_index.into()).map_err(|error| failed(&error))?.gid;
+        let gid = at.device.gid(at.port, at.gid_index.into()).map_err(CaseError::of_ground)?.gid;
         let mut attributes = QueuePairAttributes::new(gid, at.udp_port, options.mtu);
         attributes.path = PathAttributes { source_gid_index: at.gid_index, port: at.port, ..attributes.path };
         attributes.random = random;
@@ -97,17 +95,16 @@ impl End {
         context.channels = options.channels;
         context.completions = options.receive_depth * u32::from(attributes.generations);
         context.events = events;
-        let context = Context::create(&at.device, &context).map_err(|error| failed(&error))?;
-        let queue_pair = QueuePair::create(&context, &attributes).map_err(|error| failed(&error))?;
-        let memory = context.register(vec![0; options.memory_bytes]).map_err(|error| failed(&error))?;
+        let context = Context::create(&at.device, &context).map_err(CaseError::of_ground)?;
+        let queue_pair = QueuePair::create(&context, &attributes).map_err(CaseError::of_ground)?;
+        let memory = context.register(vec![0; options.memory_bytes]).map_err(CaseError::of_ground)?;
         Ok(End { context, connection: Connection::new(queue_pair, scheme, options.connection), memory })
     }
 
     /// Connect two ends of one process.
     pub(super) fn connect(ends: &[End; 2]) -> Result<(), CaseError> {
-        let failed = |error: &dyn std::error::Error| CaseError::Ground(with_sources(error));
         let [one, other] = ends.each_ref().map(|end| end.connection.queue_pair());
-        one.connect(&other.info()).map_err(|error| failed(&error))?;
-        other.connect(&one.info()).map_err(|error| failed(&error))
+        one.connect(&other.info()).map_err(CaseError::of_ground)?;
+        other.connect(&one.info()).map_err(CaseError::of_ground)
     }
 }

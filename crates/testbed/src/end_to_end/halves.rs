@@ -5,9 +5,10 @@ use longhaul_sdr::Memory;
 use longhaul_time::Instant;
 
 use super::{Case, CaseError};
+use crate::error_text::with_sources;
 
-/// Messages that are under way, each in a place of memory of its own, and what was said of those that are done.
-struct Messages<Ticket> {
+/// Half of a case: messages that are under way, each in a place of memory of its own, and what was said of those that are done.
+pub struct CaseHalf<Ticket> {
     case: Case,
     /// What is in each place.
     places: Vec<Option<(usize, Ticket)>>,
@@ -16,11 +17,17 @@ struct Messages<Ticket> {
     reports: Vec<Option<MessageReport>>,
 }
 
-impl<Ticket> Messages<Ticket> {
-    fn new(case: &Case, memory_bytes: usize) -> Self {
+/// What the sender of a case does.
+pub type CaseSender = CaseHalf<SendTicket>;
+/// What the receiver of a case does.
+pub type CaseReceiver = CaseHalf<ReceiveTicket>;
+
+impl<Ticket> CaseHalf<Ticket> {
+    /// With a memory of so many bytes, which nobody else uses meanwhile.
+    pub fn new(case: &Case, memory_bytes: usize) -> Self {
         let place_bytes = case.message_bytes + case.slack_bytes;
         let places = memory_bytes.checked_div(place_bytes).unwrap_or(case.in_flight).clamp(1, case.in_flight);
-        Messages {
+        CaseHalf {
             case: *case,
             places: std::iter::repeat_with(|| None).take(places).collect(),
             next: 0,
@@ -30,7 +37,7 @@ impl<Ticket> Messages<Ticket> {
     }
 
     /// Take out what `look` has a report of, and begin others in the places that are free.
-    fn poll(
+    fn turn(
         &mut self,
         look: impl Fn(usize, &Ticket) -> Result<Option<MessageReport>, CaseError>,
         mut begin: impl FnMut(usize, usize) -> Result<Ticket, CaseError>,
@@ -52,74 +59,40 @@ impl<Ticket> Messages<Ticket> {
         Ok(())
     }
 
-    fn into_reports(self) -> Vec<MessageReport> {
+    /// Whether every message has arrived, as far as this end knows.
+    pub fn is_done(&self) -> bool {
+        self.done == self.case.messages
+    }
+
+    /// Messages that have.
+    pub fn done_count(&self) -> usize {
+        self.done
+    }
+
+    /// What was said of each message.
+    pub fn into_reports(self) -> Vec<MessageReport> {
         self.reports.into_iter().flatten().collect()
     }
 }
 
-fn failed(message: usize, error: &dyn std::error::Error) -> CaseError {
-    CaseError::Failed { message, why: with_sources(error) }
-}
-
-/// An error and what caused it, in one line.
-pub(super) fn with_sources(error: &dyn std::error::Error) -> String {
-    let chain = std::iter::successors(Some(error), |error| error.source());
-    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
-/// What the sender of a case does.
-pub struct CaseSender {
-    messages: Messages<SendTicket>,
-}
-
 impl CaseSender {
-    /// It sends from a memory of so many bytes, which nobody else uses meanwhile.
-    pub fn new(case: &Case, memory_bytes: usize) -> Self {
-        CaseSender { messages: Messages::new(case, memory_bytes) }
-    }
-
     /// Send what can be sent, and look what is done.
     pub fn poll(&mut self, connection: &mut Connection, memory: &Memory, now: Instant) -> Result<(), CaseError> {
-        let length = self.messages.case.message_bytes;
+        let length = self.case.message_bytes;
         let look = |message, ticket: &SendTicket| ticket.take().transpose().map_err(|error| failed(message, &error));
-        self.messages.poll(look, |message, at| {
+        self.turn(look, |message, at| {
             let range = at..at + length;
             fill(&mut memory.write(range.clone()).map_err(|error| failed(message, &error))?, message as u64);
             connection.send(memory, range, now).map_err(|error| failed(message, &error))
         })
     }
-
-    /// Whether every message is known to have arrived.
-    pub fn is_done(&self) -> bool {
-        self.messages.done == self.messages.case.messages
-    }
-
-    /// Messages that are.
-    pub fn done_count(&self) -> usize {
-        self.messages.done
-    }
-
-    /// What was said of each message.
-    pub fn into_reports(self) -> Vec<MessageReport> {
-        self.messages.into_reports()
-    }
-}
-
-/// What the receiver of a case does.
-pub struct CaseReceiver {
-    messages: Messages<ReceiveTicket>,
 }
 
 impl CaseReceiver {
-    /// It receives into a memory of so many bytes, which nobody else uses meanwhile.
-    pub fn new(case: &Case, memory_bytes: usize) -> Self {
-        CaseReceiver { messages: Messages::new(case, memory_bytes) }
-    }
-
     /// Post what can be posted, and verify what has come.
     pub fn poll(&mut self, connection: &mut Connection, memory: &Memory) -> Result<(), CaseError> {
-        let (length, slack) = (self.messages.case.message_bytes, self.messages.case.slack_bytes);
-        self.messages.poll(
+        let (length, slack) = (self.case.message_bytes, self.case.slack_bytes);
+        self.turn(
             |message, ticket| verify(message, ticket, length),
             |message, at| {
                 let room = at..at + length + slack;
@@ -128,21 +101,10 @@ impl CaseReceiver {
             },
         )
     }
+}
 
-    /// Whether every message is there.
-    pub fn is_done(&self) -> bool {
-        self.messages.done == self.messages.case.messages
-    }
-
-    /// Messages that are.
-    pub fn done_count(&self) -> usize {
-        self.messages.done
-    }
-
-    /// What was said of each message.
-    pub fn into_reports(self) -> Vec<MessageReport> {
-        self.messages.into_reports()
-    }
+fn failed(message: usize, error: &dyn std::error::Error) -> CaseError {
+    CaseError::Failed { message, why: with_sources(error) }
 }
 
 fn verify(message: usize, ticket: &ReceiveTicket, length: usize) -> Result<Option<MessageReport>, CaseError> {

@@ -15,7 +15,6 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
 use super::end::{End, GroundOptions};
-use super::halves::with_sources;
 use super::{CaseError, Ground};
 use crate::conformance::DeviceEnd;
 
@@ -50,8 +49,8 @@ impl RealEnd {
 
     /// Connect with the end whose info this is.
     pub fn connect(&self, peer: &[u8]) -> Result<(), CaseError> {
-        let peer = QueuePairInfo::from_bytes(peer).map_err(|error| CaseError::Ground(error.to_string()))?;
-        self.end.connection.queue_pair().connect(&peer).map_err(|error| failed(&error))
+        let peer = QueuePairInfo::from_bytes(peer).map_err(CaseError::of_ground)?;
+        self.end.connection.queue_pair().connect(&peer).map_err(CaseError::of_ground)
     }
 
     /// The time.
@@ -71,39 +70,35 @@ impl RealEnd {
 
     /// Do what is due; how much has arrived or is over.
     fn poll(&mut self) -> Result<u64, CaseError> {
-        let End { context, connection, .. } = &mut self.end;
-        let over_count = connection.over_count();
+        let over_count = self.end.connection.over_count();
         let mut arrived = 0;
         loop {
-            match context.poll().map_err(|error| failed(&error))? {
+            match self.end.context.poll().map_err(CaseError::of_ground)? {
                 0 => break,
                 count => arrived += count as u64,
             }
         }
-        connection.poll(Instant::from_nanos(self.begin.elapsed().as_nanos() as u64)).map_err(|error| failed(&error))?;
-        Ok(arrived + connection.over_count() - over_count)
+        let now = self.now();
+        self.end.connection.poll(now).map_err(CaseError::of_ground)?;
+        Ok(arrived + self.end.connection.over_count() - over_count)
     }
 
     /// From now on the next thing that happens raises an event; those of what happened before are forgotten.
     fn arm(&self) -> Result<(), CaseError> {
         self.drain()?;
-        self.end.context.request_notification().map_err(|error| failed(&error))?;
-        self.end.connection.queue_pair().request_notification().map_err(|error| failed(&error))
+        self.end.context.request_notification().map_err(CaseError::of_ground)?;
+        self.end.connection.queue_pair().request_notification().map_err(CaseError::of_ground)
     }
 
     fn drain(&self) -> Result<(), CaseError> {
         let Some(events) = self.end.context.events() else { return Ok(()) };
-        while events.next_event().map_err(|error| failed(&error))?.is_some() {}
+        while events.next_event().map_err(CaseError::of_ground)?.is_some() {}
         Ok(())
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.end.context.events().and_then(|events| events.descriptor())
     }
-}
-
-fn failed(error: &dyn std::error::Error) -> CaseError {
-    CaseError::Ground(with_sources(error))
 }
 
 /// Let ends do what is due. If nothing is, sleep until something may have happened.
@@ -175,7 +170,7 @@ impl RealGround {
             udp.impair =
                 (is_impaired && end == 0).then(|| Impair { profile: options.link.clone(), seed: options.seed });
             let config = Config::new(format!("softnic{end}"), vec![addresses[end]], random_seed);
-            UdpDevice::open(config, udp).map_err(|error| failed(&error))
+            UdpDevice::open(config, udp).map_err(CaseError::of_ground)
         };
         let udp = vec![open(0)?, open(1)?];
         let at = [&udp[0], &udp[1]].map(|device| DeviceEnd {

@@ -1,5 +1,7 @@
 //! What can go wrong: a check can fail, and the session that checks are made in can break.
 
+use crate::error_text::with_sources;
+
 /// Why a session ended before all was checked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -92,12 +94,6 @@ impl From<String> for Fault {
     fn from(message: String) -> Fault {
         Fault::Check(message)
     }
-}
-
-/// An error and what caused it, in one line.
-pub(super) fn with_sources(error: &dyn std::error::Error) -> String {
-    let chain = std::iter::successors(Some(error), |error| error.source());
-    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// What a device refuses is a failed check.

@@ -9,11 +9,12 @@ use super::contents::mix;
 use super::control::Control;
 use super::death::{self, DeathReport, Role};
 use super::endpoint::{End, Endpoint};
-use super::fault::{Fault, InteropError, with_sources};
+use super::fault::{Fault, InteropError};
 use super::messages::{EndInfo, PairInfo, Reply, Request, SessionPlan, VERSION};
 use super::plan::{Check, CheckResult};
 use super::reliable;
 use super::responder::Responder;
+use crate::error_text::with_sources;
 
 /// How long a client may take to say what it wants.
 const HELLO_PATIENCE: Duration = Duration::from_secs(30);
