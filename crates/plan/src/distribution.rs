@@ -118,7 +118,7 @@ impl Distribution {
 
     /// From samples.
     pub fn of_samples(mut samples: Vec<f64>) -> Self {
-        samples.sort_by(f64::total_cmp);
+        samples.sort_unstable_by(f64::total_cmp);
         let weight = 1.0 / samples.len().max(1) as f64;
         Distribution::of_atoms(samples.into_iter().map(|sample| (sample, weight)).collect())
     }
@@ -137,7 +137,11 @@ impl Distribution {
 
     /// Probability that it takes longer than `seconds`.
     pub fn tail(&self, seconds: f64) -> f64 {
-        let after = self.points.partition_point(|point| point.seconds <= seconds);
+        self.tail_between(self.points.partition_point(|point| point.seconds <= seconds), seconds)
+    }
+
+    /// The same, with the first point that is later.
+    fn tail_between(&self, after: usize, seconds: f64) -> f64 {
         match (after.checked_sub(1).map(|before| self.points[before]), self.points.get(after)) {
             (None, _) => 1.0,
             (Some(_), None) => 0.0,
@@ -151,7 +155,24 @@ impl Distribution {
     /// The time within which a share of all is over.
     pub fn quantile(&self, share: f64) -> f64 {
         let wanted = 1.0 - share;
-        let after = self.points.partition_point(|point| point.tail > wanted + 1e-14);
+        self.crossing(self.points.partition_point(|point| !is_reached(point, wanted)), wanted)
+    }
+
+    /// The same for many shares in rising order: the points are walked once.
+    pub(crate) fn quantiles(&self, shares: impl Iterator<Item = f64>) -> Vec<f64> {
+        let mut after = 0;
+        let at = |share: f64| {
+            let wanted = 1.0 - share;
+            while self.points.get(after).is_some_and(|point| !is_reached(point, wanted)) {
+                after += 1;
+            }
+            self.crossing(after, wanted)
+        };
+        shares.map(at).collect()
+    }
+
+    /// When the tail falls to `wanted`, with the first point at which it is that low.
+    fn crossing(&self, after: usize, wanted: f64) -> f64 {
         match (after.checked_sub(1).map(|before| self.points[before]), self.points.get(after)) {
             (None, next) => next.map_or(0.0, |point| point.seconds),
             (Some(before), None) => before.seconds,
@@ -194,7 +215,18 @@ impl Distribution {
         }
         times.sort_by(f64::total_cmp);
         times.dedup_by(|one, other| (*one - *other).abs() <= 4e-12 * other.abs());
-        let at = |seconds: f64| delays.iter().map(|(delay, weight)| weight * self.tail(seconds - delay)).sum::<f64>();
+        // Times rise, so that each delay's place among the points only moves on.
+        let mut places = vec![0; delays.len()];
+        let mut at = |seconds: f64| {
+            let parts = delays.iter().zip(&mut places).map(|((delay, weight), place)| {
+                let earlier = seconds - delay;
+                while self.points.get(*place).is_some_and(|point| point.seconds <= earlier) {
+                    *place += 1;
+                }
+                weight * self.tail_between(*place, earlier)
+            });
+            parts.sum::<f64>()
+        };
         let mut points = Vec::with_capacity(2 * times.len());
         for seconds in times {
             points.push(Point { seconds, tail: at(seconds * (1.0 - 1e-12)) });
@@ -210,6 +242,11 @@ impl Distribution {
         }
         Distribution::of_points(points)
     }
+}
+
+/// Whether the tail is as low as wanted; shares are computed by subtraction, which leaves some dust.
+fn is_reached(point: &Point, wanted: f64) -> bool {
+    point.tail <= wanted + 1e-14
 }
 
 /// Add points between two that are there, until straight lines do. The second is not added.
@@ -255,6 +292,8 @@ mod tests {
             let quantile = distribution.quantile(share);
             assert!((quantile / expected - 1.0).abs() < 2e-3, "{share}: {quantile} {expected}");
         }
+        let shares = [0.0, 0.1, 0.5, 0.5, 0.999, 1.0];
+        assert_eq!(distribution.quantiles(shares.into_iter()), shares.map(|share| distribution.quantile(share)));
         let same = Distribution::of_quantiles(|share| 2.0 - (1.0 - share).ln());
         assert!((same.mean() - 3.0).abs() < 5e-3 && (same.quantile(0.999) - 8.9078).abs() < 5e-3, "{same:?}");
     }

@@ -12,16 +12,20 @@
 //! ```
 //!
 //! A submessage fails after e times with `f_e` ([`Submessage::failure`]), and all are computable with Π (1 − f_e). Asking may be lost like
-//! everything: of n times of asking, a binomial number came through, and P(done within n) is the mean of Π (1 − f_e) over that.
+//! everything: how often before e times came through is a negative binomial number. How many chunks are asked for the first time has a distribution
+//! of its own ([`crate::asked`]).
 //!
 //! In bursts neighbours fail together: without asking, Π is a power of the matrix of a submessage that is computable ([`Submessage::computable`]);
 //! after asking it is taken to be as much larger than for submessages on their own.
 //!
-//! Approximated: that, and the number of chunks asked for, which is taken at its mean when there is fallback.
+//! Approximated: that, and the number of chunks asked for after the second time, which is taken at its mean.
 
+use crate::asked::{Failures, FirstAsked, first_asked, gathered};
 use crate::distribution::Distribution;
-use crate::losses::{ChunkChain, Submessage};
+use crate::losses::ChunkChain;
+use crate::probability::failures_before;
 use crate::scheme::{Code, Timers};
+use crate::submessage::Submessage;
 
 /// A message that is sent with erasure coding.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +43,8 @@ pub(crate) struct Erasure {
 }
 
 const ROUNDS_MAX: usize = 4000;
+/// Fallback that is less likely does not show at the 99.9th percentile.
+const SHOWN_MIN: f64 = 1e-4;
 
 impl Erasure {
     pub(crate) fn submessages(&self) -> u64 {
@@ -93,31 +99,56 @@ impl Erasure {
             atoms.push((seconds, (1.0 - fallback) * (probability - before).max(0.0) / mended));
             before = *probability;
         }
-        let (mut seconds, mut repeated) = (end, 0.0);
-        // Probability of each number of times of asking that came through, after n times.
-        let mut through = vec![1.0];
-        let mut unfinished = fallback;
+        let mut repeated = 0.0;
+        // Chunks asked for before, in the mean.
+        let mut chunks_before = 0.0;
+        let asked_again = at(1).1 / at(1).0.max(1e-300);
+        let first = self.first_asked(&full, fallback, together, asked_again);
         for asked in 1..=ROUNDS_MAX {
-            let fails_before = at(asked - 1).0;
+            let (fails_before, fails) = (at(asked - 1).0, at(asked).0);
             let chunks = if fails_before > 0.0 { missing / fails_before } else { 0.0 };
-            seconds += self.timers.fallback + self.timers.round_trip + chunks * self.chunk_seconds;
             repeated += missing;
-            let mut next = vec![0.0; through.len() + 1];
-            for (came, probability) in through.iter().enumerate() {
-                next[came] += probability * self.packet_loss;
-                next[came + 1] += probability * (1.0 - self.packet_loss);
+            let done = (fails_before - fails).max(0.0);
+            // The first times of asking make messages differ the most; later it is taken at its mean.
+            let numbers = match &first {
+                Some(first) if asked == 1 => first.until_computable.clone(),
+                Some(first) if asked == 2 => first.until_computable_again.clone(),
+                _ => vec![(chunks_before + chunks, 1.0)],
+            };
+            chunks_before = match &first {
+                Some(first) if asked == 2 => first.mean_again,
+                _ => chunks_before + chunks,
+            };
+            // Asking may be lost, and is then done again: how often before so many times came through.
+            for (lost, probability) in failures_before(asked as u64, self.packet_loss).iter().enumerate() {
+                let (waited, weight) =
+                    ((asked + lost) as f64 * (self.timers.fallback + self.timers.round_trip), done * probability);
+                if weight > 1e-13 {
+                    let few = gathered(&numbers, weight, fails);
+                    let seconds = |number: f64| end + waited + number * self.chunk_seconds;
+                    atoms.extend(few.iter().map(|(number, share)| (seconds(*number), weight * share)));
+                }
             }
-            through = next;
-            let left: f64 = through.iter().enumerate().map(|(came, probability)| probability * at(came).0).sum();
-            let left = left.min(unfinished);
-            atoms.push((seconds, unfinished - left));
-            unfinished = left;
             missing = at(asked).1;
-            if unfinished < 1e-12 {
+            if fails < 1e-12 {
                 break;
             }
         }
         atoms.retain(|atom| atom.1 > 0.0);
         (Distribution::of_atoms(atoms), repeated)
+    }
+
+    /// What is asked for first, where it shows at a percentile that anybody looks at.
+    fn first_asked(&self, full: &Submessage, fallback: f64, together: f64, asked_again: f64) -> Option<FirstAsked> {
+        if fallback < SHOWN_MIN || full.asked.is_empty() {
+            return None;
+        }
+        let fails = full.failure[0].0;
+        let again = full.failure.get(1).map_or(0.0, |failure| failure.0) / fails;
+        // Clusters of failures: as many as the probability that there is none says.
+        let clusters = -f64::exp_m1(together * (-fails.min(1.0 - f64::EPSILON)).ln_1p());
+        let pairs = (fails / clusters - 1.0).clamp(0.0, 1.0);
+        let (count, ways) = (self.submessages(), &full.asked);
+        Some(first_asked(&Failures { count, ways, fails: clusters, again, pairs, asked_again: asked_again.max(1.0) }))
     }
 }

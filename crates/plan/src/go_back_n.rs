@@ -19,12 +19,14 @@
 //! and skewness.
 //!
 //! **The shim** LoWAR(r, c) sends c repair packets behind each r packets: an XOR code of interleaved groups ([`Submessage`]). A block that it cannot mend is what a
-//! loss is without it; it shows at the end of the block, so A is longer by two thirds of a block, which is where the first of two losses is seen from there.
+//! loss is without it. It shows at the end of the block, so A is longer by the repair packets and by what is behind the first loss that is not mended: of two
+//! single losses the first is two thirds of a block from its end in the mean, a burst is anywhere. Where there are few losses, that has a distribution.
 
 use crate::distribution::Distribution;
-use crate::losses::{ChunkChain, Submessage};
-use crate::probability::{NEGLIGIBLE, binomial, failures_before, skewed_quantile};
+use crate::losses::ChunkChain;
+use crate::probability::{NEGLIGIBLE, binomial, failures_before, normal_quantile, skewed_quantile};
 use crate::scheme::Code;
+use crate::submessage::Submessage;
 
 /// A message on a reliable connection.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +51,36 @@ struct Costs {
     lost_again: f64,
     end_fails: f64,
     timeout: f64,
+    /// The part of `going_back` that is not the same for each loss: what is behind it in its block.
+    behind: Option<Behind>,
 }
+
+/// How much of a block is behind a loss that is not mended.
+#[derive(Clone, Copy)]
+struct Behind {
+    block_seconds: f64,
+    /// Anywhere, or the first of two.
+    is_burst: bool,
+}
+
+impl Behind {
+    /// What one of so many equally likely parts of all losses has behind it, all `count` together.
+    fn seconds(self, count: u64, part: u32) -> f64 {
+        let share = (f64::from(part) + 0.5) / f64::from(PARTS);
+        let quantile = if self.is_burst { share } else { share.sqrt() };
+        let [mean, variance] = if self.is_burst { [1.0 / 2.0, 1.0 / 12.0] } else { [2.0 / 3.0, 1.0 / 18.0] };
+        let of_all = match count {
+            1 => quantile,
+            count => count as f64 * mean + (count as f64 * variance).sqrt() * normal_quantile(share),
+        };
+        self.block_seconds * of_all
+    }
+}
+
+/// Parts that losses are looked at in.
+const PARTS: u32 = 12;
+/// With more losses, in the mean, where they are in their blocks evens out.
+const LOSSES_LOOKED_AT_MAX: f64 = 4.0;
 
 /// More losses are not counted one by one.
 const LOSSES_COUNTED_MAX: f64 = 1000.0;
@@ -93,23 +124,41 @@ impl GoBackN {
                 lost_again: packet_loss,
                 end_fails: 1.0 - (1.0 - packet_loss) * (1.0 - packet_loss),
                 timeout: self.timeout,
+                behind: None,
             },
             Some(code) => {
                 let size = (u64::from(code.data)).min(self.packets) as u32;
                 let parity = code.parity.min(size);
                 let block = Submessage::new(&self.chain, Code { parity, ..code }, size);
-                let fails = block.failure[0].0;
+                let on_its_own = block.failure[0].0;
+                // After a burst the sender waits until it is over: a block begins behind one that was mended.
+                let fails = match block.computable.filter(|_| on_its_own > 1e-9) {
+                    None => on_its_own,
+                    Some(mended) => {
+                        let before = mended.apply(self.chain.start);
+                        1.0 - mended.apply(before).iter().sum::<f64>() / before.iter().sum::<f64>()
+                    }
+                };
+                // The receiver says it once for each packet: only when the same one is lost again, and cannot be mended again, the sender waits for its
+                // timeout. That takes another loss in its group, or a burst that reaches the next of the group.
+                let group = f64::from(size) / f64::from(parity);
+                let stays = (1.0 - 1.0 / self.chain.mean_run()).max(0.0);
+                let another = -f64::exp_m1(group * (-packet_loss).ln_1p());
+                let lost_again = packet_loss * (another + stays.powi(parity as i32)).min(1.0);
                 let repair = ((self.blocks() - 1) * u64::from(code.parity)) as f64 * tau;
-                let rest = (2.0 / 3.0 * f64::from(size) + f64::from(parity)) * tau;
+                let behind = Behind { block_seconds: f64::from(size) * tau, is_burst: !self.chain.is_independent };
+                let share = if behind.is_burst { 1.0 / 2.0 } else { 2.0 / 3.0 };
+                let rest = share * behind.block_seconds + f64::from(parity) * tau;
                 Costs {
                     lossless: data + repair + self.round_trip,
                     trials: self.blocks(),
                     loss: fails,
                     going_back: self.round_trip + rest,
                     telling_lost: packet_loss,
-                    lost_again: fails,
+                    lost_again,
                     end_fails: packet_loss,
                     timeout: self.timeout,
+                    behind: Some(behind).filter(|_| self.blocks() as f64 * fails < LOSSES_LOOKED_AT_MAX),
                 }
             }
         }
@@ -147,7 +196,17 @@ impl Costs {
                         let timeouts = silent as f64 + waited as f64;
                         let seconds =
                             self.lossless + (count - silent) as f64 * self.going_back + timeouts * self.timeout;
-                        atoms.push((seconds, weight));
+                        match self.behind.filter(|_| count > silent) {
+                            None => atoms.push((seconds, weight)),
+                            Some(behind) => {
+                                let mean = (0..PARTS).map(|part| behind.seconds(count - silent, part)).sum::<f64>();
+                                let mean = mean / f64::from(PARTS);
+                                atoms.extend((0..PARTS).map(|part| {
+                                    let moved = behind.seconds(count - silent, part) - mean;
+                                    (seconds + moved, weight / f64::from(PARTS))
+                                }));
+                            }
+                        }
                     }
                 }
             }
@@ -186,6 +245,7 @@ mod tests {
             lost_again: loss,
             end_fails: 2.0 * loss,
             timeout: 0.3,
+            behind: None,
         }
     }
 

@@ -13,6 +13,7 @@
 
 use thiserror::Error;
 
+use crate::losses::ChunkChain;
 use crate::matrix::Matrix;
 
 /// IPv4, UDP, BTH, RETH, immediate and ICRC around the payload of a WRITE with immediate: 20 + 8 + 12 + 16 + 4 + 4.
@@ -141,6 +142,12 @@ impl Link {
         Ok(())
     }
 
+    /// The share of chunks that are lost: one packet of a chunk is enough.
+    pub fn chunk_loss(&self, chunk_bytes: u32) -> Result<f64, PlanError> {
+        self.check(chunk_bytes.into(), chunk_bytes)?;
+        Ok(ChunkChain::new(self, chunk_bytes)?.loss)
+    }
+
     /// Time on the wire of some bytes in packets, each with its headers.
     pub(crate) fn wire_seconds(&self, bytes: u64, overhead_bytes: u32) -> f64 {
         let packets = bytes.div_ceil(u64::from(self.packet_bytes));
@@ -186,9 +193,9 @@ pub enum PlanError {
     /// Too short or too long.
     #[error("expected a message of 1 byte to 2 TiB, came {0} bytes")]
     Message(u64),
-    /// Hardly a chunk would arrive.
+    /// Hardly a chunk would arrive at first.
     #[error(
-        "of chunks of {chunk_bytes} bytes, {chunk_loss:.4} would be lost, so that the message would hardly ever arrive: take a chunk of fewer \
+        "of chunks of {chunk_bytes} bytes, {chunk_loss:.4} would be lost at first, which no scheme is made for: take a chunk of fewer \
          packets, or a better link"
     )]
     Hopeless {
@@ -212,9 +219,26 @@ pub enum PlanError {
         parity: u32,
     },
     /// Not a ring.
-    #[error("expected a ring of 2 to 1024 sites, came {0}")]
+    #[error("expected a ring of 2 to 64 sites, came {0}")]
     Ring(u32),
     /// Nothing to choose from.
     #[error("none of the schemes can be used on this link: {0}")]
     NoScheme(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_packet_of_a_chunk_is_enough() {
+        let lost = |loss: Loss, packets: u32| Link::new(400e9, 0.025, loss).chunk_loss(packets * 4096);
+        let independent = lost(Loss::Independent(1e-2), 16).expect("a link");
+        assert!((independent - (1.0 - 0.99_f64.powi(16))).abs() < 1e-12, "{independent}");
+        // Packets that are lost together take fewer chunks with them.
+        let bursts = lost(Loss::bursts(1e-2, 8.0), 16).expect("a link");
+        assert!(bursts > 1e-2 && bursts < 0.5 * independent, "{bursts}");
+        assert!(matches!(lost(Loss::Independent(0.5), 16), Err(PlanError::Hopeless { .. })));
+        assert!(Link::new(400e9, 0.025, Loss::Independent(0.0)).chunk_loss(1000).is_err());
+    }
 }

@@ -73,8 +73,8 @@ impl Case {
                 false => Delays::timeouts(&timers),
             };
             let chain = ChunkChain::new(&link, lossy_bytes)?;
-            let round_trip = link.round_trip_seconds;
-            Ok(Parts::SelectiveRepeat(SelectiveRepeat { chain, chunks, chunk_seconds, delays, round_trip }))
+            let (round_trip, lost_share) = (link.round_trip_seconds, chain.loss);
+            Ok(Parts::SelectiveRepeat(SelectiveRepeat { chain, chunks, chunk_seconds, delays, round_trip, lost_share }))
         };
         match scheme {
             Scheme::GoBackN => on_connection(None),

@@ -3,12 +3,15 @@
 //! What is left open (the chunk, the code) is chosen for each scheme by trying: see [`CODES`] and [`CHUNK_PACKETS`]. The preference is the same as between schemes,
 //! see [`crate::recommendation`].
 
+use std::fmt;
+use std::str::FromStr;
+
 use crate::bounded::{Arrived, arrived_by};
 use crate::distribution::{Distribution, Summary};
 use crate::link::{Link, PlanError};
 use crate::model::Case;
-use crate::recommendation::{Recommendation, prefer, recommend};
-use crate::ring::ring;
+use crate::recommendation::{Recommendation, TAIL_SHARE, Tie, prefer, recommend};
+use crate::ring::{DRAWS, ring};
 use crate::scheme::{Code, CodeKind, Scheme};
 
 /// The codes that are tried where a code is left open: data and parity chunks.
@@ -49,6 +52,28 @@ pub enum Candidate {
     AnyCode(CodeKind),
 }
 
+impl FromStr for Candidate {
+    type Err = PlanError;
+
+    fn from_str(name: &str) -> Result<Self, PlanError> {
+        match name {
+            "ec:mds" => Ok(Candidate::AnyCode(CodeKind::Mds)),
+            "ec:xor" => Ok(Candidate::AnyCode(CodeKind::Xor)),
+            _ => name.parse().map(Candidate::Scheme),
+        }
+    }
+}
+
+impl fmt::Display for Candidate {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Candidate::Scheme(scheme) => scheme.fmt(formatter),
+            Candidate::AnyCode(CodeKind::Mds) => formatter.write_str("ec:mds"),
+            Candidate::AnyCode(CodeKind::Xor) => formatter.write_str("ec:xor"),
+        }
+    }
+}
+
 /// What a recommendation makes short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -75,7 +100,7 @@ impl Objective {
 /// Bytes of data that one core codes in a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CodingSpeed {
-    /// Reed–Solomon with 8 parity chunks; the work grows with their number.
+    /// Reed–Solomon with 8 parity chunks; the work grows with their number, from that of exclusive or on.
     pub mds_bytes_per_second: f64,
     /// Exclusive or: each byte once, whatever the number of parity chunks.
     pub xor_bytes_per_second: f64,
@@ -99,6 +124,14 @@ pub struct Answer {
     pub recommendation: Recommendation,
     /// What has arrived at the deadline when everything is sent once; for a question with a deadline and without a ring.
     pub arrived_once: Option<Arrived>,
+}
+
+impl Answer {
+    /// The row of what is recommended.
+    pub fn recommended(&self) -> Option<&Row> {
+        let Recommendation { scheme, chunk_bytes, .. } = &self.recommendation;
+        self.rows.iter().find(|row| row.scheme == *scheme && row.chunk_bytes == *chunk_bytes)
+    }
 }
 
 /// What a scheme does.
@@ -151,8 +184,8 @@ impl Question {
     pub fn answer(&self) -> Result<Answer, PlanError> {
         self.link.check(self.message_bytes, self.chunk_bytes.unwrap_or(self.link.packet_bytes))?;
         let (mut rows, mut refused) = (Vec::new(), Vec::new());
-        for &candidate in &self.candidates {
-            match self.best_of(candidate).and_then(|row| self.in_ring(row)) {
+        for (&candidate, row) in self.candidates.iter().zip(self.rows()) {
+            match row {
                 Ok(row) => rows.push(row),
                 Err(error) => refused.push((candidate, error)),
             }
@@ -168,9 +201,28 @@ impl Question {
         Ok(Answer { rows, refused, recommendation, arrived_once })
     }
 
+    /// One for each candidate. Rings are sampled, which takes long enough for threads to be worth it.
+    fn rows(&self) -> Vec<Result<Row, PlanError>> {
+        let row_of = |candidate: &Candidate| self.best_of(*candidate).and_then(|row| self.in_ring(row));
+        if self.ring_sites.is_none() {
+            return self.candidates.iter().map(row_of).collect();
+        }
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                self.candidates.iter().map(|candidate| scope.spawn(move || row_of(candidate))).collect();
+            let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+            joined.map(|row| row.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        })
+    }
+
     /// Bytes of one message: a ring sends the buffer in parts.
     pub(crate) fn stage_bytes(&self) -> u64 {
         self.message_bytes.div_ceil(self.ring_sites.unwrap_or(1).max(1).into())
+    }
+
+    /// Messages of a ring: each site sends one in each stage.
+    fn ring_messages(&self) -> f64 {
+        self.ring_sites.map_or(1.0, |sites| f64::from(sites) * (2.0 * f64::from(sites) - 2.0).max(1.0))
     }
 
     /// A candidate with what it left open chosen.
@@ -185,7 +237,7 @@ impl Question {
         };
         let chunks: Vec<u32> = match self.chunk_bytes {
             Some(chunk_bytes) => vec![chunk_bytes],
-            None => CHUNK_PACKETS.iter().map(|packets| packets.saturating_mul(self.link.packet_bytes)).collect(),
+            None => self.open_chunks(),
         };
         let mut tried = Vec::new();
         let mut error = None;
@@ -206,10 +258,20 @@ impl Question {
                 }
             }
         }
-        match prefer(self.objective, &tried) {
+        // A ring is as slow as the slowest of its messages.
+        let tail_share = TAIL_SHARE / self.ring_messages();
+        match prefer(self, &tried, tail_share, Tie::LargerChunk) {
             Some(best) => Ok(tried.swap_remove(best)),
             None => Err(error.unwrap_or(PlanError::NoScheme("there was none".to_owned()))),
         }
+    }
+
+    /// The chunks to try. What is lost more often than not is none of them, unless a packet already is.
+    fn open_chunks(&self) -> Vec<u32> {
+        let bytes = |packets: u32| packets.saturating_mul(self.link.packet_bytes);
+        let is_hopeful = |chunk: &u32| self.link.chunk_loss(*chunk).is_ok_and(|loss| loss <= 0.5);
+        let (first, larger) = (bytes(CHUNK_PACKETS[0]), CHUNK_PACKETS[1..].iter().map(|packets| bytes(*packets)));
+        std::iter::once(first).chain(larger.filter(is_hopeful)).collect()
     }
 
     /// One message with a scheme.
@@ -222,9 +284,12 @@ impl Question {
         let cores = match scheme {
             Scheme::Erasure(Code { kind, data, parity }) => {
                 let data_per_second = bytes_per_second * f64::from(data) / f64::from(data + parity);
+                // However little parity there is, all data is read once, as exclusive or does.
+                let xor_seconds = 1.0 / self.coding.xor_bytes_per_second;
+                let mds_seconds = f64::from(parity) / 8.0 / self.coding.mds_bytes_per_second;
                 match kind {
-                    CodeKind::Mds => data_per_second / self.coding.mds_bytes_per_second * f64::from(parity) / 8.0,
-                    CodeKind::Xor => data_per_second / self.coding.xor_bytes_per_second,
+                    CodeKind::Mds => data_per_second * mds_seconds.max(xor_seconds),
+                    CodeKind::Xor => data_per_second * xor_seconds,
                 }
             }
             // The shim's work is the hardware's.
@@ -246,14 +311,18 @@ impl Question {
             extra_bandwidth: completion.extra_bandwidth,
             cores,
             window_bytes,
-            within_deadline: self.deadline_seconds.map(|deadline| completion.distribution.cdf(deadline)),
+            // A ring's deadline is for all of its messages, and comes when they are put together.
+            within_deadline: match self.ring_sites {
+                None => self.deadline_seconds.map(|deadline| completion.distribution.cdf(deadline)),
+                Some(_) => None,
+            },
             distribution: completion.distribution,
         })
     }
 
     fn in_ring(&self, row: Row) -> Result<Row, PlanError> {
         let Some(sites) = self.ring_sites else { return Ok(row) };
-        let distribution = ring(&row.distribution, sites, RING_SEED)?;
+        let distribution = ring(&row.distribution, sites, DRAWS, RING_SEED)?;
         let completion = distribution.summary();
         let stages = 2.0 * f64::from(sites) - 2.0;
         Ok(Row {

@@ -21,11 +21,12 @@
 //! ```
 //!
 //! and after the busy time, when the first term is the larger one, O later as before. φ is all there is to serialisation. It grows with x, so the
-//! number of chunks with j + 1 tries by q is φ⁻¹ applied j times to q, over t. The number of losses before a transmission is taken at its mean: it deviates by
-//! √(p·M) chunks, which are microseconds where a round trip is milliseconds.
+//! number of chunks with j + 1 tries by q is φ⁻¹ applied j times to q, over t. The number of losses before a transmission deviates by √(p·M) chunks:
+//! where these are more than a thousandth of a timeout, the whole is a mean over messages with more and with fewer losses.
 //!
 //! **Negative acknowledgements.** A gap shows when 65 later chunks have come; it is told within 1/32 of a round trip, so O is a round trip, that,
-//! and 65·t the first time. The last 65 chunks have nobody behind them: they are told when nothing has come for a quarter of a round trip.
+//! and 65·t the first time. The last 65 chunks have nobody behind them: they are told when nothing has come for a quarter of a round trip, all at once, and leave again one
+//! after the other.
 //!
 //! **Bursts.** First tries are lost in runs; repeats come much later than a burst is long. With sⱼ the probability that one of j repeats comes
 //! through, P(all there) is the product of the matrices `whole + sⱼ·lost` over all chunks (see [`crate::losses`]): equal ones are powers.
@@ -45,7 +46,25 @@ pub(crate) struct SelectiveRepeat {
     pub(crate) chunk_seconds: f64,
     pub(crate) delays: Delays,
     pub(crate) round_trip: f64,
+    /// Share of what was sent that was lost, which is what repeats wait behind: the loss, or what came of it in one message.
+    pub(crate) lost_share: f64,
 }
+
+/// Numbers of losses among the last chunks that are less likely are taken for impossible.
+const LATE_LOSSES_MIN: f64 = 1e-13;
+
+/// Standard deviations and weights.
+const NORMAL_RULE: [(f64, f64); 5] = [
+    (0.0, 0.533_333_333_333_333_3),
+    (1.355_626_179_974_266, 0.222_075_922_005_612_6),
+    (-1.355_626_179_974_266, 0.222_075_922_005_612_6),
+    (2.856_970_013_872_806, 0.011_257_411_327_720_7),
+    (-2.856_970_013_872_806, 0.011_257_411_327_720_7),
+];
+/// How much of a timeout the deviation of a queue must be to be looked at.
+const QUEUE_SHOWN_MIN: f64 = 1e-3;
+/// And how much of the whole time.
+const QUEUE_SHARE_MIN: f64 = 1e-4;
 
 /// How long after a chunk left it is queued again, if it was lost.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +102,7 @@ impl SelectiveRepeat {
         if loss == 0.0 {
             return Distribution::constant(lossless);
         }
+        let late = self.late_losses();
         let mut times = vec![end];
         // First and last chunk of each number of tries, and those at the end that are told otherwise.
         let (mut first, mut last) = (self.chunk_seconds, self.chunk_seconds * self.early_chunks() as f64);
@@ -93,13 +113,38 @@ impl SelectiveRepeat {
             if tries > 0 {
                 silent = self.repeated_again(silent);
             }
-            times.extend([first, last, silent].into_iter().filter(|time| *time > end));
+            // Those at the end leave one after the other.
+            let each = (0..late[0].len().max(1)).map(|place| silent + place as f64 * self.chunk_seconds);
+            times.extend([first, last].into_iter().chain(each).filter(|time| *time > end));
             if self.chunks as f64 * loss * self.chain.missing_after(tries) < 1e-10 {
                 break;
             }
         }
         let moved = times.into_iter().map(|time| time + self.round_trip).collect();
-        Distribution::of_tail(moved, |seconds| self.tail(seconds - self.round_trip))
+        let queues = self.queues();
+        Distribution::of_tail(moved, |seconds| {
+            let tail =
+                |(message, weight): &(SelectiveRepeat, f64)| weight * message.tail(seconds - self.round_trip, &late);
+            queues.iter().map(tail).sum()
+        })
+    }
+
+    /// The same message with fewer and with more losses in front of repeats, and how likely each is: its number of losses is normal, and this
+    /// is Gauss and Hermite's rule. Itself alone where nothing queues, or so little that nobody sees it.
+    fn queues(&self) -> Vec<(SelectiveRepeat, f64)> {
+        let count = self.end() / self.chunk_seconds;
+        let in_runs = 2.0 * self.chain.mean_run() - 1.0;
+        let deviation = (self.chain.loss * (1.0 - self.chain.loss) * in_runs / count).sqrt();
+        let is_queueing = self.delays.first < self.end();
+        let is_shown = deviation * self.end() > QUEUE_SHOWN_MIN * self.delays.later && deviation > QUEUE_SHARE_MIN;
+        if !is_queueing || !is_shown {
+            return vec![(*self, 1.0)];
+        }
+        let with = |&(steps, weight): &(f64, f64)| {
+            let lost_share = (self.chain.loss + steps * deviation).clamp(0.05 * self.chain.loss, 0.99);
+            (SelectiveRepeat { lost_share, ..*self }, weight)
+        };
+        NORMAL_RULE.iter().map(with).collect()
     }
 
     fn end(&self) -> f64 {
@@ -116,7 +161,18 @@ impl SelectiveRepeat {
 
     /// φ: when what left at `x` and was lost leaves again.
     fn later(&self, x: f64, delay: f64) -> f64 {
-        (x + delay).max(self.end() + self.chain.loss * (x - self.chunk_seconds)) + self.chunk_seconds
+        let end = self.end();
+        let before = x - self.chunk_seconds;
+        let queued = self.lost_share * before.min(end) + self.again_share() * (before - end).max(0.0);
+        (x + delay).max(end + queued) + self.chunk_seconds
+    }
+
+    /// Of repeats a smaller share is lost than of first transmissions, when chunks have several packets.
+    fn again_share(&self) -> f64 {
+        match self.chain.is_independent {
+            true => self.lost_share * self.chain.missing_after(1) / self.chain.loss,
+            false => self.lost_share,
+        }
     }
 
     fn repeated(&self, x: f64) -> f64 {
@@ -127,7 +183,7 @@ impl SelectiveRepeat {
         self.later(x, self.delays.later)
     }
 
-    /// When the last chunks leave for the second time: there are so few that it is one time.
+    /// When the first of the last chunks that were lost leaves again; the others follow one by one.
     fn repeated_last(&self) -> f64 {
         let delay = self.delays.last.map_or(0.0, |(_, delay)| delay);
         self.later(self.end(), delay)
@@ -135,12 +191,54 @@ impl SelectiveRepeat {
 
     /// φ⁻¹.
     fn earlier(&self, y: f64, delay: f64) -> f64 {
-        let y = y - self.chunk_seconds;
-        (y - delay).min((y - self.end()) / self.chain.loss + self.chunk_seconds)
+        let (y, end) = (y - self.chunk_seconds, self.end());
+        let (queued, firsts) = (y - end, self.lost_share * end);
+        let before =
+            if queued <= firsts { queued / self.lost_share } else { end + (queued - firsts) / self.again_share() };
+        (y - delay).min(before + self.chunk_seconds)
+    }
+
+    /// Probability of each number of losses among the last chunks, by the state before them. As many as are likely.
+    fn late_losses(&self) -> [Vec<f64>; 2] {
+        [[1.0, 0.0], [0.0, 1.0]].map(|start| {
+            let mut counts = vec![start];
+            for _ in 0..self.late_chunks() {
+                counts = self.chain.step(&counts);
+                while counts.len() > 2 && counts.last().is_some_and(|row| row[0] + row[1] < LATE_LOSSES_MIN) {
+                    counts.pop();
+                }
+            }
+            counts.iter().map(|row| row[0] + row[1]).collect()
+        })
+    }
+
+    /// Probability that all of the last chunks are there at `q`, by the state before them: the n-th of those that were lost leaves n − 1 chunks' times
+    /// after the first.
+    fn late_are_there(&self, q: f64, late: &[Vec<f64>; 2]) -> [f64; 2] {
+        let q = q * (1.0 + 1e-12);
+        let mut repeats = Vec::new();
+        let mut time = self.repeated_last();
+        while time <= q && repeats.len() < 5000 {
+            repeats.push(time);
+            time = self.repeated_again(time);
+        }
+        let mut through = 1.0;
+        let mut there = late.each_ref().map(|counts| counts[0]);
+        for place in 0..late[0].len().max(late[1].len()) - 1 {
+            let behind = place as f64 * self.chunk_seconds;
+            while repeats.last().is_some_and(|time| time + behind > q) {
+                repeats.pop();
+            }
+            through *= 1.0 - self.chain.missing_after(repeats.len() as u32);
+            for (there, counts) in there.iter_mut().zip(late) {
+                *there += through * counts.get(place + 1).copied().unwrap_or(0.0);
+            }
+        }
+        there
     }
 
     /// Probability that something is missing at `q`.
-    fn tail(&self, q: f64) -> f64 {
+    fn tail(&self, q: f64, late: &[Vec<f64>; 2]) -> f64 {
         if q < self.end() * (1.0 - 1e-11) {
             return 1.0;
         }
@@ -159,18 +257,11 @@ impl SelectiveRepeat {
                 break;
             }
         }
-        let mut late_repeats = 0;
-        let mut time = self.repeated_last();
-        while time <= q * (1.0 + 1e-12) && late_repeats < 5000 {
-            late_repeats += 1;
-            time = self.repeated_again(time);
-        }
-        self.tail_of(&tries, late_repeats)
+        self.tail_of(&tries, self.late_are_there(q, late))
     }
 
-    /// From the number of early chunks with at least 1, 2, 3, … tries, and how often each of the last chunks was repeated.
-    fn tail_of(&self, tries: &[u64], late_repeats: u32) -> f64 {
-        let late = self.late_chunks();
+    /// From the number of early chunks with at least 1, 2, 3, … tries, and the probability that the last chunks are there.
+    fn tail_of(&self, tries: &[u64], late_there: [f64; 2]) -> f64 {
         // Chunks at the front have had the most tries.
         let counts = tries.windows(2).enumerate().map(|(repeats, pair)| (repeats as u32, pair[0] - pair[1]));
         if self.chain.is_independent {
@@ -179,9 +270,9 @@ impl SelectiveRepeat {
                 0 => 0.0,
                 count => count as f64 * (-loss * self.chain.missing_after(repeats)).ln_1p(),
             };
-            return -f64::exp_m1(
-                counts.map(|(repeats, count)| ln(repeats, count)).sum::<f64>() + ln(late_repeats, late),
-            );
+            let early = -f64::exp_m1(counts.map(|(repeats, count)| ln(repeats, count)).sum::<f64>());
+            // 1 − (1 − early)·late, without taking nearly 1 from 1 more often than needed.
+            return early + (1.0 - early) * (1.0 - late_there[0]).max(0.0);
         }
         let factor = |repeats: u32| self.chain.whole + self.chain.lost.scaled(1.0 - self.chain.missing_after(repeats));
         let ordered: Vec<(u32, u64)> = counts.collect();
@@ -189,13 +280,14 @@ impl SelectiveRepeat {
             .iter()
             .rev()
             .fold(Matrix::IDENTITY, |product, &(repeats, count)| product * factor(repeats).power(count));
-        let product = product * factor(late_repeats).power(late);
-        (1.0 - product.apply(self.chain.start).iter().sum::<f64>()).max(0.0)
+        let before = product.apply(self.chain.start);
+        (1.0 - before[0] * late_there[0] - before[1] * late_there[1]).max(0.0)
     }
 
     /// Mean share of chunks that are sent again.
     pub(crate) fn repeated_share(&self) -> f64 {
-        self.chain.loss / (1.0 - self.chain.loss)
+        let again = (0..5000).map(|repeats| self.chain.missing_after(repeats));
+        self.chain.loss * again.take_while(|share| *share > 1e-12).sum::<f64>()
     }
 }
 
@@ -210,7 +302,7 @@ mod tests {
         let chunk_seconds = 1e-6;
         let delays = if negative { Delays::negative(&timers, chunk_seconds) } else { Delays::timeouts(&timers) };
         let chain = ChunkChain::new(&link, 4096).expect("a chain");
-        SelectiveRepeat { chain, chunks, chunk_seconds, delays, round_trip: 0.025 }
+        SelectiveRepeat { chain, chunks, chunk_seconds, delays, round_trip: 0.025, lost_share: chain.loss }
     }
 
     /// One chunk: the paper's geometric distribution.

@@ -75,11 +75,10 @@ impl DecisionTable {
 
 fn decide(question: &Question) -> Result<Decision, PlanError> {
     let answer = question.answer()?;
-    let best = answer.rows.iter().find(|row| row.scheme == answer.recommendation.scheme);
     Ok(Decision {
         scheme: answer.recommendation.scheme,
         chunk_bytes: answer.recommendation.chunk_bytes,
-        mean_seconds: best.map_or(0.0, |row| row.completion.mean),
+        mean_seconds: answer.recommended().map_or(0.0, |row| row.completion.mean),
         margin: answer.recommendation.margin,
     })
 }

@@ -28,8 +28,13 @@ const BLOCK: usize = 256;
 impl Case {
     /// Play it through `count` times. Samples are in seconds, and sorted.
     pub fn samples(&self, count: usize, seed: u64) -> Result<Vec<f64>, PlanError> {
+        self.samples_on(cores(), count, seed)
+    }
+
+    /// The same on so many threads; the samples do not depend on it.
+    pub fn samples_on(&self, threads: usize, count: usize, seed: u64) -> Result<Vec<f64>, PlanError> {
         let parts = self.parts()?;
-        Ok(in_blocks(count, |block, count| {
+        Ok(in_blocks(threads, count, |block, count| {
             let mut channel = self.channel(block, seed);
             (0..count).map(|_| sample(&parts, &mut channel)).collect()
         }))
@@ -37,15 +42,20 @@ impl Case {
 
     /// Play a ring of sites through, each stage of which sends a part of this case's message.
     pub fn ring_samples(&self, sites: u32, count: usize, seed: u64) -> Result<Vec<f64>, PlanError> {
+        self.ring_samples_on(cores(), sites, count, seed)
+    }
+
+    /// The same on so many threads; the samples do not depend on it.
+    pub fn ring_samples_on(&self, threads: usize, sites: u32, count: usize, seed: u64) -> Result<Vec<f64>, PlanError> {
         if sites < 2 {
             return Err(PlanError::Ring(sites));
         }
         let stage = Case { message_bytes: self.message_bytes.div_ceil(sites.into()), ..*self };
         let parts = stage.parts()?;
-        Ok(in_blocks(count, |block, count| {
+        Ok(in_blocks(threads, count, |block, count| {
             let mut channel = self.channel(block, seed);
             let mut ring = Ring::new(sites);
-            (0..count).map(|_| ring.sample(|| sample(&parts, &mut channel))).collect()
+            (0..count).map(|_| ring.sample(|times| times.fill_with(|| sample(&parts, &mut channel)))).collect()
         }))
     }
 
@@ -66,10 +76,13 @@ fn sample(parts: &Parts, channel: &mut Channel) -> f64 {
     }
 }
 
-fn in_blocks(count: usize, block_samples: impl Fn(usize, usize) -> Vec<f64> + Sync) -> Vec<f64> {
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn in_blocks(threads: usize, count: usize, block_samples: impl Fn(usize, usize) -> Vec<f64> + Sync) -> Vec<f64> {
     let next = AtomicUsize::new(0);
     let all = Mutex::new(Vec::with_capacity(count));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let work = || loop {
         let block = next.fetch_add(1, Ordering::Relaxed);
         if block * BLOCK >= count {
@@ -79,7 +92,7 @@ fn in_blocks(count: usize, block_samples: impl Fn(usize, usize) -> Vec<f64> + Sy
         all.lock().unwrap_or_else(PoisonError::into_inner).extend(samples);
     };
     std::thread::scope(|scope| {
-        for _ in 0..threads.min(count.div_ceil(BLOCK)) {
+        for _ in 0..threads.clamp(1, count.div_ceil(BLOCK).max(1)) {
             scope.spawn(work);
         }
     });

@@ -1,10 +1,10 @@
-//! What the SDR paper claims, at 400 Gbit/s and 25 ms with chunks of 4 KiB, and what our protocol code takes on virtual time.
+//! What the SDR paper claims, at 400 Gbit/s and 25 ms with chunks of 4 KiB. (What our protocol code takes is compared by `longhaul plan validate`.)
 
 use longhaul_plan::distribution::Summary;
 use longhaul_plan::link::{Link, Loss};
 use longhaul_plan::model::Case;
 use longhaul_plan::question::{Candidate, Question};
-use longhaul_plan::ring::ring;
+use longhaul_plan::ring::{DRAWS, ring};
 use longhaul_plan::scheme::{Code, CodeKind, Scheme};
 
 const MIB: u64 = 1 << 20;
@@ -31,12 +31,9 @@ fn mds_is_better_than_timeouts_from_128_kib_to_1_gib() {
     for exponent in 17..=30 {
         for loss in [1e-6, 1e-5, 1e-4, 1e-3, 1e-2] {
             let (mds, sr) = (summary("ec:mds:32,8", 1 << exponent, loss), summary("sr:rto", 1 << exponent, loss));
-            // Where hardly a message loses anything, parity is what little there is to see of either: equal within its own time.
-            let bytes = 1_u64 << exponent;
-            let is_rare = bytes as f64 / 4096.0 * loss < 0.1;
-            let most = if is_rare { 1.03 } else { 1.0 };
-            assert!(mds.mean < sr.mean * most, "2^{exponent} bytes at {loss}: {mds:?} {sr:?}");
-            assert!(mds.p999 < sr.p999 * 1.03, "2^{exponent} bytes at {loss}: {mds:?} {sr:?}");
+            assert!(mds.mean < sr.mean, "2^{exponent} bytes at {loss}: {mds:?} {sr:?}");
+            // Where not one message in a thousand loses anything, the tail is the parity's own time.
+            assert!(mds.p999 < sr.p999 * 1.01, "2^{exponent} bytes at {loss}: {mds:?} {sr:?}");
         }
     }
     // Up to 5 times in the mean, and more at the tail.
@@ -50,13 +47,20 @@ fn timeouts_are_better_from_8_gib_at_one_in_a_million() {
         let (mds, sr) = (summary("ec:mds:32,8", bytes, 1e-6), summary("sr:rto", bytes, 1e-6));
         assert!(sr.mean < mds.mean, "{bytes}: {sr:?} {mds:?}");
     }
-    // Where negative acknowledgements cross, at 1e-5 and in the mean: reported.
-    let crossing = (20..40)
-        .find(|exponent| slowdown("sr:nack", 1 << exponent, 1e-5) < slowdown("ec:mds:32,8", 1 << exponent, 1e-5));
-    let again = (24..40)
-        .find(|exponent| slowdown("sr:nack", 1 << exponent, 1e-5) < slowdown("ec:mds:32,8", 1 << exponent, 1e-5));
-    println!("at 1e-5 sr:nack is shorter than ec:mds:32,8 first at 2^{crossing:?} bytes, and again from 2^{again:?}");
-    assert!(again.is_some_and(|exponent| (30..=34).contains(&exponent)), "{again:?}");
+}
+
+/// The sizes, as powers of two, from which repeating is faster than MDS(32,8) in the mean.
+#[test]
+fn where_repeating_overtakes_parity() {
+    let from = |scheme: &str, loss: f64| {
+        let is_slower = |exponent: &u32| {
+            summary(scheme, 1 << exponent, loss).mean >= summary("ec:mds:32,8", 1 << exponent, loss).mean
+        };
+        (17..=41).rev().find(is_slower).map_or(17, |last| last + 1)
+    };
+    let crossings = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2].map(|loss| (from("sr:rto", loss), from("sr:nack", loss)));
+    println!("sr:rto and sr:nack, at 1e-6, 1e-5, 1e-4, 1e-3 and 1e-2: {crossings:?}");
+    assert_eq!(crossings, [(33, 29), (34, 32), (34, 33), (35, 33), (36, 34)]);
 }
 
 #[test]
@@ -70,15 +74,16 @@ fn xor_falls_back_near_one_in_a_thousand() {
 
 #[test]
 fn in_a_ring_mds_is_three_to_six_times_better_at_the_tail() {
-    for sites in [4, 8] {
-        for (loss, least) in [(1e-4, 2.5), (1e-3, 3.0), (1e-2, 5.0)] {
+    // "From 3 times to more than 6 times", growing with the loss.
+    for sites in 4..=8 {
+        for (loss, expected) in [(1e-4, 3.0..6.0), (1e-3, 3.0..6.0), (1e-2, 6.0..9.0)] {
             let p999 = |scheme| {
                 let stage = case(scheme, 128 * MIB / u64::from(sites), loss).completion().expect("a case").distribution;
-                ring(&stage, sites, 1).expect("a ring").quantile(0.999)
+                ring(&stage, sites, DRAWS, 1).expect("a ring").quantile(0.999)
             };
             let times = p999("sr:rto") / p999("ec:mds:32,8");
             println!("ring of {sites} at {loss}: {times:.2}");
-            assert!((least..10.0).contains(&times), "ring of {sites} at {loss}: {times}");
+            assert!(expected.contains(&times), "ring of {sites} at {loss}: {times}");
         }
     }
 }
@@ -100,33 +105,6 @@ fn mds_with_large_chunks_on_a_bad_link_is_not_chosen() {
     let recommended = &open.recommendation;
     println!("{recommended:?}");
     assert!(matches!(recommended.scheme, Scheme::Erasure(_)) && recommended.chunk_bytes <= 16384, "{recommended:?}");
-}
-
-/// What `longhaul sim completion` measures of the real protocol code on virtual time: 128 MiB, means as slowdowns.
-#[test]
-fn the_protocol_on_virtual_time_takes_as_long() {
-    let measured: [(&str, &[f64]); 5] = [
-        ("sr:rto", &[1.002, 1.849, 3.575, 3.699, 6.446]),
-        ("sr:nack", &[1.002, 1.276, 1.866, 1.971, 2.851]),
-        ("ec:mds:32,8", &[1.025, 1.025, 1.025, 1.026, 1.028]),
-        ("ec:xor:32,8", &[1.025, 1.025, 1.025, 1.170, 2.978]),
-        ("rc", &[1.001, 1.272, 3.710, 29.780]),
-    ];
-    let mut lines = String::new();
-    let mut is_good = true;
-    for (scheme, means) in measured {
-        for (mean, loss) in means.iter().zip([0.0, 1e-5, 1e-4, 1e-3, 1e-2]) {
-            let model = slowdown(scheme, 128 * MIB, loss);
-            let deviation = model / mean - 1.0;
-            is_good &= deviation.abs() < 0.1;
-            lines += &format!(
-                "{scheme:<12} {loss:>6.0e}  model {model:>7.3}  measured {mean:>7.3}  {:>+6.1} %\n",
-                deviation * 100.0
-            );
-        }
-    }
-    println!("{lines}");
-    assert!(is_good, "{lines}");
 }
 
 /// A Monte Carlo of the paper's formulas: mean and 99.9th percentile (the timers differ a little from our protocol's).

@@ -1,13 +1,10 @@
-//! The model against its twin: the mean within 5 %, and the model's 99.9th percentile between the twin's 99.85th and 99.95th.
-//!
-//! A thousandth of a time is allowed on top of that: where all messages take the same time but for a few packets, the percentiles lie closer together than
-//! that. The quick test has fewer samples and so a wider window; the thorough one is
-//! `cargo test -p longhaul-plan --release --test twin -- --ignored --nocapture`.
+//! The model against its twin, a quick look: with 10000 samples the 99.9th percentile is uncertain, and its window wider than the one that the
+//! model is held to. `longhaul plan validate` compares many more points, with 100000 samples each.
 
 use longhaul_plan::distribution::Distribution;
 use longhaul_plan::link::{Link, Loss};
 use longhaul_plan::model::Case;
-use longhaul_plan::ring::ring;
+use longhaul_plan::ring::{DRAWS, ring};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -78,91 +75,6 @@ fn quick_points() -> Vec<Point> {
     ]
 }
 
-/// Many losses in each message.
-fn slow_points() -> Vec<Point> {
-    let single = Loss::Independent;
-    vec![
-        long("sr:rto", 128 * MIB, 4096, single(1e-3)),
-        long("sr:rto", 128 * MIB, 4096, single(1e-2)),
-        long("sr:rto", 8 * GIB, 4096, single(1e-4)),
-        long("sr:rto", GIB, 4096, single(1e-3)),
-        long("sr:rto", 128 * MIB, 4096, Loss::bursts(1e-2, 16.0)),
-        long("sr:rto", 128 * MIB, 16384, Loss::bursts(1e-3, 8.0)),
-        long("sr:nack", 128 * MIB, 4096, single(1e-3)),
-        long("sr:nack", 128 * MIB, 4096, single(1e-2)),
-        long("sr:nack", GIB, 4096, single(1e-3)),
-        long("sr:nack", 128 * MIB, 4096, Loss::bursts(1e-3, 8.0)),
-        long("ec:mds:32,8", 128 * MIB, 4096, single(1e-2)),
-        long("ec:mds:32,8", 128 * MIB, 65536, single(1e-2)),
-        long("ec:mds:32,8", 128 * MIB, 4096, single(0.1)),
-        long("ec:mds:32,8", 128 * MIB, 4096, Loss::bursts(1e-3, 16.0)),
-        long("ec:xor:32,8", 128 * MIB, 4096, single(1e-3)),
-        long("ec:xor:32,8", 128 * MIB, 4096, single(1e-2)),
-        long("ec:xor:32,8", 128 * MIB, 4096, Loss::bursts(1e-3, 16.0)),
-        long("rc", 128 * MIB, 4096, single(1e-3)),
-        long("rc", 128 * MIB, 4096, single(1e-2)),
-        long("lowar:32,1", 128 * MIB, 4096, single(1e-3)),
-        long("lowar:64,8", 128 * MIB, 4096, Loss::bursts(1e-3, 4.0)),
-        Point {
-            scheme: "sr:rto",
-            message_bytes: 64 * MIB,
-            chunk_bytes: 4096,
-            loss: single(1e-2),
-            rate: 1e9,
-            round_trip: 0.01,
-        },
-        Point {
-            scheme: "sr:nack",
-            message_bytes: 64 * MIB,
-            chunk_bytes: 4096,
-            loss: single(1e-2),
-            rate: 1e9,
-            round_trip: 0.01,
-        },
-        Point {
-            scheme: "sr:rto",
-            message_bytes: MIB,
-            chunk_bytes: 4096,
-            loss: single(1e-2),
-            rate: 1e9,
-            round_trip: 1e-4,
-        },
-        Point {
-            scheme: "sr:nack",
-            message_bytes: MIB,
-            chunk_bytes: 4096,
-            loss: single(1e-2),
-            rate: 1e9,
-            round_trip: 1e-4,
-        },
-        Point {
-            scheme: "ec:mds:32,8",
-            message_bytes: MIB,
-            chunk_bytes: 4096,
-            loss: single(1e-2),
-            rate: 1e9,
-            round_trip: 1e-4,
-        },
-        Point { scheme: "rc", message_bytes: MIB, chunk_bytes: 4096, loss: single(1e-2), rate: 1e9, round_trip: 1e-4 },
-        Point {
-            scheme: "sr:rto",
-            message_bytes: 4096,
-            chunk_bytes: 4096,
-            loss: single(1e-2),
-            rate: 1e9,
-            round_trip: 0.0,
-        },
-        Point {
-            scheme: "sr:rto",
-            message_bytes: MIB,
-            chunk_bytes: 4096,
-            loss: single(0.3),
-            rate: 1e9,
-            round_trip: 0.01,
-        },
-    ]
-}
-
 fn case(point: &Point) -> Case {
     Case {
         link: Link::new(point.rate, point.round_trip, point.loss),
@@ -179,7 +91,8 @@ fn compare(name: &str, model: &Distribution, samples: &[f64], window: [f64; 2]) 
     let summary = model.summary();
     let deviation = summary.mean / mean - 1.0;
     let (low, high) = (at(window[0]), at(window[1]));
-    let is_good = deviation.abs() < 0.05 && (low * 0.999..=high * 1.001).contains(&summary.p999);
+    // Where all messages take the same time, they do but for rounding.
+    let is_good = deviation.abs() < 0.05 && (low * (1.0 - 1e-6)..=high * (1.0 + 1e-6)).contains(&summary.p999);
     let rank = samples.partition_point(|sample| *sample <= summary.p999 * (1.0 + 1e-9)) as f64 / samples.len() as f64;
     let line = format!(
         "{} {name:<60} mean {:>10.4} ms {:>+7.2} %   p99.9 {:>10.4} ms, of the twin {:>10.4} to {:>10.4}, its p{:.3}\n",
@@ -226,13 +139,6 @@ fn quick() {
 }
 
 #[test]
-#[ignore = "a minute: 100000 samples of each point"]
-fn thorough() {
-    let points: Vec<Point> = quick_points().into_iter().chain(slow_points()).collect();
-    check(&points, 100_000, [0.9985, 0.9995]);
-}
-
-#[test]
 fn rings() {
     let mut is_good = true;
     let mut lines = String::new();
@@ -243,7 +149,7 @@ fn rings() {
         let whole =
             Case { link, message_bytes: 128 * MIB, chunk_bytes: 4096, scheme: scheme.parse().expect("a scheme") };
         let stage = Case { message_bytes: whole.message_bytes / u64::from(sites), ..whole };
-        let model = ring(&stage.completion().expect("a case").distribution, sites, 1).expect("a ring");
+        let model = ring(&stage.completion().expect("a case").distribution, sites, DRAWS, 1).expect("a ring");
         let twin = whole.ring_samples(sites, 10_000, 1).expect("a ring");
         let (good, line) = compare(&format!("ring of {sites}, {scheme} {loss:.0e}"), &model, &twin, [0.997, 0.9997]);
         is_good &= good;

@@ -125,14 +125,16 @@ impl Channel {
         first
     }
 
-    /// Send a chunk. Returns whether it is lost.
-    pub(crate) fn is_chunk_lost(&mut self) -> bool {
-        let mut is_lost = false;
-        self.send(self.packets_per_chunk, |_| {
-            is_lost = true;
+    /// Send a chunk of which the receiver lacks some packets, given in order. Those that it lacks then remain.
+    pub(crate) fn repeat_chunk(&mut self, lacking: &mut Vec<u32>) {
+        let mut lost_again = Vec::new();
+        self.send(self.packets_per_chunk, |at| {
+            if lacking.binary_search(&(at as u32)).is_ok() {
+                lost_again.push(at as u32);
+            }
             true
         });
-        is_lost
+        *lacking = lost_again;
     }
 
     pub(crate) fn is_packet_lost(&mut self) -> bool {

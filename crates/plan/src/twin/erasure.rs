@@ -6,8 +6,8 @@ use crate::scheme::{Code, CodeKind};
 
 /// A submessage with losses.
 struct Damaged {
-    /// Data chunks that are missing, by their number in it.
-    missing: Vec<u32>,
+    /// Data chunks that are missing: their number in it, and the packets that the receiver lacks.
+    missing: Vec<(u32, Vec<u32>)>,
     /// Parity chunks that were lost.
     parity_lost: Vec<u32>,
 }
@@ -17,7 +17,7 @@ impl Damaged {
         match code.kind {
             CodeKind::Mds => self.missing.len() + self.parity_lost.len() <= code.parity as usize,
             CodeKind::Xor => {
-                let mut lost: Vec<u32> = self.missing.iter().map(|chunk| chunk % code.parity).collect();
+                let mut lost: Vec<u32> = self.missing.iter().map(|(chunk, _)| chunk % code.parity).collect();
                 lost.sort_unstable();
                 let is_double = lost.windows(2).any(|pair| pair[0] == pair[1]);
                 !is_double && lost.iter().all(|group| !self.parity_lost.contains(group))
@@ -37,7 +37,7 @@ impl Damaged {
                 }
                 sent
             }
-            CodeKind::Xor => self.missing.iter().map(|chunk| chunk % code.parity + 1).max().unwrap_or(0),
+            CodeKind::Xor => self.missing.iter().map(|(chunk, _)| chunk % code.parity + 1).max().unwrap_or(0),
         }
     }
 }
@@ -52,20 +52,20 @@ pub(super) fn sample(message: &Erasure, channel: &mut Channel) -> f64 {
     let mut damaged: Vec<(u64, Damaged)> = Vec::new();
     let mut last_chunk = u64::MAX;
     channel.send(all * packets, |at| {
-        let chunk = at / packets;
-        if chunk == last_chunk {
-            return true;
-        }
-        last_chunk = chunk;
+        let (chunk, packet) = (at / packets, (at % packets) as u32);
         let (submessage, place) = (chunk / sent, (chunk % sent) as u32);
         if damaged.last().is_none_or(|last| last.0 != submessage) {
             damaged.push((submessage, Damaged { missing: Vec::new(), parity_lost: Vec::new() }));
         }
         let data = if submessage + 1 == submessages { last_data } else { code.data };
+        let is_new = chunk != last_chunk;
+        last_chunk = chunk;
         if let Some((_, last)) = damaged.last_mut() {
-            match place < data {
-                true => last.missing.push(place),
-                false => last.parity_lost.push(place - data),
+            match (place < data, is_new) {
+                (true, true) => last.missing.push((place, vec![packet])),
+                (true, false) => last.missing.last_mut().expect("this chunk's").1.push(packet),
+                (false, true) => last.parity_lost.push(place - data),
+                (false, false) => (),
             }
         }
         true
@@ -97,13 +97,19 @@ pub(super) fn sample(message: &Erasure, channel: &mut Channel) -> f64 {
         let mut still_failed = Vec::new();
         for mut submessage in std::mem::take(&mut failed) {
             let mut is_computable = false;
-            for chunk in submessage.missing.clone() {
+            for (chunk, mut lacking) in submessage.missing.clone() {
                 free += chunk_seconds;
-                if !channel.is_chunk_lost() {
-                    submessage.missing.retain(|missing| *missing != chunk);
-                    if !is_computable && submessage.is_computable(code) {
-                        (is_computable, computable_at) = (true, free);
+                channel.repeat_chunk(&mut lacking);
+                match lacking.is_empty() {
+                    true => submessage.missing.retain(|missing| missing.0 != chunk),
+                    false => {
+                        let missing = submessage.missing.iter_mut().find(|missing| missing.0 == chunk);
+                        missing.expect("it has not come").1 = lacking;
+                        continue;
                     }
+                }
+                if !is_computable && submessage.is_computable(code) {
+                    (is_computable, computable_at) = (true, free);
                 }
             }
             if !is_computable {

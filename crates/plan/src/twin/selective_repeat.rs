@@ -11,27 +11,32 @@ pub(super) fn sample(message: &SelectiveRepeat, channel: &mut Channel) -> f64 {
     let end = chunks as f64 * chunk_seconds;
     let (late, late_delay) = delays.last.unwrap_or((0, 0.0));
     let early = chunks.saturating_sub(late);
-    // Due times, which are positive numbers and so ordered as their bits are.
-    let mut due: BinaryHeap<Reverse<u64>> = BinaryHeap::new();
+    // When each lost chunk is due: times are positive numbers, and so ordered as their bits are.
+    let mut due: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+    // The packets that the receiver lacks of each.
+    let mut lacking: Vec<Vec<u32>> = Vec::new();
     let (packets, mut last) = (channel.packets_per_chunk, u64::MAX);
     channel.send(chunks * packets, |at| {
-        let chunk = at / packets;
+        let (chunk, packet) = (at / packets, (at % packets) as u32);
         if chunk != last {
             last = chunk;
             let at = if chunk < early { (chunk + 1) as f64 * chunk_seconds + delays.first } else { end + late_delay };
-            due.push(Reverse(at.to_bits()));
+            due.push(Reverse((at.to_bits(), lacking.len())));
+            lacking.push(Vec::new());
         }
+        lacking.last_mut().expect("of the chunk just pushed").push(packet);
         true
     });
     let mut free = end;
     let mut all_there = end;
-    while let Some(Reverse(at)) = due.pop() {
+    while let Some(Reverse((at, chunk))) = due.pop() {
         let begins = f64::from_bits(at).max(free);
         channel.idle(begins - free);
         free = begins + chunk_seconds;
-        match channel.is_chunk_lost() {
-            true => due.push(Reverse((free + delays.later).to_bits())),
-            false => all_there = all_there.max(free),
+        channel.repeat_chunk(&mut lacking[chunk]);
+        match lacking[chunk].is_empty() {
+            true => all_there = all_there.max(free),
+            false => due.push(Reverse(((free + delays.later).to_bits(), chunk))),
         }
     }
     all_there + round_trip + channel.done_delay()
