@@ -22,12 +22,15 @@ use longhaul_verbs::{
 pub use sampling::Sampling;
 
 use crate::end_to_end::{CaseError, Ground, GroundOptions, VirtualGround};
+use crate::virtual_port::EGRESS_LIMIT_BYTES;
 use crate::world::{World, WorldConfig};
 
 /// Payload of a packet.
 const MTU: Mtu = Mtu::Bytes4096;
 /// A sample that takes longer than this many times the least possible has hung.
 const SLOWDOWN_MAX: u32 = 100_000;
+/// Whoever drives the ends looks at them at least this often, and no more waits in front of the wire than leaves it in between.
+const LOOKS_A_ROUND_TRIP: u32 = 400;
 
 /// How a message is brought over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +70,8 @@ pub struct CompletionOptions {
     pub round_trip: Duration,
     /// Share of packets lost, in each direction.
     pub loss: f64,
+    /// In bursts of so many packets in the mean; each on its own if not given.
+    pub burst_packets: Option<f64>,
     /// Bytes of a message.
     pub message_bytes: usize,
     /// Bytes of a chunk.
@@ -112,15 +117,26 @@ impl CompletionOptions {
         let link = Profile::default()
             .with_propagation_delay(self.round_trip / 2)
             .with_rate_bits_per_second(self.rate_bits_per_second);
-        match self.loss {
-            0.0 => link,
-            probability => link.with_loss(Loss::Independent { probability }),
+        match (self.loss, self.burst_packets) {
+            (0.0, _) => link,
+            (loss, Some(packets)) => link.with_loss(Loss::bursts(loss, packets)),
+            (probability, None) => link.with_loss(Loss::Independent { probability }),
         }
     }
 
-    /// How often whoever drives the ends looks at them: a fraction of what a device has queued takes to leave.
+    /// How often whoever drives the ends looks at them: a fraction of what a device has queued takes to leave; and on slow links a fraction of
+    /// a round trip, since what is looked at late is measured late.
     fn grain(&self) -> Duration {
-        Duration::from_nanos((64 * 4096 * 8 * 1_000_000_000_u128 / u128::from(self.rate_bits_per_second.max(1))) as u64)
+        let queued = 64 * 4096 * 8 * 1_000_000_000_u128 / u128::from(self.rate_bits_per_second.max(1));
+        Duration::from_nanos(queued as u64).min(self.round_trip / LOOKS_A_ROUND_TRIP).max(Duration::from_nanos(1))
+    }
+
+    /// What devices may have waiting in front of the wire: on slow links so little that it is a fraction of a round trip. What a device
+    /// has queued it cannot take back when it hears of a loss, and what the ends measure as the round trip has it in it.
+    fn egress_limit_bytes(&self) -> u64 {
+        let bytes =
+            u128::from(self.rate_bits_per_second) * (self.round_trip / LOOKS_A_ROUND_TRIP).as_nanos() / 8_000_000_000;
+        (bytes as u64).clamp(2 * u64::from(MTU.byte_count()), EGRESS_LIMIT_BYTES)
     }
 }
 
@@ -167,6 +183,7 @@ impl Completion {
             receive_depth,
             generations: 2,
             grain: options.grain(),
+            egress_limit_bytes: options.egress_limit_bytes(),
             payload: PayloadMode::WritesElided,
             ..GroundOptions::new(options.link(), options.message_bytes)
         };
@@ -222,6 +239,7 @@ impl ReliableSetting {
     fn new(options: &CompletionOptions) -> Self {
         let mut config = WorldConfig { link: options.link(), seed: options.seed, ..Default::default() };
         config.nic.payload = PayloadMode::WritesElided;
+        config.egress_limit_bytes = options.egress_limit_bytes();
         let world = World::new(config);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let ends = [0, 1].map(|node| {
@@ -348,6 +366,7 @@ mod tests {
             rate_bits_per_second: 100_000_000_000,
             round_trip: Duration::from_millis(10),
             loss,
+            burst_packets: None,
             message_bytes: 8 << 20,
             chunk_bytes: 4096,
             scheme: scheme.parse().expect("a scheme"),

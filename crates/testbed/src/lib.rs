@@ -4,6 +4,7 @@
 //! - [`checker`]: is what a verbs program saw allowed by the specification?
 //! - [`soak`]: random programs over bad links, watched by the checkers.
 //! - [`end_to_end`]: reliability schemes over bad links; [`completion`]: how long a message takes with each of them.
+//! - [`validation`]: the model of completion times against its twin, and against the protocol on virtual time and on sockets.
 //! - [`interop`]: two programs, each with a device of any kind, that check every byte and every completion of each other.
 //! - [`scale`]: many nodes at once; [`throughput`]: two of them, as fast as they can.
 
@@ -16,5 +17,6 @@ pub mod interop;
 pub mod scale;
 pub mod soak;
 pub mod throughput;
+pub mod validation;
 pub mod virtual_port;
 pub mod world;

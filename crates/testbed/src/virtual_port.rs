@@ -14,9 +14,9 @@ use longhaul_wire::{Ecn, IcrcScope, IpHeader, OrdinaryHeaders, UDP_PORT_ROCE, ic
 /// The simulated wire is plugged in here.
 const WIRE: usize = 0;
 
-/// What may wait in front of the wire before the device is told to stop: enough to keep the wire busy, little enough
+/// What may wait in front of the wire before the device is told to stop, unless told otherwise: enough to keep the wire busy, little enough
 /// that the device decides late what to send.
-const EGRESS_LIMIT_BYTES: u64 = 64 << 10;
+pub const EGRESS_LIMIT_BYTES: u64 = 64 << 10;
 
 /// Datagrams to one of the device's own addresses that may wait before the device is told to stop.
 const LOOPBACK_FRAMES_MAX: usize = 4096;
@@ -27,12 +27,19 @@ pub struct VirtualNic {
     /// Datagrams to the device itself, which never reach the wire.
     loopback: VecDeque<Frame>,
     deadline: Option<Instant>,
+    egress_limit_bytes: u64,
 }
 
 impl VirtualNic {
     /// The node for a device. Nobody else may drive the device.
     pub fn new(device: Device) -> Self {
-        VirtualNic { device, loopback: VecDeque::new(), deadline: None }
+        VirtualNic::with_egress_limit(device, EGRESS_LIMIT_BYTES)
+    }
+
+    /// The same with another limit of what may wait in front of the wire. On a slow wire the usual one is long: nothing that is queued there can be
+    /// taken back, and everything else waits behind it.
+    pub fn with_egress_limit(device: Device, egress_limit_bytes: u64) -> Self {
+        VirtualNic { device, loopback: VecDeque::new(), deadline: None, egress_limit_bytes }
     }
 
     /// The device.
@@ -40,19 +47,19 @@ impl VirtualNic {
         &self.device
     }
 
-    fn plan_next(nic: &Nic, has_loopback: bool, now: Instant, io: &NodeIo<'_>) -> Option<Instant> {
+    fn plan_next(nic: &Nic, has_loopback: bool, limit_bytes: u64, now: Instant, io: &NodeIo<'_>) -> Option<Instant> {
         if has_loopback {
             return Some(now);
         }
         let room_at = nic.has_output().then(|| {
             let backlog_bytes = io.egress_backlog_bytes(WIRE);
-            if backlog_bytes < EGRESS_LIMIT_BYTES {
+            if backlog_bytes < limit_bytes {
                 return now;
             }
             // The wire drains evenly: come back when half of the limit is left.
             let idle_at = io.egress_idle_at(WIRE);
             let drain_nanos = (idle_at - now).as_nanos() as u64;
-            let keep = EGRESS_LIMIT_BYTES / 2;
+            let keep = limit_bytes / 2;
             let wait_nanos = u128::from(drain_nanos) * u128::from(backlog_bytes - keep) / u128::from(backlog_bytes);
             now.saturating_add_nanos((wait_nanos as u64).max(1))
         });
@@ -65,7 +72,7 @@ impl Node for VirtualNic {
         let mut nic = self.device.nic();
         receive(&mut nic, &frame, now);
         io.recycle(frame);
-        self.deadline = Self::plan_next(&nic, !self.loopback.is_empty(), now, io);
+        self.deadline = Self::plan_next(&nic, !self.loopback.is_empty(), self.egress_limit_bytes, now, io);
     }
 
     fn poll(&mut self, now: Instant, io: &mut NodeIo<'_>) {
@@ -76,9 +83,14 @@ impl Node for VirtualNic {
                 io.recycle(frame);
             }
         }
-        let mut sink = VirtualSink { backlog_bytes: io.egress_backlog_bytes(WIRE), io, loopback: &mut self.loopback };
+        let mut sink = VirtualSink {
+            backlog_bytes: io.egress_backlog_bytes(WIRE),
+            egress_limit_bytes: self.egress_limit_bytes,
+            io,
+            loopback: &mut self.loopback,
+        };
         nic.poll(now, &mut sink);
-        self.deadline = Self::plan_next(&nic, !self.loopback.is_empty(), now, io);
+        self.deadline = Self::plan_next(&nic, !self.loopback.is_empty(), self.egress_limit_bytes, now, io);
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -144,11 +156,12 @@ struct VirtualSink<'a, 'b> {
     loopback: &'a mut VecDeque<Frame>,
     /// What waits in front of the wire. Kept here because asking the wire costs a division.
     backlog_bytes: u64,
+    egress_limit_bytes: u64,
 }
 
 impl TransmitSink for VirtualSink<'_, '_> {
     fn has_room(&self) -> bool {
-        self.backlog_bytes < EGRESS_LIMIT_BYTES && self.loopback.len() < LOOPBACK_FRAMES_MAX
+        self.backlog_bytes < self.egress_limit_bytes && self.loopback.len() < LOOPBACK_FRAMES_MAX
     }
 
     fn transmit(&mut self, route: &Route, datagram: &Outgoing<'_>) {

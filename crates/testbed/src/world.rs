@@ -24,7 +24,7 @@ use longhaul_verbs::Gid;
 
 pub use faults::{Fault, Link, Way};
 
-use crate::virtual_port::{VirtualNic, mark_congestion};
+use crate::virtual_port::{EGRESS_LIMIT_BYTES, VirtualNic, mark_congestion};
 use addressing::{addresses, flow_of};
 
 /// What a world is made from.
@@ -48,6 +48,8 @@ pub struct WorldConfig {
     /// How far the simulation may grow. Worlds of many nodes without payload want small buffers
     /// (`pool_buffer_bytes`).
     pub limits: SimulationLimits,
+    /// What each device may have waiting in front of its wire.
+    pub egress_limit_bytes: u64,
     /// The devices, but for name, addresses and random seed, which each gets for itself.
     pub nic: softnic::Config,
 }
@@ -99,6 +101,7 @@ impl Default for WorldConfig {
             fabric_link: None,
             path_avoidance: PathAvoidance::default(),
             limits: SimulationLimits::default(),
+            egress_limit_bytes: EGRESS_LIMIT_BYTES,
             link: Profile::default().with_propagation_delay(Duration::from_micros(10)),
             nic: softnic::Config::new("softnic", vec![IpAddr::V4(Ipv4Addr::UNSPECIFIED)], [0; 32]),
         }
@@ -118,6 +121,7 @@ pub struct World {
     news: News,
     /// Packets that devices had sent that are gone.
     retired_packets: u64,
+    egress_limit_bytes: u64,
 }
 
 /// What a world knows of a node.
@@ -136,8 +140,8 @@ enum WorldNode {
 }
 
 impl WorldNode {
-    fn nic(device: softnic::Device) -> Self {
-        WorldNode::Nic(Box::new(VirtualNic::new(device)))
+    fn nic(device: softnic::Device, egress_limit_bytes: u64) -> Self {
+        WorldNode::Nic(Box::new(VirtualNic::with_egress_limit(device, egress_limit_bytes)))
     }
 }
 
@@ -181,6 +185,7 @@ impl World {
             planes: Vec::with_capacity(config.plane_count),
             news: News::default(),
             retired_packets: 0,
+            egress_limit_bytes: config.egress_limit_bytes,
         };
         world.devices = (0..config.nodes).map(|node| world.make_device(node)).collect();
         let fabric = config.fabric_link.unwrap_or_else(|| config.link.clone());
@@ -190,7 +195,9 @@ impl World {
             let node_count = (config.nodes + plane_count - 1 - plane) / plane_count;
             let topology = config.topology.of(node_count).expect("a topology with places for the nodes");
             let flow_of: FlowOf = Arc::new(move |frame| flow_of(frame, plane, plane_count));
-            let host = |host: usize| WorldNode::nic(world.devices[host * plane_count + plane].clone());
+            let host = |host: usize| {
+                WorldNode::nic(world.devices[host * plane_count + plane].clone(), config.egress_limit_bytes)
+            };
             let switch =
                 |number| WorldNode::Switch(FabricSwitch::new(topology, number, flow_of.clone(), config.path_avoidance));
             let fabric = topology.build(&mut world.simulation, &profiles, host, switch).expect("a valid profile");

@@ -77,11 +77,11 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("reliable", &["time", "sdr", "coding"]),
     ("rdmacore", &["verbs"]),
     ("longhaul", &["time", "verbs", "impair", "softnic", "sdr", "reliable", "rdmacore"]),
-    ("testbed", &["time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "reliable"]),
+    ("testbed", &["time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "reliable", "plan"]),
     (
         "cli",
         &[
-            "time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "reliable", "rdmacore",
+            "time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "reliable", "plan", "rdmacore",
             "longhaul", "testbed",
         ],
     ),

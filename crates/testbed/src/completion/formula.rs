@@ -21,8 +21,11 @@ const STEPS_A_TIMEOUT: f64 = 4096.0;
 /// What is less probable counts for nothing.
 const TAIL_MIN: f64 = 1e-9;
 
-/// The mean slowdown of a message; none for schemes that the paper has no formula for.
+/// The mean slowdown of a message; none for schemes that the paper has no formula for, and none in bursts.
 pub fn mean_slowdown(options: &CompletionOptions) -> Option<f64> {
+    if options.burst_packets.is_some() {
+        return None;
+    }
     let model = Model::of(options);
     let chunks = (options.message_bytes as f64 / f64::from(options.chunk_bytes)).ceil();
     let seconds = match options.scheme {
@@ -130,6 +133,7 @@ mod tests {
             rate_bits_per_second: 400_000_000_000,
             round_trip: Duration::from_millis(25),
             loss,
+            burst_packets: None,
             message_bytes: 128 << 20,
             chunk_bytes: 4096,
             scheme: scheme.parse().expect("a scheme"),

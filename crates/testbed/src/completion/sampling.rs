@@ -82,6 +82,7 @@ mod tests {
             rate_bits_per_second: 10_000_000_000,
             round_trip: Duration::from_millis(1),
             loss: 0.05,
+            burst_packets: None,
             message_bytes: 256 << 10,
             chunk_bytes: 4096,
             scheme: "sr:nack".parse().expect("a scheme"),

@@ -11,6 +11,7 @@ use longhaul_verbs::{Mtu, PathAttributes};
 
 use super::CaseError;
 use crate::conformance::DeviceEnd;
+use crate::virtual_port::EGRESS_LIMIT_BYTES;
 
 /// What a ground is made from.
 #[derive(Clone)]
@@ -35,10 +36,14 @@ pub struct GroundOptions {
     pub channels: usize,
     /// Virtual time: whoever drives looks this often at what happens, when much does.
     pub grain: Duration,
+    /// Virtual time: what each device may have waiting in front of the wire.
+    pub egress_limit_bytes: u64,
     /// Virtual time: whether packets carry payload; SENDs must, or the ends cannot talk to each other.
     pub payload: PayloadMode,
     /// Of both connections.
     pub connection: Attributes,
+    /// Real time: what each end paces its data at, where its device can; as fast as the device takes it if not given.
+    pub rate_bits_per_second: Option<u64>,
     /// Taken for the round-trip time until it has been measured.
     pub round_trip_guess: Duration,
 }
@@ -57,8 +62,10 @@ impl GroundOptions {
             generations: 4,
             channels: 1,
             grain: Duration::from_micros(5),
+            egress_limit_bytes: EGRESS_LIMIT_BYTES,
             payload: PayloadMode::Carried,
             connection: Attributes::default(),
+            rate_bits_per_second: None,
             round_trip_guess: Duration::from_millis(50),
         }
     }
@@ -90,6 +97,7 @@ impl End {
         attributes.message_bytes_max = options.message_bytes_max.map_or(enough, |most| most[which]);
         attributes.generations = options.generations;
         attributes.receive_depth = options.receive_depth;
+        attributes.rate_bits_per_second = options.rate_bits_per_second;
         attributes.round_trip_guess = options.round_trip_guess;
         let mut context = ContextAttributes::default();
         context.channels = options.channels;

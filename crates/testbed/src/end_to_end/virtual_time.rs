@@ -23,6 +23,7 @@ impl VirtualGround {
     /// Two ends that are connected, each with its scheme; they have not heard of each other yet.
     pub fn new(options: &GroundOptions, schemes: [Arc<dyn Scheme>; 2]) -> Self {
         let mut config = WorldConfig { link: options.link.clone(), seed: options.seed, ..Default::default() };
+        config.egress_limit_bytes = options.egress_limit_bytes;
         config.nic.mtu = options.mtu;
         config.nic.payload = options.payload;
         let world = World::new(config);

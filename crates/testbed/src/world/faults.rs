@@ -151,7 +151,8 @@ impl World {
         self.nodes[node].incarnation += 1;
         self.retired_packets += self.devices[node].nic().counters().sent_pkts;
         let device = self.make_device(node);
-        self.simulation.replace(self.nics[node], super::WorldNode::nic(device.clone()));
+        let nic = super::WorldNode::nic(device.clone(), self.egress_limit_bytes);
+        self.simulation.replace(self.nics[node], nic);
         self.devices[node] = device;
         self.tell_link_state(node);
         // Not a change: there was nobody to see it otherwise.
