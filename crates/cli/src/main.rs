@@ -9,6 +9,7 @@ mod interop;
 mod message;
 mod opened_device;
 mod perf;
+mod plan;
 mod quantity;
 mod randomness;
 mod sim;
@@ -39,6 +40,7 @@ enum Command {
     Devices(devices::Arguments),
     Interop(interop::Arguments),
     Perf(perf::Arguments),
+    Plan(plan::Arguments),
     Sim(sim::Arguments),
 }
 
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Interop(arguments) => interop::run(&arguments),
         Command::Perf(arguments) => perf::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
     })
 }

@@ -37,6 +37,7 @@ mod processor;
 mod statistics;
 mod table;
 
+pub(crate) use coding::encoding_bytes_per_second;
 pub(crate) use options::mtu;
 
 use std::process::ExitCode;

@@ -178,10 +178,28 @@ pub(crate) fn number(text: &str) -> Result<f64, QuantityError> {
 }
 
 /// A distance in kilometres: `3750km`.
-#[cfg_attr(not(test), expect(dead_code, reason = "the planner will be the first that takes a distance"))]
 pub(crate) fn kilometres(text: &str) -> Result<f64, QuantityError> {
     let kilometres = DISTANCE.parse(text)?;
     if kilometres <= KILOMETRES_MAX { Ok(kilometres) } else { Err(DISTANCE.out_of_range(text)) }
+}
+
+/// Bytes as people read them, in the largest binary unit that leaves a whole number.
+pub(crate) fn bytes_text(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = units.into_iter().find(|(shift, _)| bytes >= 1 << shift && bytes.trailing_zeros() >= *shift);
+    match unit {
+        Some((shift, unit)) => format!("{} {unit}", bytes >> shift),
+        None if bytes == 1 => "1 byte".to_owned(),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+/// A rate as people read it: `400 Gbit/s`.
+pub(crate) fn rate_text(bits_per_second: u64) -> String {
+    let units = [(1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")];
+    let rate = bits_per_second as f64;
+    let (factor, unit) = units.into_iter().find(|(factor, _)| rate >= *factor).unwrap_or((1.0, "bit/s"));
+    format!("{} {unit}", rate / factor)
 }
 
 #[cfg(test)]
@@ -216,6 +234,14 @@ mod tests {
         }
         assert_eq!((number("4"), number("2.5")), (Ok(4.0), Ok(2.5)));
         assert_eq!((kilometres("3750km"), kilometres("500 m")), (Ok(3750.0), Ok(0.5)));
+    }
+
+    #[test]
+    fn texts_are_whole_numbers_of_a_unit() {
+        let texts = [2 << 40, 16 << 20, 212_992, 3 << 30, 65536, 1000, 1, 0].map(bytes_text);
+        assert_eq!(texts, ["2 TiB", "16 MiB", "208 KiB", "3 GiB", "64 KiB", "1000 bytes", "1 byte", "0 bytes"]);
+        let rates = [400_000_000_000, 2_500_000_000, 1_000_000, 1_000_000_000_000].map(rate_text);
+        assert_eq!(rates, ["400 Gbit/s", "2.5 Gbit/s", "1 Mbit/s", "1 Tbit/s"]);
     }
 
     #[test]

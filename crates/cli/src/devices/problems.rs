@@ -7,6 +7,7 @@ use longhaul_wire::UDP_PORT_ROCE;
 
 use super::host::{HostFacts, Interface, RocePort, SocketBuffer, unusable};
 use super::port_owner::Owner;
+use crate::quantity::bytes_text;
 
 /// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -161,7 +162,7 @@ fn small_buffers(facts: &HostFacts) -> Option<Problem> {
         let small: Vec<_> = sides.clone().filter(|(_, _, buffer)| is_small(buffer)).collect();
         let amount = |(side, _, buffer): &(&str, &str, SocketBuffer)| {
             let bytes = bytes_of(buffer).unwrap_or_default();
-            format!("{} instead of {} for {side}", binary(bytes as u64), binary(buffer.asked_bytes as u64))
+            format!("{} instead of {} for {side}", bytes_text(bytes as u64), bytes_text(buffer.asked_bytes as u64))
         };
         let setting = |(_, setting, buffer): &(&str, &str, SocketBuffer)| format!("{setting}={}", buffer.asked_bytes);
         let amounts = small.iter().map(amount).collect::<Vec<_>>().join(", ");
@@ -287,21 +288,11 @@ fn locked_memory(facts: &HostFacts) -> Option<Problem> {
     Some(Problem::note(
         format!(
             "a process may lock {} of memory: softnic locks none, but RDMA hardware cannot register more than that",
-            binary(bytes)
+            bytes_text(bytes)
         ),
         "`ulimit -l unlimited`, for good by `* - memlock unlimited` in /etc/security/limits.d/rdma.conf; in a systemd unit \
          LimitMEMLOCK=infinity, for a container `--ulimit memlock=-1`",
     ))
-}
-
-/// Bytes in the largest binary unit that leaves a whole number.
-pub(crate) fn binary(bytes: u64) -> String {
-    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let unit = units.into_iter().find(|(shift, _)| bytes >= 1 << shift && bytes.trailing_zeros() >= *shift);
-    match unit {
-        Some((shift, unit)) => format!("{} {unit}", bytes >> shift),
-        None => format!("{bytes} bytes"),
-    }
 }
 
 #[cfg(test)]
@@ -533,11 +524,5 @@ mod tests {
         facts.interfaces[0].link.mtu_bytes = Some(100);
         let severities: Vec<Severity> = of_host(&facts).iter().map(|problem| problem.severity).collect();
         assert_eq!(severities, [Severity::Error, Severity::Warning, Severity::Note]);
-    }
-
-    #[test]
-    fn sizes_are_whole_numbers_of_a_unit() {
-        let texts = [16 << 20, 212_992, 3 << 30, 65536, 1000, 0].map(binary);
-        assert_eq!(texts, ["16 MiB", "208 KiB", "3 GiB", "64 KiB", "1000 bytes", "0 bytes"]);
     }
 }

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use super::host::{HostFacts, RocePort, SocketBuffer, unusable};
 use super::libibverbs::Libibverbs;
 use super::list::{Entry, Told};
-use super::problems::{Problem, Severity, binary};
+use super::problems::{Problem, Severity};
 use super::rdma_report;
+use crate::quantity::bytes_text;
 
 /// Columns that remarks are folded to.
 const LINE_COLUMNS: usize = 100;
@@ -77,7 +78,7 @@ impl Report<'_> {
         let mut line = |name: &str, value: &str| write_line(text, 2, name, value);
         for (name, buffer) in [("receive", self.facts.receive_buffer), ("send", self.facts.send_buffer)] {
             if let Some(SocketBuffer { asked_bytes, granted_bytes, .. }) = buffer {
-                let (asked, granted) = (binary(asked_bytes as u64), binary(granted_bytes as u64));
+                let (asked, granted) = (bytes_text(asked_bytes as u64), bytes_text(granted_bytes as u64));
                 line(&format!("socket {name} buffer"), &format!("{granted} of {asked} asked for"));
             }
         }
@@ -85,7 +86,7 @@ impl Report<'_> {
         line("UDP_SEGMENT (send offload)", there(self.facts.segmentation_offload));
         line("UDP_GRO (receive offload)", there(self.facts.receive_offload));
         if let Some(limit) = self.facts.locked_memory {
-            let bytes = limit.limit_bytes.map_or("no limit".to_owned(), binary);
+            let bytes = limit.limit_bytes.map_or("no limit".to_owned(), bytes_text);
             let remark = if limit.is_exempt { ", not enforced for this user" } else { "" };
             line("lockable memory", &format!("{bytes}{remark}"));
         }
@@ -231,7 +232,7 @@ pub(super) fn write_limits(text: &mut String, attributes: &DeviceAttributes) {
     for (name, most) in limits(attributes) {
         let most = match (most, name.ends_with("_bytes")) {
             (None, _) => "no limit".to_owned(),
-            (Some(most), true) => binary(most),
+            (Some(most), true) => bytes_text(most),
             (Some(most), false) => most.to_string(),
         };
         write_line(text, 4, name, &most);

@@ -163,6 +163,7 @@ fn rows(arguments: &Arguments) -> Vec<Sampling> {
             rate_bits_per_second: arguments.rate,
             round_trip: arguments.rtt,
             loss,
+            burst_packets: None,
             message_bytes: arguments.size as usize,
             chunk_bytes: arguments.chunk as u32,
             scheme,

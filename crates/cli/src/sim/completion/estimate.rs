@@ -116,6 +116,7 @@ mod tests {
             rate_bits_per_second: 400_000_000_000,
             round_trip: Duration::from_millis(25),
             loss: 0.0,
+            burst_packets: None,
             message_bytes: 4096 * 1000,
             chunk_bytes: 4096,
             scheme: scheme.parse().expect("a scheme"),

@@ -94,6 +94,7 @@ mod tests {
             rate_bits_per_second: 400_000_000_000,
             round_trip: Duration::from_millis(25),
             loss,
+            burst_packets: None,
             message_bytes: 128 << 20,
             chunk_bytes: 4096,
             scheme: scheme.parse().expect("a scheme"),

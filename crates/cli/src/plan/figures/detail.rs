@@ -1,0 +1,126 @@
+//! Figure 10: one column and one row of figure 9, what a loss costs selective repeat, and how much parity is enough.
+
+use longhaul_plan::link::PlanError;
+use longhaul_plan::scheme::{Code, CodeKind, Scheme};
+
+use super::Figure;
+use super::points::{
+    Answered, MDS, Point, ROUND_TRIP, SR_NACK, SR_RTO, XOR, answers, answers_with_formula, csv, losses, scheme_name,
+    sizes,
+};
+use crate::plan::chart::{self, Axis, Guide, LineChart, Scale, Series, Style};
+
+const LINK: &str = "400 Gbit/s, 25 ms (3750 km), chunks of 4 KiB";
+const SCHEMES: [Scheme; 4] = [SR_RTO, SR_NACK, XOR, MDS];
+const SCHEMES_OVER_SIZES: [Scheme; 3] = [SR_RTO, SR_NACK, MDS];
+
+/// Figure 10a.
+pub(super) fn over_sizes() -> Result<Figure, PlanError> {
+    let of =
+        |scheme| sizes(17, 41, 4).into_iter().map(move |message_bytes| Point { message_bytes, ..Point::new(scheme) });
+    let all = answers(&SCHEMES_OVER_SIZES.into_iter().flat_map(of).collect::<Vec<_>>())?;
+    let chart = LineChart {
+        title: "Slowdown over message size: mean and tail".to_owned(),
+        subtitle: format!("{LINK}, packet loss 10⁻⁵; lines: mean, dashes: p99.9"),
+        x: Axis::new("Message size", Scale::Log2Bytes),
+        y: Axis::new("Slowdown over a lossless link", Scale::Linear).over(0.9, 4.2),
+        series: mean_and_tail(&all, &SCHEMES_OVER_SIZES, |point| point.message_bytes as f64),
+        guides: vec![Guide::upwards(1e5 * 4096.0, "1/P chunks"), Guide::upwards(1.25e9, "bandwidth × round trip")],
+        notes: Vec::new(),
+    };
+    Ok(Figure { title: chart.title.clone(), svg: chart::svg(&chart), csv: csv(&all) })
+}
+
+/// Figure 10b.
+pub(super) fn over_losses() -> Result<Figure, PlanError> {
+    let of = |scheme| losses(-8, -1, 16).into_iter().map(move |loss| Point { loss, ..Point::new(scheme) });
+    let all = answers_with_formula(&SCHEMES.into_iter().flat_map(of).collect::<Vec<_>>())?;
+    let chart = LineChart {
+        title: "Slowdown of a 128 MiB message over loss: mean and tail".to_owned(),
+        subtitle: format!("{LINK}; lines: mean, dashes: p99.9"),
+        x: Axis::new("Share of packets lost", Scale::Log10),
+        y: Axis::new("Slowdown over a lossless link", Scale::Log10).over(0.95, 25.0),
+        series: mean_and_tail(&all, &SCHEMES, |point| point.loss),
+        guides: Vec::new(),
+        notes: Vec::new(),
+    };
+    Ok(Figure { title: chart.title.clone(), svg: chart::svg(&chart), csv: csv(&all) })
+}
+
+/// Figure 10c.
+pub(super) fn penalties() -> Result<Figure, PlanError> {
+    type Seconds = fn(&Answered) -> f64;
+    const VARIANTS: [Scheme; 2] = [SR_RTO, SR_NACK];
+    let of = |scheme| losses(-7, -1, 20).into_iter().map(move |loss| Point { loss, ..Point::new(scheme) });
+    let all = answers(&VARIANTS.into_iter().flat_map(of).collect::<Vec<_>>())?;
+    let mut series = Vec::new();
+    for scheme in VARIANTS {
+        let style = Style::of_family(scheme.family());
+        let lines: [(&str, Style, Seconds); 3] = [
+            ("p50", style, |answered| answered.seconds.p50),
+            ("mean", style.unmarked().dotted(), |answered| answered.seconds.mean),
+            ("p99.9", style.dashed(), |answered| answered.seconds.p999),
+        ];
+        for (name, style, seconds) in lines {
+            let own = all.iter().filter(|answered| answered.point.scheme == scheme);
+            let points =
+                own.map(|answered| (answered.point.loss, (seconds(answered) - answered.lossless) / ROUND_TRIP));
+            series.push(Series::new(format!("{}, {name}", scheme_name(scheme)), style, points.collect()));
+        }
+    }
+    let guides = (1..=7).map(|count| {
+        let times = if count == 1 { "once" } else { &format!("{count} times") };
+        Guide::across(f64::from(3 * count), format!("one chunk lost {times}: {} RTT", 3 * count))
+    });
+    let chart = LineChart {
+        title: "What losses cost selective repeat: whole round trips".to_owned(),
+        subtitle: format!("128 MiB message; {LINK}"),
+        x: Axis::new("Share of packets lost", Scale::Log10),
+        y: Axis::new("Time beyond that without loss [round trips]", Scale::Linear).over(0.0, 22.5),
+        series,
+        guides: guides.collect(),
+        notes: Vec::new(),
+    };
+    Ok(Figure { title: chart.title.clone(), svg: chart::svg(&chart), csv: csv(&all) })
+}
+
+/// Figure 10d.
+pub(super) fn splits() -> Result<Figure, PlanError> {
+    let splits = [2, 4, 8, 16, 32].map(|parity| Scheme::Erasure(Code { kind: CodeKind::Mds, data: 32, parity }));
+    let of = |scheme| losses(-5, -1, 16).into_iter().map(move |loss| Point { loss, ..Point::new(scheme) });
+    let all = answers(&splits.into_iter().flat_map(of).collect::<Vec<_>>())?;
+    let series = splits.into_iter().enumerate().map(|(index, scheme)| {
+        let own = all.iter().filter(|answered| answered.point.scheme == scheme);
+        let Scheme::Erasure(code) = scheme else { unreachable!("all are codes") };
+        let share = 100.0 * f64::from(code.parity) / f64::from(code.data);
+        let name = format!("{}, +{share} % bytes", scheme_name(scheme));
+        Series::new(
+            name,
+            Style::numbered(index),
+            own.map(|answered| (answered.point.loss, answered.mean_slowdown())).collect(),
+        )
+    });
+    let chart = LineChart {
+        title: "How much parity is enough: MDS codes with 32 data chunks".to_owned(),
+        subtitle: format!("128 MiB message; {LINK}; mean"),
+        x: Axis::new("Share of packets lost", Scale::Log10),
+        y: Axis::new("Mean slowdown over a lossless link", Scale::Log10).over(0.97, 6.0),
+        series: series.collect(),
+        guides: Vec::new(),
+        notes: Vec::new(),
+    };
+    Ok(Figure { title: chart.title.clone(), svg: chart::svg(&chart), csv: csv(&all) })
+}
+
+/// The mean of each scheme as a line, its 99.9th percentile in dashes.
+pub(super) fn mean_and_tail(all: &[Answered], schemes: &[Scheme], x: impl Fn(&Point) -> f64) -> Vec<Series> {
+    let of = |scheme: Scheme, name: &str, style: Style, y: fn(&Answered) -> f64| {
+        let own = all.iter().filter(|answered| answered.point.scheme == scheme);
+        let points = own.map(|answered| (x(&answered.point), y(answered)));
+        Series::new(format!("{}{name}", scheme_name(scheme)), style, points.collect())
+    };
+    let style = |scheme: Scheme| Style::of_family(scheme.family());
+    let means = schemes.iter().map(|scheme| of(*scheme, "", style(*scheme), Answered::mean_slowdown));
+    let tails = schemes.iter().map(|scheme| of(*scheme, ", p99.9", style(*scheme).dashed(), Answered::p999_slowdown));
+    means.chain(tails).collect()
+}

@@ -1,0 +1,185 @@
+//! What is asked of `longhaul plan`: the options, and the questions that they stand for.
+
+use std::path::PathBuf;
+
+use longhaul_plan::link::{Link, Loss};
+use longhaul_plan::question::{Candidate, CodingSpeed, Objective, Question};
+use longhaul_time::Duration;
+
+use crate::quantity;
+use crate::stop::Stop;
+
+/// A message, or a ring all-reduce, over a link.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Options {
+    /// The link's rate, in bits a second
+    #[arg(long, value_name = "RATE", required = true, value_parser = quantity::rate)]
+    rate: u64,
+
+    /// Round-trip time; or --distance
+    #[arg(long, value_name = "TIME", required_unless_present = "distance", value_parser = quantity::duration)]
+    rtt: Option<Duration>,
+
+    /// Length of the link instead of --rtt, at the speed of light: 3750km are 25 ms (in glass, half as long again)
+    #[arg(long, value_name = "DISTANCE", conflicts_with = "rtt", value_parser = quantity::kilometres)]
+    distance: Option<f64>,
+
+    /// Share of packets lost, such as 1e-5; several with commas
+    #[arg(long, value_name = "SHARE", required = true, value_delimiter = ',', value_parser = quantity::share)]
+    loss: Vec<f64>,
+
+    /// Losses come in bursts of so many packets, in the mean [default: each packet on its own]
+    #[arg(long, value_name = "PACKETS", value_parser = quantity::number)]
+    burst: Option<f64>,
+
+    /// Bytes of a message, or of what a ring reduces; several with commas
+    #[arg(long, value_name = "BYTES", required = true, value_delimiter = ',', value_parser = quantity::bytes)]
+    size: Vec<u64>,
+
+    /// A ring all-reduce over so many sites, instead of one message
+    #[arg(long, value_name = "SITES")]
+    ring: Option<u32>,
+
+    /// How much is done by then? The recommendation is what is done in time most often
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    deadline: Option<Duration>,
+
+    /// sr:rto, sr:nack, ec:mds:k,m, ec:xor:k,m, rc, lowar:r,c, or ec:mds or ec:xor with the best code; may be given several times
+    /// [default: one of each]
+    #[arg(long, value_name = "SCHEME")]
+    scheme: Vec<Candidate>,
+
+    /// Bytes of a chunk, a multiple of --packet [default: the best for each scheme]
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes)]
+    chunk: Option<u64>,
+
+    /// Bytes of a packet's payload: the path MTU. Loss is per packet, so that the largest the path carries is the best
+    #[arg(long, value_name = "BYTES", default_value = "4KiB", value_parser = quantity::bytes)]
+    packet: u64,
+
+    /// What is to be short: mean, p99 or p999
+    #[arg(long, value_name = "WHAT", default_value = "mean", value_parser = objective)]
+    objective: Objective,
+
+    /// GB of data a second that one core codes, with MDS(32,8) and with XOR [default: measured on this machine once, and kept]
+    #[arg(long, value_name = "MDS[,XOR]", value_delimiter = ',', value_parser = quantity::number)]
+    coding_speed: Vec<f64>,
+
+    /// Also draw it: slowdowns against sizes or losses if there are several, otherwise how likely a message takes how long
+    #[arg(long, value_name = "FILE.svg")]
+    pub(super) plot: Option<PathBuf>,
+
+    /// Print comma-separated values instead of a table
+    #[arg(long, conflicts_with = "json")]
+    pub(super) csv: bool,
+
+    /// Print one line of JSON instead of a table
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+fn objective(text: &str) -> Result<Objective, String> {
+    match text {
+        "mean" => Ok(Objective::Mean),
+        "p99" => Ok(Objective::P99),
+        "p999" | "p99.9" => Ok(Objective::P999),
+        _ => Err(format!("expected mean, p99 or p999, came {text:?}")),
+    }
+}
+
+impl Options {
+    /// One for each size and loss, those of one loss together.
+    pub(super) fn questions(&self, coding: CodingSpeed) -> Result<Vec<Question>, Stop> {
+        let mut questions = Vec::new();
+        for &share in &self.loss {
+            for &message_bytes in &self.size {
+                let link = Link { packet_bytes: self.packet_bytes()?, ..self.link(share)? };
+                let open = Question::new(link, message_bytes);
+                questions.push(Question {
+                    chunk_bytes: self.chunk_bytes()?,
+                    candidates: if self.scheme.is_empty() { open.candidates } else { self.scheme.clone() },
+                    ring_sites: self.ring,
+                    deadline_seconds: self.deadline.map(|deadline| deadline.as_secs_f64()),
+                    coding,
+                    objective: self.objective,
+                    ..open
+                });
+            }
+        }
+        Ok(questions)
+    }
+
+    fn link(&self, share: f64) -> Result<Link, Stop> {
+        let round_trip = match (self.rtt, self.distance) {
+            (Some(round_trip), _) => round_trip.as_secs_f64(),
+            (None, distance) => Link::round_trip_over(distance.unwrap_or_default()),
+        };
+        if share >= 1.0 {
+            return Err(Stop::Usage("expected a --loss of less than 1, came 1: nothing would ever arrive".to_owned()));
+        }
+        let loss = match self.burst {
+            None => Loss::Independent(share),
+            // The mean run of losses that are independent.
+            Some(burst) if burst < 1.0 / (1.0 - share) => {
+                return Err(Stop::Usage(format!(
+                    "expected a --burst of at least {:.3} packets, which is how many are lost in a row when each is lost on its own with {share}, \
+                     came {burst}: take more, or leave it out",
+                    1.0 / (1.0 - share)
+                )));
+            }
+            Some(burst) => Loss::bursts(share, burst),
+        };
+        Ok(Link::new(self.rate as f64, round_trip, loss))
+    }
+
+    fn packet_bytes(&self) -> Result<u32, Stop> {
+        match self.packet {
+            1..=65_000 => Ok(self.packet as u32),
+            packet => Err(Stop::Usage(format!(
+                "expected a --packet of 1 to 65000 bytes, which is what fits into an IP packet, came {packet}: RDMA has 256, 512, 1024, 2048 and 4096"
+            ))),
+        }
+    }
+
+    fn chunk_bytes(&self) -> Result<Option<u32>, Stop> {
+        let packet = u64::from(self.packet_bytes()?);
+        match self.chunk {
+            None => Ok(None),
+            Some(chunk) if chunk > 0 && chunk.is_multiple_of(packet) && chunk <= 1 << 30 => Ok(Some(chunk as u32)),
+            Some(chunk) => Err(Stop::Usage(format!(
+                "expected a --chunk that is a multiple of a packet's {packet} bytes, at most 1 GiB, came {chunk}: take {} or change --packet",
+                packet.max(chunk.min(1 << 30) / packet * packet)
+            ))),
+        }
+    }
+
+    /// What is given, if it is.
+    pub(super) fn coding_speed(&self) -> Result<Option<CodingSpeed>, Stop> {
+        let (mds, xor) = match self.coding_speed[..] {
+            [] => return Ok(None),
+            [both] => (both, both),
+            [mds, xor] => (mds, xor),
+            _ => (0.0, 0.0),
+        };
+        match mds > 0.0 && xor > 0.0 {
+            true => Ok(Some(CodingSpeed { mds_bytes_per_second: mds * 1e9, xor_bytes_per_second: xor * 1e9 })),
+            false => Err(Stop::Usage(format!(
+                "expected a --coding-speed of one or two numbers of more than 0 GB/s, as in 6.8 or 6.8,12, came {}: `longhaul perf coding` \
+                 measures it",
+                self.coding_speed.iter().map(f64::to_string).collect::<Vec<_>>().join(",")
+            ))),
+        }
+    }
+
+    /// How the round trip came about, where that needs saying.
+    pub(super) fn distance_note(&self) -> Option<String> {
+        self.distance.map(|kilometres| {
+            let round_trip = Link::round_trip_over(kilometres) * 1e3;
+            format!(
+                "{kilometres} km there and back take {round_trip:.3} ms at the speed of light, which is how the SDR-RDMA paper counts; in glass about \
+                 {:.3} ms (give that as --rtt)",
+                1.5 * round_trip
+            )
+        })
+    }
+}
