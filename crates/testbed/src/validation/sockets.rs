@@ -7,7 +7,7 @@
 //!
 //! Real time has noise. Links are slow and long, so that a scheduler's milliseconds do not matter; and before and after the messages that count, others go
 //! over the same link without loss. These all take the same time: as far as they do not, it is the machine that is busy with something else, and the
-//! comparison is made again. A [`Witness`] sleeps and wakes beside the messages: one during which it was woken late does not count, and another is
+//! comparison is made again. A witness, a thread of its own, sleeps and wakes beside the messages: one during which it was woken late does not count, and another is
 //! sent instead.
 
 use std::net::{IpAddr, Ipv4Addr};
