@@ -173,18 +173,14 @@ fn mistakes_are_explained() {
 #[test]
 fn how_fast_this_machine_codes_is_kept() {
     let cache = std::env::temp_dir().join(format!("longhaul-plan-speed-{}", std::process::id()));
+    std::fs::create_dir_all(&cache).expect("a directory");
     let told: Vec<bool> = (0..2)
         .map(|_| {
-            let output = plan_in(&cache_made(&cache), &on_link(&["--size", "128MiB", "--json"]));
+            let output = plan_in(&cache, &on_link(&["--size", "128MiB", "--json"]));
             assert!(json(&output)["coding_bytes_per_second"]["mds"].as_f64().is_some_and(|speed| speed > 1e7));
             String::from_utf8_lossy(&output.stderr).contains("measured how fast")
         })
         .collect();
     assert_eq!(told, [true, false]);
     std::fs::remove_dir_all(cache).expect("ours");
-}
-
-fn cache_made(cache: &Path) -> PathBuf {
-    std::fs::create_dir_all(cache).expect("a directory");
-    cache.to_path_buf()
 }

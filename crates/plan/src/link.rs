@@ -57,11 +57,19 @@ impl Loss {
         loss[0] * (1.0 - bad) + loss[1] * bad
     }
 
+    /// The mean length of a burst; none where each packet is lost on its own.
+    pub fn burst_packets(&self) -> Option<f64> {
+        match *self {
+            Loss::Independent(_) => None,
+            Loss::GilbertElliott { p_bad_to_good, .. } => Some(1.0 / p_bad_to_good),
+        }
+    }
+
     /// The same kind of loss with another share: bursts keep their length.
     pub fn with_mean(&self, mean: f64) -> Self {
-        match *self {
-            Loss::Independent(_) => Loss::Independent(mean),
-            Loss::GilbertElliott { p_bad_to_good, .. } => Loss::bursts(mean, 1.0 / p_bad_to_good),
+        match self.burst_packets() {
+            None => Loss::Independent(mean),
+            Some(packets) => Loss::bursts(mean, packets),
         }
     }
 

@@ -129,8 +129,13 @@ pub struct Answer {
 impl Answer {
     /// The row of what is recommended.
     pub fn recommended(&self) -> Option<&Row> {
+        self.rows.iter().find(|row| self.is_recommended(row))
+    }
+
+    /// Whether a row is the recommended one.
+    pub fn is_recommended(&self, row: &Row) -> bool {
         let Recommendation { scheme, chunk_bytes, .. } = &self.recommendation;
-        self.rows.iter().find(|row| row.scheme == *scheme && row.chunk_bytes == *chunk_bytes)
+        (row.scheme, row.chunk_bytes) == (*scheme, *chunk_bytes)
     }
 }
 
@@ -215,14 +220,24 @@ impl Question {
         })
     }
 
+    /// Stages, one after the other; a message on its own is one.
+    pub fn stages(&self) -> u32 {
+        self.ring_sites.map_or(1, |sites| sites.saturating_sub(1).saturating_mul(2))
+    }
+
+    /// The least time without loss: bytes over rate, and a round trip, of each stage.
+    pub fn least_seconds(&self) -> f64 {
+        f64::from(self.stages()) * self.link.least_seconds(self.stage_bytes())
+    }
+
     /// Bytes of one message: a ring sends the buffer in parts.
-    pub(crate) fn stage_bytes(&self) -> u64 {
+    pub fn stage_bytes(&self) -> u64 {
         self.message_bytes.div_ceil(self.ring_sites.unwrap_or(1).max(1).into())
     }
 
     /// Messages of a ring: each site sends one in each stage.
     fn ring_messages(&self) -> f64 {
-        self.ring_sites.map_or(1.0, |sites| f64::from(sites) * (2.0 * f64::from(sites) - 2.0).max(1.0))
+        f64::from(self.ring_sites.unwrap_or(1)) * f64::from(self.stages().max(1))
     }
 
     /// A candidate with what it left open chosen.
@@ -324,10 +339,9 @@ impl Question {
         let Some(sites) = self.ring_sites else { return Ok(row) };
         let distribution = ring(&row.distribution, sites, DRAWS, RING_SEED)?;
         let completion = distribution.summary();
-        let stages = 2.0 * f64::from(sites) - 2.0;
         Ok(Row {
             completion,
-            slowdown: completion.mean / (stages * self.link.least_seconds(self.stage_bytes())),
+            slowdown: completion.mean / self.least_seconds(),
             within_deadline: self.deadline_seconds.map(|deadline| distribution.cdf(deadline)),
             distribution,
             ..row

@@ -13,6 +13,7 @@ use rand_core::{Rng, SeedableRng};
 
 use crate::distribution::Distribution;
 use crate::link::PlanError;
+use crate::model::Case;
 
 /// Messages drawn for one answer that must be there within milliseconds.
 pub const DRAWS: u64 = 1_500_000;
@@ -41,6 +42,18 @@ pub fn ring(stage: &Distribution, sites: u32, draws: u64, seed: u64) -> Result<D
         }
     };
     Ok(Distribution::of_samples((0..samples).map(|_| follow.sample(&mut draw)).collect()))
+}
+
+impl Case {
+    /// How long a ring of sites takes that reduces this case's message.
+    pub fn ring(&self, sites: u32, draws: u64, seed: u64) -> Result<Distribution, PlanError> {
+        ring(&self.stage_of_ring(sites).completion()?.distribution, sites, draws, seed)
+    }
+
+    /// The message of one stage.
+    pub(crate) fn stage_of_ring(&self, sites: u32) -> Case {
+        Case { message_bytes: self.message_bytes.div_ceil(sites.max(1).into()), ..*self }
+    }
 }
 
 /// The recurrence.

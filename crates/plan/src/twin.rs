@@ -50,8 +50,7 @@ impl Case {
         if sites < 2 {
             return Err(PlanError::Ring(sites));
         }
-        let stage = Case { message_bytes: self.message_bytes.div_ceil(sites.into()), ..*self };
-        let parts = stage.parts()?;
+        let parts = self.stage_of_ring(sites).parts()?;
         Ok(in_blocks(threads, count, |block, count| {
             let mut channel = self.channel(block, seed);
             let mut ring = Ring::new(sites);

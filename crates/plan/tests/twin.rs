@@ -125,11 +125,9 @@ fn check(points: &[Point], samples: usize, window: [f64; 2]) {
 }
 
 fn loss_name(loss: &Loss) -> String {
-    match loss {
-        Loss::GilbertElliott { p_bad_to_good, .. } => {
-            format!("{:.0e} in bursts of {:.0}", loss.mean(), 1.0 / p_bad_to_good)
-        }
-        _ => format!("{:.0e}", loss.mean()),
+    match loss.burst_packets() {
+        Some(packets) => format!("{:.0e} in bursts of {packets:.0}", loss.mean()),
+        None => format!("{:.0e}", loss.mean()),
     }
 }
 

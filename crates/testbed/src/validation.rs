@@ -17,7 +17,7 @@ pub mod virtual_time;
 use longhaul_plan::distribution::Distribution;
 use longhaul_plan::link::{Link, Loss, PlanError};
 use longhaul_plan::model::Case;
-use longhaul_plan::ring::{DRAWS, ring};
+use longhaul_plan::ring::DRAWS;
 use longhaul_plan::scheme::Scheme;
 use longhaul_time::Duration;
 
@@ -76,10 +76,7 @@ impl Point {
     pub fn model(&self) -> Result<Distribution, PlanError> {
         match self.sites {
             None => Ok(self.case().completion()?.distribution),
-            Some(sites) => {
-                let stage = Case { message_bytes: self.message_bytes.div_ceil(sites.into()), ..self.case() };
-                ring(&stage.completion()?.distribution, sites, DRAWS, 1)
-            }
+            Some(sites) => self.case().ring(sites, DRAWS, 1),
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Answers for programs: JSON, and comma-separated values.
 
-use longhaul_plan::link::Loss;
 use longhaul_plan::question::Row;
 use serde_json::{Value, json};
 
@@ -24,7 +23,7 @@ fn one_to_json(Answered { question, answer }: &Answered) -> Value {
         "rate_bits_per_second": link.rate_bits_per_second,
         "rtt_ms": link.round_trip_seconds * 1e3,
         "loss": link.loss.mean(),
-        "burst_packets": burst_packets(link.loss),
+        "burst_packets": link.loss.burst_packets(),
         "size_bytes": question.message_bytes,
         "packet_bytes": link.packet_bytes,
         "ring_sites": question.ring_sites,
@@ -85,14 +84,14 @@ pub(super) fn to_csv(answered: &[Answered]) -> String {
         let link = &question.link;
         for row in &answer.rows {
             let [mean, p50, p99, p999] = milliseconds(row);
-            let is_recommended = answer.recommended().is_some_and(|recommended| recommended.scheme == row.scheme);
+            let is_recommended = answer.is_recommended(row);
             // The comma in a code's name would be one too many.
             text += &format!(
                 "{},{},{:e},{},{},{},\"{}\",{},{mean},{p50},{p99},{p999},{},{},{},{},{},{is_recommended}\n",
                 link.rate_bits_per_second,
                 link.round_trip_seconds * 1e3,
                 link.loss.mean(),
-                optional(burst_packets(link.loss)),
+                optional(link.loss.burst_packets()),
                 question.message_bytes,
                 optional(question.ring_sites.map(f64::from)),
                 row.scheme,
@@ -111,11 +110,4 @@ pub(super) fn to_csv(answered: &[Answered]) -> String {
 fn milliseconds(row: &Row) -> [f64; 4] {
     let completion = &row.completion;
     [completion.mean, completion.p50, completion.p99, completion.p999].map(|seconds| seconds * 1e3)
-}
-
-fn burst_packets(loss: Loss) -> Option<f64> {
-    match loss {
-        Loss::GilbertElliott { p_bad_to_good, .. } => Some(1.0 / p_bad_to_good),
-        _ => None,
-    }
 }

@@ -15,11 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use longhaul_plan::link::PlanError;
 use serde_json::json;
 
-use crate::exit;
+use crate::{exit, progress};
 
 /// The SDR-RDMA paper's figures from our model, as SVG and CSV
 ///
@@ -69,9 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         eprintln!("{message}");
         return ExitCode::from(status);
     }
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} figures, {elapsed}, {msg}");
-    let bar = ProgressBar::with_draw_target(Some(FIGURES.len() as u64), ProgressDrawTarget::stderr())
-        .with_style(style.expect("the template is right"));
+    let bar = progress::bar(FIGURES.len() as u64, "{bar:30} {pos}/{len} figures, {elapsed}, {msg}");
     let mut rows = Vec::new();
     for (name, make) in FIGURES {
         bar.set_message(name);

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use longhaul_plan::link::Loss;
 use longhaul_plan::question::{Objective, Question, Row};
 
 use super::Answered;
@@ -38,16 +37,15 @@ pub(super) fn to_text(answered: &[Answered], distance_note: Option<String>) -> S
 }
 
 fn one(text: &mut String, Answered { question, answer }: &Answered) {
-    let stages = question.ring_sites.map_or(1.0, |sites| 2.0 * f64::from(sites) - 2.0);
-    let stage_bytes = question.message_bytes.div_ceil(question.ring_sites.unwrap_or(1).max(1).into());
-    let least = stages * question.link.least_seconds(stage_bytes);
+    let least = question.least_seconds();
     let unit = TimeUnit::for_times_from(least);
     let what = match question.ring_sites {
         None => format!("A message of {}", bytes_text(question.message_bytes)),
         Some(sites) => format!(
-            "An all-reduce of {} over {sites} sites ({stages} stages of {})",
+            "An all-reduce of {} over {sites} sites ({} stages of {})",
             bytes_text(question.message_bytes),
-            bytes_text(stage_bytes)
+            question.stages(),
+            bytes_text(question.stage_bytes())
         ),
     };
     let _ = writeln!(text, "{}, {}", link_text(question), loss_text(question));
@@ -71,9 +69,7 @@ fn one(text: &mut String, Answered { question, answer }: &Answered) {
     }
     let _ = writeln!(text, "{heads}");
     for row in &answer.rows {
-        let is_taken =
-            row.scheme == answer.recommendation.scheme && row.chunk_bytes == answer.recommendation.chunk_bytes;
-        let _ = writeln!(text, "{}{}", if is_taken { "> " } else { "  " }, row_text(row, unit));
+        let _ = writeln!(text, "{}{}", if answer.is_recommended(row) { "> " } else { "  " }, row_text(row, unit));
     }
     for (candidate, error) in &answer.refused {
         let _ = writeln!(text, "  {:<13} not possible: {error}", candidate.to_string());
@@ -167,11 +163,9 @@ pub(super) fn link_text(question: &Question) -> String {
 /// What it does to packets.
 pub(super) fn loss_text(question: &Question) -> String {
     let loss = share_text(question.link.loss.mean());
-    match question.link.loss {
-        Loss::GilbertElliott { p_bad_to_good, .. } => {
-            format!("loss {loss} in bursts of {} packets", significant(1.0 / p_bad_to_good))
-        }
-        _ => format!("loss {loss}"),
+    match question.link.loss.burst_packets() {
+        Some(packets) => format!("loss {loss} in bursts of {} packets", significant(packets)),
+        None => format!("loss {loss}"),
     }
 }
 

@@ -9,10 +9,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::ValueEnum;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use longhaul_testbed::validation::SAMPLES_FOR_P999;
 
-use crate::exit;
+use crate::{exit, progress};
 use work::{Results, Work};
 
 /// The model against its stochastic twin, the protocol code on virtual time, and on UDP sockets
@@ -67,7 +66,8 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         with_virtual_time: arguments.only.contains(&With::Virtual),
         with_sockets: arguments.only.contains(&With::Sockets),
     };
-    let bar = progress_bar();
+    // Its length is not known before the work is planned.
+    let bar = progress::bar(1, "{bar:30} {percent} %, {eta} left, {msg}");
     let results = work.run(&bar);
     bar.finish_and_clear();
     let results = match results {
@@ -90,11 +90,4 @@ fn exit_status(results: &Results) -> ExitCode {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(exit::FAILED),
     }
-}
-
-/// Its length is not known before the work is planned.
-fn progress_bar() -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:30} {percent} %, {eta} left, {msg}");
-    ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr())
-        .with_style(style.expect("the template is right"))
 }

@@ -6,13 +6,13 @@ mod paper;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use longhaul_testbed::completion::{CompletionOptions, CompletionScheme, Sample, Sampling, Summary};
 use longhaul_testbed::end_to_end::CaseError;
 use longhaul_time::Duration;
 use serde_json::{Value, json};
 
-use crate::{exit, quantity};
+use crate::{exit, progress, quantity};
 use estimate::Estimate;
 
 /// What a sample's memory may take at each end.
@@ -176,9 +176,7 @@ fn rows(arguments: &Arguments) -> Vec<Sampling> {
 }
 
 fn progress_bar(messages: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} messages, {eta} left, {msg}");
-    ProgressBar::with_draw_target(Some(messages), ProgressDrawTarget::stderr())
-        .with_style(style.expect("the template is right"))
+    progress::bar(messages, "{bar:30} {pos}/{len} messages, {eta} left, {msg}")
 }
 
 fn measure(sampling: Sampling, bar: &ProgressBar) -> Result<Measurement, CaseError> {

@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use longhaul_softnic::PayloadMode;
 use longhaul_testbed::scale::{Scale, ScaleFabric, ScaleOptions, ScaleOutcome};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Value, json};
 
-use crate::{counting_allocator, exit};
+use crate::{counting_allocator, exit, progress};
 
 /// With --contents every message has memory of its own at both ends; more than this is refused before it is taken.
 const CONTENTS_BYTES_MAX: u64 = 16 << 30;
@@ -163,10 +163,7 @@ fn measure(options: ScaleOptions) -> Report {
 }
 
 fn progress_bar(messages: u64) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(messages), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} messages, {per_sec} {msg}");
-    bar.set_style(style.expect("the template is right"));
-    bar
+    progress::bar(messages, "{bar:30} {pos}/{len} messages, {per_sec} {msg}")
 }
 
 /// The most memory that this process has held so far.

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use longhaul_testbed::soak::{Campaign, OPERATIONS_DEFAULT, SoakOptions};
 
-use crate::{exit, message, soak_report};
+use crate::{exit, message, progress, soak_report};
 
 /// Random programs of verbs operations over links that lose, reorder, duplicate and corrupt, watched by checkers
 ///
@@ -91,10 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 fn progress_bar(seeds: u64) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(seeds), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} seeds, {per_sec}, {eta} left {msg}");
-    bar.set_style(style.expect("the template is right"));
-    bar
+    progress::bar(seeds, "{bar:30} {pos}/{len} seeds, {per_sec}, {eta} left {msg}")
 }
 
 /// The command that shows a seed again.

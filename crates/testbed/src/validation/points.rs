@@ -13,7 +13,7 @@ const GIB: u64 = 1 << 30;
 
 /// What the protocol is run on.
 #[derive(Clone, Copy)]
-enum Run {
+pub(super) enum Run {
     /// Nothing.
     Twin,
     Virtual,
@@ -23,18 +23,18 @@ enum Run {
 
 /// Where there are several points.
 #[derive(Clone, Copy)]
-struct Way {
+pub(super) struct Way {
     rate_gigabits_per_second: f64,
     round_trip_micros: u64,
     run: Run,
 }
 
 impl Way {
-    const fn new(rate_gigabits_per_second: f64, round_trip_micros: u64, run: Run) -> Self {
+    pub(super) const fn new(rate_gigabits_per_second: f64, round_trip_micros: u64, run: Run) -> Self {
         Way { rate_gigabits_per_second, round_trip_micros, run }
     }
 
-    fn with(self, scheme: &str, message_bytes: u64, chunk_kib: u32, loss: f64) -> Point {
+    pub(super) fn with(self, scheme: &str, message_bytes: u64, chunk_kib: u32, loss: f64) -> Point {
         Point {
             scheme: scheme.parse().expect("the names below are those of schemes"),
             rate_bits_per_second: (self.rate_gigabits_per_second * 1e9) as u64,

@@ -227,6 +227,7 @@ fn run_for(ground: &mut RealGround, duration: Duration) -> Result<(), CaseError>
 
 #[cfg(test)]
 mod tests {
+    use super::super::points::{Run, Way};
     use super::*;
 
     #[test]
@@ -238,18 +239,7 @@ mod tests {
     /// Few messages over a short link: that they take their time through the impaired port, and more of it with loss. No bounds: the machine may be busy.
     #[test]
     fn messages_take_their_time_on_sockets() {
-        let point = |scheme: &str, loss| Point {
-            scheme: scheme.parse().expect("a scheme"),
-            rate_bits_per_second: 100_000_000,
-            round_trip: Duration::from_millis(10),
-            loss,
-            burst_packets: None,
-            message_bytes: 128 << 10,
-            chunk_bytes: 4096,
-            sites: None,
-            is_on_virtual_time: false,
-            is_on_sockets: true,
-        };
+        let point = |scheme: &str, loss| Way::new(0.1, 10_000, Run::Sockets).with(scheme, 128 << 10, 4, loss);
         let mean = |point: &Point| {
             let taken = measure(point, 10, 1, 120, &|| ()).expect("they arrive");
             taken.iter().sum::<f64>() / taken.len() as f64

@@ -59,24 +59,12 @@ pub fn compare(
 
 #[cfg(test)]
 mod tests {
-    use longhaul_plan::model::Case;
-    use longhaul_time::Duration;
-
+    use super::super::points::{Run, Way};
     use super::*;
+    use longhaul_plan::model::Case;
 
     fn point(scheme: &str) -> Point {
-        Point {
-            scheme: scheme.parse().expect("a scheme"),
-            rate_bits_per_second: 50_000_000_000,
-            round_trip: Duration::from_millis(25),
-            loss: 1e-3,
-            burst_packets: None,
-            message_bytes: 16 << 20,
-            chunk_bytes: 4096,
-            sites: None,
-            is_on_virtual_time: false,
-            is_on_sockets: false,
-        }
+        Way::new(50.0, 25_000, Run::Twin).with(scheme, 16 << 20, 4, 1e-3)
     }
 
     #[test]

@@ -83,23 +83,11 @@ fn measure(
 
 #[cfg(test)]
 mod tests {
-    use longhaul_time::Duration;
-
+    use super::super::points::{Run, Way};
     use super::*;
 
     fn point(scheme: &str) -> Point {
-        Point {
-            scheme: scheme.parse().expect("a scheme"),
-            rate_bits_per_second: 10_000_000_000,
-            round_trip: Duration::from_millis(10),
-            loss: 1e-2,
-            burst_packets: None,
-            message_bytes: 1 << 20,
-            chunk_bytes: 4096,
-            sites: None,
-            is_on_virtual_time: true,
-            is_on_sockets: false,
-        }
+        Way::new(10.0, 10_000, Run::Virtual).with(scheme, 1 << 20, 4, 1e-2)
     }
 
     /// The model agrees with the protocol that it is of, and with no other: timeouts are not negative acknowledgements, and these know of overtaking.

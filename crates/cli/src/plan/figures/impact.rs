@@ -4,6 +4,7 @@ use longhaul_plan::link::{Link, PlanError};
 
 use super::Figure;
 use super::points::{Answered, MDS, Point, SR_RTO, answers, answers_with_formula, csv, losses, scheme_name, sizes};
+use crate::parallel::in_parallel;
 use crate::plan::chart::{self, Axis, Guide, LineChart, Scale, Series, Style};
 
 const FORMULA_NOTE: &str = "Grey: the mean by the paper's formulas (§4.2, appendices A and B), which leave out headers and lost acknowledgements; where it cannot be seen it is the same.";
@@ -84,7 +85,7 @@ pub(super) fn over_losses() -> Result<Figure, PlanError> {
 
 /// The model's answers for all points, with those of the formula where it is asked.
 fn with_formula(points: &[Point], formula_points: &[Point]) -> Result<Vec<Answered>, PlanError> {
-    let formulas = super::points::in_parallel(formula_points, |point| (*point, point.formula()));
+    let formulas = in_parallel(formula_points, |point| (*point, point.formula()));
     let mut all = answers(points)?;
     for answered in &mut all {
         answered.formula = formulas.iter().find(|(point, _)| *point == answered.point).and_then(|found| found.1);

@@ -1,13 +1,13 @@
 //! Points of figures: what the model says of a message over a link with a scheme, what the paper's formula says of the same, and rows of CSV.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use longhaul_plan::distribution::Summary;
 use longhaul_plan::link::{Link, Loss, PlanError};
 use longhaul_plan::model::Case;
 use longhaul_plan::scheme::{Code, CodeKind, Scheme};
 use longhaul_testbed::completion::{CompletionOptions, formula};
 use longhaul_time::Duration;
+
+use crate::parallel::in_parallel;
 
 /// The paper's link.
 pub(super) const RATE: f64 = 400e9;
@@ -119,31 +119,6 @@ pub(super) fn answers_with_formula(points: &[Point]) -> Result<Vec<Answered>, Pl
     in_parallel(points, both).into_iter().collect()
 }
 
-/// On all cores; results are in the order of the items.
-pub(super) fn in_parallel<Item: Sync, Output: Send>(
-    items: &[Item],
-    work: impl Fn(&Item) -> Output + Sync,
-) -> Vec<Output> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(items.len().max(1));
-    let next = AtomicUsize::new(0);
-    let take = || {
-        let mut done = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            match items.get(index) {
-                Some(item) => done.push((index, work(item))),
-                None => return done,
-            }
-        }
-    };
-    let mut all: Vec<(usize, Output)> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(take)).collect();
-        workers.into_iter().flat_map(|worker| worker.join().expect("a worker does not panic")).collect()
-    });
-    all.sort_by_key(|(index, _)| *index);
-    all.into_iter().map(|(_, output)| output).collect()
-}
-
 /// Sizes from one power of two to another, so many for each doubling, in whole submessages of 32 chunks.
 pub(super) fn sizes(first: u32, last: u32, a_doubling: u32) -> Vec<u64> {
     let unit = 32.0 * f64::from(CHUNK_BYTES);
@@ -203,13 +178,6 @@ pub(super) fn csv(answers: &[Answered]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn work_comes_back_in_order() {
-        let items: Vec<u64> = (0..1000).collect();
-        assert_eq!(in_parallel(&items, |item| item * 2), items.iter().map(|item| item * 2).collect::<Vec<_>>());
-        assert!(in_parallel(&[] as &[u64], |item| *item).is_empty());
-    }
 
     #[test]
     fn steps_hit_powers() {

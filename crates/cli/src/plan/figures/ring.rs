@@ -1,12 +1,13 @@
 //! Figure 13: ring all-reduce between sites, whose stages wait for each other: how many times faster erasure coding is at the tail.
 
 use longhaul_plan::link::PlanError;
-use longhaul_plan::ring::{DRAWS, ring};
+use longhaul_plan::ring::DRAWS;
 use longhaul_plan::scheme::Scheme;
 
 use super::Figure;
-use super::points::{MDS, MESSAGE_BYTES, Point, SR_RTO, in_parallel, losses, number};
+use super::points::{MDS, MESSAGE_BYTES, Point, SR_RTO, losses, number};
 use super::speedup::{RAMP, RAMP_TICKS};
+use crate::parallel::in_parallel;
 use crate::plan::chart::{self, HeatMap, bytes, power_of_ten};
 
 const SITES: [u32; 6] = [2, 4, 8, 16, 32, 64];
@@ -33,10 +34,8 @@ struct Tails {
 impl Cell {
     fn tails(&self) -> Result<Tails, PlanError> {
         let tail = |scheme: Scheme| {
-            let message_bytes = self.buffer_bytes.div_ceil(self.sites.into());
-            let stage =
-                Point { message_bytes, loss: self.loss, ..Point::new(scheme) }.case().completion()?.distribution;
-            Ok(ring(&stage, self.sites, 10 * DRAWS, SEED)?.quantile(0.999))
+            let point = Point { message_bytes: self.buffer_bytes, loss: self.loss, ..Point::new(scheme) };
+            Ok(point.case().ring(self.sites, 10 * DRAWS, SEED)?.quantile(0.999))
         };
         Ok(Tails { slow: tail(SR_RTO)?, fast: tail(MDS)? })
     }

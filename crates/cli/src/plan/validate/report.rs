@@ -40,7 +40,7 @@ fn point_to_json(compared: &Compared) -> Value {
         "size_bytes": point.message_bytes,
         "chunk_bytes": point.chunk_bytes,
         "sites": point.sites,
-        "model": summary_to_json(model),
+        "model": summary_to_json(&model.summary()),
         "twin": twin.as_ref().map(twin_to_json),
         "virtual": virtual_time.as_ref().map(mean_to_json),
         "sockets": sockets.as_ref().map(sockets_to_json),
@@ -95,6 +95,7 @@ pub(super) fn to_table(results: &Results, work: &Work, seconds: f64) -> String {
         "times in ms; what the model is more by", "mean", "p99.9", "twin", "p99.9 is", "virtual", "sockets", "noise"
     );
     for Compared { point, model, twin, virtual_time, sockets } in &results.0 {
+        let model = model.summary();
         let percent = |deviation: f64| format!("{:+.2} %", deviation * 100.0);
         let measured = |comparison: &MeanComparison| {
             format!(

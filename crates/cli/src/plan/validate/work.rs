@@ -1,14 +1,13 @@
 //! The comparisons, one after the other: first what needs all cores, then what needs time to pass undisturbed.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use indicatif::ProgressBar;
-use longhaul_plan::distribution::Summary;
+use longhaul_plan::distribution::Distribution;
 use longhaul_testbed::validation::sockets::SocketsComparison;
 use longhaul_testbed::validation::twin::TwinComparison;
 use longhaul_testbed::validation::virtual_time::ProtocolError;
 use longhaul_testbed::validation::{MeanComparison, Point, points, sockets, twin, virtual_time};
+
+use crate::parallel::on_threads;
 
 /// Links on sockets at the same time: mostly they wait.
 const LINKS_AT_ONCE: usize = 3;
@@ -34,7 +33,7 @@ pub(super) struct Work {
 /// A point, and what each comparison there said.
 pub(super) struct Compared {
     pub(super) point: Point,
-    pub(super) model: Summary,
+    pub(super) model: Distribution,
     pub(super) twin: Option<TwinComparison>,
     pub(super) virtual_time: Option<MeanComparison>,
     pub(super) sockets: Option<SocketsComparison>,
@@ -47,18 +46,17 @@ impl Work {
     pub(super) fn run(&self, bar: &ProgressBar) -> Result<Results, String> {
         let mut all = Vec::new();
         for point in points() {
-            let model = point.model().map_err(|error| format!("{point}: {error}"))?.summary();
+            let model = point.model().map_err(|error| format!("{point}: {error}"))?;
             all.push(Compared { point, model, twin: None, virtual_time: None, sockets: None });
         }
         let on_virtual_time = |point: &Point| self.with_virtual_time && point.is_on_virtual_time;
         let on_sockets = |point: &Point| self.with_sockets && point.is_on_sockets;
         bar.set_length(self.weight(&all, on_virtual_time, on_sockets)?);
         for compared in &mut all {
-            let (point, mean) = (compared.point, compared.model.mean);
+            let (point, mean) = (compared.point, compared.model.mean());
             if self.with_twin {
                 bar.set_message(format!("twin: {point}"));
-                let model = point.model().map_err(|error| format!("{point}: {error}"))?;
-                let comparison = twin::compare(&point, &model, self.samples, self.seed, self.threads);
+                let comparison = twin::compare(&point, &compared.model, self.samples, self.seed, self.threads);
                 compared.twin = Some(comparison.map_err(|error| format!("{point}: {error}"))?);
                 bar.inc(TWIN_WEIGHT);
             }
@@ -107,25 +105,11 @@ impl Work {
         places: &[usize],
         bar: &ProgressBar,
     ) -> Vec<Result<SocketsComparison, ProtocolError>> {
-        let next = AtomicUsize::new(0);
-        let done = Mutex::new(Vec::new());
-        let work = || loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(place) = places.get(index) else { return };
-            let Compared { point, model, .. } = &all[*place];
+        let numbered: Vec<(usize, &Compared)> = places.iter().map(|place| &all[*place]).enumerate().collect();
+        on_threads(LINKS_AT_ONCE, &numbered, |(number, Compared { point, model, .. })| {
             // Addresses of its own: 127 pairs are more than there are points on sockets.
-            let comparison =
-                sockets::compare(point, model.mean, self.seed, index as u8 % 127, || bar.inc(SOCKETS_WEIGHT));
-            done.lock().expect("nobody panics while holding it").push((index, comparison));
-        };
-        std::thread::scope(|scope| {
-            for _ in 0..LINKS_AT_ONCE {
-                scope.spawn(work);
-            }
-        });
-        let mut done = done.into_inner().expect("nobody panics while holding it");
-        done.sort_by_key(|(index, _)| *index);
-        done.into_iter().map(|(_, comparison)| comparison).collect()
+            sockets::compare(point, model.mean(), self.seed, *number as u8 % 127, || bar.inc(SOCKETS_WEIGHT))
+        })
     }
 }
 
