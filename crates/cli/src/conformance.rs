@@ -10,7 +10,6 @@ mod table;
 mod testable;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,11 +17,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use longhaul_reliable::Scheme;
 use longhaul_testbed::conformance::{self, Report, Test, Verdict};
 use longhaul_testbed::end_to_end::{Suite, scheme_by_name};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::exit;
+use crate::stop::{self, Stop};
 use facts::Facts;
 use testable::Testable;
+
+/// The largest message: both ends hold all of it in memory.
+const MESSAGE_BYTES_MAX: usize = 512 << 20;
 
 /// Run the verbs conformance suite on a device
 #[derive(Debug, clap::Args)]
@@ -89,12 +91,12 @@ pub(crate) struct Arguments {
     schemes: Vec<String>,
 
     /// With --reliable: bytes of messages
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', requires = "reliable", default_values_t = Suite::SIZES)]
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', requires = "reliable", default_values_t = Suite::SIZES, value_parser = size)]
     sizes: Vec<usize>,
 
     /// With --reliable: messages of each size
-    #[arg(long, value_name = "NUMBER", requires = "reliable", default_value_t = 100)]
-    messages: usize,
+    #[arg(long, value_name = "NUMBER", requires = "reliable", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    messages: u32,
 }
 
 /// A name that stands for a scheme.
@@ -102,35 +104,30 @@ fn known_scheme(name: &str) -> Result<String, String> {
     scheme_by_name(name).map(|_| name.to_owned()).map_err(|error| error.to_string())
 }
 
+/// Bytes of a message that a connection can be told to carry.
+fn size(text: &str) -> Result<usize, String> {
+    let fits = text.parse().ok().filter(|bytes| *bytes <= MESSAGE_BYTES_MAX);
+    fits.ok_or_else(|| format!("expected 0 to {MESSAGE_BYTES_MAX} bytes, got \"{text}\""))
+}
+
 /// Runs the subcommand.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let mut tests = conformance::registry();
     if let Some(text) = &arguments.filter {
         tests.retain(|test| test.name().contains(text.as_str()));
         if tests.is_empty() {
-            eprintln!("no test's name contains \"{text}\"; `longhaul conformance --list` prints the names");
-            return ExitCode::from(exit::USAGE);
+            let text = format!("no test's name contains \"{text}\"; `longhaul conformance --list` prints the names");
+            return Err(Stop::Usage(text));
         }
     }
     if arguments.list {
         list(&tests, arguments.json);
-        return ExitCode::SUCCESS;
+        return Ok(());
     }
     let name = arguments.device.as_deref().unwrap_or_default();
-    let device = match Testable::parse(name) {
-        Ok(device) => device,
-        Err(message) => {
-            eprintln!("{message}");
-            return ExitCode::from(exit::MISSING);
-        }
-    };
-    let is_missing = |missing: String| {
-        eprintln!("{name} cannot be tested here: {missing}");
-        ExitCode::from(exit::MISSING)
-    };
-    if let Err(missing) = device.check() {
-        return is_missing(missing);
-    }
+    let device = Testable::parse(name).map_err(Stop::Usage)?;
+    let is_missing = |missing: String| Stop::missing(format!("{name} cannot be tested here"), missing);
+    device.check().map_err(is_missing)?;
     if arguments.soak {
         return soak_on(&device, name, arguments);
     }
@@ -149,14 +146,13 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             seed: arguments.seed,
             schemes,
             sizes: &arguments.sizes,
-            messages: arguments.messages,
+            messages: arguments.messages as usize,
             json: arguments.json,
         });
     }
-    let mut opened = match device.open(arguments.seed, gid_indexes) {
-        Ok(opened) => opened,
-        Err(missing) => return is_missing(missing),
-    };
+    // What cannot be read is told before a suite of minutes, not after it.
+    let table = arguments.check_table.as_deref().map(table::read).transpose().map_err(Stop::Missing)?;
+    let mut opened = device.open(arguments.seed, gid_indexes).map_err(is_missing)?;
     let begin = Instant::now();
     // On standard error, and only when that is a terminal.
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("a valid template");
@@ -172,33 +168,26 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     });
     progress.finish_and_clear();
     let seconds = begin.elapsed().as_secs_f64();
-    match arguments.json {
-        true => println!("{}", report::to_json(name, &opened.facts, &report, seconds)),
-        false => print!("{}", report::to_table(name, &opened.facts, &report, seconds)),
-    }
-    let fits_table = match tables(arguments, &opened.facts, &report) {
-        Ok(fits) => fits,
-        Err(message) => {
-            eprintln!("{message}");
-            return ExitCode::from(exit::MISSING);
-        }
+    let wrong = match (tables(arguments, table.as_ref(), &opened.facts, &report), report.is_good()) {
+        (Err(message), _) => Some(Stop::Missing(message)),
+        (_, false) => Some(Stop::Failed("the device is not what the suite expects: see what failed".to_owned())),
+        (Ok(false), true) => Some(Stop::Failed("the run does not fit the table of --check-table".to_owned())),
+        (Ok(true), true) => None,
     };
-    match report.is_good() && fits_table {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(exit::FAILED),
-    }
+    let value = || report::to_json(name, &opened.facts, &report, seconds);
+    stop::tell(arguments.json, value, || report::to_table(name, &opened.facts, &report, seconds), wrong)
 }
 
 /// Writes and checks the tables of the device that were asked for; whether the run fits.
-fn tables(arguments: &Arguments, facts: &Facts, report: &Report) -> Result<bool, String> {
+fn tables(arguments: &Arguments, table: Option<&Value>, facts: &Facts, report: &Report) -> Result<bool, String> {
     if let Some(file) = &arguments.write_table {
         let text = format!("{:#}\n", table::of_run(facts, report));
         std::fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
-    let Some(file) = &arguments.check_table else {
+    let (Some(file), Some(table)) = (&arguments.check_table, table) else {
         return Ok(true);
     };
-    let differences = table::check(file, facts, report)?;
+    let differences = table::check(table, facts, report);
     for difference in &differences {
         eprintln!("{}: {difference}", file.display());
     }
@@ -208,20 +197,19 @@ fn tables(arguments: &Arguments, facts: &Facts, report: &Report) -> Result<bool,
     Ok(differences.is_empty())
 }
 
-fn soak_on(device: &Testable, name: &str, arguments: &Arguments) -> ExitCode {
+fn soak_on(device: &Testable, name: &str, arguments: &Arguments) -> Result<(), Stop> {
     if arguments.capture.is_some() && arguments.seeds != Some(1) {
-        eprintln!("expected --seeds 1 with --capture: a capture holds one run");
-        return ExitCode::from(exit::USAGE);
+        return Err(Stop::Usage("expected --seeds 1 with --capture: a capture holds one run".to_owned()));
     }
     let addresses = match device {
         Testable::Virtual => None,
         Testable::Udp([first, second]) if first == second => Some(vec![*first]),
         Testable::Udp(addresses) => Some(addresses.to_vec()),
         Testable::Libibverbs(_) => {
-            eprintln!(
+            return Err(Stop::Usage(
                 "--soak runs on softnic and softnic:ADDRESS only: it needs a network in process that loses packets"
-            );
-            return ExitCode::from(exit::USAGE);
+                    .to_owned(),
+            ));
         }
     };
     soak::run(&soak::Options {

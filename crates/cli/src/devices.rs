@@ -18,11 +18,9 @@ mod problems;
 mod rdma_report;
 mod report;
 
-use std::process::ExitCode;
-
 use longhaul_softnic::udp::UdpConfig;
 
-use crate::exit;
+use crate::stop::{self, Stop};
 
 /// Show the devices of this host, and what is wrong with it
 ///
@@ -40,29 +38,18 @@ pub(crate) struct Arguments {
 }
 
 /// Runs the subcommand.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let udp = UdpConfig::default();
-    let facts = match host::HostFacts::gather(udp.receive_buffer_bytes, udp.send_buffer_bytes) {
-        Ok(facts) => facts,
-        Err(error) => {
-            eprintln!("the interfaces of this host cannot be listed: {error}");
-            return ExitCode::from(exit::MISSING);
-        }
-    };
+    let facts = host::HostFacts::gather(udp.receive_buffer_bytes, udp.send_buffer_bytes)
+        .map_err(|error| Stop::missing("the interfaces of this host cannot be listed", error))?;
     let (devices, mut problems) = list::devices(&facts);
     let (libibverbs, of_libibverbs) = libibverbs::look(&facts);
     problems.extend(of_libibverbs);
     problems.extend(problems::of_host(&facts));
     problems.sort_by_key(|problem| problem.severity);
     let report = report::Report { facts: &facts, devices: &devices, libibverbs: &libibverbs, problems: &problems };
-    match arguments.json {
-        true => println!("{}", report.to_json()),
-        false => print!("{}", report.to_text(arguments.verbose)),
-    }
     let is_usable =
         devices.iter().any(list::Entry::is_usable) || libibverbs.devices.iter().any(libibverbs::RdmaEntry::is_usable);
-    match is_usable {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(exit::MISSING),
-    }
+    let wrong = (!is_usable).then(|| Stop::Missing("no device of this host can be used".to_owned()));
+    stop::tell(arguments.json, || report.to_json(), || report.to_text(arguments.verbose), wrong)
 }

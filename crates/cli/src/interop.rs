@@ -5,13 +5,11 @@ mod client;
 mod options;
 mod server;
 
-use std::process::ExitCode;
-
 use longhaul_testbed::interop::{CheckResult, DeathReport, InteropError};
 use serde_json::{Value, json};
 
 use crate::message::with_sources;
-use crate::stop::Stop;
+use crate::stop::{self, Stop};
 
 /// Check that two devices understand each other
 ///
@@ -29,15 +27,15 @@ enum Command {
 }
 
 /// Runs the subcommand.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    crate::stop::exit_code(match &arguments.command {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
+    match &arguments.command {
         Command::Server(arguments) => server::run(arguments),
         Command::Client(arguments) => client::run(arguments),
-    })
+    }
 }
 
 /// What a session that broke means to the exit status.
-fn stop(error: &InteropError) -> Stop {
+fn of_session(error: &InteropError) -> Stop {
     match error {
         InteropError::Impossible(_) => Stop::Missing(with_sources(error)),
         _ => Stop::Failed(with_sources(error)),
@@ -67,8 +65,8 @@ fn death_result(report: &DeathReport) -> CheckResult {
 /// The survivor's report, and whether it is good.
 fn tell_death(report: &DeathReport, side: &str, device: &str, is_json: bool) -> Result<(), Stop> {
     let result = death_result(report);
-    if is_json {
-        let line = json!({
+    let value = || {
+        json!({
             "schema": 1,
             "mode": "until-death",
             "side": side,
@@ -81,22 +79,26 @@ fn tell_death(report: &DeathReport, side: &str, device: &str, is_json: bool) -> 
             "time_to_failure_ms": report.milliseconds_to_failure,
             "passed": result.passed,
             "message": result.message,
-        });
-        println!("{line}");
-    } else {
+        })
+    };
+    let table = || {
         let status = report.failure_status.as_deref().unwrap_or("no failure");
         let when = match report.milliseconds_to_failure {
             Some(milliseconds) => format!(" {:.1} s after the peer's end", milliseconds as f64 / 1000.0),
             None => String::new(),
         };
-        println!("{}", line(&result));
-        println!("  then {status}{when}; flushed: {} requests, {} receives", report.flushed, report.receives_flushed);
-        println!("{} passed, {} failed", usize::from(result.passed), usize::from(!result.passed));
-    }
-    match report.problem {
-        None => Ok(()),
-        Some(_) => Err(Stop::Failed("the survivor was not told what it must be told".to_owned())),
-    }
+        format!(
+            "{}\n  then {status}{when}; flushed: {} requests, {} receives\n{} passed, {} failed\n",
+            line(&result),
+            report.flushed,
+            report.receives_flushed,
+            usize::from(result.passed),
+            usize::from(!result.passed)
+        )
+    };
+    let wrong = report.problem.as_ref();
+    let wrong = wrong.map(|_| Stop::Failed("the survivor was not told what it must be told".to_owned()));
+    stop::tell(is_json, value, table, wrong)
 }
 
 /// The checks, as JSON.

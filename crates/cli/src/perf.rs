@@ -3,11 +3,13 @@
 //! The modules are in the order in which a measurement comes about.
 
 mod bitmap;
+mod checksum;
 mod client;
 mod coding;
 mod compare;
 mod ibv_pingpong;
 mod options;
+mod sdr;
 mod server;
 
 mod control;
@@ -16,6 +18,7 @@ pub(crate) mod meeting;
 mod path;
 mod patience;
 mod session;
+mod silence;
 
 mod answers;
 mod arrivals;
@@ -32,6 +35,7 @@ mod scheme_server;
 mod scheme_stream;
 mod stream;
 
+mod histogram;
 mod peak;
 mod processor;
 mod statistics;
@@ -40,7 +44,7 @@ mod table;
 pub(crate) use coding::encoding_bytes_per_second;
 pub(crate) use options::mtu;
 
-use std::process::ExitCode;
+use crate::stop::Stop;
 
 /// Measure bandwidth and latency
 #[derive(Debug, clap::Args)]
@@ -57,19 +61,21 @@ enum Command {
     Compare(compare::Arguments),
     Coding(coding::Arguments),
     Bitmap(bitmap::Arguments),
+    Sdr(sdr::Arguments),
     #[command(hide = true)]
     End(compare::EndArguments),
 }
 
 /// Runs the subcommand.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    crate::stop::exit_code(match &arguments.command {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
+    match &arguments.command {
         Command::Server(arguments) => server::run(arguments),
         Command::Client(arguments) => client::run(arguments),
         Command::Pingpong(arguments) => ibv_pingpong::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
         Command::Coding(arguments) => coding::run(arguments),
         Command::Bitmap(arguments) => bitmap::run(arguments),
+        Command::Sdr(arguments) => sdr::run(arguments),
         Command::End(arguments) => compare::run_end(arguments),
-    })
+    }
 }

@@ -12,11 +12,9 @@ mod chart;
 mod figures;
 mod validate;
 
-use std::process::ExitCode;
-
 use longhaul_plan::question::{Answer, CodingSpeed, Question};
 
-use crate::stop::{Stop, exit_code};
+use crate::stop::Stop;
 use options::Options;
 
 /// Which reliability scheme for a link and a message, and why
@@ -50,14 +48,12 @@ struct Answered {
 }
 
 /// Answers.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     match (&arguments.command, &arguments.options) {
         (Some(Command::Figures(arguments)), _) => figures::run(arguments),
         (Some(Command::Validate(arguments)), _) => validate::run(arguments),
-        (None, Some(options)) => exit_code(answer(options)),
-        (None, None) => {
-            exit_code(Err(Stop::Usage("expected a link and a message: see `longhaul plan --help`".to_owned())))
-        }
+        (None, Some(options)) => answer(options),
+        (None, None) => Err(Stop::Usage("expected a link and a message: see `longhaul plan --help`".to_owned())),
     }
 }
 

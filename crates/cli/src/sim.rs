@@ -1,11 +1,12 @@
 //! `longhaul sim`: scenarios on virtual time, from a seed. One file a scenario.
 
 mod completion;
+mod message_soak;
 mod scale;
 mod soak;
 mod throughput;
 
-use std::process::ExitCode;
+use crate::stop::Stop;
 
 /// Run a scenario on virtual time, from a seed
 #[derive(Debug, clap::Args)]
@@ -23,7 +24,7 @@ enum Scenario {
 }
 
 /// Runs the subcommand.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     match &arguments.scenario {
         Scenario::Completion(arguments) => completion::run(arguments),
         Scenario::Scale(arguments) => scale::run(arguments),

@@ -6,6 +6,8 @@ use std::time::Duration;
 use longhaul_testbed::soak::{SeedReport, Summary, Troubles};
 use serde_json::{Value, json};
 
+use crate::stop::Stop;
+
 /// Failing seeds whose violations are printed; of the others only the number.
 const PRINTED_SEEDS_MAX: usize = 10;
 
@@ -25,6 +27,11 @@ fn describe_failure(report: &SeedReport, again: impl Fn(u64) -> String) -> Strin
         text += &format!("  {violation}\n");
     }
     text + &format!("  again: {}\n", again(report.seed))
+}
+
+/// What is wrong when seeds fail.
+pub(crate) fn wrong(failing: usize, seeds: u64) -> Option<Stop> {
+    (failing > 0).then(|| Stop::Failed(format!("rules were broken by {failing} of {seeds} seeds")))
 }
 
 /// The report of a soak on virtual time.

@@ -3,17 +3,45 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use serde_json::Value;
+
 use crate::exit;
 
-/// The status that a command exits with; why it has no result is said on standard error.
-pub(crate) fn exit_code(outcome: Result<(), Stop>) -> ExitCode {
+/// The status that a command exits with. The reason for having no result goes to standard error; with `--json` it is also a line of JSON on
+/// standard output, where the result would have been.
+pub(crate) fn exit_code(outcome: Result<(), Stop>, json: bool) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(stop) => {
+            if json && !matches!(stop, Stop::Shown(_)) {
+                println!("{}", serde_json::json!({ "schema": 1, "error": stop.to_string() }));
+            }
             eprintln!("{stop}");
             ExitCode::from(stop.exit_status())
         }
     }
+}
+
+/// Prints a result, as a line of JSON or as a table. What is wrong with it is the `error` of the former.
+pub(crate) fn tell(
+    json: bool,
+    value: impl FnOnce() -> Value,
+    table: impl FnOnce() -> String,
+    wrong: Option<Stop>,
+) -> Result<(), Stop> {
+    match json {
+        true => println!("{}", with_error(value(), wrong.as_ref())),
+        false => print!("{}", table()),
+    }
+    wrong.map_or(Ok(()), |stop| Err(stop.shown()))
+}
+
+/// A result that shows an error.
+pub(crate) fn with_error(mut result: Value, error: Option<&Stop>) -> Value {
+    if let Some(error) = error {
+        result["error"] = error.to_string().into();
+    }
+    result
 }
 
 /// Why a command ended without a result, and with which exit status.
@@ -25,6 +53,8 @@ pub(crate) enum Stop {
     Missing(String),
     /// It was tried and failed.
     Failed(String),
+    /// There is a result, which was printed and shows this failure: with `--json`, as its `error`.
+    Shown(Box<Stop>),
 }
 
 impl Stop {
@@ -34,7 +64,13 @@ impl Stop {
             Stop::Usage(_) => exit::USAGE,
             Stop::Missing(_) => exit::MISSING,
             Stop::Failed(_) => exit::FAILED,
+            Stop::Shown(stop) => stop.exit_status(),
         }
+    }
+
+    /// The same, of a result that was printed and shows it.
+    pub(crate) fn shown(self) -> Stop {
+        Stop::Shown(Box::new(self))
     }
 
     /// Something went wrong while `doing`.
@@ -52,6 +88,7 @@ impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Stop::Usage(text) | Stop::Missing(text) | Stop::Failed(text) => f.write_str(text),
+            Stop::Shown(stop) => stop.fmt(f),
         }
     }
 }

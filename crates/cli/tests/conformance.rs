@@ -20,6 +20,15 @@ fn a_soak_of_nothing_is_a_usage_error() {
 }
 
 #[test]
+fn a_table_that_cannot_be_read_is_told_before_the_suite_runs() {
+    let output = conformance(&["-d", "softnic", "--json", "--check-table", "/proc/nowhere"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert!(report["error"].as_str().is_some_and(|error| error.contains("/proc/nowhere")), "{report}");
+    assert!(report["device"].is_null(), "nothing has run: {report}");
+}
+
+#[test]
 fn messages_with_reliability_schemes_on_virtual_time_and_on_sockets() {
     for (device, links) in [("softnic", 7), ("softnic:127.0.0.1,127.0.0.2", 8)] {
         let sizes = ["--sizes", "1,5000", "--messages", "3", "--scheme", "sr:nack", "--scheme", "twice"];

@@ -155,7 +155,7 @@ fn mistakes_are_explained() {
         (
             vec![
                 "--rate", "1G", "--rtt", "1ms", "--loss", "0.9", "--size", "1GiB", "--chunk", "1MiB", "--scheme",
-                "sr:rto",
+                "ec:mds",
             ],
             "take a chunk of fewer packets",
         ),

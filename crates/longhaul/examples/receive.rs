@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let scheme = arguments.next().unwrap_or("sr:nack".to_owned());
 
     let listener = Listener::bind(&address, &device, &Options::with_scheme(&scheme)?)?;
-    eprintln!("listening at {}", listener.local_address());
+    eprintln!("listening at {}; from other hosts, connect to {}", listener.local_address(), listener.handle());
     let connection = listener.accept().wait()?;
     for message in connection.incoming(1 << 20, 4) {
         println!("received: {}", String::from_utf8_lossy(message?.bytes()));

@@ -2,9 +2,14 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, TcpStream};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::time::TimeSpec;
 use thiserror::Error;
 
 use crate::handshake_bytes::BYTES_MAX;
@@ -29,19 +34,32 @@ pub enum CarrierError {
     System(#[source] io::Error),
 }
 
+/// Whoever is ready to wait longer waits this long: clocks end somewhere, and `Duration::MAX` is beyond.
+const PATIENCE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The end of what may take so long from now on.
+pub(crate) fn deadline_in(patience: Duration) -> Instant {
+    Instant::now() + patience.min(PATIENCE_MAX)
+}
+
 /// A TCP connection while the handshake is made on it.
 pub(crate) struct Carrier {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     patience: Duration,
     deadline: Instant,
 }
 
 impl Carrier {
     /// All of the handshake must be done within `patience`.
-    pub(crate) fn new(stream: TcpStream, patience: Duration) -> Result<Self, CarrierError> {
+    pub(crate) fn new(stream: Arc<TcpStream>, patience: Duration) -> Result<Self, CarrierError> {
         stream.set_nodelay(true).map_err(CarrierError::System)?;
         stream.set_nonblocking(false).map_err(CarrierError::System)?;
-        Ok(Carrier { stream, patience, deadline: Instant::now() + patience })
+        Ok(Carrier { stream, patience, deadline: deadline_in(patience) })
+    }
+
+    /// From now on, everything that follows must be done within this.
+    pub(crate) fn set_patience(&mut self, patience: Duration) {
+        (self.patience, self.deadline) = (patience, deadline_in(patience));
     }
 
     /// Our address and the peer's.
@@ -56,7 +74,7 @@ impl Carrier {
         frame.extend(bytes);
         let left = self.left()?;
         self.stream.set_write_timeout(Some(left)).map_err(CarrierError::System)?;
-        self.stream.write_all(&frame).map_err(|error| self.failed(error))
+        (&*self.stream).write_all(&frame).map_err(|error| self.failed(error))
     }
 
     pub(crate) fn receive(&mut self) -> Result<Vec<u8>, CarrierError> {
@@ -76,7 +94,7 @@ impl Carrier {
         while !bytes.is_empty() {
             let left = self.left()?;
             self.stream.set_read_timeout(Some(left)).map_err(CarrierError::System)?;
-            match self.stream.read(bytes) {
+            match (&*self.stream).read(bytes) {
                 Ok(0) => return Err(CarrierError::Closed),
                 Ok(count) => bytes = &mut bytes[count..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -84,6 +102,21 @@ impl Carrier {
             }
         }
         Ok(())
+    }
+
+    /// Whether the time is up.
+    pub(crate) fn is_late(&self) -> bool {
+        self.left().is_err()
+    }
+
+    /// Whether the other end says something, or closes, within this time.
+    pub(crate) fn is_readable_within(&self, time: Duration) -> Result<bool, CarrierError> {
+        let mut watched = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+        match ppoll(&mut watched, Some(TimeSpec::from_duration(time)), None) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::EINTR) => Ok(false),
+            Err(error) => Err(CarrierError::System(error.into())),
+        }
     }
 
     fn left(&self) -> Result<Duration, CarrierError> {
@@ -103,16 +136,18 @@ impl Carrier {
         }
     }
 
-    /// The TCP connection, which is kept to see when the peer goes; a host that goes without a word shows after `silence`.
-    pub(crate) fn into_lifeline(self, silence: Duration) -> TcpStream {
+    /// The TCP connection, which is kept to see when the peer goes; a host that goes without a word shows after
+    /// `silence`.
+    pub(crate) fn into_lifeline(self, silence: Duration) -> Arc<TcpStream> {
         let stream = self.stream;
         let _ = stream.set_read_timeout(None);
-        // Three unanswered questions in that time. Where the system has no such option, only the end of the process shows.
+        // Three unanswered questions in that time. Where the system has no such option, only the end of the process
+        // shows.
         let seconds = u32::try_from(silence.as_secs() / 4).unwrap_or(u32::MAX).clamp(1, 3600);
-        let _ = setsockopt(&stream, sockopt::KeepAlive, &true);
-        let _ = setsockopt(&stream, sockopt::TcpKeepIdle, &seconds);
-        let _ = setsockopt(&stream, sockopt::TcpKeepInterval, &seconds);
-        let _ = setsockopt(&stream, sockopt::TcpKeepCount, &3);
+        let _ = setsockopt(&*stream, sockopt::KeepAlive, &true);
+        let _ = setsockopt(&*stream, sockopt::TcpKeepIdle, &seconds);
+        let _ = setsockopt(&*stream, sockopt::TcpKeepInterval, &seconds);
+        let _ = setsockopt(&*stream, sockopt::TcpKeepCount, &3);
         stream
     }
 }

@@ -2,19 +2,22 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
 use thiserror::Error;
 
-use crate::carrier::{Carrier, CarrierError};
-use crate::connection::Connection;
+use crate::carrier::{Carrier, CarrierError, deadline_in};
+use crate::connection::{Connection, TransferError};
 use crate::device::{DeviceChoice, DeviceNameError};
 use crate::endpoint::{Endpoint, OpenError, Towards};
 use crate::fields::FieldError;
-use crate::handle::ListenHandle;
+use crate::handle::{self, ListenHandle};
 use crate::handshake::{Connecting, HandshakeError, Meeting};
 use crate::options::Options;
+use crate::panicked::catch;
+use crate::path_check::{self, PathError, VerifyError};
 use crate::pending::{Pending, Promised};
 
 /// Why there is no connection.
@@ -52,15 +55,25 @@ pub enum ConnectError {
     /// The ends do not agree.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
+    /// UDP packets do not pass.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The connection ended while its path was being verified.
+    #[error("the connection ended while its UDP path was being verified")]
+    Ended(#[source] TransferError),
+    /// The scheme panicked while connecting.
+    #[error("connecting ended in {0}")]
+    Panicked(String),
     /// No thread.
     #[error("a thread for connecting cannot be started")]
     Start(#[source] io::Error),
 }
 
-/// Where a listener is: `"HOST:PORT"`, or the handle that it gave.
+/// Where a listener is: `"HOST:PORT"`, or the handle that it gave, as itself or as text. Another host's listener needs
+/// the handle, unless it has [`Options::allow_without_token`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// A host and a TCP port.
+    /// A host and a TCP port, or the text of a handle.
     Host(String),
     /// A listener's handle.
     Handle(ListenHandle),
@@ -90,7 +103,8 @@ impl From<ListenHandle> for Destination {
     }
 }
 
-/// Connect with a listener, from a device by its name, which is opened for this connection: `connect("host:7471", "softnic", &options)`.
+/// Connect with a listener, from a device by its name, which is opened for this connection: `connect("host:7471",
+/// "softnic", &options)`.
 pub fn connect<D>(to: impl Into<Destination>, device: D, options: &Options) -> Pending<Connection, ConnectError>
 where
     D: TryInto<DeviceChoice>,
@@ -118,17 +132,37 @@ enum Device {
 fn begin(to: Destination, device: Device, options: Options) -> Pending<Connection, ConnectError> {
     let promised = Promised::new();
     let result = promised.clone();
-    let connect = move || result.give(connect_now(&to, device, &options));
+    let connect = move || {
+        let connected = catch(|| connect_now(&to, device, &options));
+        result.give(connected.unwrap_or_else(|panicked| Err(ConnectError::Panicked(panicked.to_string()))));
+    };
     match thread::Builder::new().name("longhaul-connect".to_owned()).spawn(connect) {
         Ok(_) => Pending::new(promised.taken()),
         Err(error) => Pending::ready(Err(ConnectError::Start(error))),
     }
 }
 
+impl From<VerifyError> for ConnectError {
+    fn from(error: VerifyError) -> Self {
+        match error {
+            VerifyError::Path(error) => ConnectError::Path(error),
+            VerifyError::Carrier(error) => ConnectError::Carrier(error),
+            VerifyError::Ended(error) => ConnectError::Ended(error),
+        }
+    }
+}
+
 fn connect_now(to: &Destination, device: Device, options: &Options) -> Result<Connection, ConnectError> {
-    let deadline = Instant::now() + options.connect_timeout;
+    let text = match to {
+        Destination::Host(text) if text.starts_with(handle::TEXT_PREFIX) => Some(text),
+        _ => None,
+    };
+    let from_text = text.map(|text| ListenHandle::from_text(text)).transpose().map_err(ConnectError::Handle)?;
+    let from_text = from_text.map(Destination::Handle);
+    let to = from_text.as_ref().unwrap_or(to);
+    let deadline = deadline_in(options.connect_timeout);
     let stream = reach(to, deadline)?;
-    let mut carrier = Carrier::new(stream, options.connect_timeout)?;
+    let mut carrier = Carrier::new(Arc::new(stream), deadline.saturating_duration_since(Instant::now()))?;
     let (local, peer) = carrier.addresses()?;
     let endpoint = match device {
         Device::Open(endpoint) => endpoint,
@@ -147,6 +181,7 @@ fn connect_now(to: &Destination, device: Device, options: &Options) -> Result<Co
     let answer = carrier.receive()?;
     let (connection, info) = connecting.on_answer(&answer)?;
     carrier.send(&info)?;
+    path_check::verify(&connection, &mut carrier)?;
     let lifeline = carrier.into_lifeline(options.message_timeout);
     connection.watch(lifeline).map_err(CarrierError::System)?;
     Ok(connection)

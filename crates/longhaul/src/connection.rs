@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -18,12 +18,14 @@ use crate::driver::{self, End, Shared};
 use crate::message::{BufferPool, Message};
 use crate::options::Options;
 use crate::pending::{Pending, Promised};
+use crate::waking::Waiting;
 
 /// Why a message was not written or received.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// The other end has closed the connection, or its process or host has ended. For a receive that is the end of what comes.
+    /// The other end has closed the connection, or its process or host has ended. For a receive that is the end of what
+    /// comes.
     #[error("the peer has closed the connection")]
     PeerClosed,
     /// This end has.
@@ -38,6 +40,9 @@ pub enum TransferError {
     /// The message has failed.
     #[error("the message has failed")]
     Message(#[source] MessageError),
+    /// The host has no memory for so many bytes.
+    #[error("this host has no memory for a message of {0} bytes")]
+    NoMemory(usize),
     /// The device takes no memory.
     #[error("the device did not register the memory")]
     Register(#[from] RegisterError),
@@ -55,40 +60,54 @@ impl From<End> for TransferError {
 
 /// A connection: messages in both directions, each brought over by the connection's scheme.
 ///
-/// It can be used by any number of threads (`&self` is enough for everything). Messages of one direction take the receives of the other end in the
-/// order in which both were begun.
+/// It can be used by any number of threads (`&self` is enough for everything). Messages of one direction take the
+/// receives of the other end in the order in which both were begun.
 ///
-/// When it is dropped, messages that are not over fail with [`TransferError::Closed`]. Dropping waits for a moment if a message was received
-/// just before (eight times the patience for an answer, at most 2 seconds; on a local network 16 milliseconds), so that its sender hears
-/// that it is done even if that is lost and has to be said again. A message whose [`Connection::write`] is over has arrived: it needs no
-/// such care. Asynchronous programs, which must not block, have [`Connection::close`].
+/// When it is dropped, messages that are not over fail with [`TransferError::Closed`]. Dropping waits for a moment if a
+/// message was received just before (eight times the patience for an answer, at most 2 seconds; on a local network 16
+/// milliseconds), so that its sender hears that it is done even if that is lost and has to be said again. A message
+/// whose [`Connection::write`] is over has arrived: it needs no such care. Asynchronous programs, which must not block,
+/// have [`Connection::close`].
 pub struct Connection {
     shared: Arc<Shared>,
     pool: Arc<BufferPool>,
     scheme: String,
+    ends: PathEnds,
     thread: Option<JoinHandle<()>>,
+}
+
+/// The devices between which the packets of a connection pass: addresses and UDP ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PathEnds {
+    pub(crate) local: SocketAddr,
+    pub(crate) peer: SocketAddr,
 }
 
 impl Connection {
     /// Over a queue pair that is connected.
-    pub(crate) fn start(queue_pair: QueuePair, options: &Options) -> io::Result<Self> {
+    pub(crate) fn start(queue_pair: QueuePair, options: &Options, ends: PathEnds) -> io::Result<Self> {
         let mut attributes = longhaul_reliable::Attributes::default();
         attributes.message_timeout = options.message_timeout;
+        attributes.message_deadline = options.message_deadline;
         attributes.waiting_max = options.waiting_max;
-        let shared = Shared::new(Reliable::new(queue_pair, options.scheme.clone(), attributes))?;
+        attributes.checksum = options.checksum;
+        let reliable = Reliable::new(queue_pair, options.scheme.clone(), attributes);
+        let shared = Shared::new(reliable, options.message_timeout, ends.peer)?;
         let driven = shared.clone();
         let thread = thread::Builder::new().name("longhaul".to_owned()).spawn(move || driver::drive(&driven))?;
-        Ok(Connection { shared, pool: BufferPool::new(), scheme: options.scheme.name(), thread: Some(thread) })
+        let (pool, scheme) = (BufferPool::new(), options.scheme.name());
+        Ok(Connection { shared, pool, scheme, ends, thread: Some(thread) })
     }
 
     /// When this TCP connection goes, the peer has gone.
-    pub(crate) fn watch(&self, stream: TcpStream) -> io::Result<()> {
+    pub(crate) fn watch(&self, stream: Arc<TcpStream>) -> io::Result<()> {
         stream.set_nonblocking(true)?;
         self.shared.set_lifeline(stream);
         Ok(())
     }
 
-    /// Write bytes as one message; over when the other end has all of it. Memory of other forms is copied or moved: `Vec<u8>` is moved.
+    /// Write bytes as one message; over when the other end has all of it. Memory of other forms is copied or moved:
+    /// `Vec<u8>` is moved.
     pub fn write(&self, bytes: impl Into<Vec<u8>>) -> Pending<MessageReport, TransferError> {
         let bytes = bytes.into();
         let length = bytes.len();
@@ -104,6 +123,7 @@ impl Connection {
         let shared = self.shared.clone();
         match posted {
             Ok(Ok(ticket)) => {
+                let ticket = Waiting::new(ticket, &shared.woken);
                 let outcome = async move { ticket.await.map_err(|error| error_of(&shared, error)) };
                 Pending::of(self.shared.clone(), outcome)
             }
@@ -114,22 +134,23 @@ impl Connection {
 
     /// Receive the peer's next message, of at most `bytes_max` bytes. A longer one fails, at both ends.
     ///
-    /// The sender waits until it knows where its message goes: have several receives under way for a stream of messages. A receive that was
-    /// begun stays so; dropping the value gives the message away.
+    /// The sender waits until it knows where its message goes: have several receives under way for a stream of
+    /// messages. A receive that was begun stays so; dropping the value gives the message away.
     pub fn receive(&self, bytes_max: usize) -> Pending<Message, TransferError> {
         match self.pool.take(&self.shared.context, bytes_max) {
             Ok(memory) => self.post_receive(&memory, 0..bytes_max, Some(self.pool.clone())),
-            Err(error) => Pending::ready(Err(error.into())),
+            Err(error) => Pending::ready(Err(error)),
         }
     }
 
-    /// The peer's messages one after another, of at most `bytes_max` bytes each, with `ahead` receives under way so that the sender need not
-    /// wait for each. It ends when the peer closes the connection.
+    /// The peer's messages one after another, of at most `bytes_max` bytes each, with `ahead` receives under way so
+    /// that the sender need not wait for each. It ends when the peer closes the connection.
     pub fn incoming(&self, bytes_max: usize, ahead: usize) -> Incoming<'_> {
         Incoming { connection: self, bytes_max, ahead: ahead.max(1), under_way: VecDeque::new() }
     }
 
-    /// Receive the peer's next message into registered memory. It has the bytes alone until it is over and the message dropped.
+    /// Receive the peer's next message into registered memory. It has the bytes alone until it is over and the message
+    /// dropped.
     pub fn receive_into(&self, memory: &Memory, range: Range<usize>) -> Pending<Message, TransferError> {
         self.post_receive(memory, range, None)
     }
@@ -145,6 +166,7 @@ impl Connection {
         let (shared, memory) = (self.shared.clone(), memory.clone());
         match posted {
             Ok(Ok(ticket)) => {
+                let ticket = Waiting::new(ticket, &shared.woken);
                 let outcome = async move {
                     let received = ticket.await.map_err(|error| error_of(&shared, error))?;
                     Ok(Message::new(received, memory, pool))
@@ -178,6 +200,43 @@ impl Connection {
         state.reliable.as_ref().map(|reliable| reliable.queue_pair().attributes().mtu.byte_count())
     }
 
+    /// Our device's address and UDP port.
+    pub fn local_udp(&self) -> SocketAddr {
+        self.ends.local
+    }
+
+    /// The address and UDP port of the peer's device.
+    pub fn peer_udp(&self) -> SocketAddr {
+        self.ends.peer
+    }
+
+    /// Whether UDP packets have passed in both directions. [`crate::connect`] and [`crate::Listener::accept`] return
+    /// connections of which that is true; with a carrier of your own ([`crate::Connecting`]), wait for it before you
+    /// rely on the connection.
+    pub fn is_path_verified(&self) -> bool {
+        let state = self.shared.state();
+        state.reliable.as_ref().is_some_and(|reliable| reliable.queue_pair().is_path_verified())
+    }
+
+    /// Whether any packet has come from the peer.
+    pub(crate) fn has_heard(&self) -> bool {
+        let state = self.shared.state();
+        state.reliable.as_ref().is_some_and(|reliable| reliable.queue_pair().counters().2.received > 0)
+    }
+
+    /// Why it has ended, if it has.
+    pub(crate) fn check(&self) -> Result<(), TransferError> {
+        match &self.shared.state().end {
+            Some(end) => Err(end.clone().into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Drive it from this thread until something is true, or nothing has happened for a moment.
+    pub(crate) fn drive_until(&self, is_done: impl Fn(&Self) -> bool) {
+        self.shared.attend(|| is_done(self));
+    }
+
     /// Close it without blocking; over when the peer has heard what it must (see [`Connection`]).
     pub fn close(self) -> Pending<(), Infallible> {
         let promised = Promised::new();
@@ -186,7 +245,8 @@ impl Connection {
             drop(self);
             closed.give(Ok(()));
         };
-        // If there is no thread to be had, the closure and the connection in it are dropped here, which closes it just as well.
+        // If there is no thread to be had, the closure and the connection in it are dropped here, which closes it just
+        // as well.
         match thread::Builder::new().name("longhaul-close".to_owned()).spawn(close) {
             Ok(_) => Pending::new(promised.taken()),
             Err(_) => Pending::ready(Ok(())),
@@ -246,8 +306,9 @@ impl Iterator for Incoming<'_> {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.shared.close();
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has ended too.
+        let thread = self.thread.take();
+        // A waker that drops the connection may run on the driver's own thread, which cannot wait for itself.
+        if let Some(thread) = thread.filter(|driver| driver.thread().id() != thread::current().id()) {
             let _ = thread.join();
         }
     }

@@ -1,4 +1,5 @@
-//! The thread that drives a connection: what arrives is put into bitmaps, the scheme does what is due, and when nothing happens it sleeps.
+//! The thread that drives a connection: what arrives is put into bitmaps, the scheme does what is due, and when nothing
+//! happens it sleeps.
 //!
 //! ```text
 //!   Connection::write ─▶ post under the lock, do what is due at once ─▶ ring, if the driver sleeps too long for it
@@ -6,11 +7,13 @@
 //!   Pending::wait ─▶ drives in the driver's place for a moment, then parks and leaves it to the driver
 //! ```
 //!
-//! A thread that waits for a message drives the connection itself for as long as something happens, and for a moment after: that saves waking
-//! the driver, and the driver waking it. Meanwhile the driver naps; it looks at the bell, at the peer and at the clock, but at no packets.
+//! A thread that waits for a message drives the connection itself for as long as something happens, and for a moment
+//! after: that saves waking the driver, and the driver waking it. Meanwhile the driver naps; it looks at the bell, at
+//! the peer and at the clock, but at no packets.
 
 use std::io::{self, Read as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant as Clock;
@@ -22,8 +25,13 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
+use thiserror::Error;
 
-/// The driver looks again and again for this long after something happened before it sleeps: waking up takes about as long.
+use crate::panicked::{Panicked, catch};
+use crate::waking::Woken;
+
+/// The driver looks again and again for this long after something happened before it sleeps: waking up takes about as
+/// long.
 const SPIN: Duration = Duration::from_micros(50);
 /// A thread that waits drives the connection for this long after something happened; then it parks.
 const ATTENDED: Duration = Duration::from_micros(50);
@@ -34,7 +42,8 @@ const BLIND_NAP: Duration = Duration::from_micros(100);
 /// After the peer has closed, what it sent before may still be on its way; at least, and at most.
 const GRACE_MIN: Duration = Duration::from_millis(20);
 const GRACE_MAX: Duration = Duration::from_secs(1);
-/// When this end closes: the sender of the last message may have to ask whether it is done, after 1, 3 and 7 times its patience.
+/// When this end closes: the sender of the last message may have to ask whether it is done, after 1, 3 and 7 times its
+/// patience.
 const LINGER_PATIENCES: u32 = 8;
 /// Hosts' timers are not exact, and neither end knows the other's patience.
 const LINGER_PATIENCE_MIN: Duration = Duration::from_millis(2);
@@ -43,16 +52,53 @@ const LINGER_MAX: Duration = Duration::from_secs(2);
 /// What the driver and the program's threads share.
 pub(crate) struct Shared {
     pub(crate) context: Context,
+    /// Whoever must be woken as soon as `state` is unlocked.
+    pub(crate) woken: Arc<Woken>,
     state: Mutex<State>,
     bell: EventFd,
     origin: Clock,
+    /// While something is pending, the peer must be heard this often.
+    silence_max: Duration,
+    /// The peer's device, for errors.
+    peer: SocketAddr,
+}
+
+/// The state, locked. When it is unlocked, the wakers that were collected meanwhile are called.
+pub(crate) struct Locked<'a> {
+    // Dropped in this order.
+    state: MutexGuard<'a, State>,
+    _wakes: WakesOnDrop<'a>,
+}
+
+struct WakesOnDrop<'a>(&'a Woken);
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for WakesOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.wake_all();
+    }
 }
 
 pub(crate) struct State {
-    /// `None` when it is over.
+    /// `None` when it has ended.
     pub(crate) reliable: Option<Reliable>,
-    /// Why it is over.
+    /// Why it has ended.
     pub(crate) end: Option<End>,
+    /// Messages of both directions that were posted.
+    posted: u64,
     /// A receive was posted: the sender of a message may have to be told again that it is done.
     pub(crate) receives: bool,
     /// This end is to close.
@@ -64,10 +110,24 @@ pub(crate) struct State {
     /// When one did last, and did not leave it to the driver.
     attended: Option<Instant>,
     /// The peer's end of the TCP connection that the handshake was made on: when it goes, the peer has gone.
-    lifeline: Option<TcpStream>,
+    lifeline: Option<Arc<TcpStream>>,
 }
 
-/// Why a connection is over.
+impl State {
+    /// Use the connection. If that panics, the connection has failed, and the driver takes it away.
+    fn with<T>(&mut self, work: impl FnOnce(&mut Reliable) -> T) -> Result<T, End> {
+        let (Some(reliable), None) = (&mut self.reliable, &self.end) else {
+            return Err(self.end.clone().unwrap_or(End::Closed));
+        };
+        catch(|| work(reliable)).map_err(|panicked| {
+            let end = End::from(panicked);
+            self.end = Some(end.clone());
+            end
+        })
+    }
+}
+
+/// Why a connection has ended.
 #[derive(Clone, Debug)]
 pub(crate) enum End {
     /// This end has closed it.
@@ -78,13 +138,20 @@ pub(crate) enum End {
     Failed(Arc<dyn std::error::Error + Send + Sync>),
 }
 
+impl From<Panicked> for End {
+    fn from(panicked: Panicked) -> Self {
+        End::Failed(Arc::new(panicked))
+    }
+}
+
 impl Shared {
-    pub(crate) fn new(reliable: Reliable) -> io::Result<Arc<Self>> {
+    pub(crate) fn new(reliable: Reliable, silence_max: Duration, peer: SocketAddr) -> io::Result<Arc<Self>> {
         let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let context = reliable.queue_pair().context().clone();
         let state = State {
             reliable: Some(reliable),
             end: None,
+            posted: 0,
             receives: false,
             closing: false,
             asleep_until: None,
@@ -92,11 +159,14 @@ impl Shared {
             attended: None,
             lifeline: None,
         };
-        Ok(Arc::new(Shared { context, state: Mutex::new(state), bell, origin: Clock::now() }))
+        let woken = Arc::default();
+        let (state, origin) = (Mutex::new(state), Clock::now());
+        Ok(Arc::new(Shared { context, woken, state, bell, origin, silence_max, peer }))
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn state(&self) -> Locked<'_> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { state, _wakes: WakesOnDrop(&self.woken) }
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -108,27 +178,33 @@ impl Shared {
         let _ = self.bell.write(1);
     }
 
-    /// Use the connection from a thread of the program: `post` something, and do at once what is due for it.
-    pub(crate) fn post<T>(&self, post: impl FnOnce(&mut Reliable, Instant) -> T) -> Result<T, End> {
+    /// Use the connection from a thread of the program: `post` a message, and do at once what is due for it.
+    pub(crate) fn post<T, E>(
+        &self,
+        post: impl FnOnce(&mut Reliable, Instant) -> Result<T, E>,
+    ) -> Result<Result<T, E>, End> {
         let mut state = self.state();
         // Read under the lock, so that time never goes back for what is below.
         let now = self.now();
-        let State { reliable: Some(reliable), end: None, asleep_until, .. } = &mut *state else {
-            return Err(state.end.clone().unwrap_or(End::Closed));
-        };
-        let posted = post(reliable, now);
-        // An error shows again at the driver's next poll, which ends the connection.
-        let is_failed = reliable.poll(now).is_err();
-        let next = reliable.next_deadline(now);
-        let is_too_late = asleep_until.is_some_and(|until| is_failed || next.is_some_and(|next| next < until));
+        let posted = state.with(|reliable| {
+            let posted = post(reliable, now);
+            // An error shows again at the driver's next poll, which ends the connection.
+            let is_failed = reliable.poll(now).is_err();
+            (posted, is_failed, reliable.next_deadline(now))
+        });
+        state.posted += u64::from(matches!(posted, Ok((Ok(_), ..))));
+        let is_too_late = state.asleep_until.is_some_and(|until| match &posted {
+            Ok((_, is_failed, next)) => *is_failed || next.is_some_and(|next| next < until),
+            Err(_) => true,
+        });
         if is_too_late {
-            *asleep_until = None;
+            state.asleep_until = None;
         }
         drop(state);
         if is_too_late {
             self.ring();
         }
-        Ok(posted)
+        posted.map(|(posted, ..)| posted)
     }
 
     /// Drive it from a thread that waits, until `is_done` or nothing has happened for a while.
@@ -162,7 +238,7 @@ impl Shared {
     }
 
     /// When this goes, the peer has gone.
-    pub(crate) fn set_lifeline(&self, stream: TcpStream) {
+    pub(crate) fn set_lifeline(&self, stream: Arc<TcpStream>) {
         self.state().lifeline = Some(stream);
         self.ring();
     }
@@ -185,24 +261,24 @@ impl Shared {
         }
         let mut state = self.state();
         let now = self.now();
-        let Some(reliable) = &mut state.reliable else { return Err(End::Closed) };
-        reliable.poll(now).map_err(|error| failed(error))?;
-        let (sent, _, control) = reliable.queue_pair().counters();
-        let look = Look {
-            now,
-            arrived,
-            deadline: reliable.next_deadline(now),
-            over_count: reliable.over_count(),
-            progress: (sent.writes, control.received),
-            patience: {
-                let queue_pair = reliable.queue_pair();
-                queue_pair.round_trip_time().patience(queue_pair.attributes().round_trip_guess)
-            },
-            closing: state.closing,
-            receives: state.receives,
-            attended: state.attended,
-        };
-        Ok(look)
+        let (closing, receives, attended, posted) = (state.closing, state.receives, state.attended, state.posted);
+        state.with(|reliable| {
+            reliable.poll(now).map_err(|error| failed(error))?;
+            let queue_pair = reliable.queue_pair();
+            let (sent, _, control) = queue_pair.counters();
+            Ok(Look {
+                now,
+                arrived,
+                deadline: reliable.next_deadline(now),
+                over_count: reliable.over_count(),
+                has_pending: reliable.over_count() < posted,
+                progress: (sent.writes, control.received),
+                patience: queue_pair.round_trip_time().patience(queue_pair.attributes().round_trip_guess),
+                closing,
+                receives,
+                attended,
+            })
+        })?
     }
 
     /// Have everything raise an event.
@@ -230,6 +306,9 @@ struct Look {
     arrived: usize,
     deadline: Option<Instant>,
     over_count: u64,
+    /// Messages have been posted that have not ended.
+    has_pending: bool,
+    /// Writes that were sent, and control messages that were received.
     progress: (u64, u64),
     patience: Duration,
     closing: bool,
@@ -237,24 +316,34 @@ struct Look {
     attended: Option<Instant>,
 }
 
-/// Drives a connection until it is over.
+/// A peer that is asked is given this many times the patience for an answer, and no less than `SILENCE_MIN`, before it
+/// is taken for gone.
+const SILENCE_PATIENCES: u32 = 8;
+const SILENCE_MIN: Duration = Duration::from_secs(1);
+
+/// Drives a connection until it ends. Whatever happens, nobody waits for it afterwards.
 pub(crate) fn drive(shared: &Shared) {
-    let end =
-        Driver { shared, lifeline: None, active: Instant::ZERO, seen: (0, 0, 0), over: None, peer_gone: None }.run();
+    let end = catch(|| {
+        let mut driver = Driver::new(shared);
+        driver.run()
+    });
+    let end = end.unwrap_or_else(End::from);
     let (reliable, lifeline) = {
         let mut state = shared.state();
-        state.end = Some(end);
+        // A panic on another thread is the reason, if there was one.
+        state.end.get_or_insert(end);
         state.asleep_until = None;
         (state.reliable.take(), state.lifeline.take())
     };
-    // Messages that are open fail now, and whoever waits for them is woken: without the lock, since they may look here.
-    drop(reliable);
+    // Messages that are open fail now. A scheme that has panicked may do so again.
+    let _ = catch(|| drop(reliable));
     drop(lifeline);
+    shared.woken.wake_all();
 }
 
 struct Driver<'a> {
     shared: &'a Shared,
-    lifeline: Option<TcpStream>,
+    lifeline: Option<Arc<TcpStream>>,
     /// When something happened last.
     active: Instant,
     seen: (u64, u64, u64),
@@ -262,10 +351,41 @@ struct Driver<'a> {
     over: Option<Instant>,
     /// Since when the peer is gone.
     peer_gone: Option<Instant>,
+    /// When something came from the peer's device last.
+    heard: Instant,
+    /// Since when something is pending.
+    pending: Option<Instant>,
+    /// The peer was asked for a sign of life.
+    has_asked: bool,
 }
 
-impl Driver<'_> {
-    fn run(mut self) -> End {
+/// The peer's device has not been heard for too long while something was pending.
+#[derive(Clone, Debug, Error)]
+#[error(
+    "nothing from {peer} has arrived over UDP for {silence:?}, although the TCP connection to it lives; has the path failed, or does a \
+     firewall drop UDP port {}?", peer.port()
+)]
+struct Silent {
+    peer: SocketAddr,
+    silence: Duration,
+}
+
+impl<'a> Driver<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        Driver {
+            shared,
+            lifeline: None,
+            active: Instant::ZERO,
+            seen: (0, 0, 0),
+            over: None,
+            peer_gone: None,
+            heard: Instant::ZERO,
+            pending: None,
+            has_asked: false,
+        }
+    }
+
+    fn run(&mut self) -> End {
         loop {
             match self.step() {
                 Ok(()) => {}
@@ -277,7 +397,7 @@ impl Driver<'_> {
     fn step(&mut self) -> Result<(), End> {
         let look = self.shared.poll()?;
         let happened = self.note(&look);
-        let until = self.end_of(&look)?;
+        let until = Instant::earlier_of(self.end_of(&look)?, self.listen(&look)?);
         if let Some(nap) = look.attended.map(|attended| attended + NAP).filter(|nap| *nap > look.now) {
             let until = Instant::earlier_of(Instant::earlier_of(until, look.deadline), Some(nap));
             return self.sleep(until, look.now, Rest::Nap);
@@ -300,6 +420,9 @@ impl Driver<'_> {
         let (sent, received) = look.progress;
         let seen = (sent, received, look.over_count);
         let happened = look.arrived > 0 || seen != self.seen;
+        if look.arrived > 0 || received != self.seen.1 {
+            (self.heard, self.has_asked) = (look.now, false);
+        }
         if look.over_count != self.seen.2 {
             self.over = Some(look.now);
         }
@@ -329,6 +452,27 @@ impl Driver<'_> {
             }
         }
         Ok(until)
+    }
+
+    /// Whether the peer's device is still heard, while something is pending. TCP does not show that: it may pass where
+    /// UDP is dropped. Returns when to look again.
+    fn listen(&mut self, look: &Look) -> Result<Option<Instant>, End> {
+        if !look.has_pending || self.peer_gone.is_some() {
+            self.pending = None;
+            return Ok(None);
+        }
+        let silence_max = self.shared.silence_max.max(look.patience * SILENCE_PATIENCES).max(SILENCE_MIN);
+        let since = self.heard.max(*self.pending.get_or_insert(look.now));
+        let (ask_at, end_at) = (since + silence_max / 4, since + silence_max);
+        if end_at <= look.now {
+            let silent = Silent { peer: self.shared.peer, silence: look.now.saturating_since(since) };
+            return Err(End::Failed(Arc::new(silent)));
+        }
+        if ask_at <= look.now && !std::mem::replace(&mut self.has_asked, true) {
+            self.shared.state().with(|reliable| reliable.queue_pair().ask_peer())?;
+            return Ok(Some(look.now));
+        }
+        Ok(Some(if self.has_asked { end_at } else { ask_at }))
     }
 
     fn sleep(&mut self, until: Option<Instant>, now: Instant, rest: Rest) -> Result<(), End> {
@@ -373,8 +517,8 @@ impl Driver<'_> {
 
     /// The TCP connection carries nothing any more, but its end.
     fn look_at_peer(&mut self) {
-        let Some(stream) = self.lifeline.as_mut().filter(|_| self.peer_gone.is_none()) else { return };
-        match stream.read(&mut [0; 64]) {
+        let Some(stream) = self.lifeline.as_ref().filter(|_| self.peer_gone.is_none()) else { return };
+        match (&**stream).read(&mut [0; 64]) {
             Ok(1..) => {}
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Ok(0) | Err(_) => self.peer_gone = Some(self.shared.now()),

@@ -145,8 +145,8 @@ impl Endpoint {
         }
     }
 
-    /// A device that is open already: the row of its GID table that is ours, its port (counted from 1), and the UDP port at which it
-    /// listens, 4791 on everything but a softnic.
+    /// A device that is open already: the row of its GID table that is ours, its port (counted from 1), and the UDP
+    /// port at which it listens, 4791 on everything but a softnic.
     pub fn new(device: Device, gid: Gid, gid_index: u8, port: u8, udp_port: u16) -> Self {
         let address = gid.to_ip();
         let description = format!("{} ({address})", device.name());
@@ -180,7 +180,8 @@ impl Endpoint {
         let row = match towards.gid_index {
             Some(index) => given_row(&verbs, index)?,
             None => {
-                // From the host's loopback address no device sends; its peer is another device of this host, or the same one.
+                // From the host's loopback address no device sends; its peer is another device of this host, or the
+                // same one.
                 let local = address.or(Some(towards.local).filter(|local| !local.is_loopback()));
                 let chosen = verbs.choose_gid(local, towards.peer);
                 chosen.map_err(|source| OpenError::GidChoice { name: name.to_owned(), source })?

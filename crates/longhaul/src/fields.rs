@@ -1,7 +1,8 @@
 //! Versioned fields, the form of everything that two ends tell each other while connecting.
 //!
-//! `magic 3 · version 1`, then fields: `tag 2 · length 2 · value`, numbers big-endian. A field that is not known is skipped, so that later
-//! versions can say more; one that is missing is an error that names it, and so is one that comes twice.
+//! `magic 3 · version 1`, then fields: `tag 2 · length 2 · value`, numbers big-endian. A field that is not known is
+//! skipped, so that later versions can say more; one that is missing is an error that names it, and so is one that
+//! comes twice.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

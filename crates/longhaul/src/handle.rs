@@ -1,11 +1,16 @@
-//! A listener's handle: all that a connecting end must know, in 128 bytes at most, which is what NCCL's bootstrap carries.
+//! A listener's handle: all that a connecting end must know, in 128 bytes at most, which is what NCCL's bootstrap
+//! carries.
 //!
-//! `"LHH" · version 1` and fields (see `fields`): the TCP port, a random token, and as many of the listener's addresses as fit.
+//! `"LHH" · version 1` and fields (see `fields`): the TCP port, a random token, and as many of the listener's addresses
+//! as fit.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::fields::{self, Field, FieldError, FieldWriter, Named, Padding, address_bytes};
 
+/// What the text of a handle begins with.
+pub(crate) const TEXT_PREFIX: &str = "lh:";
 /// The version that this code writes and reads.
 const VERSION: u8 = 1;
 const MAGIC: &str = "LHH";
@@ -62,6 +67,22 @@ impl ListenHandle {
         })
     }
 
+    /// Read the text that [`ListenHandle`] is displayed as.
+    pub(crate) fn from_text(text: &str) -> Result<Self, FieldError> {
+        let wrong = || FieldError::Value { field: "handle", message: "expected lh: and hexadecimal digits".to_owned() };
+        let digits = text.strip_prefix(TEXT_PREFIX).filter(|digits| digits.is_ascii()).ok_or_else(wrong)?;
+        let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err(wrong());
+        }
+        let byte = |pair: &[u8; 2]| {
+            let digit = |digit: u8| char::from(digit).to_digit(16);
+            Some((digit(pair[0])? * 16 + digit(pair[1])?) as u8)
+        };
+        let bytes: Option<Vec<u8>> = pairs.iter().map(byte).collect();
+        Self::from_bytes(&bytes.ok_or_else(wrong)?)
+    }
+
     /// Where the listener listens.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.addresses.iter().map(|address| SocketAddr::new(*address, self.port))
@@ -70,6 +91,15 @@ impl ListenHandle {
     /// What a hello must carry.
     pub fn token(&self) -> [u8; 16] {
         self.token
+    }
+}
+
+/// As text, for a command line or a configuration file: `lh:` and its bytes in hexadecimal digits. It contains the
+/// token: whoever has it may connect. [`crate::connect`] takes this text in place of an address.
+impl fmt::Display for ListenHandle {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(TEXT_PREFIX)?;
+        self.to_bytes().iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
     }
 }
 
@@ -99,6 +129,13 @@ mod tests {
     }
 
     #[test]
+    fn text_that_is_no_handle() {
+        for text in ["", "lh:", "lh:4", "lh:4c48480", "lh:zz", "4c4848", "lh:\u{fc}\u{fc}"] {
+            assert!(ListenHandle::from_text(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn bytes_that_are_missing_or_wrong_are_no_handle() {
         let bytes = handle().to_bytes();
         for length in 0..bytes.len() {
@@ -122,6 +159,8 @@ mod tests {
             let read = ListenHandle::from_bytes(&bytes).expect("a handle");
             prop_assert!(!read.addresses.is_empty());
             prop_assert_eq!((read.port, read.token), (handle.port, handle.token));
+            let from_text = ListenHandle::from_text(&handle.to_string());
+            prop_assert_eq!(from_text.as_ref(), Ok(&read));
             let whole = handle.addresses.len() == read.addresses.len();
             prop_assert!(!whole || read == handle);
         }

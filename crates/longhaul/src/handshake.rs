@@ -7,23 +7,27 @@
 //!                    ──── info ─────────▶  .on_info                how to reach the others
 //! ```
 //!
-//! The accepting end decides, from what both can: the smaller MTU, number of channels and longest message, the chunk size that either names. So it
-//! makes its queue pairs when it answers, and the connecting end its own when the answer has come. A queue pair sends nothing before the
-//! peer has told where to, so it does not matter which end is ready first.
+//! The accepting end decides, from what both can: the smaller MTU, number of channels and longest message, the chunk
+//! size that either names. So it makes its queue pairs when it answers, and the connecting end its own when the answer
+//! has come. A queue pair sends nothing before the peer has told where to, so it does not matter which end is ready
+//! first.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use longhaul_sdr::info::{InfoError, QueuePairInfo};
 use longhaul_sdr::{Context, ContextAttributes, CreateQueuePairError, QueuePair};
 use longhaul_verbs::{Capabilities, CreateError, Mtu, QueryError};
 use thiserror::Error;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, PathEnds};
 use crate::endpoint::{Endpoint, UDP_PORT_ROCE};
 use crate::fields::FieldError;
 use crate::handshake_bytes::{Answer, Hello, Info, PathInfo, Refusal, Reply};
 use crate::options::Options;
+use crate::peer_claims::{
+    CHUNK_BYTES_FROM_PEER_MAX, Claim, check_chunks, check_longest, check_paths, check_token, contradiction, peer_info,
+};
 use crate::randomness::random;
 
 /// What both ends hold to.
@@ -75,6 +79,41 @@ pub enum HandshakeError {
     /// The handle leads to somebody else.
     #[error("the peer's token is not this listener's: its handle is of another listener, or it has none")]
     WrongToken,
+    /// The listener takes only peers that have its handle.
+    #[error(
+        "the listener takes peers on other hosts only with its handle: connect with Listener::handle() instead of an address, or set \
+         Options::allow_without_token at the listener if everybody who reaches its port may connect"
+    )]
+    NoToken,
+    /// The chunks that the peer wants are too large to be taken from somebody else.
+    #[error(
+        "the peer wants chunks of {bytes} bytes; more than {CHUNK_BYTES_FROM_PEER_MAX} must be set at both ends (Options::chunk_bytes)"
+    )]
+    ChunksTooLarge {
+        /// What it wants.
+        bytes: u32,
+    },
+    /// Packets would go to somebody who has not asked for them.
+    #[error(
+        "the peer says that its device is at {claimed}, but its TCP connection is from {seen}; a peer whose device has another address \
+         must connect with the listener's handle"
+    )]
+    OtherAddress {
+        /// By its own words.
+        claimed: IpAddr,
+        /// As TCP has it.
+        seen: IpAddr,
+    },
+    /// The queue pair's part differs from the rest.
+    #[error("the peer contradicts itself: its {what} is {first} in one place and {second} in another")]
+    Contradiction {
+        /// What.
+        what: &'static str,
+        /// In the handshake's fields, or as agreed.
+        first: String,
+        /// In the queue pair's.
+        second: String,
+    },
     /// Addresses change on the way.
     #[error(
         "there is a NAT between the ends: the {who} has address {believed} on the connecting side and {seen} on the accepting \
@@ -133,6 +172,7 @@ impl HandshakeError {
             HandshakeError::OtherScheme { ours, .. } => Refusal::OtherScheme { theirs: ours.clone() },
             HandshakeError::OtherChunks { ours, .. } => Refusal::OtherChunks { theirs: *ours },
             HandshakeError::WrongToken => Refusal::WrongToken,
+            HandshakeError::NoToken => Refusal::NoToken,
             other => Refusal::Other(crate::endpoint::with_sources(other)),
         };
         Reply::Refused(refusal).to_bytes()
@@ -145,12 +185,18 @@ pub struct Connecting {
     options: Options,
     mtu: Mtu,
     hello: Vec<u8>,
+    message_bytes_max: u64,
+    claim: Claim,
 }
 
 /// The accepting end, between answer and info.
 pub struct Accepting {
+    endpoint: Endpoint,
     queue_pair: QueuePair,
     options: Options,
+    message_bytes_max: u64,
+    paths: Vec<PathInfo>,
+    claim: Claim,
 }
 
 impl Connecting {
@@ -158,18 +204,26 @@ impl Connecting {
     pub fn new(endpoint: &Endpoint, options: &Options, meeting: &Meeting) -> Result<Self, HandshakeError> {
         let peer = meeting.addresses.map(|(_, peer)| peer);
         let mtu = own_mtu(endpoint, options, peer)?;
+        let message_bytes_max = message_bytes_max(options.mtu);
         let hello = Hello {
             capabilities: capabilities(endpoint)?,
             mtu,
             paths: paths(endpoint),
             scheme: options.scheme.name(),
             chunk_bytes: options.chunk_bytes,
-            message_bytes_max: message_bytes_max(options.mtu),
+            message_bytes_max,
             channels: channels(options) as u16,
             token: meeting.token,
             addresses: meeting.addresses,
         };
-        Ok(Connecting { endpoint: endpoint.clone(), options: options.clone(), mtu, hello: hello.to_bytes() })
+        Ok(Connecting {
+            endpoint: endpoint.clone(),
+            options: options.clone(),
+            mtu,
+            hello: hello.to_bytes(),
+            message_bytes_max,
+            claim: Claim { seen: peer, has_token: meeting.token.is_some() },
+        })
     }
 
     /// The first message.
@@ -177,9 +231,10 @@ impl Connecting {
         &self.hello
     }
 
-    /// The answer has come. The bytes that are returned must still go to the other end; the connection works when they have come there.
+    /// The answer has come. The bytes that are returned must still go to the other end; the connection works when they
+    /// have come there.
     pub fn on_answer(self, answer: &[u8]) -> Result<(Connection, Vec<u8>), HandshakeError> {
-        let Connecting { endpoint, options, mtu, .. } = self;
+        let Connecting { endpoint, options, mtu, message_bytes_max, claim, .. } = self;
         let answer = match Reply::from_bytes(answer)? {
             Reply::Answer(answer) => answer,
             Reply::Refused(refusal) => return Err(refused(refusal, &options)),
@@ -189,6 +244,9 @@ impl Connecting {
         }
         if let Some(ours) = options.chunk_bytes.filter(|ours| *ours != answer.chunk_bytes) {
             return Err(HandshakeError::OtherChunks { ours, theirs: answer.chunk_bytes });
+        }
+        if options.chunk_bytes.is_none() {
+            check_chunks(answer.chunk_bytes)?;
         }
         let agreement = Agreement {
             mtu: answer.mtu,
@@ -203,18 +261,25 @@ impl Connecting {
         if agreement.channels > channels(&options) {
             return Err(beyond("channels").into());
         }
-        let peer = QueuePairInfo::from_bytes(&answer.queue_pair)?;
+        if agreement.message_bytes_max > message_bytes_max {
+            return Err(beyond("longest message").into());
+        }
+        check_longest(agreement.message_bytes_max)?;
+        check_paths(&answer.paths, claim)?;
+        let peer = peer_info(&answer.queue_pair, &answer.paths, agreement.message_bytes_max)?;
         check_reachable(&endpoint, answer.capabilities, &answer.paths)?;
         let queue_pair = make_queue_pair(&endpoint, &options, &agreement)?;
         queue_pair.connect(&peer)?;
         let info = Info { paths: paths(&endpoint), queue_pair: queue_pair.info().to_bytes() };
-        Ok((Connection::start(queue_pair, &options).map_err(HandshakeError::Start)?, info.to_bytes()))
+        let ends = path_ends(&endpoint, &peer);
+        Ok((Connection::start(queue_pair, &options, ends).map_err(HandshakeError::Start)?, info.to_bytes()))
     }
 }
 
 impl Accepting {
-    /// A hello has come. The bytes that are returned go to the other end; on an error [`HandshakeError::to_refusal`] should. `meeting` is
-    /// what this end of the carrier sees, and the token of its handle, if it has one; `needs_token` refuses a hello without it.
+    /// A hello has come. The bytes that are returned go to the other end; on an error [`HandshakeError::to_refusal`]
+    /// should. `meeting` is what this end of the carrier sees, and the token of its handle, if it has one;
+    /// `needs_token` refuses a hello without it.
     pub fn on_hello(
         endpoint: &Endpoint,
         options: &Options,
@@ -222,11 +287,7 @@ impl Accepting {
         needs_token: bool,
         hello: &[u8],
     ) -> Result<(Self, Vec<u8>), HandshakeError> {
-        let hello = Hello::from_bytes(hello)?;
-        // One that was given a handle was given ours, or is wrong here.
-        if (needs_token || hello.token.is_some()) && hello.token != meeting.token {
-            return Err(HandshakeError::WrongToken);
-        }
+        let hello = check_token(meeting, needs_token, hello)?;
         let ours = options.scheme.name();
         if hello.scheme != ours {
             return Err(HandshakeError::OtherScheme { ours, theirs: hello.scheme });
@@ -236,16 +297,23 @@ impl Accepting {
             (Some(ours), Some(theirs)) if ours != theirs => {
                 return Err(HandshakeError::OtherChunks { ours, theirs });
             }
-            (ours, theirs) => ours.or(theirs),
+            (None, Some(theirs)) => {
+                check_chunks(theirs)?;
+                Some(theirs)
+            }
+            (ours, _) => ours,
         };
+        let claim = Claim { seen: meeting.addresses.map(|(_, peer)| peer), has_token: hello.token.is_some() };
+        check_paths(&hello.paths, claim)?;
         check_reachable(endpoint, hello.capabilities, &hello.paths)?;
         let mtu = own_mtu(endpoint, options, hello.paths.first().map(|path| path.gid.to_ip()))?.min(hello.mtu);
         let agreement = Agreement {
             mtu,
-            chunk_bytes: chunk_bytes.unwrap_or_else(|| options.default_chunk_bytes(mtu)),
+            chunk_bytes: chunk_bytes.unwrap_or_else(|| longhaul_sdr::default_chunk_bytes(mtu)),
             message_bytes_max: message_bytes_max(mtu).min(hello.message_bytes_max),
             channels: channels(options).min(hello.channels.into()),
         };
+        check_longest(agreement.message_bytes_max)?;
         let queue_pair = make_queue_pair(endpoint, options, &agreement)?;
         let answer = Answer {
             capabilities: capabilities(endpoint)?,
@@ -257,14 +325,34 @@ impl Accepting {
             channels: agreement.channels as u16,
             queue_pair: queue_pair.info().to_bytes(),
         };
-        Ok((Accepting { queue_pair, options: options.clone() }, Reply::Answer(answer).to_bytes()))
+        let accepting = Accepting {
+            endpoint: endpoint.clone(),
+            queue_pair,
+            options: options.clone(),
+            message_bytes_max: agreement.message_bytes_max,
+            paths: hello.paths,
+            claim,
+        };
+        Ok((accepting, Reply::Answer(answer).to_bytes()))
+    }
+
+    /// Whether the hello had the token, which then was the right one.
+    pub fn has_token(&self) -> bool {
+        self.claim.has_token
     }
 
     /// The info has come: the connection works.
     pub fn on_info(self, info: &[u8]) -> Result<Connection, HandshakeError> {
         let info = Info::from_bytes(info)?;
-        self.queue_pair.connect(&QueuePairInfo::from_bytes(&info.queue_pair)?)?;
-        Connection::start(self.queue_pair, &self.options).map_err(HandshakeError::Start)
+        check_paths(&info.paths, self.claim)?;
+        // A path that the hello did not have was not looked at.
+        if let Some(other) = info.paths.iter().find(|path| !self.paths.contains(path)) {
+            return Err(contradiction("path", self.paths.first().map(PathInfo::socket), other.socket()));
+        }
+        let peer = peer_info(&info.queue_pair, &info.paths, self.message_bytes_max)?;
+        self.queue_pair.connect(&peer)?;
+        let ends = path_ends(&self.endpoint, &peer);
+        Connection::start(self.queue_pair, &self.options, ends).map_err(HandshakeError::Start)
     }
 }
 
@@ -275,7 +363,15 @@ fn refused(refusal: Refusal, options: &Options) -> HandshakeError {
             HandshakeError::OtherChunks { ours: options.chunk_bytes.unwrap_or(0), theirs }
         }
         Refusal::WrongToken => HandshakeError::WrongToken,
+        Refusal::NoToken => HandshakeError::NoToken,
         Refusal::Other(text) => HandshakeError::Refused(text),
+    }
+}
+
+fn path_ends(endpoint: &Endpoint, peer: &QueuePairInfo) -> PathEnds {
+    PathEnds {
+        local: SocketAddr::new(endpoint.address(), endpoint.udp_port()),
+        peer: PathInfo { gid: peer.gid, udp_port: peer.udp_port }.socket(),
     }
 }
 

@@ -1,8 +1,9 @@
 //! The handshake's messages as bytes.
 //!
-//! All of them are `"LHC" · version 1` and fields (see `fields`). Each begins with the field that says which message it is.
+//! All of them are `"LHC" · version 1` and fields (see `fields`). Each begins with the field that says which message it
+//! is.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use longhaul_verbs::{Gid, Mtu};
 
@@ -32,6 +33,7 @@ mod tag {
     pub(super) const QUEUE_PAIR: u16 = 12;
     pub(super) const REFUSAL: u16 = 13;
     pub(super) const TEXT: u16 = 14;
+    pub(super) const HAS_HEARD: u16 = 15;
 }
 
 mod kind {
@@ -39,12 +41,14 @@ mod kind {
     pub(super) const ANSWER: u8 = 2;
     pub(super) const INFO: u8 = 3;
     pub(super) const REFUSED: u8 = 4;
+    pub(super) const PATH_REPORT: u8 = 5;
 }
 
 mod refusal {
     pub(super) const OTHER_SCHEME: u8 = 1;
     pub(super) const OTHER_CHUNKS: u8 = 2;
     pub(super) const WRONG_TOKEN: u8 = 3;
+    pub(super) const NO_TOKEN: u8 = 4;
     pub(super) const OTHER: u8 = 255;
 }
 
@@ -53,6 +57,12 @@ mod refusal {
 pub(crate) struct PathInfo {
     pub(crate) gid: Gid,
     pub(crate) udp_port: u16,
+}
+
+impl PathInfo {
+    pub(crate) fn socket(&self) -> SocketAddr {
+        SocketAddr::new(self.gid.to_ip(), self.udp_port)
+    }
 }
 
 /// The first message: what the connecting end can, wants and is.
@@ -88,6 +98,7 @@ pub(crate) enum Refusal {
     OtherScheme { theirs: String },
     OtherChunks { theirs: u32 },
     WrongToken,
+    NoToken,
     Other(String),
 }
 
@@ -103,6 +114,12 @@ pub(crate) enum Reply {
 pub(crate) struct Info {
     pub(crate) paths: Vec<PathInfo>,
     pub(crate) queue_pair: Vec<u8>,
+}
+
+/// What an end says when it gives up because UDP packets do not pass: whether any has come from the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PathReport {
+    pub(crate) has_heard: bool,
 }
 
 impl Hello {
@@ -173,6 +190,7 @@ impl Reply {
                         writer.push(tag::CHUNK_BYTES, &theirs.to_be_bytes());
                     }
                     Refusal::WrongToken => writer.push(tag::REFUSAL, &[refusal::WRONG_TOKEN]),
+                    Refusal::NoToken => writer.push(tag::REFUSAL, &[refusal::NO_TOKEN]),
                     Refusal::Other(text) => {
                         writer.push(tag::REFUSAL, &[refusal::OTHER]);
                         writer.push(tag::TEXT, cut(text, TEXT_BYTES_MAX));
@@ -207,6 +225,7 @@ impl Reply {
                 Refusal::OtherChunks { theirs: chunk_bytes(fields::need(&fields, tag::CHUNK_BYTES, "chunk bytes")?)? }
             }
             refusal::WRONG_TOKEN => Refusal::WrongToken,
+            refusal::NO_TOKEN => Refusal::NoToken,
             code => {
                 let text = fields::find(&fields, tag::TEXT, "text")?;
                 let text = text.map(|text| text.text(TEXT_BYTES_MAX)).transpose()?;
@@ -228,6 +247,20 @@ impl Info {
         let fields = read(bytes, &[kind::INFO])?.1;
         let queue_pair = fields::need(&fields, tag::QUEUE_PAIR, "queue pair")?.value.to_vec();
         Ok(Info { paths: read_paths(&fields)?, queue_pair })
+    }
+}
+
+impl PathReport {
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        let mut writer = begin(kind::PATH_REPORT);
+        writer.push(tag::HAS_HEARD, &[u8::from(self.has_heard)]);
+        writer.finish()
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, FieldError> {
+        let fields = read(bytes, &[kind::PATH_REPORT])?.1;
+        let [has_heard] = fields::need(&fields, tag::HAS_HEARD, "whether anything was heard")?.array()?;
+        Ok(PathReport { has_heard: has_heard != 0 })
     }
 }
 

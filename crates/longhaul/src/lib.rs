@@ -38,18 +38,26 @@
 //! # }
 //! ```
 //!
-//! Everything that takes time gives a [`Pending`]: `.wait()` blocks, `.await` works on every executor.
+//! Everything that takes time returns a [`Pending`]: `.wait()` blocks, `.await` works on every executor.
+//!
+//! From another host, connect with the listener's handle ([`Listener::handle`]) instead of its address: it has the
+//! token that the listener requires of everybody who is not on its own host.
 //!
 //! # From the outside in
 //!
-//! - [`Listener`], [`connect`], [`ListenHandle`]: two ends find each other over TCP, which is then kept to see when the peer goes.
+//! - [`Listener`], [`connect`], [`ListenHandle`]: two ends find each other over TCP, which is then kept to see when the
+//!   peer goes, and make sure that UDP packets pass between their devices.
 //! - [`Connecting`], [`Accepting`]: the same three messages as bytes, for a carrier of your own.
-//! - [`Connection`], [`Message`], [`Memory`]: messages, copied or from registered memory where they lie. One thread drives each connection.
+//! - [`Connection`], [`Message`], [`Memory`]: messages, copied or from registered memory where they lie. One thread
+//!   drives each connection.
 //! - [`Options`], [`scheme`]: how messages are brought over; a scheme of your own is a trait away.
-//! - [`Endpoint`], [`DeviceChoice`]: devices by their names, or opened already; [`softnic`] has what only the software RNIC can.
+//! - [`Endpoint`], [`DeviceChoice`]: devices by their names, or opened already; [`softnic`] has what only the software
+//!   RNIC can.
 //!
-//! There is no protocol in here: it is in `longhaul-reliable` (schemes), `longhaul-sdr` (messages that complete in part), and in the devices.
+//! There is no protocol in here: it is in `longhaul-reliable` (schemes), `longhaul-sdr` (messages that complete in
+//! part), and in the devices.
 
+mod admission;
 mod carrier;
 mod connect;
 mod connection;
@@ -57,14 +65,20 @@ mod device;
 mod driver;
 mod endpoint;
 mod fields;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handle;
 mod handshake;
 mod handshake_bytes;
 mod listener;
 mod message;
 mod options;
+mod panicked;
+mod path_check;
+mod peer_claims;
 mod pending;
 mod randomness;
+mod waking;
 
 pub use carrier::CarrierError;
 pub use connect::{ConnectError, Destination, connect};
@@ -75,11 +89,12 @@ pub use fields::FieldError;
 pub use handle::ListenHandle;
 pub use handshake::{Accepting, Connecting, HandshakeError, Meeting};
 pub use listener::{AcceptError, ListenError, Listener};
-pub use longhaul_reliable::{MessageError, MessageReport};
+pub use longhaul_reliable::{ConnectionError, MessageError, MessageReport};
 pub use longhaul_sdr::{Memory, RoundTripTime};
 pub use longhaul_verbs::Mtu;
 pub use message::Message;
 pub use options::Options;
+pub use path_check::{LostDirection, PathError};
 pub use pending::Pending;
 
 /// What a reliability scheme is, and those that there are.

@@ -6,12 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use longhaul_reliable::{MessageReport, Received};
 use longhaul_sdr::{Context, Memory};
-use longhaul_verbs::RegisterError;
+
+use crate::connection::TransferError;
 
 /// Buffers that are kept for the next receives.
 const BUFFERS_MAX: usize = 16;
 /// And their bytes.
 const BUFFER_BYTES_MAX: usize = 64 << 20;
+/// Up to this, that there is memory is not asked before.
+const CERTAIN_BYTES: usize = 1 << 30;
 
 /// A message that has been received: its bytes, and which of them are missing.
 pub struct Message {
@@ -106,13 +109,17 @@ impl BufferPool {
     }
 
     /// A buffer of exactly so many bytes.
-    pub(crate) fn take(&self, context: &Context, bytes: usize) -> Result<Memory, RegisterError> {
+    pub(crate) fn take(&self, context: &Context, bytes: usize) -> Result<Memory, TransferError> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = free.iter().position(|memory| memory.len() == bytes) {
             return Ok(free.swap_remove(index));
         }
         drop(free);
-        context.register(vec![0; bytes])
+        // A failure to allocate would end the process.
+        if bytes > CERTAIN_BYTES && Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
+            return Err(TransferError::NoMemory(bytes));
+        }
+        Ok(context.register(vec![0; bytes])?)
     }
 
     fn put_back(&self, memory: Memory) {

@@ -13,8 +13,8 @@ use crate::handshake::Agreement;
 /// Without a rate: what a socket's buffer takes, since more in flight than that is only lost.
 const WINDOW_BYTES_MIN: u64 = 3 << 20;
 const WINDOW_BYTES_MAX: u64 = 1 << 30;
-/// A chunk of selective repeat, whose feedback then stays short.
-const CHUNK_BYTES_REPEATED: u32 = 64 << 10;
+/// No round trip takes longer; sums of times stay far from their end.
+const ROUND_TRIP_MAX: Duration = Duration::from_secs(3600);
 
 /// What a connection is made with. The ends must have the same scheme and, where both say something of it, chunks of the same size; of the
 /// MTU, the channels and the longest message the smaller count.
@@ -23,7 +23,7 @@ const CHUNK_BYTES_REPEATED: u32 = 64 << 10;
 pub struct Options {
     /// How messages are brought over.
     pub scheme: Arc<dyn Scheme>,
-    /// Bytes of a chunk, a multiple of the MTU; 64 KiB unless told, and one packet for schemes with parity, because a chunk is lost with any
+    /// Bytes of a chunk, a multiple of the MTU; one packet by default ([`longhaul_sdr::default_chunk_bytes`]), because a chunk is lost with any
     /// of its packets.
     pub chunk_bytes: Option<u32>,
     /// The largest payload of a packet, below what the way carries.
@@ -34,16 +34,27 @@ pub struct Options {
     pub rate_bits_per_second: Option<u64>,
     /// Taken for the round-trip time until it has been measured.
     pub round_trip_guess: Duration,
-    /// A message that is not done this long after it could begin has failed.
+    /// A message that has made no progress for this long has failed; while it is queued behind others, their progress counts.
     pub message_timeout: Duration,
+    /// A message that has not ended this long after it was sent, or began to arrive, has failed, whatever its progress.
+    pub message_deadline: Option<Duration>,
+    /// Send a checksum with every message (64 bits, XXH3), which the receiver verifies before its program gets the
+    /// message; if it differs, the message has failed at both ends. It finds what the packets' own checksum cannot: a
+    /// buffer that the sending program changed too early, faulty memory, wrong decoding. It is no protection against an
+    /// attacker. Only the sender's option counts. A message that a scheme of your own ends with bytes missing is not
+    /// verified. Off by default: both ends read every byte once more.
+    pub checksum: bool,
     /// Packets in one write: 1 survives reordering; more save work where the network keeps order.
     pub packets_per_write: u32,
     /// Queue pairs side by side that data is spread over.
     pub channels: usize,
     /// Messages that wait for their turn, in each direction; more are refused.
     pub waiting_max: usize,
-    /// How long to wait for the other end while connecting.
+    /// How long connecting may take, until packets have passed in both directions.
     pub connect_timeout: Duration,
+    /// Accept peers on other hosts that do not have the listener's handle ([`crate::Listener::handle`]), which has a
+    /// secret token. Set this only where you trust everybody who reaches the port. Peers on this host need no token.
+    pub allow_without_token: bool,
 }
 
 impl Default for Options {
@@ -57,10 +68,13 @@ impl Default for Options {
             rate_bits_per_second: None,
             round_trip_guess: Duration::from_millis(50),
             message_timeout: reliable.message_timeout,
+            message_deadline: reliable.message_deadline,
+            checksum: reliable.checksum,
             packets_per_write: 1,
             channels: 1,
             waiting_max: reliable.waiting_max,
             connect_timeout: Duration::from_secs(10),
+            allow_without_token: false,
         }
     }
 }
@@ -70,11 +84,6 @@ impl Options {
     pub fn with_scheme(name: &str) -> Result<Self, SchemeNameError> {
         let scheme = name.parse::<NamedScheme>()?.scheme();
         Ok(Options { scheme, ..Options::default() })
-    }
-
-    pub(crate) fn default_chunk_bytes(&self, mtu: Mtu) -> u32 {
-        let has_parity = self.scheme.parity_bytes(1 << 20, mtu.byte_count()) > 0;
-        if has_parity { mtu.byte_count() } else { CHUNK_BYTES_REPEATED }
     }
 
     pub(crate) fn window_packets(&self, mtu: Mtu, device: &DeviceAttributes, generations: u8) -> u32 {
@@ -103,7 +112,7 @@ impl Options {
         attributes.receive_depth = self.window_packets(agreement.mtu, device, attributes.generations);
         attributes.send_depth = attributes.send_depth.min(device.max_work_requests.max(1));
         attributes.rate_bits_per_second = self.rate_bits_per_second;
-        attributes.round_trip_guess = self.round_trip_guess;
+        attributes.round_trip_guess = self.round_trip_guess.min(ROUND_TRIP_MAX);
         attributes.random = random;
         attributes
     }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::driver::Shared;
 
-/// An operation that has begun. [`Pending::wait`] blocks until it is over; `.await` does the same on any executor, since wakers are all it
-/// needs. Dropping it does not undo anything: what was begun goes on.
+/// An operation that has begun. [`Pending::wait`] blocks until it is over; `.await` does the same on any executor,
+/// since wakers are all it needs. Dropping it does not undo anything: what was begun goes on.
 #[must_use = "the operation has begun; wait() or .await tells how it ends"]
 pub struct Pending<T, E> {
     future: Pin<Box<dyn Future<Output = Result<T, E>> + Send>>,

@@ -52,7 +52,8 @@ fn every_changed_or_missing_byte_of_a_message_is_an_error_or_harmless() {
     for length in 0..answer.len() {
         assert!(connecting().on_answer(&answer[..length]).is_err(), "{length} bytes of an answer");
     }
-    // Not every change can be seen (another queue pair's number); none may panic, or make it take more than it asked for.
+    // Not every change can be seen (another queue pair's number); none may panic, or make it take more than it asked
+    // for.
     for place in 0..answer.len() {
         let mut changed = answer.clone();
         changed[place] ^= 0x81;
@@ -86,7 +87,12 @@ fn a_handle_leads_to_its_listener_and_to_no_other() {
 
     let port = listener.local_address().port();
     let without = connect(&format!("127.0.0.1:{port}"), device(), &options).wait();
-    assert!(matches!(without, Err(ConnectError::Handshake(HandshakeError::WrongToken))), "{without:?}");
+    assert!(matches!(without, Err(ConnectError::Handshake(HandshakeError::NoToken))), "{without:?}");
+    let text = listener.handle().to_string();
+    // Kept: one that goes before the listener has seen that packets pass counts as refused.
+    let _kept = connect(&text, device(), &options).wait().expect("the text of a handle does as well");
+    let broken = connect(&text[..text.len() - 1], device(), &options).wait();
+    assert!(matches!(broken, Err(ConnectError::Handle(_))), "{broken:?}");
     let elsewhere = Listener::bind("127.0.0.1:0", device(), &options).expect("it listens");
     let mut foreign = elsewhere.handle().to_bytes();
     // The other listener's handle, but this one's port: as if it had been started again.
@@ -204,4 +210,14 @@ fn the_peers_end_is_noticed_although_nothing_is_under_way() {
         assert!(begun.elapsed() < Duration::from_secs(5));
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+#[test]
+fn whoever_waits_for_ever_is_served_too() {
+    let mut options = Options::default();
+    options.connect_timeout = Duration::MAX;
+    let (one, other) = pair(&options);
+    let written = one.write("hello");
+    assert_eq!(other.receive(10).wait().expect("it comes").bytes(), b"hello");
+    written.wait().expect("it was received");
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ends::{device, impaired_device, pair, pair_of, pattern};
-use longhaul::{Connection, Listener, Options, TransferError, connect};
+use longhaul::{Connection, ConnectionError, Listener, Options, TransferError, connect};
 use longhaul_impair::{Loss, Profile, Reordering};
 
 #[test]
@@ -52,6 +52,42 @@ fn a_peer_that_closes_ends_what_is_under_way() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     assert!(one.is_over());
     assert!(matches!(one.write("more").wait(), Err(TransferError::PeerClosed)));
+}
+
+#[test]
+fn what_cannot_be_taken_costs_only_its_own_message() {
+    let mut options = Options::default();
+    options.round_trip_guess = Duration::MAX;
+    let (one, other) = pair(&options);
+    let (foreign, _its_peer) = pair(&Options::default());
+    let memory = foreign.register(pattern(100, 1)).expect("memory");
+    for error in [
+        one.write_from(&memory, 0..100).wait().map(drop).expect_err("it is another connection's"),
+        one.receive_into(&memory, 0..100).wait().map(drop).expect_err("it is another connection's"),
+    ] {
+        assert!(matches!(error, TransferError::Refused(ConnectionError::ForeignMemory)), "{error:?}");
+    }
+    for bytes in [usize::MAX, isize::MAX as usize, 1 << 60] {
+        let error = one.receive(bytes).wait().map(drop).expect_err("nobody has so much");
+        assert!(matches!(error, TransferError::NoMemory(_)), "{error:?}");
+    }
+    let receiving = other.receive(100);
+    one.write("still there").wait().expect("it is written");
+    assert_eq!(receiving.wait().expect("it is received").bytes(), b"still there");
+}
+
+#[test]
+fn a_connection_whose_peer_has_gone_is_not_accepted() {
+    let listener = Listener::bind("127.0.0.1:0", device(), &Options::default()).expect("it listens");
+    let gone = connect(listener.local_address(), device(), &Options::default()).wait().expect("it connects");
+    drop(gone);
+    let stays = connect(listener.local_address(), device(), &Options::default()).wait().expect("it connects");
+    // Time for the listener to notice.
+    std::thread::sleep(Duration::from_millis(500));
+    let accepted = listener.accept().wait().expect("it accepts");
+    let receiving = accepted.receive(10);
+    stays.write("hello").wait().expect("it is written");
+    assert_eq!(receiving.wait().expect("it is received").bytes(), b"hello");
 }
 
 #[test]

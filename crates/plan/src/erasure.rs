@@ -4,8 +4,8 @@
 //! before it was sent. It is computable after its data when nothing of it is lost, and after j of its parity chunks with the probability that
 //! [`Submessage::computable_after`] has.
 //!
-//! Otherwise nothing new comes any more, and after β round trips (β = 1) the receiver asks for the missing data chunks of what it cannot compute;
-//! they come a round trip later, one after the other; and so on, with c chunks asked for:
+//! Otherwise nothing new comes any more, and after β round trips (β = 1) the receiver asks for what is missing of the data that it cannot compute;
+//! it comes a round trip later, one packet after the other; and so on, with c packets asked for:
 //!
 //! ```text
 //!   T after r times of asking = (all data and parity)·t + RTT + Σ (β·RTT + RTT + c·t)
@@ -13,14 +13,16 @@
 //!
 //! A submessage fails after e times with `f_e` ([`Submessage::failure`]), and all are computable with Π (1 − f_e). Asking may be lost like
 //! everything: how often before e times came through is a negative binomial number. How many chunks are asked for the first time has a distribution
-//! of its own ([`crate::asked`]).
+//! of its own ([`crate::asked`]). Only the packets are asked for that a chunk lacks: the mean number of them
+//! ([`ChunkChain::lacking_after`]) for each chunk.
 //!
 //! In bursts neighbours fail together: without asking, Π is a power of the matrix of a submessage that is computable ([`Submessage::computable`]);
 //! after asking it is taken to be as much larger than for submessages on their own.
 //!
-//! Approximated: that, and the number of chunks asked for after the second time, which is taken at its mean.
+//! Approximated: that, the number of packets that a missing chunk lacks, and the number of chunks asked for after the second time, which are taken at
+//! their means.
 
-use crate::asked::{Failures, FirstAsked, first_asked, gathered};
+use crate::asked::{Failures, FirstAsked, Numbers, first_asked, gathered};
 use crate::distribution::Distribution;
 use crate::losses::ChunkChain;
 use crate::probability::failures_before;
@@ -37,6 +39,8 @@ pub(crate) struct Erasure {
     /// Time on the wire of a chunk of data, and of one of parity.
     pub(crate) chunk_seconds: f64,
     pub(crate) parity_seconds: f64,
+    /// And of a packet of data.
+    pub(crate) packet_seconds: f64,
     /// Loss of a packet: of what the receiver asks.
     pub(crate) packet_loss: f64,
     pub(crate) timers: Timers,
@@ -62,7 +66,7 @@ impl Erasure {
         self.chunks as f64 * self.chunk_seconds + parity as f64 * self.parity_seconds
     }
 
-    /// The distribution, without loss of what the receiver tells in the end; and how many chunks of data are sent again, in the mean.
+    /// The distribution, without loss of what the receiver tells in the end; and how many packets of data are sent again, in the mean.
     pub(crate) fn distribution(&self) -> (Distribution, f64) {
         let (count, parity) = (self.submessages(), self.code.parity as usize);
         let last = Submessage::new(&self.chain, self.code, self.last_data());
@@ -100,24 +104,30 @@ impl Erasure {
             before = *probability;
         }
         let mut repeated = 0.0;
-        // Chunks asked for before, in the mean.
-        let mut chunks_before = 0.0;
-        let asked_again = at(1).1 / at(1).0.max(1e-300);
+        // Packets asked for before, in the mean.
+        let mut packets_before = 0.0;
+        // The second time of asking in chunks that lack as much as the first time, so that both can be added.
+        let lacking_first = self.chain.lacking_after(0);
+        let asked_again = at(1).1 / at(1).0.max(1e-300) * self.chain.lacking_after(1) / lacking_first;
         let first = self.first_asked(&full, fallback, together, asked_again);
         for asked in 1..=ROUNDS_MAX {
             let (fails_before, fails) = (at(asked - 1).0, at(asked).0);
-            let chunks = if fails_before > 0.0 { missing / fails_before } else { 0.0 };
-            repeated += missing;
+            let missing_packets = missing * self.chain.lacking_after(asked as u32 - 1);
+            let packets = if fails_before > 0.0 { missing_packets / fails_before } else { 0.0 };
+            repeated += missing_packets;
             let done = (fails_before - fails).max(0.0);
             // The first times of asking make messages differ the most; later it is taken at its mean.
-            let numbers = match &first {
-                Some(first) if asked == 1 => first.until_computable.clone(),
-                Some(first) if asked == 2 => first.until_computable_again.clone(),
-                _ => vec![(chunks_before + chunks, 1.0)],
+            let of_chunks = |numbers: &Numbers| -> Numbers {
+                numbers.iter().map(|(number, share)| (number * lacking_first, *share)).collect()
             };
-            chunks_before = match &first {
-                Some(first) if asked == 2 => first.mean_again,
-                _ => chunks_before + chunks,
+            let numbers = match &first {
+                Some(first) if asked == 1 => of_chunks(&first.until_computable),
+                Some(first) if asked == 2 => of_chunks(&first.until_computable_again),
+                _ => vec![(packets_before + packets, 1.0)],
+            };
+            packets_before = match &first {
+                Some(first) if asked == 2 => first.mean_again * lacking_first,
+                _ => packets_before + packets,
             };
             // Asking may be lost, and is then done again: how often before so many times came through.
             for (lost, probability) in failures_before(asked as u64, self.packet_loss).iter().enumerate() {
@@ -125,7 +135,7 @@ impl Erasure {
                     ((asked + lost) as f64 * (self.timers.fallback + self.timers.round_trip), done * probability);
                 if weight > 1e-13 {
                     let few = gathered(&numbers, weight, fails);
-                    let seconds = |number: f64| end + waited + number * self.chunk_seconds;
+                    let seconds = |number: f64| end + waited + number * self.packet_seconds;
                     atoms.extend(few.iter().map(|(number, share)| (seconds(*number), weight * share)));
                 }
             }

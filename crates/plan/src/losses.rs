@@ -113,6 +113,16 @@ impl ChunkChain {
         }
     }
 
+    /// Packets that a chunk lacks, in the mean, when it is still missing after so many repetitions: these are asked for, not the chunk. In bursts
+    /// it is as many as at first, because what takes one of them takes its neighbors.
+    pub(crate) fn lacking_after(&self, repetitions: u32) -> f64 {
+        let repetitions = if self.is_independent { repetitions.min(1 << 20) } else { 0 };
+        let lost_packets = self.packets as f64 * self.packet_loss.powi(repetitions as i32 + 1);
+        let lost_chunks = self.loss * self.missing_after(repetitions);
+        // Where both are too small to be told from nothing, it is one packet.
+        if lost_chunks > 0.0 { (lost_packets / lost_chunks).max(1.0) } else { 1.0 }
+    }
+
     /// The same numbers of losses, one chunk further.
     pub(crate) fn step(&self, counts: &[[f64; 2]]) -> Vec<[f64; 2]> {
         let mut next = vec![[0.0; 2]; counts.len() + 1];

@@ -19,7 +19,7 @@ pub struct Case {
     pub link: Link,
     /// Bytes of the message.
     pub message_bytes: u64,
-    /// Bytes of a chunk; a reliable connection has none.
+    /// Bytes of a chunk, which is what erasure coding codes over; the other schemes know packets only.
     pub chunk_bytes: u32,
     /// How it is brought over.
     pub scheme: Scheme,
@@ -66,15 +66,22 @@ impl Case {
         };
         let selective_repeat = |is_negative: bool| {
             link.check(message_bytes, chunk_bytes)?;
-            let chunks = message_bytes.div_ceil(chunk_bytes.into());
-            let chunk_seconds = link.wire_seconds(message_bytes, WRITE_OVERHEAD_BYTES) / chunks as f64;
+            let packets = message_bytes.div_ceil(link.packet_bytes.into());
+            let packet_seconds = link.wire_seconds(message_bytes, WRITE_OVERHEAD_BYTES) / packets as f64;
             let delays = match is_negative {
-                true => Delays::negative(&timers, chunk_seconds),
+                true => Delays::negative(&timers, packet_seconds),
                 false => Delays::timeouts(&timers),
             };
-            let chain = ChunkChain::new(&link, lossy_bytes)?;
+            let chain = ChunkChain::new(&link, link.packet_bytes)?;
             let (round_trip, lost_share) = (link.round_trip_seconds, chain.loss);
-            Ok(Parts::SelectiveRepeat(SelectiveRepeat { chain, chunks, chunk_seconds, delays, round_trip, lost_share }))
+            Ok(Parts::SelectiveRepeat(SelectiveRepeat {
+                chain,
+                packets,
+                packet_seconds,
+                delays,
+                round_trip,
+                lost_share,
+            }))
         };
         match scheme {
             Scheme::GoBackN => on_connection(None),
@@ -85,12 +92,15 @@ impl Case {
                 link.check(message_bytes, chunk_bytes)?;
                 let code = Code::new(code.kind, code.data, code.parity)?;
                 let chunks = message_bytes.div_ceil(chunk_bytes.into());
+                let packets = message_bytes.div_ceil(link.packet_bytes.into());
+                let data_seconds = link.wire_seconds(message_bytes, WRITE_OVERHEAD_BYTES);
                 Ok(Parts::Erasure(Erasure {
                     chain: ChunkChain::new(&link, lossy_bytes)?,
                     code,
                     chunks,
-                    chunk_seconds: link.wire_seconds(message_bytes, WRITE_OVERHEAD_BYTES) / chunks as f64,
+                    chunk_seconds: data_seconds / chunks as f64,
                     parity_seconds: link.wire_seconds(chunk_bytes.into(), WRITE_OVERHEAD_BYTES),
+                    packet_seconds: data_seconds / packets as f64,
                     packet_loss: link.loss.mean(),
                     timers,
                 }))
@@ -114,13 +124,14 @@ impl Case {
         Ok(match parts {
             Parts::SelectiveRepeat(parts) => Completion {
                 distribution: told(parts.distribution()),
-                lossless_seconds: parts.chunks as f64 * parts.chunk_seconds + parts.round_trip,
+                lossless_seconds: parts.packets as f64 * parts.packet_seconds + parts.round_trip,
                 extra_bandwidth: parts.repeated_share(),
             },
             Parts::Erasure(parts) => {
                 let (distribution, repeated) = parts.distribution();
                 let parity = parts.submessages() as f64 * f64::from(parts.code.parity) * f64::from(self.chunk_bytes);
-                let repeated = repeated * self.message_bytes as f64 / parts.chunks as f64;
+                let packets = self.message_bytes.div_ceil(self.link.packet_bytes.into());
+                let repeated = repeated * self.message_bytes as f64 / packets as f64;
                 Completion {
                     distribution: told(distribution),
                     lossless_seconds: parts.end() - f64::from(parts.code.parity) * parts.parity_seconds

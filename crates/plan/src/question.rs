@@ -257,7 +257,8 @@ impl Question {
         let mut tried = Vec::new();
         let mut error = None;
         for &scheme in &schemes {
-            let has_chunks = scheme.is_available();
+            // What repeats packets takes the same time whatever the chunk: a packet then, as the protocol has it by default.
+            let has_chunks = matches!(scheme, Scheme::Erasure(_));
             for &chunk_bytes in if has_chunks { &chunks[..] } else { &chunks[..1] } {
                 // A chunk that is longer than the message is only more parity.
                 if self.chunk_bytes.is_none()

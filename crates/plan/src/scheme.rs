@@ -131,14 +131,14 @@ impl FromStr for Scheme {
 const TIMEOUT_MIN_SECONDS: f64 = 1e-3;
 /// Feedback is not more frequent than this.
 const PERIOD_MIN_SECONDS: f64 = 50e-6;
-/// So many chunks may overtake one before it is told to be missing, and one more tells it.
-pub(crate) const OVERTAKING_CHUNKS: u64 = 65;
+/// So many packets may overtake one before it is told to be missing, and one more tells it.
+pub(crate) const OVERTAKING_PACKETS: u64 = 65;
 
 /// What the protocols wait for, from the round trip.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timers {
     pub(crate) round_trip: f64,
-    /// From a chunk's leaving to its repetition, with timeouts: three round trips.
+    /// From a packet's leaving to its repetition, with timeouts: three round trips.
     pub(crate) timeout: f64,
     /// How long a gap may wait to be told: feedback is paced.
     pub(crate) telling: f64,

@@ -418,6 +418,9 @@ mod tests {
         let again = (1.0 - 0.9999_f64.powi(16)) / (1.0 - 0.99_f64.powi(16));
         assert!((chain.missing_after(1) - again).abs() < 1e-12 && again < 0.011, "{again}");
         assert_eq!(chain.missing_after(0), 1.0);
+        let lost_packets = 16.0 * 0.01 / (1.0 - 0.99_f64.powi(16));
+        assert!((chain.lacking_after(0) - lost_packets).abs() < 1e-12 && lost_packets < 1.1, "{lost_packets}");
+        assert!((1.0..1.001).contains(&chain.lacking_after(1)), "{}", chain.lacking_after(1));
     }
 
     /// Appendix B of the SDR paper.

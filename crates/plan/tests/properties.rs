@@ -75,6 +75,20 @@ proptest! {
     }
 }
 
+/// What is lost and repeated is a packet, so chunks of any size take the same time; a code is over chunks, and does not.
+#[test]
+fn chunks_matter_to_codes_only() {
+    let link = Link::new(0.2e9, 0.06, Loss::Independent(1e-3));
+    let completion = |scheme: &str, chunk_bytes: u32| {
+        let case = Case { link, message_bytes: 4 << 20, chunk_bytes, scheme: scheme.parse().expect("a scheme") };
+        case.completion().expect("an answer")
+    };
+    for scheme in ["sr:rto", "sr:nack"] {
+        assert_eq!(completion(scheme, 4096), completion(scheme, 65536), "{scheme}");
+    }
+    assert_ne!(completion("ec:mds:32,8", 4096), completion("ec:mds:32,8", 65536));
+}
+
 #[test]
 fn extremes_have_answers() {
     for scheme in SCHEMES {

@@ -56,6 +56,15 @@ fn quick_points() -> Vec<Point> {
             rate: 1e9,
             round_trip: 0.01,
         },
+        // Slow enough for chunks and packets to be told apart.
+        Point {
+            scheme: "ec:mds:8,2",
+            message_bytes: 4 * MIB,
+            chunk_bytes: 65536,
+            loss: single(1e-2),
+            rate: 1e9,
+            round_trip: 0.01,
+        },
         Point {
             scheme: "ec:mds:16,4",
             message_bytes: 4 * MIB,

@@ -44,6 +44,8 @@ pub(crate) fn path_from_c(attributes: &ibv_ah_attr) -> PathAttributes {
         destination_lid: attributes.dlid,
         source_path_bits: attributes.src_path_bits,
         udp_port: UDP_PORT_ROCE,
+        // Not the device's to check: it does not show source ports.
+        peer_source_port: 0,
     }
 }
 
@@ -92,6 +94,7 @@ mod tests {
             destination_lid: 0x1234,
             source_path_bits: 5,
             udp_port: UDP_PORT_ROCE,
+            peer_source_port: 0,
         };
         assert_eq!(path_from_c(&path_to_c(&path)), path);
         assert_eq!(path_to_c(&path).is_global, 1);

@@ -8,6 +8,8 @@ use longhaul_sdr::MessageBitmap;
 #[derive(Clone, Copy, Debug)]
 pub struct Arrivals<'a> {
     bitmap: &'a MessageBitmap,
+    packet_count: u32,
+    chunk_packets: u32,
     chunk_count: u32,
     /// Packets of the last chunk.
     last_packets: u32,
@@ -18,12 +20,41 @@ impl<'a> Arrivals<'a> {
     pub(crate) fn new(bitmap: &'a MessageBitmap, packet_count: u32, chunk_packets: u32) -> Self {
         let chunk_count = packet_count.div_ceil(chunk_packets);
         let last_packets = packet_count - chunk_count.saturating_sub(1) * chunk_packets;
-        Arrivals { bitmap, chunk_count, last_packets }
+        Arrivals { bitmap, packet_count, chunk_packets, chunk_count, last_packets }
     }
 
     /// Chunks of the message.
     pub fn chunk_count(&self) -> u32 {
         self.chunk_count
+    }
+
+    /// Packets of the message.
+    pub fn packet_count(&self) -> u32 {
+        self.packet_count
+    }
+
+    /// 64 packets from packet `64 · index` on, the first in the lowest bit.
+    pub fn packet_word(&self, index: usize) -> u64 {
+        self.bitmap.packet_word(index)
+    }
+
+    /// The first packet from `from` on that has not arrived.
+    pub fn first_missing_packet(&self, from: u32) -> Option<u32> {
+        self.bitmap.first_missing_packet(from).filter(|packet| *packet < self.packet_count)
+    }
+
+    /// The last packet that has arrived.
+    pub fn last_packet(&self) -> Option<u32> {
+        let last = self.packet_count.checked_sub(1)?;
+        self.bitmap.last_packet().map(|packet| packet.min(last))
+    }
+
+    /// The packets of a chunk that have not arrived.
+    pub fn missing_packets_of(&self, chunk: u32) -> impl Iterator<Item = u32> + use<'a> {
+        let first = chunk * self.chunk_packets;
+        let end = (first + self.chunk_packets).min(self.packet_count);
+        let arrivals = *self;
+        (first..end).filter(move |packet| arrivals.packet_word((packet / 64) as usize) >> (packet % 64) & 1 == 0)
     }
 
     /// Whether a chunk is whole.

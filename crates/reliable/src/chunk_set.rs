@@ -1,8 +1,8 @@
-//! A set of chunk numbers, as bits.
+//! A set of chunk or packet numbers, as bits.
 
 use std::ops::Range;
 
-/// Some of the chunks `0 … count - 1`.
+/// Some of the chunks (or packets) `0 … count - 1`.
 #[derive(Clone, Debug)]
 pub(crate) struct ChunkSet {
     words: Vec<u64>,
@@ -30,11 +30,13 @@ impl ChunkSet {
         is_new
     }
 
-    /// Adds the chunks of a word of a bitmap, chunk `64 · index` in its lowest bit.
-    pub(crate) fn insert_word(&mut self, index: usize, word: u64) {
-        if let Some(own) = self.words.get_mut(index) {
-            *own |= word;
-        }
+    /// Adds the chunks of a word of a bitmap, chunk `64 · index` in its lowest bit; whether one of them is new.
+    pub(crate) fn insert_word(&mut self, index: usize, word: u64) -> bool {
+        let Some(own) = self.words.get_mut(index) else { return false };
+        let below = u64::from(self.all_below).saturating_sub(64 * index as u64);
+        let known = *own | if below < 64 { (1 << below) - 1 } else { u64::MAX };
+        *own |= word;
+        word & !known != 0
     }
 
     /// 64 chunks from chunk `64 · index` on.
@@ -42,29 +44,31 @@ impl ChunkSet {
         self.words.get(index).copied().unwrap_or(0)
     }
 
-    /// Adds all chunks below.
-    pub(crate) fn insert_below(&mut self, end: u32) {
+    /// Adds all chunks below; whether there are more of those than were known to be there without a gap.
+    pub(crate) fn insert_below(&mut self, end: u32) -> bool {
         let end = end.min(self.count);
+        let is_new = end > self.all_below;
         self.all_below = self.all_below.max(end);
+        is_new
     }
 
     /// The runs of chunks in a range that are not in the set and that `also` holds for.
     pub(crate) fn absent(&self, range: Range<u32>, also: impl Fn(u32) -> bool) -> Vec<Range<u32>> {
         let mut runs: Vec<Range<u32>> = Vec::new();
-        let mut chunk = range.start.max(self.all_below);
-        while chunk < range.end.min(self.count) {
-            // Whole words are the common case.
-            if chunk.is_multiple_of(64) && self.words[(chunk / 64) as usize] == u64::MAX {
-                chunk += 64;
-                continue;
-            }
-            if !self.contains(chunk) && also(chunk) {
-                match runs.last_mut() {
-                    Some(run) if run.end == chunk => run.end += 1,
-                    _ => runs.push(chunk..chunk + 1),
+        let (start, end) = (range.start.max(self.all_below), range.end.min(self.count));
+        for index in start / 64..end.div_ceil(64) {
+            // Only what is not there costs something.
+            let mut absent = !self.words[index as usize];
+            while absent != 0 {
+                let chunk = index * 64 + absent.trailing_zeros();
+                absent &= absent - 1;
+                if (start..end).contains(&chunk) && also(chunk) {
+                    match runs.last_mut() {
+                        Some(run) if run.end == chunk => run.end += 1,
+                        _ => runs.push(chunk..chunk + 1),
+                    }
                 }
             }
-            chunk += 1;
         }
         runs
     }

@@ -13,6 +13,7 @@ use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
 use crate::parity_pool::ParityPool;
 use crate::record::{self, Record};
+use crate::report::ConnectionCounters;
 use crate::scheme::Scheme;
 use crate::sends::Moment;
 use crate::terms::Terms;
@@ -28,6 +29,9 @@ pub enum ConnectionError {
     /// The bytes are in use, or not there.
     #[error(transparent)]
     Borrow(#[from] BorrowError),
+    /// The memory is another's.
+    #[error("the memory was registered with another connection or device; register it with this one")]
+    ForeignMemory,
     /// It has failed.
     #[error("the connection has failed")]
     Failed(#[source] Arc<QueuePairError>),
@@ -71,9 +75,17 @@ impl Connection {
         self.over_count
     }
 
+    /// What happened so far: packets sent and repeated by this end, and duplicates that came to it.
+    pub fn counters(&self) -> ConnectionCounters {
+        let mut counters = ConnectionCounters::default();
+        self.outgoing.count(&mut counters);
+        self.incoming.count(&mut counters);
+        counters
+    }
+
     /// Send bytes as one message, of any length. They must not be changed until it is over.
     pub fn send(&mut self, memory: &Memory, range: Range<usize>, now: Instant) -> Result<SendTicket, ConnectionError> {
-        self.check(self.outgoing.waiting())?;
+        self.check(memory, self.outgoing.waiting())?;
         drop(memory.read(range.clone())?);
         let (promise, ticket) = ticket::send_ticket();
         self.outgoing.add(memory.clone(), range, now, promise);
@@ -83,17 +95,21 @@ impl Connection {
     /// Receive the peer's next message here. Messages take their receives in order; one may be shorter than its receive. A receive that is longer than
     /// [`Connection::part_bytes`] holds up those that follow, until the sender has told how long its message is.
     pub fn post_receive(&mut self, memory: &Memory, range: Range<usize>) -> Result<ReceiveTicket, ConnectionError> {
-        self.check(self.incoming.waiting())?;
+        self.check(memory, self.incoming.waiting())?;
         drop(memory.write(range.clone())?);
         let (promise, ticket) = ticket::receive_ticket();
         self.incoming.add(memory.clone(), range, promise);
-        self.over_count += self.incoming.open(&mut self.terms, &mut self.pool);
+        // A first part's clock begins with its message, so the time of posting does not matter.
+        self.over_count += self.incoming.open(Instant::ZERO, &mut self.terms, &mut self.pool);
         Ok(ticket)
     }
 
-    fn check(&self, waiting: usize) -> Result<(), ConnectionError> {
+    fn check(&self, memory: &Memory, waiting: usize) -> Result<(), ConnectionError> {
         if let Some(failure) = &self.failure {
             return Err(ConnectionError::Failed(failure.clone()));
+        }
+        if !self.terms.queue_pair.can_use(memory) {
+            return Err(ConnectionError::ForeignMemory);
         }
         if waiting >= self.terms.attributes.waiting_max {
             return Err(ConnectionError::TooManyWaiting(waiting));
@@ -125,7 +141,8 @@ impl Connection {
             Err(QueuePairError::NotConnected) => return Ok(()),
             result => result?,
         }
-        let moment = Moment::new(&terms.queue_pair, now);
+        terms.listen(now);
+        let moment = Moment::new(terms, now);
         while let Some(bytes) = terms.queue_pair.take_from_peer() {
             match record::decode(&bytes) {
                 Some((number, Record::Offer(offer))) => {
@@ -140,7 +157,7 @@ impl Connection {
         }
         terms.queue_pair.take_send_news().into_iter().for_each(|number| outgoing.on_news(number));
         loop {
-            *over_count += incoming.open(terms, pool) + outgoing.open(terms, pool);
+            *over_count += incoming.open(now, terms, pool) + outgoing.open(&moment, terms, pool);
             let received = incoming.poll(&moment, terms, pool);
             let sent = outgoing.poll(&moment, terms, pool);
             *over_count += received.1 + sent.1;
@@ -150,6 +167,7 @@ impl Connection {
                 break;
             }
         }
+        terms.queue_pair.set_asks_from(outgoing.asks_from());
         // What was queued just now goes out at once.
         terms.queue_pair.poll(now)
     }
@@ -160,8 +178,8 @@ impl Connection {
         if self.terms.queue_pair.has_news() {
             return Some(now);
         }
-        let moment = Moment::new(&self.terms.queue_pair, now);
-        let sends = self.outgoing.next_deadline(&moment);
+        let moment = Moment::new(&self.terms, now);
+        let sends = self.outgoing.next_deadline(&moment, &self.terms);
         let own = Instant::earlier_of(sends, self.incoming.next_deadline(&self.terms));
         Instant::earlier_of(own, self.terms.queue_pair.next_deadline())
     }

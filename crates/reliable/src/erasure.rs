@@ -13,17 +13,14 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 
 use longhaul_coding::{Arrived, ChunkSet, Code, Coder, MessageLayout};
+use longhaul_sdr::backed_off;
 use longhaul_time::{Duration, Instant};
 
 use crate::acknowledgement::{self, Acknowledgement};
 use crate::arrivals::Arrivals;
 use crate::repeater::Repeater;
 use crate::report::MessageReport;
-use crate::scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo};
-
-/// Bytes that cannot be read are tried again after this part of a round trip, but not more often than this.
-const RETRIES_A_ROUND_TRIP: u32 = 8;
-const RETRY_MIN: Duration = Duration::from_micros(100);
+use crate::scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo, retry_after};
 
 /// Erasure coding with a code.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,7 +64,7 @@ impl Scheme for Erasure {
     fn sender(&self, shape: &MessageShape) -> Box<dyn SendHalf> {
         let layout = self.layout(shape);
         // Only what the receiver asks for is repeated; it asks again itself.
-        let repeater = Repeater::new(shape.chunk_count(), shape.chunk_bytes, false);
+        let repeater = Repeater::new(shape.packet_count(), shape.packet_bytes, false);
         Box::new(Sender { coder: Coder::new(self.code), layout, repeater, next: 0, retry_at: None })
     }
 
@@ -80,6 +77,7 @@ impl Scheme for Erasure {
             begun: None,
             news_at: Instant::ZERO,
             asked_at: None,
+            asked_in_vain: 0,
             deadline: None,
         })
     }
@@ -106,7 +104,8 @@ impl Sender {
         self.coder.encode(&data_chunks, &mut parity_chunks).expect("the layout gives chunks as the code has them");
         drop((data_chunks, parity_chunks));
         drop((data_bytes, parity_bytes));
-        self.repeater.send(vec![data], io);
+        let packets = io.shape().packets_in(data);
+        self.repeater.send(vec![packets], io);
         io.send_parity(parity);
         true
     }
@@ -128,7 +127,7 @@ impl SendHalf for Sender {
         self.retry_at = None;
         while self.next < self.layout.submessages() && io.has_room() {
             if !self.send_submessage(io) {
-                self.retry_at = Some(io.now() + (io.round_trip() / RETRIES_A_ROUND_TRIP).max(RETRY_MIN));
+                self.retry_at = Some(io.now() + retry_after(io.round_trip()));
                 break;
             }
             self.next += 1;
@@ -137,7 +136,7 @@ impl SendHalf for Sender {
 
     fn on_feedback(&mut self, bytes: &[u8], io: &mut SendIo<'_>) {
         let Some(acknowledgement) = Acknowledgement::decode(bytes) else { return };
-        let runs = self.repeater.on_acknowledgement(&acknowledgement, io.now(), io.round_trip());
+        let runs = self.repeater.on_acknowledgement(&acknowledgement, io.now(), io.round_trip(), io.variation());
         if !runs.is_empty() {
             io.report().fallbacks += 1;
         }
@@ -159,6 +158,9 @@ struct Receiver {
     begun: Option<Instant>,
     news_at: Instant,
     asked_at: Option<Instant>,
+    /// Questions after which nothing came, less those after which something did: at a sender that is slow because it has other messages to send,
+    /// the time between questions follows the time between packets.
+    asked_in_vain: u32,
     deadline: Option<Instant>,
 }
 
@@ -172,32 +174,30 @@ impl Receiver {
     fn fallback_at(&self, io: &ReceiveIo<'_>, begun: Instant) -> Instant {
         let timeout = self.scheme.timeout(io.round_trip());
         let shape = io.shape();
-        let all_bits = 8 * (shape.message_bytes + shape.parity_bytes);
-        let injection = shape.rate_bits_per_second.map_or(Duration::ZERO, |rate| {
-            Duration::from_nanos((u128::from(all_bits) * 1_000_000_000 / u128::from(rate.max(1))) as u64)
-        });
+        let injection = shape.injection_time(shape.message_bytes + shape.parity_bytes);
         let first = self.news_at.max(begun + injection) + timeout;
         match self.asked_at {
-            // What was asked for takes a round trip to come.
-            Some(asked) => first.max(asked + io.round_trip() + timeout),
+            // What was asked for takes a round trip to come. When nothing does, it may wait for its turn at a slow sender.
+            Some(asked) => first.max(asked + backed_off(io.round_trip() + timeout, self.asked_in_vain)),
             None => first,
         }
     }
 
-    /// Ask for the chunks of the submessages that cannot be computed.
+    /// Ask for the packets that are missing of the submessages that cannot be computed.
     fn ask(&self, io: &mut ReceiveIo<'_>) {
         let (data, parity) = (io.data(), io.parity());
-        let mut wanted = crate::chunk_set::ChunkSet::new(data.chunk_count());
+        let mut wanted = crate::chunk_set::ChunkSet::new(data.packet_count());
         for submessage in self.decodable_below..self.layout.submessages() {
             if !self.can_decode(submessage, data, parity) {
                 let (chunks, _) = chunks_of(&self.layout, submessage);
-                chunks.filter(|chunk| !data.is_whole(*chunk)).for_each(|chunk| {
-                    wanted.insert(chunk);
-                });
+                for packet in chunks.flat_map(|chunk| data.missing_packets_of(chunk)) {
+                    wanted.insert(packet);
+                }
             }
         }
-        let end = data.chunk_count();
+        let end = data.packet_count();
         let (first, _) = chunks_of(&self.layout, self.decodable_below);
+        let first = io.shape().packets_in(first);
         let records =
             acknowledgement::encode(first.start, end, end, io.feedback_bytes_max(), |index| !wanted.word(index));
         records.into_iter().for_each(|record| io.send_feedback(record));
@@ -220,6 +220,10 @@ impl ReceiveHalf for Receiver {
             (self.seen, self.news_at) = (seen, now);
         }
         if self.fallback_at(io, begun) <= now {
+            self.asked_in_vain = match self.asked_at {
+                Some(asked) if asked >= self.news_at => self.asked_in_vain + 1,
+                _ => self.asked_in_vain.saturating_sub(1),
+            };
             self.asked_at = Some(now);
             io.report().fallbacks += 1;
             self.ask(io);

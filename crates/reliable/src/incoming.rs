@@ -5,14 +5,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use longhaul_sdr::memory::ReceivedBytes;
-use longhaul_sdr::{Memory, Receive};
+use longhaul_sdr::{Memory, Receive, ReceiveError, RegisterError};
 use longhaul_time::Instant;
 
+use crate::answers::{Answer, Answers};
 use crate::parity_pool::ParityPool;
 use crate::parts::{Cut, Part};
-use crate::receives::{OpenReceive, ReceivedPart, Step};
+use crate::receives::{ExpectedChecksum, OpenReceive, PartError, ReceivedPart, Step};
 use crate::record::{self, Offer, Record, Refusal};
-use crate::report::MessageReport;
+use crate::report::{ConnectionCounters, MessageReport};
 use crate::sends::Moment;
 use crate::terms::{self, Terms};
 use crate::ticket::{MessageError, Promise, Received};
@@ -20,8 +21,6 @@ use crate::ticket::{MessageError, Promise, Received};
 /// That a message is done is told so often, this part of a round trip apart, without being asked.
 const DONE_TIMES: u32 = 3;
 const DONES_A_ROUND_TRIP: u32 = 32;
-/// Messages that were given up and are remembered, so that their senders can be told again.
-const REFUSED_MAX: usize = 1024;
 /// Done messages that are told again without being asked.
 const DONES_MAX: usize = 1024;
 
@@ -34,10 +33,12 @@ pub(crate) struct Incoming {
     opening: u64,
     /// Parts, by number.
     open: BTreeMap<u64, OpenReceive>,
-    /// Numbers below have had their receive.
-    next_receive: u64,
-    /// By the number of the first part.
-    refused: BTreeMap<u64, RefusedMessage>,
+    /// What became of parts that are closed.
+    answers: Answers,
+    /// The first of the parts that were finished last, and when.
+    finished: Option<(u64, Instant)>,
+    /// Packets that came more than once, of parts that have ended.
+    duplicates: u64,
     dones: VecDeque<DoneToTell>,
 }
 
@@ -50,6 +51,8 @@ struct IncomingMessage {
     numbers_used: u64,
     /// Once the sender has told its length, and it was accepted.
     cut: Option<Cut>,
+    /// The sender sends checksums: no part ends without one.
+    has_checksums: bool,
     begun: Instant,
     /// A part whose parity has no place yet, and memory for that.
     half_open: Option<Receive>,
@@ -61,16 +64,6 @@ struct IncomingMessage {
     has_failed: bool,
     missing: Vec<Range<u64>>,
     report: MessageReport,
-    /// When a part of it was done last.
-    progressed: Option<Instant>,
-}
-
-/// A message that was given up.
-struct RefusedMessage {
-    /// After its last number.
-    end: u64,
-    reason: Refusal,
-    was_accepted: bool,
 }
 
 /// A part that is done, and of which the sender may not know.
@@ -89,6 +82,7 @@ impl Incoming {
             first_number: 0,
             numbers_used: 0,
             cut: None,
+            has_checksums: false,
             begun: Instant::ZERO,
             half_open: None,
             spare: None,
@@ -98,10 +92,13 @@ impl Incoming {
             has_failed: false,
             missing: Vec::new(),
             report: MessageReport::default(),
-            progressed: None,
         };
         self.messages.insert(self.next, message);
         self.next += 1;
+    }
+
+    pub(crate) fn count(&self, counters: &mut ConnectionCounters) {
+        counters.duplicate_packets = self.duplicates + self.open.values().map(OpenReceive::duplicates).sum::<u64>();
     }
 
     /// Receives that wait for numbers.
@@ -110,7 +107,7 @@ impl Incoming {
     }
 
     /// Give parts their places in the message table, as far as there are some. Returns the messages that are over.
-    pub(crate) fn open(&mut self, terms: &mut Terms, pool: &mut ParityPool) -> u64 {
+    pub(crate) fn open(&mut self, now: Instant, terms: &mut Terms, pool: &mut ParityPool) -> u64 {
         let Some(part_bytes) = terms.part_bytes() else { return 0 };
         let mut over = 0;
         while let Some(message) = self.messages.get_mut(&self.opening) {
@@ -124,14 +121,22 @@ impl Incoming {
                     if message.numbers_used == count * terms.numbers_a_part() {
                         break;
                     }
-                    let number = match message.has_failed {
+                    let opened = match message.has_failed {
                         true => message.use_number(terms),
-                        false => message.open_part(self.opening, part_bytes, terms, pool, &mut self.open),
+                        false => message.open_part(self.opening, part_bytes, terms, pool, &mut self.open, now),
                     };
-                    let Some(number) = number else { return over };
-                    self.next_receive = number + 1;
+                    match opened {
+                        Ok(()) => {}
+                        Err(NotOpened::Waits) => return over,
+                        Err(NotOpened::Failed(error)) => {
+                            over += 1;
+                            self.fail_opening(error, terms);
+                            break;
+                        }
+                    }
                 }
             }
+            let Some(message) = self.messages.get(&self.opening) else { break };
             if message.promise.is_none() {
                 self.messages.remove(&self.opening);
             }
@@ -150,8 +155,8 @@ impl Incoming {
         let Some(message) = self.messages.get_mut(&receive.message) else { return 0 };
         match message.check_offer(offer, receive.index, part_bytes, terms) {
             Ok(part) => {
-                message.begin(part.cut, moment);
-                receive.begin(part, moment.now);
+                message.begin(part.cut, offer.checksum.is_some(), moment);
+                receive.begin(part, offer.checksum, moment.now);
                 receive.ask(terms);
                 if part.index == 0 && part.cut.count() > 1 {
                     terms.tell(number, &Record::Accepted);
@@ -162,12 +167,31 @@ impl Incoming {
         }
     }
 
+    /// The receive that is being opened cannot be. If it has no number yet, the peer's message goes to the next receive; otherwise the
+    /// message that it was for is refused.
+    fn fail_opening(&mut self, error: MessageError, terms: &Terms) {
+        let own = self.opening;
+        match self.messages.get_mut(&own) {
+            Some(message) if message.numbers_used == 0 => {
+                message.has_failed = true;
+                message.promise.take().into_iter().for_each(|promise| promise.keep(Err(error.clone())));
+            }
+            Some(_) => self.fail_message(own, Refusal::Failed, error, terms),
+            None => {}
+        }
+    }
+
     /// The sender has given a message up. Returns the messages that are over.
     pub(crate) fn on_withdrawn(&mut self, number: u64, message_bytes: u64, terms: &Terms) -> u64 {
         let is_it = |message: &IncomingMessage| message.numbers_used > 0 && message.first_number == number;
         let mut under_way = self.messages.range(..=self.opening);
         let Some((&own, message)) = under_way.find(|(_, message)| is_it(message) && message.promise.is_some()) else {
-            self.answer(number, terms);
+            match self.answers.of(number) {
+                Some(_) => self.answer(number, terms),
+                // It ended so long ago that what became of it is forgotten. Its sender has given it up, and only has to hear that.
+                None if number < terms.queue_pair.peer_sends_from() => terms.refuse(number, Refusal::Withdrawn, true),
+                None => {}
+            }
             return 0;
         };
         let room = message.range.len() as u64;
@@ -182,28 +206,42 @@ impl Incoming {
 
     /// Tell again what became of a message, or a part of one, that is not open.
     fn answer(&self, number: u64, terms: &Terms) {
-        let refused = self.refused.range(..=number).next_back().map(|(_, refused)| refused);
-        match refused.filter(|refused| number < refused.end) {
-            Some(refused) => terms.refuse(number, refused.reason, refused.was_accepted),
-            None if number < self.next_receive => terms.tell(number, &Record::Done),
+        match self.answers.of(number) {
+            #[cfg(feature = "mutations")]
+            Some(_) if terms.attributes.mutation == Some(crate::attributes::Mutation::RefusalsAreDone) => {
+                terms.tell(number, &Record::Done);
+            }
+            Some(Answer::Refused { reason, was_accepted }) => terms.refuse(number, reason, was_accepted),
+            Some(Answer::Done) => terms.tell(number, &Record::Done),
+            #[cfg(feature = "mutations")]
+            None if terms.attributes.mutation == Some(crate::attributes::Mutation::DoneForUnknown) => {
+                terms.tell(number, &Record::Done);
+            }
             None => {}
         }
     }
 
     /// Do what is due. Returns the parts and the messages that are over.
     pub(crate) fn poll(&mut self, moment: &Moment, terms: &mut Terms, pool: &mut ParityPool) -> (usize, u64) {
+        self.answers.forget_below(terms.queue_pair.peer_sends_from());
         let feedback_bytes_max = terms.queue_pair.scheme_bytes_max() - record::HEADER_BYTES;
         let mut feedback = Vec::new();
         let mut steps = Vec::new();
+        let mut ahead = Instant::ZERO;
         for (number, receive) in &mut self.open {
-            let mut step = receive.poll(moment, terms, &mut feedback, feedback_bytes_max);
-            if let Step::Announced(length) = step
-                && let Some(message) = self.messages.get_mut(&receive.message)
-                && let Some(part) = message.announced(length, terms)
+            let finished = self.finished.filter(|(finished, _)| finished < number).map_or(ahead, |(_, at)| at);
+            ahead = ahead.max(receive.progressed(ahead.max(finished), moment.now, terms));
+            #[cfg(feature = "mutations")]
+            if let (Some(part), Some(message)) = (receive.announced(terms), self.messages.get_mut(&receive.message)) {
+                message.begin(part.cut, false, moment);
+                receive.begin(part, None, moment.now);
+            }
+            let was_asked = receive.is_asked();
+            let step = receive.poll(moment, terms, &mut feedback, feedback_bytes_max);
+            if (was_asked || !feedback.is_empty())
+                && let Some(packets) = receive.arrived_to_tell(was_asked, moment)
             {
-                message.begin(part.cut, moment);
-                receive.begin(part, moment.now);
-                step = receive.poll(moment, terms, &mut feedback, feedback_bytes_max);
+                terms.tell(*number, &Record::Arrived(packets));
             }
             feedback.drain(..).for_each(|bytes| terms.tell(*number, &Record::Feedback(&bytes)));
             if !matches!(step, Step::Waiting) {
@@ -215,14 +253,7 @@ impl Incoming {
             messages += match step {
                 Step::Waiting => 0,
                 Step::Finished => self.end_part(number, moment, terms, pool),
-                Step::Announced(bytes) => {
-                    let message = self.open.get(&number).and_then(|receive| self.messages.get(&receive.message));
-                    let room = message.map_or(0, |message| message.range.len() as u64);
-                    self.fail_part(number, Refusal::TooLong, MessageError::TooLong { bytes, room }, terms)
-                }
-                Step::TimedOut(timeout) => {
-                    self.fail_part(number, Refusal::TimedOut, MessageError::TimedOut(timeout), terms)
-                }
+                Step::Failed(error) => self.fail_part(number, Refusal::TimedOut, error, terms),
             };
         }
         self.tell_dones(moment, terms);
@@ -236,12 +267,25 @@ impl Incoming {
         let received = match self.open.remove(&number).and_then(|receive| receive.finish(moment)) {
             Some(Ok(received)) => received,
             Some(Err(error)) => {
-                let error = MessageError::Complete(Arc::new(error));
-                self.fail_message(own, Refusal::Failed, error, terms);
+                let (reason, error) = match error {
+                    PartError::Complete(error) => (Refusal::Failed, MessageError::Complete(Arc::new(error))),
+                    PartError::Checksum { expected, got } => {
+                        let cut = self.messages.get(&own).and_then(|message| message.cut);
+                        let range = cut.map_or(0..0, |cut| cut.part(index).range());
+                        (Refusal::Checksum, MessageError::Checksum { range, expected, got })
+                    }
+                };
+                self.fail_message(own, reason, error, terms);
                 self.answer(number, terms);
                 return 1;
             }
             None => return 0,
+        };
+        self.answers.finish(number);
+        self.duplicates += received.report.duplicate_packets;
+        self.finished = match self.finished {
+            Some((first, at)) if at == moment.now => Some((first.min(number), at)),
+            _ => Some((number, moment.now)),
         };
         if self.dones.len() == DONES_MAX {
             self.dones.pop_front();
@@ -249,9 +293,6 @@ impl Incoming {
         self.dones.push_back(DoneToTell { number, at: moment.now, times: DONE_TIMES });
         let Some(message) = self.messages.get_mut(&own) else { return 0 };
         let is_over = message.take_part(index, received, moment, pool);
-        let others = self.open.range_mut(message.first_number..).map(|(_, receive)| receive);
-        let others = others.take_while(|receive| receive.message == own);
-        others.for_each(|receive| receive.since = Some(moment.now));
         if message.promise.is_none() && own < self.opening {
             self.messages.remove(&own);
         }
@@ -271,6 +312,8 @@ impl Incoming {
         let Some(message) = self.messages.get_mut(&own) else { return };
         let was_accepted = message.cut.is_some_and(|cut| cut.count() > 1);
         let numbers = message.cut.map_or(1, |cut| cut.count()) * terms.numbers_a_part();
+        let failed = self.open.values().filter(|receive| receive.message == own);
+        self.duplicates += failed.map(OpenReceive::duplicates).sum::<u64>();
         // The keys go before the program hears of it: it may use the memory again then.
         self.open.retain(|_, receive| receive.message != own);
         (message.half_open, message.spare, message.has_failed) = (None, None, true);
@@ -279,10 +322,7 @@ impl Incoming {
             promise.keep(Err(error));
         }
         let first = message.first_number;
-        self.refused.insert(first, RefusedMessage { end: first + numbers, reason, was_accepted });
-        if self.refused.len() > REFUSED_MAX {
-            self.refused.pop_first();
-        }
+        self.answers.refuse(first..first + numbers, reason, was_accepted);
         if own < self.opening {
             self.messages.remove(&own);
         }
@@ -313,6 +353,24 @@ impl Incoming {
     }
 }
 
+/// Why a part could not be opened.
+enum NotOpened {
+    /// That passes.
+    Waits,
+    Failed(MessageError),
+}
+
+impl NotOpened {
+    fn of(error: ReceiveError, has_others: bool) -> Self {
+        match error {
+            ReceiveError::TableFull(_) => NotOpened::Waits,
+            // The device's limit; others of ours give keys back when they are done.
+            ReceiveError::Register(RegisterError::TooMany { .. }) if has_others => NotOpened::Waits,
+            error => NotOpened::Failed(MessageError::Receive(Arc::new(error))),
+        }
+    }
+}
+
 impl IncomingMessage {
     /// Parts that its message takes, as far as it must be known to open the next; `None` when the sender has to tell first.
     fn part_count(&self, part_bytes: u64, terms: &Terms) -> Option<u64> {
@@ -325,13 +383,14 @@ impl IncomingMessage {
     }
 
     /// Use a number for nothing: the message has failed, and its sender uses that number for it too.
-    fn use_number(&mut self, terms: &Terms) -> Option<u64> {
-        let nothing = terms.queue_pair.post_receive(&self.memory, 0..0).ok()?;
+    fn use_number(&mut self, terms: &Terms) -> Result<(), NotOpened> {
+        // Nothing needs neither memory nor a key: only the table can be full.
+        terms.queue_pair.post_receive(&self.memory, 0..0).map_err(|_| NotOpened::Waits)?;
         self.numbers_used += 1;
-        Some(nothing.number())
+        Ok(())
     }
 
-    /// Post the next part. Returns its number; `None` when there is no place for it or its parity now.
+    /// Post the next part.
     fn open_part(
         &mut self,
         own: u64,
@@ -339,10 +398,13 @@ impl IncomingMessage {
         terms: &Terms,
         pool: &mut ParityPool,
         open: &mut BTreeMap<u64, OpenReceive>,
-    ) -> Option<u64> {
+        now: Instant,
+    ) -> Result<(), NotOpened> {
         if self.open_parts >= terms.attributes.parts_open_max.max(1) {
-            return None;
+            return Err(NotOpened::Waits);
         }
+        // What others of this connection hold comes back.
+        let has_others = !open.is_empty();
         let part = self.cut.map(|cut| cut.part(self.numbers_used / terms.numbers_a_part()));
         let offset = part.map_or(0, |part| part.offset()) as usize;
         let room = part.map_or(part_bytes.min(self.range.len() as u64), |part| part.bytes());
@@ -350,8 +412,8 @@ impl IncomingMessage {
             Some(data) => data,
             None => {
                 let start = self.range.start + offset;
-                // The table is full, its memory is in use after all, or the device has no key: that may pass.
-                let data = terms.queue_pair.post_receive(&self.memory, start..start + room as usize).ok()?;
+                let data = terms.queue_pair.post_receive(&self.memory, start..start + room as usize);
+                let data = data.map_err(|error| NotOpened::of(error, has_others))?;
                 if self.numbers_used == 0 {
                     self.first_number = data.number();
                 }
@@ -362,22 +424,29 @@ impl IncomingMessage {
         let mut parity = None;
         if terms.has_parity {
             let bytes = terms.shape_of(room).parity_bytes as usize;
-            self.spare = self.spare.take().or_else(|| pool.take(terms.queue_pair.context(), bytes));
-            let spare = self.spare.as_ref();
-            match spare.and_then(|memory| terms.queue_pair.post_receive(memory, 0..bytes).ok()) {
-                Some(receive) => parity = self.spare.take().map(|memory| (receive, memory)),
-                None => {
+            let spare = self.spare.take().map_or_else(|| pool.take(terms.queue_pair.context(), bytes), Ok);
+            let posted = spare.map_err(ReceiveError::from).and_then(|memory| {
+                let posted = terms.queue_pair.post_receive(&memory, 0..bytes);
+                if posted.is_err() {
+                    self.spare = Some(memory.clone());
+                }
+                Ok((posted?, memory))
+            });
+            match posted {
+                Ok(posted) => parity = Some(posted),
+                Err(error) => {
                     self.half_open = Some(data);
-                    return None;
+                    return Err(NotOpened::of(error, has_others));
                 }
             }
             self.numbers_used += 1;
         }
         self.open_parts += 1;
-        let receive = OpenReceive::new(own, part, data, parity, part.map(|_| self.progressed.unwrap_or(self.begun)));
-        let number = receive.number();
-        open.insert(number, receive);
-        Some(number)
+        // A first part has nothing before its offer; of a later one packets may come first.
+        let checksum = if self.has_checksums { ExpectedChecksum::Awaited } else { ExpectedChecksum::None };
+        let receive = OpenReceive::new(own, part, data, parity, checksum, part.map(|_| self.begun), now);
+        open.insert(receive.number(), receive);
+        Ok(())
     }
 
     /// The part that an offer is about, or why the message is refused.
@@ -410,15 +479,9 @@ impl IncomingMessage {
         Ok(part)
     }
 
-    /// The message is in one part, of so many bytes; `None` when that does not fit.
-    fn announced(&self, length: u64, terms: &mut Terms) -> Option<Part> {
-        let part_bytes = terms.part_bytes()?;
-        (length <= part_bytes.min(self.range.len() as u64)).then(|| Cut::new(length, part_bytes).part(0))
-    }
-
-    fn begin(&mut self, cut: Cut, moment: &Moment) {
+    fn begin(&mut self, cut: Cut, has_checksums: bool, moment: &Moment) {
         if self.cut.is_none() {
-            (self.cut, self.begun) = (Some(cut), moment.now);
+            (self.cut, self.has_checksums, self.begun) = (Some(cut), has_checksums, moment.now);
         }
     }
 
@@ -432,7 +495,6 @@ impl IncomingMessage {
         self.report.add_part(&received.report);
         self.open_parts -= 1;
         self.parts_done += 1;
-        self.progressed = Some(moment.now);
         self.keep(received.bytes);
         if self.parts_done < cut.count() {
             return false;

@@ -27,11 +27,15 @@
 
 mod acknowledgement;
 mod agenda;
+mod answers;
 mod arrivals;
 mod attributes;
+mod checksum;
 mod chunk_set;
 mod connection;
 mod erasure;
+#[doc(hidden)]
+pub mod fuzzing;
 mod incoming;
 mod named;
 mod outgoing;
@@ -49,10 +53,13 @@ mod ticket;
 
 pub use arrivals::Arrivals;
 pub use attributes::Attributes;
+#[cfg(feature = "mutations")]
+pub use attributes::Mutation;
+pub use checksum::checksum;
 pub use connection::{Connection, ConnectionError};
 pub use erasure::Erasure;
 pub use named::{NamedScheme, SchemeNameError};
-pub use report::MessageReport;
+pub use report::{ConnectionCounters, MessageReport};
 pub use scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo};
 pub use selective_repeat::SelectiveRepeat;
 pub use ticket::{MessageError, ReceiveTicket, Received, SendTicket};

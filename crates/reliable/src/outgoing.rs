@@ -2,23 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 
-use longhaul_sdr::{Memory, SendStream};
+use longhaul_sdr::{BackOff, Memory, PeerReceive, RegisterError, SendStream};
 use longhaul_time::Instant;
 
 use crate::agenda::Agenda;
+use crate::attributes::Attributes;
+use crate::checksum;
 use crate::chunk_set::ChunkSet;
 use crate::parity_pool::ParityPool;
 use crate::parts::{Cut, Part};
 use crate::record::Record;
-use crate::report::MessageReport;
+use crate::report::{ConnectionCounters, MessageReport};
 use crate::scheme::Outbox;
 use crate::sends::{Moment, OpenSend};
 use crate::terms::Terms;
 use crate::ticket::{MessageError, Promise};
-
-/// That a message was withdrawn is repeated after longer and longer times, up to this many doublings.
-const DOUBLINGS_MAX: u32 = 6;
 
 #[derive(Default)]
 pub(crate) struct Outgoing {
@@ -34,6 +34,10 @@ pub(crate) struct Outgoing {
     news: BTreeSet<u64>,
     /// Messages that were given up here, by the number of their first part, until the receiver knows.
     withdrawn: BTreeMap<u64, Withdrawal>,
+    /// The part that was done last, and when.
+    done: Option<(u64, Instant)>,
+    /// Of parts that have ended.
+    counters: ConnectionCounters,
 }
 
 struct OutgoingMessage {
@@ -55,10 +59,12 @@ struct OutgoingMessage {
     ended: Instant,
 }
 
+/// A message that was given up, which the receiver has to hear.
 struct Withdrawal {
     message_bytes: u64,
-    told: Option<Instant>,
-    times: u32,
+    back_off: BackOff,
+    /// What the receiver had done for it.
+    receive: PeerReceive,
 }
 
 impl Outgoing {
@@ -81,27 +87,52 @@ impl Outgoing {
         self.next += 1;
     }
 
+    pub(crate) fn count(&self, counters: &mut ConnectionCounters) {
+        *counters = self.counters;
+        self.open.values().for_each(|send| counters.add(send.report()));
+    }
+
     /// Messages that wait for numbers.
     pub(crate) fn waiting(&self) -> usize {
         (self.next - self.opening) as usize
     }
 
     /// Give parts their places in the message table, as far as there are some. Returns the messages that are over.
-    pub(crate) fn open(&mut self, terms: &mut Terms, pool: &mut ParityPool) -> u64 {
+    pub(crate) fn open(&mut self, moment: &Moment, terms: &mut Terms, pool: &mut ParityPool) -> u64 {
         let Some(part_bytes) = terms.part_bytes() else { return 0 };
         let mut over = 0;
         while let Some(message) = self.messages.get_mut(&self.opening) {
+            // The receiver has to hear of those that were given up before there are more of them.
+            if self.withdrawn.len() >= terms.attributes.waiting_max.max(1) && message.numbers_used == 0 {
+                return over;
+            }
+            let is_unknown = message.numbers_used == 0;
             if part_bytes == 0 {
                 message.failure = Some(terms.no_room_for_parity());
                 over += u64::from(message.tell_program());
             } else {
                 let cut = Cut::new(message.range.len() as u64, part_bytes);
+                let has_others = !self.open.is_empty();
                 let mut opened = |send: OpenSend| {
                     self.news.insert(send.number);
                     self.open.insert(send.number, send);
                 };
-                if !message.open_parts(self.opening, cut, terms, pool, &mut opened) {
-                    return over;
+                let opened = message.open_parts(self.opening, cut, terms, pool, &mut opened);
+                // Its time ran out while it waited. It takes its numbers all the same, so that its receive ends with it and those after it
+                // get the messages that are meant for them.
+                if is_unknown && message.numbers_used > 0 && message.failure.is_some() {
+                    let message_bytes = message.range.len() as u64;
+                    self.withdrawn.insert(message.first_number, Withdrawal::new(message_bytes));
+                }
+                match opened {
+                    Ok(true) => {}
+                    Ok(false) => return over,
+                    // The device's limit; others of ours give memory back when they are done.
+                    Err(RegisterError::TooMany { .. }) if has_others => return over,
+                    Err(error) => {
+                        over += u64::from(self.fail_opening(MessageError::Parity(Arc::new(error)), moment));
+                        continue;
+                    }
                 }
             }
             if message.promise.is_none() {
@@ -112,16 +143,41 @@ impl Outgoing {
         over
     }
 
+    /// The next part of the message that is being opened cannot be. Returns whether the message has ended for the program.
+    fn fail_opening(&mut self, error: MessageError, moment: &Moment) -> bool {
+        let own = self.opening;
+        let Some(message) = self.messages.get_mut(&own) else { return false };
+        for send in self.open.values_mut().filter(|send| send.message == own) {
+            send.give_up(error.clone(), moment);
+            self.news.insert(send.number);
+        }
+        message.failure = Some(error);
+        if message.numbers_used > 0 {
+            let message_bytes = message.range.len() as u64;
+            self.withdrawn.insert(message.first_number, Withdrawal::new(message_bytes));
+        }
+        message.open_parts == 0 && message.tell_program()
+    }
+
+    /// The first number that the receiver may be asked about.
+    pub(crate) fn asks_from(&self) -> Option<u64> {
+        let first = |numbers: Option<&u64>| numbers.copied();
+        let (open, withdrawn) = (first(self.open.keys().next()), first(self.withdrawn.keys().next()));
+        [open, withdrawn].into_iter().flatten().min()
+    }
+
     pub(crate) fn on_record(&mut self, number: u64, record: &Record<'_>, moment: &Moment, terms: &Terms) {
         if let Some(message) = self.messages.get_mut(&self.opening)
             && (message.numbers_used > 0 && message.first_number == number)
         {
-            match record {
+            let is_accepted = match record {
                 // There is no feedback on a long message that was not accepted.
-                Record::Accepted | Record::Feedback(_) | Record::Done => message.is_accepted = Some(true),
-                Record::Refused(refused) => message.is_accepted = Some(refused.was_accepted),
-                Record::Offer(_) | Record::Withdrawn(_) => {}
-            }
+                Record::Accepted | Record::Feedback(_) | Record::Done => Some(true),
+                Record::Refused(refused) => Some(refused.was_accepted),
+                Record::Offer(_) | Record::Withdrawn(_) | Record::Arrived(_) => None,
+            };
+            // The first answer counts: numbers that were taken because of it cannot be given back.
+            message.is_accepted = message.is_accepted.or(is_accepted);
         }
         if matches!(record, Record::Refused(_) | Record::Done) {
             self.withdrawn.remove(&number);
@@ -144,20 +200,67 @@ impl Outgoing {
         let mut due = std::mem::take(&mut self.news);
         due.extend(self.agenda.due(moment.now));
         let mut ended = Vec::new();
+        let mut checksum_bytes = checksum::BYTES_A_POLL;
         for number in due {
+            self.look_ahead(number, moment, terms);
             let Some(send) = self.open.get_mut(&number) else { continue };
-            let is_over = send.poll(moment, terms);
+            let is_over = send.poll(moment, terms, &mut checksum_bytes);
             self.agenda.set(number, send.next_deadline(moment, &terms.attributes).filter(|_| !is_over));
             ended.extend(is_over.then_some(number));
         }
         let messages = ended.iter().filter(|number| self.end_part(**number, moment, pool)).count();
         for (number, withdrawal) in &mut self.withdrawn {
-            if withdrawal.due(moment) <= moment.now {
+            // What it was told before it had a receive for it, it could make nothing of; and when that receive is over, it has an answer.
+            let receive = terms.queue_pair.peer_receive_of(*number);
+            if receive > withdrawal.receive {
+                *withdrawal = Withdrawal { receive, ..Withdrawal::new(withdrawal.message_bytes) };
+            }
+            // A peer with a receive for it has an answer.
+            if receive > PeerReceive::NotPosted
+                && let Some(heard) = moment.heard
+            {
+                withdrawal.back_off.on_heard(heard);
+            }
+            if withdrawal.back_off.due_at(moment.patience) <= moment.now {
+                withdrawal.back_off.on_due_said(moment.now);
+                #[cfg(feature = "mutations")]
+                if terms.attributes.mutation == Some(crate::attributes::Mutation::WithdrawalsUntold) {
+                    continue;
+                }
                 terms.tell(*number, &Record::Withdrawn(withdrawal.message_bytes));
-                (withdrawal.told, withdrawal.times) = (Some(moment.now), withdrawal.times + 1);
             }
         }
-        (ended.len(), messages as u64)
+        (ended.len(), messages as u64 + self.expire_waiting(moment, terms))
+    }
+
+    /// When a part's time seems to be up: it may be queued behind others that progress.
+    fn look_ahead(&mut self, number: u64, moment: &Moment, terms: &Terms) {
+        let is_late = |send: &OpenSend| send.progressed() + terms.attributes.message_timeout <= moment.now;
+        if !self.open.get(&number).is_some_and(is_late) {
+            return;
+        }
+        let before = self.open.range(..number).map(|(_, send)| send.progressed());
+        let done = self.done.filter(|(done, _)| *done < number).map(|(_, at)| at);
+        if let (Some(at), Some(send)) = (before.chain(done).max(), self.open.get_mut(&number)) {
+            send.on_progress_ahead(at);
+        }
+    }
+
+    /// Messages that wait for a number while the peer is not heard of, or past their deadline. Returns how many have failed.
+    fn expire_waiting(&mut self, moment: &Moment, terms: &Terms) -> u64 {
+        let mut expired = 0;
+        for message in self.messages.range_mut(self.opening..).map(|(_, message)| message) {
+            if message.numbers_used > 0 || message.promise.is_none() {
+                continue;
+            }
+            let (at, error) = message.waits_until(terms);
+            if at > moment.now {
+                break;
+            }
+            message.failure = Some(error);
+            expired += u64::from(message.tell_program());
+        }
+        expired
     }
 
     /// A part is over. Returns whether its message is.
@@ -167,11 +270,12 @@ impl Outgoing {
         let Some(message) = self.messages.get_mut(&ended.message) else { return false };
         message.open_parts -= 1;
         message.report.add_part(&ended.report);
+        self.counters.add(&ended.report);
         message.ended = message.ended.max(ended.ended);
         let others = self.open.range_mut(message.first_number..).map(|(_, send)| send);
         let others = others.take_while(|send| send.message == ended.message);
         match ended.outcome {
-            Ok(()) => others.for_each(|send| send.since = moment.now),
+            Ok(()) => self.done = Some((number, moment.now)),
             Err(error) if message.failure.is_none() => {
                 for send in others {
                     send.give_up(error.clone(), moment);
@@ -179,7 +283,7 @@ impl Outgoing {
                 }
                 if !ended.is_peers {
                     let message_bytes = message.range.len() as u64;
-                    self.withdrawn.insert(message.first_number, Withdrawal { message_bytes, told: None, times: 0 });
+                    self.withdrawn.insert(message.first_number, Withdrawal::new(message_bytes));
                 }
                 message.failure = Some(error);
             }
@@ -196,11 +300,18 @@ impl Outgoing {
         is_over
     }
 
-    pub(crate) fn next_deadline(&self, moment: &Moment) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self, moment: &Moment, terms: &Terms) -> Option<Instant> {
         if !self.news.is_empty() {
             return Some(moment.now);
         }
-        Instant::earlier_of(self.agenda.next(), self.withdrawn.values().map(|withdrawal| withdrawal.due(moment)).min())
+        let mut waiting = self.messages.range(self.opening..).map(|(_, message)| message);
+        let waiting = waiting.find(|message| message.numbers_used == 0 && message.promise.is_some());
+        let waiting = waiting.map(|message| message.waits_until(terms).0);
+        let own = Instant::earlier_of(waiting, self.agenda.next());
+        Instant::earlier_of(
+            own,
+            self.withdrawn.values().map(|withdrawal| withdrawal.back_off.due_at(moment.patience)).min(),
+        )
     }
 
     /// Everything has failed.
@@ -224,7 +335,7 @@ impl OutgoingMessage {
         terms: &Terms,
         pool: &mut ParityPool,
         opened: &mut impl FnMut(OpenSend),
-    ) -> bool {
+    ) -> Result<bool, RegisterError> {
         let numbers_a_part = terms.numbers_a_part();
         loop {
             let index = self.numbers_used / numbers_a_part;
@@ -233,10 +344,10 @@ impl OutgoingMessage {
                     _ if cut.count() == 1 => 1,
                     Some(true) => cut.count(),
                     Some(false) => 1,
-                    None => return false,
+                    None => return Ok(false),
                 };
-                if index == count {
-                    return true;
+                if index >= count {
+                    return Ok(true);
                 }
             }
             let has_place = match &self.failure {
@@ -247,13 +358,23 @@ impl OutgoingMessage {
                 }
                 None => {
                     self.open_parts < terms.attributes.parts_open_max.max(1) && {
-                        self.open_part(own, cut.part(index), terms, pool).map(&mut *opened).is_some()
+                        self.open_part(own, cut.part(index), terms, pool)?.map(&mut *opened).is_some()
                     }
                 }
             };
             if !has_place {
-                return false;
+                return Ok(false);
             }
+        }
+    }
+
+    /// Until when it may wait for its first number, and what it fails with then. Later messages may wait longer.
+    fn waits_until(&self, terms: &Terms) -> (Instant, MessageError) {
+        let Attributes { message_timeout, message_deadline, .. } = terms.attributes;
+        let silent = terms.heard.map_or(self.begun, |heard| heard.max(self.begun)) + message_timeout;
+        match message_deadline.map(|deadline| (self.begun + deadline, deadline)) {
+            Some((at, deadline)) if at < silent => (at, MessageError::Deadline(deadline)),
+            _ => (silent, MessageError::TimedOut(message_timeout)),
         }
     }
 
@@ -267,26 +388,41 @@ impl OutgoingMessage {
         Some(stream)
     }
 
-    fn open_part(&mut self, own: u64, part: Part, terms: &Terms, pool: &mut ParityPool) -> Option<OpenSend> {
+    fn open_part(
+        &mut self,
+        own: u64,
+        part: Part,
+        terms: &Terms,
+        pool: &mut ParityPool,
+    ) -> Result<Option<OpenSend>, RegisterError> {
         let shape = terms.shape_of(part.bytes());
+        // First, because a message without it must not take a number.
+        let memory = match terms.has_parity {
+            true => Some(pool.take(terms.queue_pair.context(), shape.parity_bytes as usize)?),
+            false => None,
+        };
         // Packets of a message in one part tell its length; that of a long one comes with the offer alone.
         let length = (part.cut.count() == 1).then_some(part.bytes() as u32);
         let data = match self.half_open.take() {
             Some(data) => data,
-            None => self.start_stream(length, terms)?,
-        };
-        let parity = match terms.has_parity {
-            true => {
-                let memory = pool.take(terms.queue_pair.context(), shape.parity_bytes as usize);
-                let stream = memory.as_ref().and_then(|_| self.start_stream(None, terms));
-                let (Some(stream), Some(memory)) = (stream, memory.clone()) else {
+            None => match self.start_stream(length, terms) {
+                Some(data) => data,
+                None => {
                     memory.into_iter().for_each(|memory| pool.put_back(memory));
+                    return Ok(None);
+                }
+            },
+        };
+        let parity = match memory {
+            Some(memory) => match self.start_stream(None, terms) {
+                Some(stream) => Some((stream, memory)),
+                None => {
+                    pool.put_back(memory);
                     self.half_open = Some(data);
-                    return None;
-                };
-                Some((stream, memory))
-            }
-            false => None,
+                    return Ok(None);
+                }
+            },
+            None => None,
         };
         let attributes = terms.queue_pair.attributes();
         let depth = u64::from(attributes.send_depth) * u64::from(attributes.packets_per_write);
@@ -298,12 +434,13 @@ impl OutgoingMessage {
             parity,
             queued_data_bytes: 0,
             queued_parity_bytes: 0,
-            sent_once: ChunkSet::new(shape.chunk_count()),
+            sent_once: ChunkSet::new(shape.packet_count()),
             backlog_bytes_max: 2 * depth * u64::from(shape.packet_bytes),
             failure: None,
         };
         self.open_parts += 1;
-        Some(OpenSend::new(own, part, shape, outbox, terms.scheme.sender(&shape), self.ended))
+        let (half, has_checksum) = (terms.scheme.sender(&shape), terms.attributes.checksum);
+        Ok(Some(OpenSend::new(own, part, shape, outbox, half, has_checksum, self.begun)))
     }
 
     /// Tell the program how it ended, if it does not know.
@@ -316,7 +453,7 @@ impl OutgoingMessage {
 }
 
 impl Withdrawal {
-    fn due(&self, moment: &Moment) -> Instant {
-        self.told.map_or(moment.now, |told| told + moment.patience * (1 << self.times.min(DOUBLINGS_MAX)))
+    fn new(message_bytes: u64) -> Self {
+        Withdrawal { message_bytes, back_off: BackOff::default(), receive: PeerReceive::NotPosted }
     }
 }

@@ -1,6 +1,6 @@
 //! Memory for parity, used again: registering it anew for each message would cost more than computing it.
 
-use longhaul_sdr::{Context, Memory};
+use longhaul_sdr::{Context, Memory, RegisterError};
 
 /// Memories that are kept for later.
 const FREE_MAX: usize = 64;
@@ -13,16 +13,16 @@ pub(crate) struct ParityPool {
 }
 
 impl ParityPool {
-    /// Memory of at least so many bytes. `None` when the device has no room for it now.
-    pub(crate) fn take(&mut self, context: &Context, bytes: usize) -> Option<Memory> {
+    /// Memory of at least so many bytes.
+    pub(crate) fn take(&mut self, context: &Context, bytes: usize) -> Result<Memory, RegisterError> {
         // A message of nothing has parity of nothing, and a region has bytes.
         let bytes = bytes.max(1);
         let fits = |memory: &Memory| memory.len() >= bytes && memory.len() / EXCESS_MAX <= bytes;
         // One that is still being sent from stays here.
         let is_unused = |memory: &Memory| memory.write(0..memory.len()).is_ok();
         match self.free.iter().position(|memory| fits(memory) && is_unused(memory)) {
-            Some(index) => Some(self.free.swap_remove(index)),
-            None => context.register(vec![0; bytes]).ok(),
+            Some(index) => Ok(self.free.swap_remove(index)),
+            None => context.register(vec![0; bytes]),
         }
     }
 

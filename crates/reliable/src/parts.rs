@@ -73,6 +73,11 @@ impl Part {
     pub(crate) fn bytes(&self) -> u64 {
         self.cut.part_bytes.min(self.cut.whole_bytes - self.offset())
     }
+
+    /// Where it lies in its message.
+    pub(crate) fn range(&self) -> std::ops::Range<u64> {
+        self.offset()..self.offset() + self.bytes()
+    }
 }
 
 /// The largest number up to `most` for which `fits` holds, which does for small ones if at all.

@@ -4,14 +4,16 @@ use std::ops::Range;
 
 use longhaul_sdr::memory::ReceivedBytes;
 use longhaul_sdr::{CompleteError, Memory, Receive};
-use longhaul_time::{Duration, Instant};
+use longhaul_time::Instant;
 
 use crate::arrivals::Arrivals;
+use crate::checksum;
 use crate::parts::Part;
 use crate::report::MessageReport;
 use crate::scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo};
 use crate::sends::Moment;
 use crate::terms::Terms;
+use crate::ticket::MessageError;
 
 pub(crate) struct OpenReceive {
     /// The program's receive that it is a part of.
@@ -21,15 +23,38 @@ pub(crate) struct OpenReceive {
     part: Option<Part>,
     data: Receive,
     parity: Option<(Receive, Memory)>,
-    /// Once something is on its way.
+    /// Once the sender has said what it sends: only the offer, which a stranger cannot write, gives a length. Packets carry it too, but those
+    /// are not believed.
     half: Option<(MessageShape, Box<dyn ReceiveHalf>)>,
+    /// The half has said so. It is not asked again.
+    is_finished: bool,
+    checksum: ExpectedChecksum,
     /// What had arrived when the half was asked last, and when it wants to be.
     seen: Option<[Seen; 2]>,
     half_deadline: Option<Instant>,
-    /// When the message began, or another part of it was done; its time counts from there.
-    pub(crate) since: Option<Instant>,
+    /// When the message began.
+    begun: Option<Instant>,
+    progress: Progressed,
+    /// When the sender was told last how much has arrived.
+    told_arrived: Option<Instant>,
     is_asked: bool,
     report: MessageReport,
+}
+
+/// What the bytes of a part must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExpectedChecksum {
+    /// The sender sends none.
+    None,
+    /// The part's offer, which has it, has not come. Packets of a later part may come before.
+    Awaited,
+    Is(u64),
+}
+
+/// Why a part that has all it needs has failed all the same.
+pub(crate) enum PartError {
+    Complete(CompleteError),
+    Checksum { expected: u64, got: u64 },
 }
 
 /// How much of data or of parity has arrived: chunks, whether the last one, which need not be a whole one, is there, and duplicates.
@@ -38,10 +63,20 @@ type Seen = (u32, bool, u32);
 /// What became of a receive.
 pub(crate) enum Step {
     Waiting,
-    /// Its packets tell the length of the message.
-    Announced(u64),
     Finished,
-    TimedOut(Duration),
+    Failed(MessageError),
+}
+
+/// How often in a timeout is looked whether there is progress.
+const LOOKS_A_TIMEOUT: u32 = 4;
+
+/// How many packets have arrived, and when there were more of them last.
+#[derive(Clone, Copy, Default)]
+struct Progressed {
+    packets: u64,
+    at: Instant,
+    /// When that is looked at again.
+    look_at: Instant,
 }
 
 /// A part that has been received.
@@ -61,7 +96,9 @@ impl OpenReceive {
         part: Option<Part>,
         data: Receive,
         parity: Option<(Receive, Memory)>,
-        since: Option<Instant>,
+        checksum: ExpectedChecksum,
+        begun: Option<Instant>,
+        now: Instant,
     ) -> Self {
         OpenReceive {
             message,
@@ -70,9 +107,13 @@ impl OpenReceive {
             data,
             parity,
             half: None,
+            is_finished: false,
+            checksum,
             seen: None,
             half_deadline: None,
-            since,
+            begun,
+            progress: Progressed { packets: 0, at: now, look_at: now },
+            told_arrived: None,
             is_asked: false,
             report: MessageReport::default(),
         }
@@ -82,10 +123,75 @@ impl OpenReceive {
         self.data.number()
     }
 
-    /// What is received here is known now.
-    pub(crate) fn begin(&mut self, part: Part, now: Instant) {
+    /// What is received here is known now, with the checksum that the offer has.
+    pub(crate) fn begin(&mut self, part: Part, checksum: Option<u64>, now: Instant) {
         self.part.get_or_insert(part);
-        self.since.get_or_insert(now);
+        if let Some(checksum) = checksum {
+            self.checksum = ExpectedChecksum::Is(checksum);
+        }
+        self.begin_clock(now);
+    }
+
+    /// What the packets say of the message, for a receiver that makes the mistake to believe them.
+    #[cfg(feature = "mutations")]
+    pub(crate) fn announced(&self, terms: &Terms) -> Option<Part> {
+        let is_believed = terms.attributes.mutation == Some(crate::attributes::Mutation::OfferLengthIgnored);
+        let length = self.data.user_immediate().filter(|length| *length > 0 && is_believed && self.part.is_none())?;
+        let part_bytes = terms.queue_pair.message_bytes_max()?;
+        let room = u64::from(self.data.bitmap().packet_count()) * u64::from(terms.shape_of(0).packet_bytes);
+        let is_possible = u64::from(length) <= part_bytes.min(room);
+        is_possible.then(|| crate::parts::Cut::new(length.into(), part_bytes).part(0))
+    }
+
+    fn begin_clock(&mut self, now: Instant) {
+        if self.begun.is_none() {
+            self.begun = Some(now);
+            self.progress = Progressed { packets: 0, at: now, look_at: now };
+        }
+    }
+
+    /// Packets that came more than once.
+    pub(crate) fn duplicates(&self) -> u64 {
+        let parity = self.parity.as_ref().map_or(0, |(receive, _)| receive.bitmap().duplicates());
+        u64::from(self.data.bitmap().duplicates()) + u64::from(parity)
+    }
+
+    /// Packets of data and of parity that have arrived.
+    fn packets(&self) -> u64 {
+        let parity = self.parity.as_ref().map_or(0, |(receive, _)| receive.bitmap().arrived_packets());
+        u64::from(self.data.bitmap().arrived_packets()) + u64::from(parity)
+    }
+
+    /// When there was progress last; `ahead`: of those before it. That counts as well, because the rest of it may wait behind them (its parity
+    /// may be there before its data).
+    pub(crate) fn progressed(&mut self, ahead: Instant, now: Instant, terms: &Terms) -> Instant {
+        // Its first packets may come before its offer.
+        if self.begun.is_none() && self.data.bitmap().whole_chunks() > 0 {
+            self.begin_clock(now);
+        }
+        if self.begun.is_some() && self.progress.look_at <= now {
+            let packets = self.packets();
+            if packets > self.progress.packets {
+                (self.progress.packets, self.progress.at) = (packets, now);
+            }
+            self.progress.look_at = now + terms.attributes.message_timeout / LOOKS_A_TIMEOUT;
+        }
+        self.progress.at = self.progress.at.max(ahead);
+        self.progress.at
+    }
+
+    /// How many packets have arrived, if the sender is to be told.
+    pub(crate) fn arrived_to_tell(&mut self, was_asked: bool, moment: &Moment) -> Option<u64> {
+        let is_due = self.told_arrived.is_none_or(|told| told + moment.round_trip / 2 <= moment.now);
+        if !was_asked && !is_due {
+            return None;
+        }
+        self.told_arrived = Some(moment.now);
+        Some(self.packets())
+    }
+
+    pub(crate) fn is_asked(&self) -> bool {
+        self.is_asked
     }
 
     /// The sender wants to know how far it is.
@@ -109,17 +215,13 @@ impl OpenReceive {
         feedback: &mut Vec<Vec<u8>>,
         feedback_bytes_max: usize,
     ) -> Step {
-        // Every packet of a message in one part carries a piece of the length, so that a lost offer delays nothing.
-        if self.part.is_none()
-            && let Some(length) = self.data.user_immediate().filter(|length| *length > 0)
-        {
-            return Step::Announced(length.into());
-        }
         // Nobody waits for a later part before it is on its way: the sender may be busy with others.
         if self.half.is_none() && (self.index == 0 || self.data.bitmap().whole_chunks() > 0) {
             self.make_half(terms);
         }
-        if let Some((shape, half)) = &mut self.half {
+        if self.is_finished {
+            self.is_asked = false;
+        } else if let Some((shape, half)) = &mut self.half {
             let data = shape.arrivals(self.data.bitmap(), shape.message_bytes);
             let parity = self.parity.as_ref();
             let parity = parity.map(|(receive, _)| shape.arrivals(receive.bitmap(), shape.parity_bytes));
@@ -137,21 +239,27 @@ impl OpenReceive {
                     feedback_bytes_max,
                     report: &mut self.report,
                 };
-                if half.poll(&mut io) == Progress::Finished {
-                    return Step::Finished;
-                }
-                (self.seen, self.half_deadline) = (seen, half.next_deadline());
+                self.is_finished = half.poll(&mut io) == Progress::Finished;
+                (self.seen, self.half_deadline) = (seen, half.next_deadline().filter(|_| !self.is_finished));
             }
         }
+        if self.is_finished && self.checksum != ExpectedChecksum::Awaited {
+            return Step::Finished;
+        }
+        let Some(begun) = self.begun else { return Step::Waiting };
         let timeout = terms.attributes.message_timeout;
-        match self.since {
-            Some(since) if since + timeout <= moment.now => Step::TimedOut(timeout),
+        match terms.attributes.message_deadline {
+            Some(deadline) if begun + deadline <= moment.now => Step::Failed(MessageError::Deadline(deadline)),
+            _ if self.progress.at + timeout <= moment.now => Step::Failed(MessageError::TimedOut(timeout)),
             _ => Step::Waiting,
         }
     }
 
     pub(crate) fn next_deadline(&self, terms: &Terms) -> Option<Instant> {
-        let timeout = self.since.map(|since| since + terms.attributes.message_timeout);
+        let timeout = self.begun.map(|begun| {
+            let look_at = self.progress.look_at.min(self.progress.at + terms.attributes.message_timeout);
+            terms.attributes.message_deadline.map_or(look_at, |deadline| look_at.min(begun + deadline))
+        });
         match &self.half {
             Some(_) if self.is_asked => Some(Instant::ZERO),
             // It has not been asked yet.
@@ -160,9 +268,9 @@ impl OpenReceive {
         }
     }
 
-    /// Complete it, and compute what is missing. `None` when it has not begun.
-    pub(crate) fn finish(self, moment: &Moment) -> Option<Result<ReceivedPart, CompleteError>> {
-        let OpenReceive { data, parity, half, mut report, .. } = self;
+    /// Complete it, compute what is missing, and verify its checksum. `None` when it has not begun.
+    pub(crate) fn finish(self, moment: &Moment) -> Option<Result<ReceivedPart, PartError>> {
+        let OpenReceive { data, parity, half, checksum: expected, mut report, .. } = self;
         let (shape, mut half) = half?;
         let completed = data.complete().and_then(|data| match parity {
             None => Ok((data, None)),
@@ -170,7 +278,7 @@ impl OpenReceive {
         });
         let (mut data, parity) = match completed {
             Ok(completed) => completed,
-            Err(error) => return Some(Err(error)),
+            Err(error) => return Some(Err(PartError::Complete(error))),
         };
         let bitmap = data.shared_bitmap();
         let arrived = shape.arrivals(&bitmap, shape.message_bytes);
@@ -182,7 +290,20 @@ impl OpenReceive {
         });
         let bytes = &mut data.bytes_mut()[..shape.message_bytes as usize];
         let missing = half.recover(bytes, arrived, parity_view, &mut report);
-        let missing = missing.into_iter().map(|chunks| shape.bytes_of(chunks)).collect();
+        let missing: Vec<_> = missing.into_iter().map(|chunks| shape.bytes_of(chunks)).collect();
+        // Memory is used for one message after another, and devices that receive in place write before they know: what has not
+        // arrived must not show the program what is somebody else's.
+        for range in &missing {
+            bytes[range.start as usize..range.end as usize].fill(0);
+        }
+        // The checksum is of all bytes: a part with some of them missing has nothing to compare.
+        if let (ExpectedChecksum::Is(expected), true) = (expected, missing.is_empty()) {
+            let got = checksum::checksum(bytes);
+            if got != expected {
+                return Some(Err(PartError::Checksum { expected, got }));
+            }
+            report.checksummed_bytes = shape.message_bytes;
+        }
         report.message_bytes = shape.message_bytes;
         report.round_trip = Some(moment.round_trip);
         let parity = parity.map(|(_, memory)| memory);

@@ -8,6 +8,8 @@
 //!     refused:   reason 1 · was accepted 1 · scheme's name
 //!     accepted:  nothing
 //!     withdrawn: length 8
+//!     arrived:   packets 8
+//!     offer with a checksum: length 8 · offset 8 · part bytes 8 · chunk bytes 4 · parity bytes 8 · checksum 8 · scheme's name
 //! ```
 //!
 //! Numbers are big-endian; a name is UTF-8 to the end of the record. The message of a record is one of `sdr`, named by the number of its data: a
@@ -28,6 +30,8 @@ pub enum Record<'a> {
     Accepted,
     /// The sender has given the message, named by its first part, up. It had so many bytes.
     Withdrawn(u64),
+    /// So many packets of the part, data and parity, have arrived.
+    Arrived(u64),
 }
 
 /// What a message is, and how it is sent.
@@ -43,6 +47,8 @@ pub struct Offer<'a> {
     pub chunk_bytes: u32,
     /// Bytes of the part's parity.
     pub parity_bytes: u64,
+    /// The checksum of the part's bytes, if the sender sends checksums. Such an offer is a kind of its own.
+    pub checksum: Option<u64>,
     /// The scheme, as it calls itself.
     pub scheme: &'a str,
 }
@@ -72,11 +78,19 @@ pub enum Refusal {
     Failed = 4,
     /// The sender has given it up.
     Withdrawn = 5,
+    /// The bytes that arrived do not have the checksum of the offer.
+    Checksum = 6,
 }
 
 impl Refusal {
-    const ALL: [Refusal; 5] =
-        [Refusal::OtherScheme, Refusal::TimedOut, Refusal::TooLong, Refusal::Failed, Refusal::Withdrawn];
+    const ALL: [Refusal; 6] = [
+        Refusal::OtherScheme,
+        Refusal::TimedOut,
+        Refusal::TooLong,
+        Refusal::Failed,
+        Refusal::Withdrawn,
+        Refusal::Checksum,
+    ];
 }
 
 const KIND_OFFER: u8 = 1;
@@ -85,6 +99,8 @@ const KIND_DONE: u8 = 3;
 const KIND_REFUSED: u8 = 4;
 const KIND_ACCEPTED: u8 = 5;
 const KIND_WITHDRAWN: u8 = 6;
+const KIND_ARRIVED: u8 = 7;
+const KIND_OFFER_WITH_CHECKSUM: u8 = 8;
 
 /// Bytes before those of the kind.
 pub const HEADER_BYTES: usize = 9;
@@ -93,12 +109,14 @@ impl Record<'_> {
     /// The record as bytes.
     pub fn encode(&self, message: u64) -> Vec<u8> {
         let kind = match self {
-            Record::Offer(_) => KIND_OFFER,
+            Record::Offer(Offer { checksum: None, .. }) => KIND_OFFER,
+            Record::Offer(Offer { checksum: Some(_), .. }) => KIND_OFFER_WITH_CHECKSUM,
             Record::Feedback(_) => KIND_FEEDBACK,
             Record::Done => KIND_DONE,
             Record::Refused(_) => KIND_REFUSED,
             Record::Accepted => KIND_ACCEPTED,
             Record::Withdrawn(_) => KIND_WITHDRAWN,
+            Record::Arrived(_) => KIND_ARRIVED,
         };
         let mut bytes = vec![kind];
         bytes.extend(message.to_be_bytes());
@@ -109,6 +127,7 @@ impl Record<'_> {
                 bytes.extend(offer.part_bytes.to_be_bytes());
                 bytes.extend(offer.chunk_bytes.to_be_bytes());
                 bytes.extend(offer.parity_bytes.to_be_bytes());
+                bytes.extend(offer.checksum.into_iter().flat_map(u64::to_be_bytes));
                 bytes.extend(offer.scheme.as_bytes());
             }
             Record::Feedback(feedback) => bytes.extend(*feedback),
@@ -117,7 +136,7 @@ impl Record<'_> {
                 bytes.extend([refused.reason as u8, u8::from(refused.was_accepted)]);
                 bytes.extend(refused.scheme.as_bytes());
             }
-            Record::Withdrawn(length) => bytes.extend(length.to_be_bytes()),
+            Record::Withdrawn(number) | Record::Arrived(number) => bytes.extend(number.to_be_bytes()),
         }
         bytes
     }
@@ -128,14 +147,8 @@ pub fn decode(bytes: &[u8]) -> Option<(u64, Record<'_>)> {
     let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
     let message = u64_at(header, 1)?;
     let record = match header[0] {
-        KIND_OFFER => Record::Offer(Offer {
-            length: u64_at(rest, 0)?,
-            offset: u64_at(rest, 8)?,
-            part_bytes: u64_at(rest, 16)?,
-            chunk_bytes: u32::from_be_bytes(rest.get(24..28)?.try_into().ok()?),
-            parity_bytes: u64_at(rest, 28)?,
-            scheme: str::from_utf8(rest.get(36..)?).ok()?,
-        }),
+        KIND_OFFER => Record::Offer(decode_offer(rest, None, 36)?),
+        KIND_OFFER_WITH_CHECKSUM => Record::Offer(decode_offer(rest, Some(u64_at(rest, 36)?), 44)?),
         KIND_FEEDBACK => Record::Feedback(rest),
         KIND_DONE => Record::Done,
         KIND_REFUSED => {
@@ -146,9 +159,22 @@ pub fn decode(bytes: &[u8]) -> Option<(u64, Record<'_>)> {
         }
         KIND_ACCEPTED => Record::Accepted,
         KIND_WITHDRAWN => Record::Withdrawn(u64_at(rest, 0)?),
+        KIND_ARRIVED => Record::Arrived(u64_at(rest, 0)?),
         _ => return None,
     };
     Some((message, record))
+}
+
+fn decode_offer(bytes: &[u8], checksum: Option<u64>, scheme_at: usize) -> Option<Offer<'_>> {
+    Some(Offer {
+        length: u64_at(bytes, 0)?,
+        offset: u64_at(bytes, 8)?,
+        part_bytes: u64_at(bytes, 16)?,
+        chunk_bytes: u32::from_be_bytes(bytes.get(24..28)?.try_into().ok()?),
+        parity_bytes: u64_at(bytes, 28)?,
+        checksum,
+        scheme: str::from_utf8(bytes.get(scheme_at..)?).ok()?,
+    })
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
@@ -161,8 +187,16 @@ mod tests {
 
     use super::*;
 
-    const OFFER: Offer<'_> =
-        Offer { length: 0x0102, offset: 0x0100, part_bytes: 0x80, chunk_bytes: 4096, parity_bytes: 7, scheme: "sr" };
+    const OFFER: Offer<'_> = Offer {
+        length: 0x0102,
+        offset: 0x0100,
+        part_bytes: 0x80,
+        chunk_bytes: 4096,
+        parity_bytes: 7,
+        checksum: None,
+        scheme: "sr",
+    };
+    const OFFER_WITH_CHECKSUM: Offer<'_> = Offer { checksum: Some(0x0102_0304_0506_0708), ..OFFER };
     const REFUSED: Refused<'_> = Refused { reason: Refusal::TimedOut, was_accepted: true, scheme: "x" };
 
     #[test]
@@ -171,19 +205,31 @@ mod tests {
         offer.extend([0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0x80]);
         offer.extend([0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 7, b's', b'r']);
         assert_eq!(Record::Offer(OFFER).encode(9), offer);
+        offer[0] = 8;
+        offer.splice(45..45, [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(Record::Offer(OFFER_WITH_CHECKSUM).encode(9), offer);
         assert_eq!(Record::Feedback(&[0xaa, 0xbb]).encode(1), [2, 0, 0, 0, 0, 0, 0, 0, 1, 0xaa, 0xbb]);
         assert_eq!(Record::Done.encode(2), [3, 0, 0, 0, 0, 0, 0, 0, 2]);
         assert_eq!(Record::Refused(REFUSED).encode(3), [4, 0, 0, 0, 0, 0, 0, 0, 3, 2, 1, b'x']);
         assert_eq!(Record::Accepted.encode(4), [5, 0, 0, 0, 0, 0, 0, 0, 4]);
         assert_eq!(Record::Withdrawn(3).encode(5), [6, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3]);
+        assert_eq!(Record::Arrived(3).encode(5), [7, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3]);
     }
 
     #[test]
     fn what_is_written_is_read() {
         let feedback = [Record::Feedback(&[]), Record::Feedback(&[1, 2])];
         let refused = Refusal::ALL.map(|reason| Record::Refused(Refused { reason, was_accepted: false, ..REFUSED }));
-        let others = [Record::Offer(OFFER), Record::Done, Record::Refused(REFUSED), Record::Accepted];
-        for record in feedback.into_iter().chain(refused).chain(others).chain([Record::Withdrawn(u64::MAX)]) {
+        let others = [
+            Record::Offer(OFFER),
+            Record::Offer(OFFER_WITH_CHECKSUM),
+            Record::Done,
+            Record::Refused(REFUSED),
+            Record::Accepted,
+        ];
+        for record in
+            feedback.into_iter().chain(refused).chain(others).chain([Record::Withdrawn(u64::MAX), Record::Arrived(7)])
+        {
             assert_eq!(decode(&record.encode(u64::MAX - 1)), Some((u64::MAX - 1, record)));
         }
     }
@@ -193,6 +239,7 @@ mod tests {
         assert_eq!(decode(&[]), None);
         assert_eq!(decode(&[3, 0, 0, 0, 0, 0, 0, 0]), None);
         assert_eq!(decode(&Record::Offer(OFFER).encode(1)[..44]), None);
+        assert_eq!(decode(&Record::Offer(OFFER_WITH_CHECKSUM).encode(1)[..52]), None, "half a checksum");
         assert_eq!(decode(&[9, 0, 0, 0, 0, 0, 0, 0, 1]), None, "of another kind");
         assert_eq!(decode(&[4, 0, 0, 0, 0, 0, 0, 0, 1, 99, 0]), None, "for another reason");
         assert_eq!(decode(&[4, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0xff]), None, "not UTF-8");

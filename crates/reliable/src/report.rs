@@ -32,6 +32,32 @@ pub struct MessageReport {
     pub feedback_records: u64,
     /// Sender: times that the message was offered.
     pub offers: u64,
+    /// Bytes whose checksum was sent (sender) or verified (receiver): all of the message, or none of it when the sender has
+    /// checksums off ([`crate::Attributes::checksum`]).
+    pub checksummed_bytes: u64,
+}
+
+/// What happened on a connection so far, in messages that have ended and in those that have not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectionCounters {
+    /// Packets of data that were queued, repeated ones included.
+    pub data_packets_sent: u64,
+    /// Packets of data among them that were not the first of their place.
+    pub data_packets_repeated: u64,
+    /// Packets of parity that were queued.
+    pub parity_packets_sent: u64,
+    /// Packets that came for a place that had been received before. (Those of messages that had ended are late, and counted by `sdr`.)
+    pub duplicate_packets: u64,
+}
+
+impl ConnectionCounters {
+    pub(crate) fn add(&mut self, report: &MessageReport) {
+        self.data_packets_sent += report.data_packets_sent;
+        self.data_packets_repeated += report.data_packets_repeated;
+        self.parity_packets_sent += report.parity_packets_sent;
+        self.duplicate_packets += report.duplicate_packets;
+    }
 }
 
 impl MessageReport {
@@ -49,5 +75,6 @@ impl MessageReport {
         self.fallbacks += part.fallbacks;
         self.feedback_records += part.feedback_records;
         self.offers += part.offers;
+        self.checksummed_bytes += part.checksummed_bytes;
     }
 }

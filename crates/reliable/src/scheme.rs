@@ -94,6 +94,13 @@ pub struct MessageShape {
 }
 
 impl MessageShape {
+    /// How long so many bytes take to leave a sender with our rate, if that is limited.
+    pub(crate) fn injection_time(&self, bytes: u64) -> Duration {
+        self.rate_bits_per_second.map_or(Duration::ZERO, |rate| {
+            Duration::from_nanos((8 * u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))) as u64)
+        })
+    }
+
     /// Chunks of the message.
     pub fn chunk_count(&self) -> u32 {
         self.message_bytes.div_ceil(self.chunk_bytes.into()) as u32
@@ -102,6 +109,18 @@ impl MessageShape {
     /// Chunks of its parity.
     pub fn parity_chunk_count(&self) -> u32 {
         self.parity_bytes.div_ceil(self.chunk_bytes.into()) as u32
+    }
+
+    /// Packets of the message.
+    pub fn packet_count(&self) -> u32 {
+        self.message_bytes.div_ceil(self.packet_bytes.into()) as u32
+    }
+
+    /// The packets of chunks.
+    pub fn packets_in(&self, chunks: Range<u32>) -> Range<u32> {
+        let chunk_packets = self.chunk_bytes / self.packet_bytes;
+        let at = |chunk: u32| chunk.saturating_mul(chunk_packets).min(self.packet_count());
+        at(chunks.start)..at(chunks.end)
     }
 
     /// Where chunks lie in the message.
@@ -124,15 +143,26 @@ impl MessageShape {
     }
 }
 
-fn within(chunks: Range<u32>, chunk_bytes: u32, length: u64) -> Range<u64> {
-    let at = |chunk: u32| (u64::from(chunk) * u64::from(chunk_bytes)).min(length);
-    at(chunks.start)..at(chunks.end)
+fn within(units: Range<u32>, unit_bytes: u32, length: u64) -> Range<u64> {
+    let at = |unit: u32| (u64::from(unit) * u64::from(unit_bytes)).min(length);
+    at(units.start)..at(units.end)
+}
+
+/// Bytes that cannot be read are tried again after this part of a round trip, but not more often than this.
+const RETRIES_A_ROUND_TRIP: u32 = 8;
+const RETRY_MIN: Duration = Duration::from_micros(100);
+
+/// When to look again at bytes that somebody else uses: nobody tells when that has ended.
+pub(crate) fn retry_after(round_trip: Duration) -> Duration {
+    (round_trip / RETRIES_A_ROUND_TRIP).max(RETRY_MIN)
 }
 
 /// What a sender's half can see and do.
 pub struct SendIo<'a> {
     pub(crate) now: Instant,
     pub(crate) round_trip: Duration,
+    pub(crate) variation: Duration,
+    pub(crate) heard: Option<Instant>,
     pub(crate) shape: &'a MessageShape,
     pub(crate) outbox: &'a mut Outbox,
     pub(crate) report: &'a mut MessageReport,
@@ -173,14 +203,27 @@ impl SendIo<'_> {
         self.report
     }
 
+    /// How much longer than the round-trip time an answer may take, as far as measured.
+    pub fn variation(&self) -> Duration {
+        self.variation
+    }
+
+    /// When the peer was heard of last, whatever it said, if it was: while it is silent, repeating much is of no use.
+    pub fn peer_heard(&self) -> Option<Instant> {
+        self.heard
+    }
+
     /// Send chunks, after all that has been queued before.
     pub fn send_chunks(&mut self, chunks: Range<u32>) {
-        let bytes = self.shape.bytes_of(chunks.clone());
-        let packets = self.shape.packets_of(&bytes);
-        self.report.data_packets_sent += packets;
-        let repeated = chunks.filter(|chunk| !self.outbox.sent_once.insert(*chunk)).count() as u64;
-        let chunk_packets = u64::from(self.shape.chunk_bytes / self.shape.packet_bytes);
-        self.report.data_packets_repeated += (repeated * chunk_packets).min(packets);
+        self.send_packets(self.shape.packets_in(chunks));
+    }
+
+    /// Send packets, after all that has been queued before.
+    pub fn send_packets(&mut self, packets: Range<u32>) {
+        let bytes = within(packets.clone(), self.shape.packet_bytes, self.shape.message_bytes);
+        self.report.data_packets_sent += u64::from(packets.end - packets.start);
+        let repeated = packets.filter(|packet| !self.outbox.sent_once.insert(*packet)).count();
+        self.report.data_packets_repeated += repeated as u64;
         let outbox = &mut *self.outbox;
         outbox.queued_data_bytes += bytes.end - bytes.start;
         let start = outbox.range.start;

@@ -1,4 +1,5 @@
-//! Selective repeat: the receiver tells which chunks it has, the sender repeats the others.
+//! Selective repeat: the receiver reports which packets it has, the sender repeats the others. Chunks do not matter to it: what is missing is
+//! known by the packet.
 //!
 //! ```text
 //!   sender:    queued ──left──▶ on its way ──acknowledged──▶ over
@@ -7,10 +8,12 @@
 //!   receiver:  something new ──an eighth of a round trip──▶ acknowledgement, three times unless something new comes; all there ──▶ finished
 //! ```
 //!
-//! A chunk that has not been acknowledged within (1 + α) round trips after it left is sent again. With negative acknowledgements, the
-//! receiver also tells as soon as later chunks show that one is missing, or when nothing comes any more, and the sender then repeats it after
-//! about one round trip.
+//! A packet that has not been acknowledged within (1 + α) round trips after it left is sent again; while the peer is not heard of at all, or
+//! acknowledges nothing new for long, after longer and longer times. With negative acknowledgements, the
+//! receiver also reports as soon as later packets show that one is missing, or when nothing comes any more, and the sender then repeats it
+//! after about one round trip.
 
+use longhaul_sdr::BackOff;
 use longhaul_time::{Duration, Instant};
 
 use crate::acknowledgement::{self, Acknowledgement};
@@ -25,6 +28,8 @@ const GAPS_A_ROUND_TRIP: u32 = 32;
 const TOLD_TIMES: u32 = 3;
 /// How often a receiver tells that nothing comes any more, before it leaves asking to the sender.
 const SILENCES_MAX: u32 = 12;
+/// Not before so many packets would have come.
+const PACKETS_OF_SILENCE: u64 = 2;
 /// Shorter times between acknowledgements cost more than they bring.
 const PERIOD_MIN: Duration = Duration::from_micros(50);
 
@@ -32,7 +37,7 @@ const PERIOD_MIN: Duration = Duration::from_micros(50);
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SelectiveRepeat {
-    /// A chunk is repeated after (1 + α) round trips.
+    /// A packet is repeated after (1 + α) round trips.
     pub alpha: f64,
     /// But not before: timers of hosts are not exact, and a repetition for nothing is a waste.
     pub timeout_min: Duration,
@@ -43,8 +48,8 @@ pub struct SelectiveRepeat {
 /// How far packets may overtake each other before one that is missing is told to be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReorderingAllowance {
-    /// In chunks.
-    pub chunks: u32,
+    /// In packets.
+    pub packets: u32,
 }
 
 impl Default for SelectiveRepeat {
@@ -57,7 +62,7 @@ impl Default for SelectiveRepeat {
 impl SelectiveRepeat {
     /// With negative acknowledgements.
     pub fn with_negative_acknowledgements() -> Self {
-        SelectiveRepeat { negative: Some(ReorderingAllowance { chunks: 64 }), ..Default::default() }
+        SelectiveRepeat { negative: Some(ReorderingAllowance { packets: 64 }), ..Default::default() }
     }
 
     fn timeout(&self, round_trip: Duration) -> Duration {
@@ -74,8 +79,8 @@ impl Scheme for SelectiveRepeat {
     }
 
     fn sender(&self, shape: &MessageShape) -> Box<dyn SendHalf> {
-        let repeater = Repeater::new(shape.chunk_count(), shape.chunk_bytes, true);
-        Box::new(Sender { scheme: *self, repeater, has_begun: false, deadline: None })
+        let repeater = Repeater::new(shape.packet_count(), shape.packet_bytes, true);
+        Box::new(Sender { scheme: *self, repeater, has_begun: false, back_off: BackOff::default(), deadline: None })
     }
 
     fn receiver(&self, _: &MessageShape) -> Box<dyn ReceiveHalf> {
@@ -88,6 +93,7 @@ impl Scheme for SelectiveRepeat {
             untold: 0,
             silences: 0,
             gaps_told_below: 0,
+            no_gaps_below: 0,
             deadline: None,
         })
     }
@@ -97,6 +103,8 @@ struct Sender {
     scheme: SelectiveRepeat,
     repeater: Repeater,
     has_begun: bool,
+    /// Of rounds of timeouts.
+    back_off: BackOff,
     deadline: Option<Instant>,
 }
 
@@ -113,20 +121,31 @@ impl SendHalf for Sender {
     fn poll(&mut self, io: &mut SendIo<'_>) {
         if !self.has_begun {
             self.has_begun = true;
-            let all = 0..io.shape().chunk_count();
+            let all = 0..io.shape().packet_count();
             self.repeater.send(vec![all], io);
         }
         let (now, round_trip) = (io.now(), io.round_trip());
         self.repeater.on_left(io.left_data_bytes(), now, round_trip);
-        let timeout = self.scheme.timeout(round_trip);
-        let runs = self.repeater.expire(now, timeout);
+        if let Some(heard) = io.peer_heard() {
+            self.back_off.on_heard(heard);
+        }
+        let timeout = self.scheme.timeout(round_trip).max(round_trip + io.variation());
+        let back_off = self.back_off;
+        let runs = self.repeater.expire(now, |left| timeout_of(back_off, left, timeout));
+        // What left in one round of timeouts is waited for before the next round counts.
+        if !runs.is_empty() && self.back_off.due_at(timeout) <= now {
+            self.back_off.on_repeated(now);
+        }
         self.repeat(runs, io);
-        self.deadline = self.repeater.next_deadline(timeout);
+        self.deadline = self.repeater.next_deadline(|left| timeout_of(self.back_off, left, timeout));
     }
 
     fn on_feedback(&mut self, bytes: &[u8], io: &mut SendIo<'_>) {
         let Some(acknowledgement) = Acknowledgement::decode(bytes) else { return };
-        let runs = self.repeater.on_acknowledgement(&acknowledgement, io.now(), io.round_trip());
+        let runs = self.repeater.on_acknowledgement(&acknowledgement, io.now(), io.round_trip(), io.variation());
+        if self.repeater.take_news() {
+            self.back_off.on_news();
+        }
         self.repeat(runs, io);
     }
 
@@ -135,9 +154,18 @@ impl SendHalf for Sender {
     }
 }
 
+/// Of what left at a time. Only what was repeated in vain is waited for longer: what left before the last round of timeouts is due as it
+/// always was.
+fn timeout_of(back_off: BackOff, left: Instant, timeout: Duration) -> Duration {
+    match back_off.last() {
+        Some(round) if left >= round => back_off.wait(timeout),
+        _ => timeout,
+    }
+}
+
 struct Receiver {
     scheme: SelectiveRepeat,
-    /// Every chunk below is there.
+    /// Every packet below is there.
     cumulative: u32,
     /// Whole chunks and duplicates, when something came last.
     seen: (u32, u32),
@@ -148,13 +176,15 @@ struct Receiver {
     silences: u32,
     /// Gaps below have been told.
     gaps_told_below: u32,
+    /// Between that and here there are none, so nobody has to look again.
+    no_gaps_below: u32,
     deadline: Option<Instant>,
 }
 
 impl ReceiveHalf for Receiver {
     fn poll(&mut self, io: &mut ReceiveIo<'_>) -> Progress {
         let arrived = io.data();
-        match arrived.first_missing(self.cumulative) {
+        match arrived.first_missing_packet(self.cumulative) {
             Some(first) => self.cumulative = first,
             None => return Progress::Finished,
         }
@@ -179,7 +209,7 @@ impl ReceiveHalf for Receiver {
             self.tell(io, lost_below);
             next = tell_at(self, false);
         }
-        let silence = self.scheme.negative.and(self.silence_at(io.round_trip()));
+        let silence = self.scheme.negative.and(self.silence_at(io));
         self.deadline = Instant::earlier_of(next, silence);
         Progress::Waiting
     }
@@ -192,9 +222,9 @@ impl ReceiveHalf for Receiver {
 impl Receiver {
     fn tell(&mut self, io: &mut ReceiveIo<'_>, lost_below: u32) {
         let arrived = io.data();
-        let end = arrived.last_whole().map_or(0, |last| last + 1).max(lost_below);
+        let end = arrived.last_packet().map_or(0, |last| last + 1).max(lost_below);
         let records = acknowledgement::encode(self.cumulative, lost_below, end, io.feedback_bytes_max(), |index| {
-            arrived.word(index)
+            arrived.packet_word(index)
         });
         records.into_iter().for_each(|record| io.send_feedback(record));
         self.told_at = Some(io.now());
@@ -203,26 +233,35 @@ impl Receiver {
     }
 
     /// When nothing has come for so long that nothing more is on its way.
-    fn silence_at(&self, round_trip: Duration) -> Option<Instant> {
-        let pause = (round_trip / 4).max(PERIOD_MIN);
+    fn silence_at(&self, io: &ReceiveIo<'_>) -> Option<Instant> {
+        // On a slow link the next packet may take longer than a round trip.
+        let next = io.shape().injection_time(PACKETS_OF_SILENCE * u64::from(io.shape().packet_bytes));
+        let pause = (io.round_trip() / 4).max(PERIOD_MIN).max(next);
         (self.silences < SILENCES_MAX).then(|| self.news_at.map(|news| news + pause * (self.silences + 1)))?
     }
 
     /// Below this, what has not come will not come.
     fn lost_below(&mut self, io: &ReceiveIo<'_>) -> u32 {
         let Some(allowance) = self.scheme.negative else { return 0 };
-        if self.silence_at(io.round_trip()).is_some_and(|silence| silence <= io.now()) {
+        if self.silence_at(io).is_some_and(|silence| silence <= io.now()) {
             self.silences += 1;
             self.untold = self.untold.max(1);
             self.gaps_told_below = 0;
-            return io.shape().chunk_count();
+            return io.shape().packet_count();
         }
-        io.data().last_whole().map_or(0, |last| last.saturating_sub(allowance.chunks))
+        io.data().last_packet().map_or(0, |last| last.saturating_sub(allowance.packets))
     }
 
-    fn has_new_gaps(&self, io: &ReceiveIo<'_>, lost_below: u32) -> bool {
-        lost_below > self.gaps_told_below
-            && io.data().first_missing(self.gaps_told_below).is_some_and(|first| first < lost_below)
+    fn has_new_gaps(&mut self, io: &ReceiveIo<'_>, lost_below: u32) -> bool {
+        let from = self.gaps_told_below.max(self.no_gaps_below);
+        if lost_below <= from {
+            return false;
+        }
+        let has_gaps = io.data().first_missing_packet(from).is_some_and(|first| first < lost_below);
+        if !has_gaps {
+            self.no_gaps_below = lost_below;
+        }
+        has_gaps
     }
 }
 
@@ -298,6 +337,19 @@ mod tests {
         assert_eq!(poll(&mut *half, &bitmap, 51, false).1, [(10, 0)]);
         arrive(&bitmap, 0..200);
         assert_eq!(poll(&mut *half, &bitmap, 52, false), (Progress::Finished, vec![]));
+    }
+
+    #[test]
+    fn only_what_was_repeated_in_vain_is_waited_for_longer() {
+        let timeout = Duration::from_millis(90);
+        let mut back_off = BackOff::default();
+        assert_eq!(timeout_of(back_off, at(0), timeout), timeout);
+        // Of packets that left from 0 to 10 ms the first is due.
+        back_off.on_repeated(at(90));
+        assert_eq!(timeout_of(back_off, at(10), timeout), timeout, "the last of them");
+        assert_eq!(timeout_of(back_off, at(91), timeout), 2 * timeout, "the first, sent again");
+        back_off.on_heard(at(122));
+        assert_eq!(timeout_of(back_off, at(91), timeout), timeout);
     }
 
     #[test]

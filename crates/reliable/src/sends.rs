@@ -1,9 +1,12 @@
 //! Messages that are being sent: each a program's, or a part of one.
 
-use longhaul_sdr::{Memory, QueuePair, SendStatus};
+use std::sync::Arc;
+
+use longhaul_sdr::{BackOff, Memory, SendStatus};
 use longhaul_time::{Duration, Instant};
 
 use crate::attributes::Attributes;
+use crate::checksum::SendChecksum;
 use crate::parts::Part;
 use crate::record::{Offer, Record, Refusal};
 use crate::report::MessageReport;
@@ -11,8 +14,18 @@ use crate::scheme::{MessageShape, Outbox, SendHalf, SendIo};
 use crate::terms::Terms;
 use crate::ticket::MessageError;
 
-/// An offer that is not answered is repeated after longer and longer times, up to this many doublings.
-const DOUBLINGS_MAX: u32 = 4;
+/// Only the offer tells a message's length, so it is said twice before anything can have been heard: right away, and once all bytes have been
+/// sent. A lost one would otherwise cost a round trip.
+const OFFERED_UNASKED: u32 = 2;
+/// Apart by this part of a round trip at least, and by this time: well before a scheme's shortest time-out, because without an offer the receiver
+/// acknowledges nothing.
+const OFFERS_A_ROUND_TRIP: u32 = 32;
+const OFFERS_APART_MIN: Duration = Duration::from_micros(250);
+/// While bytes are still to be sent and the receiver has been heard, there are only this many in the time after which a message without progress
+/// fails: many messages that wait for a slow link would otherwise fill it with offers.
+const OFFERS_A_TIMEOUT: u32 = 8;
+/// But never further apart than this.
+const OFFERS_APART_MAX: Duration = Duration::from_secs(1);
 /// Timers of hosts are not exact.
 const PATIENCE_MIN: Duration = Duration::from_millis(1);
 
@@ -21,17 +34,22 @@ const PATIENCE_MIN: Duration = Duration::from_millis(1);
 pub(crate) struct Moment {
     pub(crate) now: Instant,
     pub(crate) round_trip: Duration,
+    /// How much longer than that one may take: four times the variation.
+    pub(crate) variation: Duration,
     /// After this long an answer should have come.
     pub(crate) patience: Duration,
+    /// When the peer was heard of last, whatever it said.
+    pub(crate) heard: Option<Instant>,
 }
 
 impl Moment {
-    pub(crate) fn new(queue_pair: &QueuePair, now: Instant) -> Self {
+    pub(crate) fn new(terms: &Terms, now: Instant) -> Self {
+        let queue_pair = &terms.queue_pair;
         let measured = queue_pair.round_trip_time();
         let guess = queue_pair.attributes().round_trip_guess;
         let round_trip = measured.smoothed.unwrap_or(guess);
         let patience = (measured.patience(guess) + round_trip / 4).max(PATIENCE_MIN);
-        Moment { now, round_trip, patience }
+        Moment { now, round_trip, variation: 4 * measured.variation, patience, heard: terms.heard }
     }
 }
 
@@ -56,15 +74,19 @@ pub(crate) struct OpenSend {
     shape: MessageShape,
     outbox: Outbox,
     half: Box<dyn SendHalf>,
+    /// If there is to be one. Nothing is sent or offered before it is known.
+    checksum: Option<SendChecksum>,
     report: MessageReport,
-    /// When another part of the message was done last; the time for this one does not begin before.
-    pub(crate) since: Instant,
+    /// When the program sent the message.
+    begun: Instant,
+    /// Packets that the receiver has, as it has said, and when it said that there were more, or could begin to.
+    arrived: u64,
+    progressed: Instant,
     cleared: Option<Instant>,
-    offered: Option<Instant>,
     /// When the receiver told something of it last.
     heard: Option<Instant>,
-    /// Since it did.
-    unanswered: u32,
+    /// Of offers: the receiver answers each, but progress is what counts.
+    back_off: BackOff,
     /// How it ended; the rest of it only has to leave the device.
     outcome: Option<Result<(), MessageError>>,
     is_peers: bool,
@@ -79,7 +101,8 @@ impl OpenSend {
         shape: MessageShape,
         outbox: Outbox,
         half: Box<dyn SendHalf>,
-        since: Instant,
+        has_checksum: bool,
+        begun: Instant,
     ) -> Self {
         OpenSend {
             number: outbox.data.number(),
@@ -88,51 +111,41 @@ impl OpenSend {
             shape,
             outbox,
             half,
+            checksum: has_checksum.then(SendChecksum::new),
             report: MessageReport { message_bytes: shape.message_bytes, ..Default::default() },
-            since,
+            begun,
+            arrived: 0,
+            progressed: begun,
             cleared: None,
-            offered: None,
             heard: None,
-            unanswered: 0,
+            back_off: BackOff::default(),
             outcome: None,
             is_peers: false,
-            ended: since,
+            ended: begun,
         }
     }
 
-    /// Do what is due. Returns whether it is over, and its memory free.
-    pub(crate) fn poll(&mut self, moment: &Moment, terms: &Terms) -> bool {
+    /// Do what is due, and compute at most so many bytes of its checksum. Returns whether it is over, and its memory free.
+    pub(crate) fn poll(&mut self, moment: &Moment, terms: &Terms, checksum_bytes: &mut usize) -> bool {
         let now = moment.now;
         if self.outcome.is_some() {
             return self.has_left();
         }
-        if self.cleared.is_none() && self.outbox.data.is_cleared() {
-            self.cleared = Some(now);
+        if self.cleared.is_none() {
+            if self.outbox.data.is_cleared() {
+                (self.cleared, self.progressed) = (Some(now), now);
+            } else {
+                // The peer's program may take its time, as long as the peer is there.
+                self.progressed = moment.heard.map_or(self.progressed, |heard| heard.max(self.progressed));
+            }
         }
-        let mut io = SendIo {
-            now,
-            round_trip: moment.round_trip,
-            shape: &self.shape,
-            outbox: &mut self.outbox,
-            report: &mut self.report,
-        };
-        self.half.poll(&mut io);
-        if self.offer_at(moment).is_some_and(|due| due <= now) {
-            let MessageShape { chunk_bytes, parity_bytes, .. } = self.shape;
-            terms.tell(
-                self.number,
-                &Record::Offer(Offer {
-                    length: self.part.cut.whole_bytes(),
-                    offset: self.part.offset(),
-                    part_bytes: self.part.cut.part_bytes(),
-                    chunk_bytes,
-                    parity_bytes,
-                    scheme: &terms.scheme_name,
-                }),
-            );
-            self.unanswered += u32::from(self.offered.is_some());
-            self.offered = Some(now);
-            self.report.offers += 1;
+        if let Some(checksum) = &mut self.checksum
+            && checksum.advance(&self.outbox.memory, &self.outbox.range, checksum_bytes, moment)
+        {
+            self.report.checksummed_bytes = self.shape.message_bytes;
+        }
+        if self.may_send() {
+            self.send_and_offer(moment, terms);
         }
         let failure = self.outbox.failure.take().map(|error| MessageError::Send(error.into()));
         let failure = failure.or_else(|| match self.outbox.data.status() {
@@ -142,10 +155,20 @@ impl OpenSend {
             SendStatus::TooLong { .. } => Some(MessageError::TooLongForPeer(self.part.cut.whole_bytes())),
             _ => None,
         });
-        let timeout = terms.attributes.message_timeout;
-        let failure = failure.or_else(|| {
-            let is_late = self.time_out_at(timeout).is_some_and(|at| at <= now);
-            is_late.then_some(MessageError::TimedOut(timeout))
+        let Attributes { message_timeout: timeout, message_deadline, .. } = terms.attributes;
+        let progressed = self.progressed;
+        #[cfg(feature = "mutations")]
+        let progressed = match terms.attributes.mutation {
+            Some(crate::attributes::Mutation::ProgressIgnored) => self.begun,
+            _ => progressed,
+        };
+        let failure = failure.or_else(|| match message_deadline {
+            Some(deadline) if self.begun + deadline <= now => Some(MessageError::Deadline(deadline)),
+            _ if progressed + timeout <= now => Some(match self.checksum.as_ref().and_then(SendChecksum::obstacle) {
+                Some(error) => MessageError::Send(Arc::new(error.clone().into())),
+                None => MessageError::TimedOut(timeout),
+            }),
+            _ => None,
         });
         match failure {
             Some(error) => {
@@ -156,12 +179,66 @@ impl OpenSend {
         }
     }
 
+    /// Whether its checksum, if there is to be one, is known.
+    fn may_send(&self) -> bool {
+        self.checksum.as_ref().is_none_or(|checksum| checksum.value().is_some())
+    }
+
+    fn send_and_offer(&mut self, moment: &Moment, terms: &Terms) {
+        self.drive_half(moment, |half, io| half.poll(io));
+        // Without an offer the receiver cannot say that it has everything.
+        if let Some(heard) = moment.heard {
+            self.back_off.on_heard(heard);
+        }
+        if self.offer_at(moment, terms.attributes.message_timeout).is_some_and(|due| due <= moment.now) {
+            let MessageShape { chunk_bytes, parity_bytes, .. } = self.shape;
+            terms.tell(
+                self.number,
+                &Record::Offer(Offer {
+                    length: self.part.cut.whole_bytes(),
+                    offset: self.part.offset(),
+                    part_bytes: self.part.cut.part_bytes(),
+                    chunk_bytes,
+                    parity_bytes,
+                    checksum: self.checksum.as_ref().and_then(SendChecksum::value),
+                    scheme: &terms.scheme_name,
+                }),
+            );
+            match self.report.offers < OFFERED_UNASKED.into() {
+                true => self.back_off.on_said(moment.now),
+                false => self.back_off.on_repeated(moment.now),
+            }
+            self.report.offers += 1;
+        }
+    }
+
+    /// Let the scheme's half do something with the part.
+    fn drive_half(&mut self, moment: &Moment, act: impl FnOnce(&mut dyn SendHalf, &mut SendIo<'_>)) {
+        let mut io = SendIo {
+            now: moment.now,
+            round_trip: moment.round_trip,
+            variation: moment.variation,
+            heard: moment.heard,
+            shape: &self.shape,
+            outbox: &mut self.outbox,
+            report: &mut self.report,
+        };
+        act(&mut *self.half, &mut io);
+    }
+
     /// When it is to be offered again.
-    fn offer_at(&self, moment: &Moment) -> Option<Instant> {
+    fn offer_at(&self, moment: &Moment, timeout: Duration) -> Option<Instant> {
         self.cleared?;
-        let Some(offered) = self.offered else { return self.is_worth_offering().then_some(moment.now) };
+        let Some(offered) = self.back_off.last() else { return self.is_worth_offering().then_some(moment.now) };
         let since = self.heard.map_or(offered, |heard| heard.max(offered));
-        Some(since + moment.patience * (1 << self.unanswered.min(DOUBLINGS_MAX)))
+        if self.heard.is_none() && self.report.offers < OFFERED_UNASKED.into() && self.has_sent_all() {
+            return Some(offered + (moment.round_trip / OFFERS_A_ROUND_TRIP).max(OFFERS_APART_MIN));
+        }
+        let wait = self.back_off.wait(moment.patience);
+        // A receiver that knows of it has little to tell before the rest has left: only that bytes come, for the time-out's sake.
+        let is_over = self.outbox.data.status() == SendStatus::Over;
+        let is_sending = self.heard.is_some() && !is_over && !self.has_sent_all();
+        Some(since + if is_sending { wait.max((timeout / OFFERS_A_TIMEOUT).min(OFFERS_APART_MAX)) } else { wait })
     }
 
     /// The receiver knows a part's length when it knows the whole one. It is to look for a later part only when that is on its way, which
@@ -171,26 +248,37 @@ impl OpenSend {
         self.part.index == 0 || is_on_its_way() || self.outbox.data.status() == SendStatus::Over
     }
 
-    fn time_out_at(&self, timeout: Duration) -> Option<Instant> {
-        self.cleared.map(|cleared| cleared.max(self.since) + timeout)
+    /// Whether everything that the half has queued has left the device.
+    fn has_sent_all(&self) -> bool {
+        let Outbox { data, queued_data_bytes, .. } = &self.outbox;
+        data.left_bytes() >= *queued_data_bytes
+    }
+
+    pub(crate) fn report(&self) -> &MessageReport {
+        &self.report
+    }
+
+    /// When there was progress last.
+    pub(crate) fn progressed(&self) -> Instant {
+        self.progressed
+    }
+
+    /// Those that are sent before this one made progress. That counts, because the rest of it may wait behind them.
+    pub(crate) fn on_progress_ahead(&mut self, at: Instant) {
+        self.progressed = self.progressed.max(at);
     }
 
     pub(crate) fn on_record(&mut self, record: &Record<'_>, moment: &Moment, scheme: &str) {
         if self.outcome.is_some() {
             return;
         }
-        (self.heard, self.unanswered) = (Some(moment.now), 0);
+        self.heard = Some(moment.now);
+        self.back_off.on_heard(moment.now);
         match record {
-            Record::Feedback(bytes) => {
+            // Of a peer that was sent nothing yet there is none, unless it lies.
+            Record::Feedback(bytes) if self.may_send() => {
                 self.report.feedback_records += 1;
-                let mut io = SendIo {
-                    now: moment.now,
-                    round_trip: moment.round_trip,
-                    shape: &self.shape,
-                    outbox: &mut self.outbox,
-                    report: &mut self.report,
-                };
-                self.half.on_feedback(bytes, &mut io);
+                self.drive_half(moment, |half, io| half.on_feedback(bytes, io));
             }
             Record::Done => {
                 self.is_peers = true;
@@ -205,12 +293,24 @@ impl OpenSend {
                     Refusal::TooLong => MessageError::TooLongForPeer(self.part.cut.whole_bytes()),
                     Refusal::Failed => MessageError::PeerFailed,
                     Refusal::Withdrawn => MessageError::Withdrawn,
+                    Refusal::Checksum => MessageError::PeerChecksum,
                 };
                 self.is_peers = true;
                 self.settle(Err(error), moment);
             }
-            Record::Accepted | Record::Offer(_) | Record::Withdrawn(_) => {}
+            // No more than there are: a peer that lies gains some time, not all of it.
+            Record::Arrived(packets) if *packets <= self.packet_count() && *packets > self.arrived => {
+                (self.arrived, self.progressed) = (*packets, moment.now);
+                self.back_off.on_news();
+            }
+            Record::Accepted | Record::Offer(_) | Record::Withdrawn(_) | Record::Arrived(_) | Record::Feedback(_) => {}
         }
+    }
+
+    /// Packets of data and of parity.
+    fn packet_count(&self) -> u64 {
+        let packets = |bytes: u64| bytes.div_ceil(self.shape.packet_bytes.into());
+        packets(self.shape.message_bytes) + packets(self.shape.parity_bytes)
     }
 
     /// It has failed, unless it is over already.
@@ -240,9 +340,13 @@ impl OpenSend {
         if self.outcome.is_some() {
             return None;
         }
-        let timeout = self.time_out_at(attributes.message_timeout);
-        let own = Instant::earlier_of(self.half.next_deadline(), self.offer_at(moment));
-        Instant::earlier_of(own, timeout)
+        let timeout = self.progressed + attributes.message_timeout;
+        let timeout = attributes.message_deadline.map_or(timeout, |deadline| timeout.min(self.begun + deadline));
+        let checksum = self.checksum.as_ref().and_then(|checksum| checksum.continues_at(moment.now));
+        let own = checksum.or_else(|| {
+            Instant::earlier_of(self.half.next_deadline(), self.offer_at(moment, attributes.message_timeout))
+        });
+        Instant::earlier_of(own, Some(timeout))
     }
 
     pub(crate) fn finish(self) -> EndedSend {

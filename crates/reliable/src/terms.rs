@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use longhaul_sdr::QueuePair;
+use longhaul_time::Instant;
 
 use crate::attributes::Attributes;
 use crate::parts;
@@ -19,6 +20,9 @@ pub(crate) struct Terms {
     template: MessageShape,
     pub(crate) has_parity: bool,
     part_bytes: Option<u64>,
+    /// When the peer was heard of last, whatever it said.
+    pub(crate) heard: Option<Instant>,
+    frames_heard: u64,
 }
 
 impl Terms {
@@ -35,7 +39,25 @@ impl Terms {
         let scheme_name = scheme.name();
         // They are remembered from now on.
         queue_pair.take_send_news();
-        Terms { queue_pair, scheme, scheme_name, attributes, template, has_parity, part_bytes: None }
+        Terms {
+            queue_pair,
+            scheme,
+            scheme_name,
+            attributes,
+            template,
+            has_parity,
+            part_bytes: None,
+            heard: None,
+            frames_heard: 0,
+        }
+    }
+
+    /// Note whether the peer was heard of.
+    pub(crate) fn listen(&mut self, now: Instant) {
+        let (_, _, control) = self.queue_pair.counters();
+        if control.received != self.frames_heard {
+            (self.frames_heard, self.heard) = (control.received, Some(now));
+        }
     }
 
     /// The longest part of a message, whose parity fits too; `None` until the ends are connected, 0 when parity never fits. The user's

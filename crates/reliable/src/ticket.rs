@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use longhaul_sdr::memory::ReceivedBytes;
-use longhaul_sdr::{CompleteError, QueuePairError, SendError};
+use longhaul_sdr::{CompleteError, QueuePairError, ReceiveError, RegisterError, SendError};
 use longhaul_time::Duration;
 use thiserror::Error;
 
@@ -17,10 +17,13 @@ use crate::report::MessageReport;
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// It took too long.
-    #[error("the message was not done within {0:?}; is the peer still there?")]
+    /// It made no progress for too long.
+    #[error("the message made no progress for {0:?}; is the peer still there?")]
     TimedOut(Duration),
-    /// The peer took too long, by its own clock.
+    /// It had not ended at its deadline.
+    #[error("the message was not done within its deadline, {0:?}")]
+    Deadline(Duration),
+    /// The peer saw no progress for too long, or its deadline has passed.
     #[error("the peer has given the message up, because it was not done in time")]
     PeerTimedOut,
     /// The ends have different schemes.
@@ -55,12 +58,37 @@ pub enum MessageError {
         /// The smaller of the two ends'.
         message_bytes_max: u64,
     },
+    /// The bytes that arrived are not those that the sender computed the checksum of.
+    #[error(
+        "the message was damaged: bytes {range:?} have the checksum {got:016x}, the sender computed {expected:016x}; likely the sender's program \
+         changed its buffer during the send, else memory or a device is faulty: check the program, then send the message again"
+    )]
+    Checksum {
+        /// Which bytes of the message, a part of it or all.
+        range: Range<u64>,
+        /// What the sender computed before it sent them.
+        expected: u64,
+        /// What they have here.
+        got: u64,
+    },
+    /// The bytes that arrived are not those that the checksum was computed of, says the peer.
+    #[error(
+        "the message arrived damaged, its checksum differs at the peer; likely this program changed the buffer during the send, else memory or a \
+         device is faulty: leave the buffer alone until the send has ended, then send the message again"
+    )]
+    PeerChecksum,
     /// The peer's device has failed it.
     #[error("the peer's device has failed the message")]
     PeerFailed,
     /// It cannot be sent.
     #[error("the message cannot be sent")]
     Send(#[source] Arc<SendError>),
+    /// The receive cannot be posted.
+    #[error("the receive cannot be posted")]
+    Receive(#[source] Arc<ReceiveError>),
+    /// There is no memory for its parity.
+    #[error("the device gives no memory for the message's parity")]
+    Parity(#[source] Arc<RegisterError>),
     /// Its memory was not given back.
     #[error("the message cannot be completed")]
     Complete(#[source] Arc<CompleteError>),

@@ -6,6 +6,14 @@ use longhaul_verbs::{Gid, Mtu, PathAttributes};
 use crate::immediate::ImmediateLayout;
 use crate::queue_pair::CreateQueuePairError;
 
+/// The largest first number of a message: no connection sends the other half of 64 bits.
+const FIRST_NUMBER_MAX: u64 = 1 << 63;
+
+/// Bytes of a chunk by default, for every scheme: one packet. A chunk is lost with any of its packets, so larger ones make a loss larger.
+pub fn default_chunk_bytes(mtu: Mtu) -> u32 {
+    mtu.byte_count()
+}
+
 /// What a queue pair is made with.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -18,7 +26,7 @@ pub struct QueuePairAttributes {
     pub path: PathAttributes,
     /// Payload of a packet; the smaller of the two ends' counts.
     pub mtu: Mtu,
-    /// Bytes of a chunk, a multiple of the MTU: what a bit of the bitmap stands for.
+    /// Bytes of a chunk, a multiple of the MTU: what a bit of the bitmap stands for. By default [`default_chunk_bytes`].
     pub chunk_bytes: u32,
     /// The longest message.
     pub message_bytes_max: u64,
@@ -32,10 +40,14 @@ pub struct QueuePairAttributes {
     pub receive_depth: u32,
     /// Writes in the send queue of each internal queue pair.
     pub send_depth: u32,
-    /// What data is sent at most, on devices that can limit it.
+    /// The most that data is sent at, over all channels and generations, headers included. Devices that can limit a rate space the packets
+    /// evenly; others get them in bursts of up to 5 ms.
     pub rate_bits_per_second: Option<u64>,
     /// Taken for the round-trip time until it has been measured.
     pub round_trip_guess: Duration,
+    /// The number of the first message in both directions, the same at both ends. Tests start near the end of the spaces that follow from it:
+    /// slots, generations, addresses.
+    pub first_number: u64,
     /// Random: keeps control messages of an earlier connection from being taken for this one's, and gives first sequence numbers.
     pub random: u64,
 }
@@ -48,7 +60,7 @@ impl QueuePairAttributes {
             udp_port,
             path: PathAttributes::to(Gid::default()),
             mtu,
-            chunk_bytes: 16 * mtu.byte_count(),
+            chunk_bytes: default_chunk_bytes(mtu),
             message_bytes_max: 64 << 20,
             layout: ImmediateLayout::default(),
             generations: 4,
@@ -57,6 +69,7 @@ impl QueuePairAttributes {
             send_depth: 512,
             rate_bits_per_second: None,
             round_trip_guess: Duration::from_millis(50),
+            first_number: 0,
             random: 0,
         }
     }
@@ -73,6 +86,9 @@ impl QueuePairAttributes {
         }
         if self.generations == 0 || self.packets_per_write == 0 || self.receive_depth == 0 || self.send_depth == 0 {
             return wrong("generations, packets_per_write, receive_depth, send_depth", "more than 0".to_owned());
+        }
+        if self.first_number > FIRST_NUMBER_MAX {
+            return wrong("first_number", format!("at most {FIRST_NUMBER_MAX}: numbers never wrap"));
         }
         if self.packets_per_write > self.chunk_bytes / mtu {
             return wrong("packets_per_write", "at most a chunk's packets".to_owned());

@@ -15,6 +15,8 @@ const WORD_BITS: u32 = 64;
 pub struct MessageBitmap {
     packet_count: u32,
     chunk_packets: u32,
+    /// How far to shift a packet's number for its chunk's, where chunks have a power of two of packets: a division takes longer than the rest.
+    chunk_shift: Option<u32>,
     /// Words of packets, `words_per_chunk` for each chunk; none when a packet is a chunk.
     packets: Box<[AtomicU64]>,
     words_per_chunk: u32,
@@ -24,6 +26,8 @@ pub struct MessageBitmap {
     whole_chunks: AtomicU32,
     duplicates: AtomicU32,
     fragments: AtomicU64,
+    /// The last word of packets (of chunks, where a packet is one) that is not empty.
+    last_word: AtomicU32,
 }
 
 /// What a packet did.
@@ -50,6 +54,7 @@ impl MessageBitmap {
         MessageBitmap {
             packet_count,
             chunk_packets,
+            chunk_shift: chunk_packets.is_power_of_two().then_some(chunk_packets.trailing_zeros()),
             packets: (0..packet_words).map(|_| AtomicU64::new(0)).collect(),
             words_per_chunk,
             full_words: (0..counted_chunks).map(|_| AtomicU32::new(0)).collect(),
@@ -57,6 +62,7 @@ impl MessageBitmap {
             whole_chunks: AtomicU32::new(0),
             duplicates: AtomicU32::new(0),
             fragments: AtomicU64::new(0),
+            last_word: AtomicU32::new(0),
         }
     }
 
@@ -76,14 +82,18 @@ impl MessageBitmap {
         if packet >= self.packet_count {
             return Recorded::Beyond;
         }
-        let chunk = packet / self.chunk_packets;
         if self.chunk_packets == 1 {
-            return self.record_chunk(chunk);
+            return self.record_chunk(packet);
         }
-        let within = packet % self.chunk_packets;
+        let chunk = self.chunk_shift.map_or_else(|| packet / self.chunk_packets, |shift| packet >> shift);
+        let within = packet - chunk * self.chunk_packets;
         let (word, bit) = (within / WORD_BITS, 1 << (within % WORD_BITS));
         // Release, so that who acquires the last packet's bit sees what was placed before all others; Acquire for that one.
-        let before = self.packets[(chunk * self.words_per_chunk + word) as usize].fetch_or(bit, Ordering::AcqRel);
+        let index = chunk * self.words_per_chunk + word;
+        let before = self.packets[index as usize].fetch_or(bit, Ordering::AcqRel);
+        if before == 0 {
+            self.last_word.fetch_max(index, Ordering::Relaxed);
+        }
         if before & bit != 0 {
             self.duplicates.fetch_add(1, Ordering::Relaxed);
             return Recorded::Duplicate;
@@ -116,6 +126,9 @@ impl MessageBitmap {
         if before & bit != 0 {
             self.duplicates.fetch_add(1, Ordering::Relaxed);
             return Recorded::Duplicate;
+        }
+        if before == 0 && self.chunk_packets == 1 {
+            self.last_word.fetch_max(chunk / WORD_BITS, Ordering::Relaxed);
         }
         self.whole_chunks.fetch_add(1, Ordering::Release);
         Recorded::ChunkWhole
@@ -152,6 +165,59 @@ impl MessageBitmap {
     /// Chunks that are whole.
     pub fn whole_chunks(&self) -> u32 {
         self.whole_chunks.load(Ordering::Acquire)
+    }
+
+    /// 64 packets from packet `64 · index` on, the first of them in the lowest bit. Bits beyond the last packet are 0.
+    pub fn packet_word(&self, index: usize) -> u64 {
+        let packets = |index: usize| self.packets.get(index).map_or(0, |word| word.load(Ordering::Acquire));
+        let (chunk_packets, word_bits) = (self.chunk_packets as usize, WORD_BITS as usize);
+        match chunk_packets {
+            1 => self.word(index),
+            _ if chunk_packets.is_multiple_of(word_bits) => packets(index),
+            // A chunk has a word, or several of which the last is not full.
+            _ => (0..word_bits).fold(0, |all, bit| {
+                let packet = index * word_bits + bit;
+                let (chunk, within) = (packet / chunk_packets, packet % chunk_packets);
+                let word = packets(chunk * self.words_per_chunk as usize + within / word_bits);
+                all | (word >> (within % word_bits) & 1) << bit
+            }),
+        }
+    }
+
+    /// The last packet that has arrived. (For a moment it may be an earlier one, while another thread records a later one.)
+    pub fn last_packet(&self) -> Option<u32> {
+        let index = self.last_word.load(Ordering::Relaxed);
+        let word = match self.chunk_packets {
+            1 => self.word(index as usize),
+            _ => self.packets.get(index as usize)?.load(Ordering::Acquire),
+        };
+        let last = WORD_BITS.checked_sub(1 + word.leading_zeros())?;
+        Some(match self.chunk_packets {
+            1 => index * WORD_BITS + last,
+            _ => index / self.words_per_chunk * self.chunk_packets + index % self.words_per_chunk * WORD_BITS + last,
+        })
+    }
+
+    /// The first packet from `from` on that has not arrived.
+    pub fn first_missing_packet(&self, from: u32) -> Option<u32> {
+        let mut ahead = !0 << (from % WORD_BITS);
+        for index in from / WORD_BITS..self.packet_count.div_ceil(WORD_BITS) {
+            let missing = !self.packet_word(index as usize) & ahead;
+            if missing != 0 {
+                let packet = index * WORD_BITS + missing.trailing_zeros();
+                return (packet < self.packet_count).then_some(packet);
+            }
+            ahead = !0;
+        }
+        None
+    }
+
+    /// Packets that have arrived, each counted once. Cheap where a packet is a chunk; elsewhere all words are looked at.
+    pub fn arrived_packets(&self) -> u32 {
+        match self.chunk_packets {
+            1 => self.whole_chunks(),
+            _ => self.packets.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum(),
+        }
     }
 
     /// Whether everything has arrived.
@@ -244,6 +310,30 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn packets_are_seen_whatever_a_chunk_is() {
+        for chunk_packets in [1, 2, 3, 16, 48, 64, 65, 128, 200] {
+            let bitmap = MessageBitmap::new(500, chunk_packets);
+            assert_eq!((bitmap.last_packet(), bitmap.first_missing_packet(0)), (None, Some(0)));
+            let is_there = |packet: u32| !packet.is_multiple_of(7) && packet < 450;
+            (0..500).filter(|packet| is_there(*packet)).for_each(|packet| {
+                bitmap.record(packet);
+            });
+            for packet in 0..500 {
+                let bit = bitmap.packet_word(packet as usize / 64) >> (packet % 64) & 1;
+                assert_eq!(bit == 1, is_there(packet), "packet {packet}, {chunk_packets} to a chunk");
+                let missing = (packet..500).find(|packet| !is_there(*packet));
+                assert_eq!(bitmap.first_missing_packet(packet), missing, "from {packet}, {chunk_packets} to a chunk");
+            }
+            assert_eq!(
+                (bitmap.last_packet(), bitmap.arrived_packets()),
+                (Some(449), 385),
+                "{chunk_packets} to a chunk"
+            );
+            assert_eq!((bitmap.packet_word(8), bitmap.first_missing_packet(500)), (0, None));
+        }
+    }
 
     #[test]
     fn a_chunk_is_whole_with_its_last_packet() {

@@ -48,6 +48,8 @@ struct Inner {
     domain: ProtectionDomain,
     events: Option<CompletionChannel>,
     channels: Vec<Channel>,
+    /// That each channel's queue has room for.
+    completions: u32,
 }
 
 struct Channel {
@@ -95,7 +97,9 @@ impl Context {
         };
         let domain = device.allocate_protection_domain()?;
         let channels: Result<_, CreateError> = (0..attributes.channels.max(1)).map(|_| channel()).collect();
-        Ok(Context { inner: Arc::new(Inner { domain, channels: channels?, events }) })
+        Ok(Context {
+            inner: Arc::new(Inner { domain, channels: channels?, completions: attributes.completions, events }),
+        })
     }
 
     /// Register bytes for sends and receives (the paper's `mr_reg`).
@@ -127,6 +131,15 @@ impl Context {
     /// Poll all channels once. How many packets arrived.
     pub fn poll(&self) -> Result<usize, ChannelError> {
         (0..self.channel_count()).map(|channel| self.poll_channel(channel)).sum()
+    }
+
+    /// Take every completion that is in a channel's queue now, and more if they keep coming.
+    pub(crate) fn drain(&self) {
+        for channel in 0..self.channel_count() {
+            let batches = self.inner.completions as usize / BATCH + 1;
+            // A queue that cannot be polled brings nothing more; whoever polls the context is told.
+            let _ = (0..batches).find(|_| !self.poll_channel(channel).is_ok_and(|count| count == BATCH));
+        }
     }
 
     /// Where events arrive, if it was made with them. An event comes only after [`Context::request_notification`] and

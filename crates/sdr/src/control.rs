@@ -9,15 +9,19 @@
 //!   records, each: kind 2 · length 2 · bytes
 //! ```
 //!
-//! Numbers are big-endian. A record of a kind that is not known is skipped.
+//! Numbers are big-endian. A record of a kind that is not known is skipped. Version and receiver have the same place in every version,
+//! so that a frame for somebody else is known as that first. The ends compare versions when they connect
+//! ([`crate::info::QueuePairInfo::control_version`]); a frame of another version that comes later is counted and ignored.
 
 use longhaul_time::Duration;
 use thiserror::Error;
 
 /// The version of frames that this code writes and reads.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes before the records.
 pub const HEADER_BYTES: usize = 68;
+/// The echo proves that the frame has arrived, but not when: its time is not to be measured with.
+pub const HELD_UNKNOWN: u64 = u64::MAX;
 /// Bytes of a record before its own.
 pub const RECORD_HEADER_BYTES: usize = 4;
 /// Bytes of a clear-to-send record with its header.
@@ -26,6 +30,7 @@ pub const CLEAR_TO_SEND_BYTES: usize = RECORD_HEADER_BYTES + 32;
 const WANTS_ANSWER: u8 = 1;
 const KIND_CLEAR_TO_SEND: u16 = 1;
 const KIND_SCHEME: u16 = 2;
+const KIND_CLEARED_BEYOND: u16 = 3;
 
 /// What every frame says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +43,7 @@ pub struct Header {
     pub sent_at: u64,
     /// The newest `sent_at` that came from the peer; 0 before the first.
     pub echo: u64,
-    /// Nanoseconds between its arrival and this frame.
+    /// Nanoseconds between its arrival and this frame; [`HELD_UNKNOWN`] when that cannot be said.
     pub held_ns: u64,
     /// Receives that the peer's data has consumed since the beginning.
     pub consumed: u64,
@@ -76,6 +81,9 @@ pub struct ClearToSend {
     pub is_over: bool,
 }
 
+/// The most bytes of [`Record::ClearedBeyond`].
+pub const CLEARED_BEYOND_BYTES_MAX: usize = 128;
+
 /// One record of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
@@ -83,6 +91,9 @@ pub enum Record<'a> {
     ClearToSend(ClearToSend),
     /// Bytes of the reliability scheme above.
     Scheme(&'a [u8]),
+    /// Clear-to-sends that have arrived although an earlier one has not: bit `i`, the lowest of a byte first, is the message
+    /// [`Header::cleared_through`] + `i`.
+    ClearedBeyond(&'a [u8]),
 }
 
 /// A frame that cannot be read.
@@ -152,6 +163,7 @@ impl<'a> FrameWriter<'a> {
                 self.push_bytes(KIND_CLEAR_TO_SEND, &bytes)
             }
             Record::Scheme(bytes) => self.push_bytes(KIND_SCHEME, bytes),
+            Record::ClearedBeyond(bits) => self.push_bytes(KIND_CLEARED_BEYOND, bits),
         }
     }
 
@@ -170,6 +182,11 @@ impl<'a> FrameWriter<'a> {
     pub fn finish(self) -> usize {
         self.length
     }
+}
+
+/// Whom a frame is for, whatever its version; `None` when it is too short to say.
+pub fn receiver_of(bytes: &[u8]) -> Option<u32> {
+    bytes.get(4..8).map(|bytes| u32_at(bytes, 0))
 }
 
 /// Reads a frame.
@@ -219,6 +236,7 @@ impl<'a> FrameReader<'a> {
                 match kind {
                     KIND_CLEAR_TO_SEND => return Some(clear_to_send(bytes).map(Record::ClearToSend)),
                     KIND_SCHEME => return Some(Ok(Record::Scheme(bytes))),
+                    KIND_CLEARED_BEYOND => return Some(Ok(Record::ClearedBeyond(bytes))),
                     _ => {}
                 }
             }
@@ -294,7 +312,7 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let mut expected = vec![1, 1, 0, 0, 1, 2, 3, 4];
+        let mut expected = vec![2, 1, 0, 0, 1, 2, 3, 4];
         for number in [5_u64, 6, 7, 8] {
             expected.extend(number.to_be_bytes());
         }
@@ -308,10 +326,12 @@ mod tests {
         }
         expected.extend([0, 0, 0, 14, 3, 1, 0, 0]);
         expected.extend([0, 2, 0, 2, 0xaa, 0xbb]);
-        let bytes = frame(&[Record::ClearToSend(CLEAR), Record::Scheme(&[0xaa, 0xbb])]);
+        expected.extend([0, 3, 0, 1, 0x06]);
+        let pushed = [Record::ClearToSend(CLEAR), Record::Scheme(&[0xaa, 0xbb]), Record::ClearedBeyond(&[0x06])];
+        let bytes = frame(&pushed);
         assert_eq!(bytes, expected);
         assert_eq!(FrameReader::parse(&bytes).map(|frame| frame.header), Ok(HEADER));
-        assert_eq!(records(&bytes), Ok(vec![Record::ClearToSend(CLEAR), Record::Scheme(&[0xaa, 0xbb])]));
+        assert_eq!(records(&bytes), Ok(pushed.to_vec()));
     }
 
     #[test]
@@ -327,10 +347,11 @@ mod tests {
         let mut bytes = frame(&[Record::ClearToSend(CLEAR)]);
         assert_eq!(records(&bytes[..67]), Err(FrameError::Short { expected: 68, came: 67 }));
         assert_eq!(records(&bytes[..76]), Err(FrameError::Short { expected: 36, came: 8 }));
-        bytes[0] = 2;
-        let refused = records(&bytes).expect_err("another version");
-        assert_eq!(refused.to_string(), "this end speaks version 1 of control messages, the peer version 2");
         bytes[0] = 1;
+        let refused = records(&bytes).expect_err("another version");
+        assert_eq!(refused.to_string(), "this end speaks version 2 of control messages, the peer version 1");
+        assert_eq!((receiver_of(&bytes), receiver_of(&bytes[..7])), (Some(0x0102_0304), None));
+        bytes[0] = VERSION;
         bytes.truncate(HEADER_BYTES);
         bytes.extend([0, 1, 0, 1, 7]);
         assert_eq!(records(&bytes), Err(FrameError::ClearToSendLength(1)));

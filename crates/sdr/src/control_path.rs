@@ -7,7 +7,7 @@ use longhaul_verbs::{
 use thiserror::Error;
 
 /// Frames that can arrive before anybody looks. More are lost, as any may be.
-const RECEIVES: u32 = 64;
+const RECEIVES: u32 = 256;
 /// Frames that can be on their way out.
 const SENDS: u32 = 32;
 

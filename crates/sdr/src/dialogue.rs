@@ -5,8 +5,11 @@ use std::collections::VecDeque;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{CompletionOperation, CompletionQueue, CompletionStatus, WorkCompletion};
 
+use crate::asking::{BackOff, Stamps};
 use crate::attributes::QueuePairAttributes;
-use crate::control::{FrameError, FrameReader, FrameWriter, Header, Record};
+use crate::control::{
+    self, CLEARED_BEYOND_BYTES_MAX, FrameError, FrameReader, FrameWriter, HELD_UNKNOWN, Header, Record,
+};
 use crate::control_path::ControlPath;
 use crate::link_estimate::RoundTripTime;
 use crate::queue_pair::QueuePairError;
@@ -33,21 +36,37 @@ pub(crate) struct State {
     reported: u64,
     owes_answer: bool,
     /// The program waits for the sender to be through with a message.
-    pub(crate) waits_for_sender: bool,
-    /// When the peer was asked for its state last.
-    pub(crate) asked: Option<Instant>,
+    waits_for_sender: bool,
+    /// Which one it waited for last.
+    waited_for: Option<u64>,
+    /// The program wants to know whether the peer is still there.
+    pub(crate) waits_for_peer: bool,
+    /// When the peer is asked for its state.
+    asking: BackOff,
+    /// Of our frames.
+    stamps: Stamps,
+    /// The time of the last poll.
+    polled: Option<Instant>,
+    /// Since when messages have waited for a clear-to-send without one coming.
+    waits_for_clear: Option<Instant>,
     pub(crate) to_scheme: VecDeque<Vec<u8>>,
     pub(crate) from_scheme: VecDeque<Vec<u8>>,
     pub(crate) failure: Option<CompletionStatus>,
     pub(crate) counters: ControlCounters,
+    #[cfg(feature = "mutations")]
+    mutation: Option<crate::queue_pair::Mutation>,
 }
 
 pub(crate) struct Peer {
     pub(crate) receiver: u32,
-    /// The newest time stamp of its frames, and when it came.
-    pub(crate) echo: Option<(u64, Instant)>,
+    /// The newest stamp of its frames, and when that came, if it can be said.
+    pub(crate) echo: Option<(u64, Option<Instant>)>,
     /// The longest message that it takes.
     pub(crate) message_bytes_max: u64,
+    /// Receives that it has, as it said when it connected. Frames may say less, never more.
+    pub(crate) window: u32,
+    /// It has echoed a frame of ours: packets get through in both directions.
+    pub(crate) is_verified: bool,
 }
 
 /// What became of control messages.
@@ -59,32 +78,84 @@ pub struct ControlCounters {
     pub received: u64,
     /// Received, but not readable or not for this connection.
     pub ignored: u64,
+    /// Received for this connection, but of a version that this end does not speak. `connect` has made sure that the peer's is the
+    /// same, so they are not the peer's.
+    pub other_version: u64,
     /// Of the scheme above, dropped because nobody took them.
     pub dropped: u64,
 }
 
 impl State {
-    pub(crate) fn new(sending: Sending, control: ControlPath) -> Self {
+    pub(crate) fn new(sending: Sending, receiving: Receiving, control: ControlPath) -> Self {
         State {
             sending,
-            receiving: Receiving::default(),
+            receiving,
             control,
             peer: None,
             round_trip: RoundTripTime::default(),
             reported: 0,
             owes_answer: false,
             waits_for_sender: false,
-            asked: None,
+            waited_for: None,
+            waits_for_peer: false,
+            asking: BackOff::default(),
+            stamps: Stamps::default(),
+            polled: None,
+            waits_for_clear: None,
             to_scheme: VecDeque::new(),
             from_scheme: VecDeque::new(),
             failure: None,
             counters: ControlCounters::default(),
+            #[cfg(feature = "mutations")]
+            mutation: None,
         }
     }
 
-    /// Whether something goes on only when the peer has told its state.
-    pub(crate) fn waits(&self) -> bool {
-        self.waits_for_sender || self.sending.waits_for_window()
+    #[cfg(feature = "mutations")]
+    pub(crate) fn mutate(&mut self, mutation: crate::queue_pair::Mutation) {
+        self.mutation = Some(mutation);
+        self.receiving.never_repeats = mutation == crate::queue_pair::Mutation::NeverRepeatClear;
+        self.sending.window.never_lowers_lost = mutation == crate::queue_pair::Mutation::NeverLowerLost;
+    }
+
+    /// When the peer has to be asked for its state, if something goes on only when that is known.
+    fn asks_at(&self, patience: Duration) -> Option<Instant> {
+        let is_waiting =
+            !self.is_path_verified() || self.waits_for_peer || self.waits_for_sender || self.sending.waits_for_window();
+        // A clear-to-send comes without being asked for, unless it was lost.
+        let since = match is_waiting {
+            true => Some(Instant::ZERO),
+            false => self.waits_for_clear.map(|since| since + patience),
+        };
+        // What it was asked for had not happened yet when it answered; nothing was lost, so nothing is to be waited for longer than
+        // an answer usually takes.
+        let pace = match self.round_trip.smoothed {
+            Some(usual) if self.asking.is_answered() => usual.clamp(patience / 4, patience),
+            _ => patience,
+        };
+        since.map(|since| since.max(self.asking.due_at(pace)))
+    }
+
+    /// Whether a frame has come that echoes one of ours: a proof of both directions.
+    pub(crate) fn is_path_verified(&self) -> bool {
+        self.peer.as_ref().is_some_and(|peer| peer.is_verified)
+    }
+
+    /// When something has to be said if nothing arrives before.
+    pub(crate) fn next_deadline(&self, attributes: &QueuePairAttributes) -> Option<Instant> {
+        self.peer.as_ref()?;
+        let patience = self.patience(attributes);
+        let control = Instant::earlier_of(self.asks_at(patience), self.receiving.next_deadline(patience));
+        Instant::earlier_of(control, self.sending.next_deadline())
+    }
+
+    /// The program waits for the sender to be through with this message. Questions about other things may have become rare, and the last
+    /// of them may have been answered just before; this is a new one, so it is asked at once.
+    pub(crate) fn wait_for_sender(&mut self, number: u64) {
+        self.waits_for_sender = true;
+        if self.waited_for.replace(number) != Some(number) {
+            self.asking = BackOff::default();
+        }
     }
 
     /// Queue bytes of our scheme for the peer's.
@@ -101,6 +172,11 @@ impl State {
         self.round_trip.patience(attributes.round_trip_guess)
     }
 
+    /// A packet that left this long ago has been consumed and reported, or is lost.
+    fn horizon(&self, attributes: &QueuePairAttributes) -> Duration {
+        2 * self.patience(attributes)
+    }
+
     pub(crate) fn take_completions(
         &mut self,
         queue: &CompletionQueue,
@@ -109,8 +185,14 @@ impl State {
     ) -> Result<(), QueuePairError> {
         let mut taken = [WorkCompletion::default(); BATCH];
         let mut frame = Vec::new();
-        // All there is, because a device on sockets looks for more at an empty poll: an end that was away for a while must not take for lost
-        // what has been acknowledged meanwhile.
+        // `now` was read before this call, and completions carry no time. What is in the queue at first had come by then; a frame that the
+        // device finds while the queue is emptied may have come later, so that nothing is measured with it. The same goes for a second
+        // poll with the same time.
+        let is_later = self.polled.is_none_or(|polled| now > polled);
+        self.polled = Some(now);
+        let mut arrival = is_later.then_some(now);
+        // Everything is taken, because a device on sockets looks for more at an empty poll: an end that was away for a while must
+        // not presume lost what has been acknowledged in the meantime.
         for _ in 0..POLLS_MAX {
             let count = queue.poll(&mut taken)?;
             for completion in &taken[..count] {
@@ -118,60 +200,78 @@ impl State {
                     self.failure.get_or_insert(completion.status);
                 } else if completion.operation == CompletionOperation::Receive {
                     self.control.take(completion.id, completion.byte_count, &mut frame)?;
-                    self.handle_frame(&frame, now, attributes)?;
+                    self.handle_frame(&frame, now, arrival, attributes);
                 } else if completion.id & CONTROL_SEND != 0 {
                     self.control.on_sent(completion.id & !CONTROL_SEND);
                 } else {
-                    self.sending.on_sent(completion.id as usize);
+                    self.sending.on_sent(completion.id as usize, now, self.horizon(attributes));
                 }
             }
             if count == 0 {
                 break;
             }
+            if count < BATCH {
+                arrival = None;
+            }
         }
         Ok(())
     }
 
-    fn handle_frame(
-        &mut self,
-        bytes: &[u8],
-        now: Instant,
-        attributes: &QueuePairAttributes,
-    ) -> Result<(), QueuePairError> {
+    fn handle_frame(&mut self, bytes: &[u8], now: Instant, arrival: Option<Instant>, attributes: &QueuePairAttributes) {
+        // Whom it is for comes first: what was not sent for this connection says nothing about it, not even a version.
+        let is_ours = control::receiver_of(bytes) == Some(attributes.receiver());
+        #[cfg(feature = "mutations")]
+        let is_ours = is_ours || self.mutation == Some(crate::queue_pair::Mutation::IgnoreReceiver);
+        let Some(peer) = self.peer.as_mut().filter(|_| is_ours) else {
+            self.counters.ignored += 1;
+            return;
+        };
         let frame = match FrameReader::parse(bytes) {
             Ok(frame) => frame,
-            Err(error @ FrameError::Version(_)) => return Err(error.into()),
+            Err(FrameError::Version(_)) => {
+                self.counters.other_version += 1;
+                return;
+            }
             Err(_) => {
                 self.counters.ignored += 1;
-                return Ok(());
+                return;
             }
         };
         let header = frame.header;
-        let Some(peer) = self.peer.as_mut().filter(|_| header.receiver == attributes.receiver()) else {
-            self.counters.ignored += 1;
-            return Ok(());
-        };
         self.counters.received += 1;
         if peer.echo.is_none_or(|(newest, _)| header.sent_at > newest) {
-            peer.echo = Some((header.sent_at, now));
+            peer.echo = Some((header.sent_at, arrival));
         }
-        if header.echo != 0 {
-            let away = now.saturating_since(Instant::from_nanos(header.echo));
-            self.round_trip.measure(away.saturating_sub(header.held()));
+        // Each frame of ours counts once, when an answer to it or to a later one has not come before: a late frame measures nothing.
+        let is_answer = self.stamps.take(header.echo);
+        if is_answer {
+            peer.is_verified = true;
+            self.round_trip.measure_answer(header.echo, header.held(), arrival);
         }
         self.owes_answer |= header.wants_answer;
-        let horizon = 2 * self.patience(attributes);
-        self.sending.window.on_report(header.consumed, header.window, now, horizon);
-        self.sending.on_open_from(header.open_from);
+        let window = header.window.min(peer.window);
+        let horizon = self.horizon(attributes);
+        let mut is_news = self.sending.window.on_report(header.consumed, window, now, horizon);
+        is_news |= self.sending.on_open_from(header.open_from);
+        is_news |= self.receiving.on_sends_from(header.sends_from);
+        self.receiving.on_heard(now);
         self.receiving.on_cleared_through(header.cleared_through);
-        self.receiving.on_sends_from(header.sends_from);
         self.waits_for_sender = false;
+        self.waits_for_peer = false;
+        let mut cleared_beyond: &[u8] = &[];
         for record in frame.records() {
             match record {
                 Ok(Record::ClearToSend(clear)) => {
-                    self.sending.on_clear(&clear);
-                    // The receiver repeats it until it knows that it has come.
+                    match self.sending.on_clear(&clear) {
+                        Ok(is_new) => is_news |= is_new,
+                        Err(_) => self.counters.ignored += 1,
+                    }
+                    // The receiver repeats it until it knows that it has arrived.
                     self.owes_answer = true;
+                }
+                Ok(Record::ClearedBeyond(bits)) => {
+                    cleared_beyond = bits;
+                    self.receiving.on_cleared_beyond(header.cleared_through, bits);
                 }
                 Ok(Record::Scheme(bytes)) if self.to_scheme.len() < SCHEME_FRAMES_MAX => {
                     self.to_scheme.push_back(bytes.to_vec());
@@ -180,7 +280,20 @@ impl State {
                 Err(_) => self.counters.ignored += 1,
             }
         }
-        Ok(())
+        if header.wants_answer {
+            self.receiving.on_question(header.cleared_through, cleared_beyond);
+        }
+        if is_answer {
+            self.receiving.on_echo(header.echo);
+        }
+        // A receive that is posted late is no news for long: then the questions become rare although each is answered.
+        if is_news || is_answer && self.waits_for_clear.is_none() {
+            self.asking.on_heard(now);
+        }
+        if is_news {
+            self.asking.on_news();
+            self.waits_for_clear = None;
+        }
     }
 
     /// Tell the peer what it has to know now.
@@ -191,11 +304,15 @@ impl State {
         arrived: u64,
     ) -> Result<(), QueuePairError> {
         let patience = self.patience(attributes);
+        self.waits_for_clear = match self.sending.waits_for_clear() {
+            true => self.waits_for_clear.or(Some(now)),
+            false => None,
+        };
         // Made when there is something to say: this is called at every poll.
         let mut bytes = Vec::new();
         let mut numbers = Vec::new();
         while self.control.can_send() {
-            let asks = self.waits() && self.asked.is_none_or(|asked| asked + patience <= now);
+            let asks = self.asks_at(patience).is_some_and(|at| at <= now);
             let clears: Vec<_> = self.receiving.due(now, patience).copied().collect();
             // Often enough that the window never closes for want of a report.
             let reports = arrived - self.reported >= u64::from(attributes.receive_depth).div_ceil(4);
@@ -203,13 +320,17 @@ impl State {
                 break;
             }
             let Some(peer) = &self.peer else { break };
+            let stamp = self.stamps.next(now);
             let header = Header {
-                wants_answer: asks || !clears.is_empty(),
+                // A frame that the peer might not get back to us proves nothing; whatever is said first is a probe.
+                wants_answer: asks || !clears.is_empty() || !peer.is_verified,
                 receiver: peer.receiver,
-                // 0 means none.
-                sent_at: now.as_nanos().max(1),
+                sent_at: stamp,
                 echo: peer.echo.map_or(0, |(echo, _)| echo),
-                held_ns: peer.echo.map_or(0, |(_, came)| now.saturating_since(came).as_nanos() as u64),
+                held_ns: match peer.echo {
+                    Some((_, Some(arrival))) => now.saturating_since(arrival).as_nanos() as u64,
+                    _ => HELD_UNKNOWN,
+                },
                 consumed: arrived,
                 window: attributes.receive_depth,
                 cleared_through: self.sending.cleared_through(),
@@ -218,6 +339,11 @@ impl State {
             };
             bytes.resize(self.control.frame_bytes(), 0);
             let mut writer = FrameWriter::new(&mut bytes, &header);
+            let beyond = self.sending.cleared_beyond(CLEARED_BEYOND_BYTES_MAX);
+            if !beyond.is_empty() {
+                // First, so that there is room.
+                writer.push(&Record::ClearedBeyond(&beyond));
+            }
             numbers.clear();
             numbers.extend(
                 clears.iter().take_while(|clear| writer.push(&Record::ClearToSend(**clear))).map(|clear| clear.number),
@@ -233,12 +359,13 @@ impl State {
                 break;
             }
             self.counters.sent += 1;
-            self.receiving.told(&numbers, now);
+            self.stamps.on_sent(stamp);
+            self.receiving.told(&numbers, stamp, now);
             self.from_scheme.drain(..scheme_frames);
             self.reported = arrived;
             self.owes_answer = false;
             if asks {
-                self.asked = Some(now);
+                self.asking.on_due_said(now);
             }
         }
         Ok(())

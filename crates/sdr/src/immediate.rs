@@ -10,6 +10,11 @@
 //! The slot is the message's number modulo the size of the message table, the packet is its place in the message in units of the
 //! path MTU. The user bits of packet `p` are fragment `p mod n` of the immediate that the sender's user gave the message, where `n`
 //! fragments make 32 bits.
+//!
+//! A message with fewer packets than that needs more writes to carry its immediate. They have the `n` packet numbers behind the last
+//! packet of the receive, and carry one byte of the message, so that the receiving device checks their key: a write of nothing needs
+//! none, and anybody could send it. A receive that is so long that these numbers do not exist gets the immediate only of messages
+//! with at least `n` packets.
 
 use thiserror::Error;
 
@@ -100,7 +105,12 @@ impl ImmediateLayout {
 
     /// The generation of a message, counted from 0: how often the table has wrapped before it, modulo their number.
     pub const fn generation_of(self, number: u64, generations: u32) -> u32 {
-        (number / self.slot_count() as u64 % generations as u64) as u32
+        let round = number >> self.message_bits;
+        // Asked for each packet, and a division takes longer than the rest of what is done with one.
+        match generations.is_power_of_two() {
+            true => round as u32 & (generations - 1),
+            false => (round % generations as u64) as u32,
+        }
     }
 
     /// Packets that a message can have.
@@ -115,6 +125,22 @@ impl ImmediateLayout {
             0 => 0,
             bits => 32 / bits as u32,
         }
+    }
+
+    /// The number of the write that carries only a fragment of the user's immediate, into a receive of so many packets; `None` when
+    /// there is no such number.
+    pub(crate) const fn fragment_packet(self, fragment: u32, packet_count: u32) -> Option<u32> {
+        let count = self.fragment_count();
+        if fragment >= count || packet_count as u64 + count as u64 > self.packet_count_max() as u64 {
+            return None;
+        }
+        Some(packet_count + (fragment + count - packet_count % count) % count)
+    }
+
+    /// Whether a write with this packet number carries only a fragment, in a receive of so many packets.
+    #[inline]
+    pub(crate) const fn is_fragment_only(self, packet: u32, packet_count: u32) -> bool {
+        packet >= packet_count && packet - packet_count < self.fragment_count()
     }
 
     /// The immediate of a packet.
@@ -216,6 +242,24 @@ mod tests {
             let (slot, packet) = (slot % layout.slot_count(), packet % layout.packet_count_max());
             let fields = layout.decode(layout.encode(slot, packet, user));
             prop_assert_eq!((fields.slot, fields.packet), (slot, packet));
+        }
+
+        /// Writes that only carry a fragment say which, and are told from all packets of the message.
+        #[test]
+        fn fragments_in_writes_of_their_own(layout in layouts(), user: u32, packet_count in 0..1000_u32) {
+            let (count, room) = (layout.fragment_count(), layout.packet_count_max());
+            let mut fragments = Fragments::default();
+            for fragment in 0..count {
+                let Some(packet) = layout.fragment_packet(fragment, packet_count) else {
+                    prop_assert!(packet_count + count > room);
+                    return Ok(());
+                };
+                prop_assert!(packet < room && layout.is_fragment_only(packet, packet_count));
+                fragments.0 |= Fragments::of(layout, packet, layout.decode(layout.encode(0, packet, user)).user).0;
+            }
+            prop_assert_eq!(layout.fragment_packet(count, packet_count), None);
+            prop_assert!(!layout.is_fragment_only(packet_count + count, packet_count));
+            prop_assert_eq!(fragments.value(layout), (count > 0).then_some(user));
         }
 
         /// Any packets that have all fragments among them give the immediate; none less does.

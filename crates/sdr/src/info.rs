@@ -21,6 +21,9 @@ mod tag {
     pub(super) const CONTROL: u16 = 6;
     pub(super) const DATA: u16 = 7;
     pub(super) const MESSAGE_BYTES_MAX: u16 = 8;
+    pub(super) const FIRST_NUMBER: u16 = 9;
+    pub(super) const CONTROL_VERSION: u16 = 10;
+    pub(super) const SOURCE_PORTS: u16 = 11;
 }
 
 /// How to reach a queue pair.
@@ -46,6 +49,13 @@ pub struct QueuePairInfo {
     pub data: Vec<(QueuePairNumber, u32)>,
     /// The longest message that it takes.
     pub message_bytes_max: u64,
+    /// The number of the first message in both directions. 0 is not written, and is what a missing field means.
+    pub first_number: u64,
+    /// The version of control messages that it speaks; 1 where the info does not say, as before there was a second.
+    pub control_version: u8,
+    /// The UDP ports that packets of its queue pairs come from: the control one's, then the data ones'. What comes from others is not
+    /// its. 0, or nothing at all, where the device does not show them; then they are not checked.
+    pub source_ports: Vec<u16>,
 }
 
 /// Bytes that are not the info of a queue pair.
@@ -77,6 +87,11 @@ pub enum InfoError {
 }
 
 impl QueuePairInfo {
+    /// The port that packets of its control queue pair (0) or of a data one (1, …) come from; 0 when that is not known.
+    pub(crate) fn source_port(&self, index: usize) -> u16 {
+        self.source_ports.get(index).copied().unwrap_or(0)
+    }
+
     /// Channels.
     pub fn channels(&self) -> usize {
         self.data.len() / usize::from(self.generations).max(1)
@@ -103,6 +118,14 @@ impl QueuePairInfo {
         data.extend(self.data.iter().flat_map(queue_pair_bytes));
         field(tag::DATA, &data);
         field(tag::MESSAGE_BYTES_MAX, &self.message_bytes_max.to_be_bytes());
+        field(tag::CONTROL_VERSION, &[self.control_version]);
+        if self.first_number != 0 {
+            field(tag::FIRST_NUMBER, &self.first_number.to_be_bytes());
+        }
+        if !self.source_ports.is_empty() {
+            let ports: Vec<u8> = self.source_ports.iter().flat_map(|port| port.to_be_bytes()).collect();
+            field(tag::SOURCE_PORTS, &ports);
+        }
         bytes
     }
 
@@ -119,6 +142,8 @@ impl QueuePairInfo {
         }
         let (mut receiver, mut address, mut layout, mut mtu, mut window) = (None, None, None, None, None);
         let (mut control, mut data, mut message_bytes_max) = (None, None, None);
+        let (mut first_number, mut control_version) = (0, 1);
+        let mut source_ports = None;
         while let Some((header, after)) = rest.split_first_chunk::<4>() {
             let field = Field { tag: u16::from_be_bytes([header[0], header[1]]), value: after };
             let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
@@ -148,6 +173,9 @@ impl QueuePairInfo {
                 tag::CONTROL => control = Some(queue_pair(&field.array()?)),
                 tag::DATA => data = Some(field.data()?),
                 tag::MESSAGE_BYTES_MAX => message_bytes_max = Some(u64::from_be_bytes(field.array()?)),
+                tag::FIRST_NUMBER => first_number = u64::from_be_bytes(field.array()?),
+                tag::CONTROL_VERSION => [control_version] = field.array()?,
+                tag::SOURCE_PORTS => source_ports = Some(field),
                 _ => {}
             }
         }
@@ -156,6 +184,7 @@ impl QueuePairInfo {
         }
         let (gid, udp_port) = address.ok_or(InfoError::Missing("address"))?;
         let (generations, data) = data.ok_or(InfoError::Missing("data queue pairs"))?;
+        let source_ports = source_ports.map_or(Ok(Vec::new()), |field| field.ports(1 + data.len()))?;
         Ok(QueuePairInfo {
             receiver: receiver.ok_or(InfoError::Missing("receiver id"))?,
             gid,
@@ -167,6 +196,9 @@ impl QueuePairInfo {
             generations,
             data,
             message_bytes_max: message_bytes_max.ok_or(InfoError::Missing("longest message"))?,
+            first_number,
+            control_version,
+            source_ports,
         })
     }
 }
@@ -188,6 +220,14 @@ impl Field<'_> {
 
     fn number(&self) -> Result<u32, InfoError> {
         self.array().map(u32::from_be_bytes)
+    }
+
+    fn ports(&self, count: usize) -> Result<Vec<u16>, InfoError> {
+        let (ports, rest) = self.value.as_chunks::<2>();
+        if ports.len() != count || !rest.is_empty() {
+            return Err(self.wrong(format!("expected {count} ports, got {} bytes", self.value.len())));
+        }
+        Ok(ports.iter().map(|port| u16::from_be_bytes(*port)).collect())
     }
 
     fn data(&self) -> Result<(u8, Vec<(QueuePairNumber, u32)>), InfoError> {
@@ -230,6 +270,9 @@ mod tests {
             generations: 2,
             data: vec![(QueuePairNumber::new(7), 8), (QueuePairNumber::new(9), 10)],
             message_bytes_max: 0x0400_0000,
+            first_number: 0,
+            control_version: 2,
+            source_ports: vec![0xc001, 0, 0xc003],
         }
     }
 
@@ -244,9 +287,21 @@ mod tests {
         expected.extend([0, 6, 0, 8, 0, 0, 0, 5, 0, 0, 0, 6]);
         expected.extend([0, 7, 0, 17, 2, 0, 0, 0, 7, 0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0, 10]);
         expected.extend([0, 8, 0, 8, 0, 0, 0, 0, 4, 0, 0, 0]);
+        // What an end does not say: the version of control messages, as long as there was one, and source ports that it does not know.
+        let silent = QueuePairInfo { control_version: 1, source_ports: vec![], ..info() };
+        assert_eq!(QueuePairInfo::from_bytes(&expected), Ok(silent));
+        expected.extend([0, 10, 0, 1, 2]);
+        let portless = QueuePairInfo { source_ports: vec![], ..info() };
+        assert_eq!(portless.to_bytes(), expected);
+        expected.extend([0, 11, 0, 6, 0xc0, 1, 0, 0, 0xc0, 3]);
         assert_eq!(info().to_bytes(), expected);
         assert_eq!(QueuePairInfo::from_bytes(&expected), Ok(info()));
         assert_eq!(info().channels(), 1);
+        let late = QueuePairInfo { first_number: 0x0102_0304_0506_0708, ..info() };
+        let first_number = [0, 9, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8];
+        expected.splice(expected.len() - 10..expected.len() - 10, first_number);
+        assert_eq!(late.to_bytes(), expected);
+        assert_eq!(QueuePairInfo::from_bytes(&expected), Ok(late));
     }
 
     #[test]
@@ -264,7 +319,9 @@ mod tests {
         assert!(refusal(b"SD").contains("begins with \"SDR\""));
         assert_eq!(refusal(b"SDR\x02"), "this end speaks version 1 of the connection info, the peer version 2");
         assert_eq!(refusal(b"SDR\x01"), "the connection info has no address");
-        assert_eq!(refusal(&bytes[..bytes.len() - 1]), "the connection info ends in the middle of field 8");
+        assert_eq!(refusal(&bytes[..bytes.len() - 1]), "the connection info ends in the middle of field 11");
+        let fewer = QueuePairInfo { source_ports: vec![1, 2], ..info() };
+        assert_eq!(refusal(&fewer.to_bytes()), "field 11 of the connection info: expected 3 ports, got 4 bytes");
         let mut wrong = bytes.clone();
         wrong[16 + 22 + 4] = 11;
         // No byte of it can be cut off or changed into something that panics.

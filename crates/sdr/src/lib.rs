@@ -11,20 +11,28 @@
 //!
 //! # What a receiver is protected from
 //!
-//! A message may be completed while packets of it are still on their way. Their bytes must not reach memory that its owner has back,
+//! A message may be completed while packets of it are still in flight. Their bytes must not reach memory that its owner has back,
 //! and their completions must not count for another message:
 //!
-//! - A message's key is revoked when it is completed: its slot of the root key is bound to nothing on devices that have one
+//! - A message's key is revoked when it is completed: its number under the root key is bound to nothing on devices that have one
 //!   (`SLOTTED_REGION`), elsewhere its memory region is deregistered.
-//! - A message's number has its slot in the immediate's few bits, and its generation in the queue pair that carries its packets. A late packet
-//!   comes on a queue pair of another generation than the message that now has its slot.
-//! - The root key has slots for each generation. (In the paper it has not: there a late packet sets no bit, but its bytes go into the
-//!   message that has the slot now, over ones that may have arrived already.)
-//! - A slot and generation are used again only when the sender has said that it sends nothing more of the message that had them. So
-//!   only a packet that the network keeps for longer than all generations take could do harm.
+//! - Under the root key a message's addresses come from its 64-bit number, so that none is used again until all 64 bits of address space
+//!   have been used: after 2^34 messages of up to 1 GiB. When the next message takes the slot, the device refuses packets of the earlier
+//!   one, without a completion and however late they are. (In the paper message `i` has the same addresses in every round: there a
+//!   late packet sets no bit, but its bytes go into the message that has the slot now, over ones that may have arrived already.)
+//! - A message's number has its slot in the immediate's few bits, and its generation in the queue pair that carries its packets. So a
+//!   completion that is taken late, when another message has the slot already, sets no bit for it.
+//! - Without a root key, each message's region has a fresh key. How soon a device gives the same key again is the device's choice: softnic
+//!   draws 32 random bits, Linux Soft-RoCE goes through its indices in order and draws 8 bits, RNICs differ. A slot and generation
+//!   are used again only when the sender has said that it sends nothing more of the message that had them.
+//! - A write of nothing needs no key, so nothing that it says is believed: neither bits nor fragments of the user's immediate come from a
+//!   packet whose key was not checked ([`receive_table`]).
+//! - Packets count only if they come from the peer's address and, where both devices show it, from the UDP source port that the peer has
+//!   announced in its [`info`].
 //!
-//! Of a message that is completed in part, the bytes of packets that have not arrived may be anything: devices that receive in place
-//! write there before they know.
+//! Of a message that is completed in part, the bytes of packets that have not arrived may be anything: what was in the memory before, or
+//! what a device that receives in place wrote there before it knew. Whoever hands such a message on clears them, as
+//! `longhaul-reliable` does.
 //!
 //! # Names
 //!
@@ -38,33 +46,40 @@
 //! | `recv_post` | [`QueuePair::post_receive`] |
 //! | `recv_bitmap_get`, `recv_imm_get`, `recv_complete` | [`Receive::bitmap`], [`Receive::user_immediate`], [`Receive::complete`] |
 
+mod asking;
 mod attributes;
 mod bitmap;
 mod context;
 pub mod control;
 mod control_path;
 mod dialogue;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod immediate;
 pub mod info;
 mod link_estimate;
 pub mod memory;
 mod message;
+mod pacer;
 mod queue_pair;
 pub mod receive_table;
 mod receiving;
 mod sending;
 mod sync;
 
-pub use attributes::QueuePairAttributes;
+pub use asking::{BackOff, backed_off};
+pub use attributes::{QueuePairAttributes, default_chunk_bytes};
 pub use bitmap::{MessageBitmap, Recorded};
 pub use context::{ChannelError, Context, ContextAttributes};
 pub use control_path::ControlPathError;
 pub use dialogue::ControlCounters;
 pub use link_estimate::RoundTripTime;
+/// Why a device gives no memory or key, from below.
+pub use longhaul_verbs::RegisterError;
 pub use memory::Memory;
 pub use message::{CompleteError, Receive, ReceiveError, ReceivedMessage, RevokeError, SendError, SendStream};
 #[cfg(feature = "mutations")]
 pub use queue_pair::Mutation;
 pub use queue_pair::{ConnectError, CreateQueuePairError, QueuePair, QueuePairError};
 pub use receive_table::ReceiveCounters;
-pub use sending::{SendCounters, SendStatus};
+pub use sending::{PeerReceive, SendCounters, SendStatus};

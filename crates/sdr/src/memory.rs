@@ -89,6 +89,11 @@ impl Memory {
         }
     }
 
+    /// Whether it was registered in this protection domain. A request with memory of another one would end its queue pair.
+    pub(crate) fn is_of(&self, domain: &ProtectionDomain) -> bool {
+        Arc::ptr_eq(self.inner.domain.raw(), domain.raw())
+    }
+
     /// Bytes.
     pub fn len(&self) -> usize {
         self.inner.length
@@ -276,12 +281,12 @@ impl Incoming {
         self.borrow.range.len()
     }
 
-    /// Bind a slot of a root key to the bytes.
-    pub(crate) fn bind(&self, root: &SlottedRegion, slot: u32) -> Result<(), RegisterError> {
-        let address = self.borrow.pointer() as u64;
+    /// Bind a number of a root key to the bytes.
+    pub(crate) fn bind(&self, root: &SlottedRegion, number: u64) -> Result<(), RegisterError> {
+        let (address, length) = (self.borrow.pointer() as u64, self.len() as u64);
         let region = &*self.borrow.memory.local;
         // Only what a bit stands for is looked at.
-        root.raw().bind_slot(slot, Some(SlotBinding { region, address, length: self.len() as u64, is_blank: true }))
+        root.raw().bind_slot(number, Some(SlotBinding { region, address, length, is_blank: true }))
     }
 
     /// A key for the peer that leads to the bytes and to nothing else.
@@ -306,6 +311,45 @@ impl Incoming {
     /// The key to them must have been revoked, and the device must have confirmed it.
     pub(crate) unsafe fn into_received(self) -> ReceivedBytes {
         ReceivedBytes { borrow: self.borrow }
+    }
+}
+
+/// A byte that empty messages are written to and from, so that their key can be checked. Nobody ever looks at it.
+pub(crate) struct GuardByte {
+    byte: Outgoing,
+}
+
+impl GuardByte {
+    pub(crate) fn new(domain: &ProtectionDomain) -> Result<Self, RegisterError> {
+        let memory = Memory::register(domain, vec![0])?;
+        let byte = memory.lend_to_send(0..1).expect("nobody else has this memory");
+        Ok(GuardByte { byte })
+    }
+
+    /// Bind a number of a root key to it.
+    pub(crate) fn bind(&self, root: &SlottedRegion, number: u64) -> Result<(), RegisterError> {
+        let Borrow { memory, .. } = &*self.byte.borrow;
+        let to = SlotBinding { region: &*memory.local, address: memory.pointer as u64, length: 1, is_blank: false };
+        root.raw().bind_slot(number, Some(to))
+    }
+
+    /// A key for the peer that leads to it.
+    pub(crate) fn register(&self) -> Result<Arc<dyn raw::MemoryRegion>, RegisterError> {
+        let Borrow { memory, .. } = &*self.byte.borrow;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        // SAFETY: no slice of the byte ever exists, only the device touches it; whoever has the region has the queue pair that this
+        // belongs to, and so keeps the memory.
+        unsafe { memory.domain.raw().register_memory(memory.pointer, 1, memory.pointer as u64, access) }
+    }
+
+    /// As the only byte of a write.
+    pub(crate) fn lend_to_send(&self) -> Outgoing {
+        self.byte.clone()
+    }
+
+    /// Never free it: a device that could not revoke a key may still write there.
+    pub(crate) fn quarantine(&self) {
+        std::mem::forget(self.byte.clone());
     }
 }
 

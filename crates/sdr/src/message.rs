@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use longhaul_verbs::{DestroyError, RegisterError, raw};
+use longhaul_verbs::{DestroyError, RegisterError, SlottedRegion, raw};
 use thiserror::Error;
 
 use crate::bitmap::MessageBitmap;
@@ -106,13 +106,21 @@ impl QueuePair {
         range: Range<usize>,
         user_immediate: Option<u32>,
     ) -> Result<SendStream, SendError> {
-        let packets = range.len().div_ceil(self.shared.shape.packet_bytes as usize);
+        let Shared { shape, guard, .. } = &*self.shared;
+        let packets = range.len().div_ceil(shape.packet_bytes as usize);
         self.shared.check_piece(0, range.len())?;
-        let bytes = memory.lend_to_send(range)?;
+        let bytes = memory.lend_to_send(range.clone())?;
+        let first_byte = match user_immediate {
+            Some(_) if packets >= shape.layout.fragment_count() as usize => None,
+            // No byte of an empty message could go along; its receiver has none to look at either.
+            Some(_) if range.is_empty() => Some(guard.lend_to_send()),
+            Some(_) => Some(memory.lend_to_send(range.start..range.start + 1)?),
+            None => None,
+        };
         let stream = self.start_stream(user_immediate)?;
         let mut state = self.shared.state();
-        if stream.has_immediate && packets < self.shared.shape.layout.fragment_count() as usize {
-            state.sending.send_fragments(stream.number);
+        if let Some(first_byte) = first_byte {
+            state.sending.send_fragments(stream.number, packets as u32, first_byte);
         }
         state.sending.add(stream.number, 0, bytes);
         state.sending.end(stream.number);
@@ -122,7 +130,7 @@ impl QueuePair {
 
     /// Post a receive; the peer's next message comes here (the paper's `recv_post`).
     pub fn post_receive(&self, memory: &Memory, range: Range<usize>) -> Result<Receive, ReceiveError> {
-        let Shared { attributes, shape, table, root, .. } = &*self.shared;
+        let Shared { attributes, shape, table, root, guard, .. } = &*self.shared;
         let (length, most) = (range.len() as u64, attributes.message_bytes_max);
         if length > most {
             return Err(ReceiveError::TooLong { bytes: length, most });
@@ -131,26 +139,40 @@ impl QueuePair {
         let mut state = self.shared.state();
         let number = state.receiving.next_number();
         if let Some(number) = state.receiving.obstacle(shape.layout.slot_count(), shape.generations) {
-            state.waits_for_sender = true;
+            // The sender knows nothing of a message that only has to be completed here.
+            if !state.receiving.is_open(number) {
+                state.wait_for_sender(number);
+            }
             return Err(ReceiveError::TableFull(number));
         }
-        let slot = self.shared.root_slot_of(number);
         let (key, address, remote_key) = match root {
-            // An empty message needs no memory.
-            _ if length == 0 => (Key::None, 0, 0),
             Some(root) => {
-                incoming.bind(root, slot)?;
-                let place = root.remote(slot, 0);
+                let root_number = self.shared.root_number_of(root, number);
+                match length {
+                    // An empty message needs no memory, but a key that can be checked.
+                    0 => guard.bind(root, root_number)?,
+                    _ => incoming.bind(root, root_number)?,
+                }
+                let place = root.remote(root_number, 0);
                 (Key::Slot, place.address, place.key)
             }
             None => {
-                let region = incoming.register()?;
+                let region = match length {
+                    0 => guard.register()?,
+                    _ => incoming.register()?,
+                };
                 let (address, key) = (region.address(), region.remote_key());
                 (Key::Region(region), address, key)
             }
         };
         let packet_count = length.div_ceil(u64::from(shape.packet_bytes)) as u32;
         let bitmap = Arc::new(MessageBitmap::new(packet_count, attributes.chunk_bytes / shape.packet_bytes));
+        // What came for the message that had this slot and this generation before may be in a completion queue still, and would count for this one.
+        // Since the slot was bound anew, nothing of that message is added. With several generations that was rounds of the table ago, so that
+        // once a round is enough.
+        if shape.generations == 1 || shape.slot_of(number) == 0 {
+            self.shared.context.drain();
+        }
         table.enter(number, bitmap.clone());
         let generation = shape.generation_of(number) as u8;
         state.receiving.opened(ClearToSend { number, address, length, key: remote_key, generation, is_over: false });
@@ -160,12 +182,20 @@ impl QueuePair {
 }
 
 impl Shared {
-    fn root_slot_of(&self, number: u64) -> u32 {
+    /// The number that a message has under the root key, and so its addresses there. They come from the message's own 64-bit number,
+    /// and come again only when all 64 bits of address space have been used. That space is cut to whole rounds of the table, so that
+    /// also then the slots of live messages differ.
+    fn root_number_of(&self, root: &SlottedRegion, number: u64) -> u64 {
         #[cfg(feature = "mutations")]
-        if self.mutation == Some(crate::queue_pair::Mutation::ShareSlots) {
-            return self.shape.slot_of(number);
+        match self.mutation {
+            Some(crate::queue_pair::Mutation::ShareSlots) => return self.shape.slot_of(number).into(),
+            Some(crate::queue_pair::Mutation::ReuseAddresses) => {
+                return number % (u64::from(self.shape.layout.slot_count()) * u64::from(self.shape.generations));
+            }
+            _ => {}
         }
-        self.shape.root_slot_of(number)
+        let slots = u64::from(root.raw().slots());
+        number % (root.number_count() / slots * slots)
     }
 
     fn check_piece(&self, offset: u64, length: usize) -> Result<(), SendError> {
@@ -203,12 +233,14 @@ impl SendStream {
         Ok(())
     }
 
-    /// Send the user's immediate once more, in writes without bytes. Messages with fewer packets than it has fragments need this; packets of
-    /// others carry it anyway.
-    pub fn send_immediate(&self) {
+    /// Send the user's immediate once more, in writes that carry only the message's first byte, which is at `first` of the memory. Messages with
+    /// fewer packets than it has fragments need this; packets of others carry it anyway.
+    pub fn send_immediate(&self, memory: &Memory, first: usize) -> Result<(), SendError> {
+        let first_byte = memory.lend_to_send(first..first.saturating_add(1))?;
         if self.has_immediate {
-            self.shared.state().sending.send_fragments(self.number);
+            self.shared.state().sending.send_fragments(self.number, 0, first_byte);
         }
+        Ok(())
     }
 
     /// Nothing more will be added (the paper's `send_stream_end`).
@@ -255,7 +287,6 @@ pub struct Receive {
 
 /// What the peer reaches the memory of a receive with.
 enum Key {
-    None,
     /// The message's slot of the root key.
     Slot,
     Region(Arc<dyn raw::MemoryRegion>),
@@ -272,7 +303,9 @@ impl Receive {
         &self.bitmap
     }
 
-    /// The sender's immediate, once all of it has arrived; 0 if it gave none (the paper's `recv_imm_get`).
+    /// The sender's immediate, once all of it has arrived; 0 if it gave none (the paper's `recv_imm_get`). Only packets whose key the
+    /// device has checked count, so it is the peer's word; of an empty or short message it comes in writes of its own
+    /// ([`crate::immediate`] says how, and for which receives it does not).
     pub fn user_immediate(&self) -> Option<u32> {
         self.bitmap.user_immediate(self.shared.shape.layout)
     }
@@ -290,12 +323,14 @@ impl Receive {
         let revoked = match (&key, root) {
             #[cfg(feature = "mutations")]
             _ if self.shared.mutation == Some(crate::queue_pair::Mutation::SkipKeyChange) => Ok(()),
-            (Key::Slot, Some(root)) => root.unbind(self.shared.root_slot_of(self.number)).map_err(RevokeError::from),
+            (Key::Slot, Some(root)) => {
+                root.unbind(self.shared.root_number_of(root, self.number)).map_err(RevokeError::from)
+            }
             (Key::Region(region), _) => match region.deregister() {
                 Err(DestroyError::Gone) => Ok(()),
                 result => result.map_err(RevokeError::from),
             },
-            _ => Ok(()),
+            (Key::Slot, None) => Ok(()),
         };
         Some(match revoked {
             Ok(()) => {
@@ -305,6 +340,9 @@ impl Receive {
             }
             Err(source) => {
                 // The message stays open, so that its slot and its number are not used again.
+                if incoming.len() == 0 {
+                    self.shared.guard.quarantine();
+                }
                 incoming.quarantine();
                 Err(CompleteError::NotRevoked { number: self.number, source })
             }

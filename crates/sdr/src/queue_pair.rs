@@ -16,13 +16,16 @@ use thiserror::Error;
 
 use crate::attributes::QueuePairAttributes;
 use crate::context::Context;
-use crate::control::{self, FrameError};
+use crate::control;
 use crate::control_path::{ControlPath, ControlPathError};
 use crate::dialogue::{ControlCounters, Peer, State};
 use crate::info::QueuePairInfo;
 use crate::link_estimate::RoundTripTime;
+use crate::memory::{GuardByte, Memory};
+use crate::pacer::{self, Pacer};
 use crate::receive_table::{ReceiveCounters, ReceiveTable};
-use crate::sending::{SendCounters, Sending, Shape};
+use crate::receiving::Receiving;
+use crate::sending::{PeerReceive, SendCounters, Sending, Shape};
 
 /// Why a queue pair could not be made.
 #[derive(Debug, Error)]
@@ -100,9 +103,6 @@ pub enum QueuePairError {
     /// The device refused a request.
     #[error("the device refused a request")]
     Post(#[from] PostError),
-    /// The peer speaks another version of control messages.
-    #[error(transparent)]
-    Frame(#[from] FrameError),
 }
 
 /// A queue pair. Clones are the same one.
@@ -118,10 +118,11 @@ pub(crate) struct Shared {
     pub(crate) table: Arc<ReceiveTable>,
     /// On devices that have it.
     pub(crate) root: Option<SlottedRegion>,
+    pub(crate) guard: GuardByte,
     /// Generation 0's, one for each channel, then generation 1's, …
     data: Vec<VerbsQueuePair>,
     completions: CompletionQueue,
-    /// Elsewhere the window alone holds a sender back.
+    /// Packets are spaced evenly by the device then; the rate holds anyway (`pacer`).
     can_limit_rate: bool,
     state: Mutex<State>,
     #[cfg(feature = "mutations")]
@@ -136,8 +137,18 @@ pub enum Mutation {
     SkipGenerationCheck,
     /// A message's key stays valid when it is complete.
     SkipKeyChange,
-    /// Messages of all generations have the same slots of the root key, as the paper has it.
+    /// Messages that have the same slot of the table have the same addresses under the root key, as the paper has it.
     ShareSlots,
+    /// Addresses under the root key are used again when all generations have gone round.
+    ReuseAddresses,
+    /// A write of nothing, for which no key was checked, gives a fragment of the user's immediate.
+    BelieveEmptyPackets,
+    /// Control messages of other connections are taken for ours.
+    IgnoreReceiver,
+    /// Packets that were presumed lost stay so when they arrive.
+    NeverLowerLost,
+    /// A clear-to-send is sent once.
+    NeverRepeatClear,
 }
 
 impl QueuePair {
@@ -155,10 +166,11 @@ impl QueuePair {
         mutation: Mutation,
     ) -> Result<Self, CreateQueuePairError> {
         let mut table = Self::make_table(attributes);
-        if mutation == Mutation::SkipGenerationCheck {
-            table.skip_generation_check();
-        }
-        Self::create_with(context, attributes, table, |shared| shared.mutation = Some(mutation))
+        table.mutate(mutation);
+        Self::create_with(context, attributes, table, |shared| {
+            shared.mutation = Some(mutation);
+            shared.state().mutate(mutation);
+        })
     }
 
     fn make_table(attributes: &QueuePairAttributes) -> ReceiveTable {
@@ -193,33 +205,43 @@ impl QueuePair {
     pub fn info(&self) -> QueuePairInfo {
         let Shared { attributes, data, .. } = &*self.shared;
         let psn = attributes.first_psn();
+        let control = self.shared.state().control.queue_pair().clone();
+        let source_gid_index = attributes.path.source_gid_index;
+        let queue_pairs = std::iter::once(&control).chain(data);
+        let source_ports = queue_pairs.map(|queue_pair| queue_pair.source_port(source_gid_index).unwrap_or(0));
         QueuePairInfo {
+            source_ports: source_ports.collect(),
             receiver: attributes.receiver(),
             gid: attributes.gid,
             udp_port: attributes.udp_port,
             layout: attributes.layout,
             mtu: attributes.mtu,
             window: attributes.receive_depth,
-            control: (self.shared.state().control.queue_pair().number(), psn),
+            control: (control.number(), psn),
             generations: attributes.generations,
             data: data.iter().map(|queue_pair| (queue_pair.number(), psn)).collect(),
             message_bytes_max: attributes.message_bytes_max,
+            first_number: attributes.first_number,
+            control_version: control::VERSION,
         }
     }
 
     /// Connect with the peer whose info this is (the paper's `qp_connect`).
     pub fn connect(&self, peer: &QueuePairInfo) -> Result<(), ConnectError> {
         let Shared { attributes, data, shape, context, table, .. } = &*self.shared;
+        fit("the version of control messages", control::VERSION, peer.control_version)?;
         fit("the division of the immediate", attributes.layout.bits(), peer.layout.bits())?;
         fit("the number of generations", attributes.generations, peer.generations)?;
         fit("the number of channels", shape.channels, peer.channels())?;
+        fit("the number of the first message", attributes.first_number, peer.first_number)?;
         fit("the MTU", attributes.mtu.byte_count(), peer.mtu.byte_count())?;
         let mut state = self.shared.state();
         if state.peer.is_some() {
             return Err(ConnectError::AlreadyConnected);
         }
         let path = PathAttributes { destination: peer.gid, udp_port: peer.udp_port, ..attributes.path };
-        let connect = |queue_pair: &VerbsQueuePair, (number, psn), rate: Option<u64>| {
+        let connect = |queue_pair: &VerbsQueuePair, (number, psn), peer_source_port, rate: Option<u64>| {
+            let path = PathAttributes { peer_source_port, ..path };
             queue_pair.modify(&VerbsAttributes::ready_to_receive(path, attributes.mtu, number, psn))?;
             let kilobits = |rate: u64| u32::try_from(rate / 1000).unwrap_or(u32::MAX).max(1);
             queue_pair.modify(&VerbsAttributes {
@@ -234,15 +256,15 @@ impl QueuePair {
             let (channel, depth) = (index % shape.channels, attributes.receive_depth as usize);
             context.add_receiver(channel, queue_pair.clone(), table, generation, depth)?;
         }
-        connect(state.control.queue_pair(), peer.control, None)?;
+        connect(state.control.queue_pair(), peer.control, peer.source_port(0), None)?;
         let rate = attributes.rate_bits_per_second.filter(|_| self.shared.can_limit_rate);
         let rate = rate.map(|rate| rate / shape.channels as u64);
-        for (queue_pair, peer) in data.iter().zip(&peer.data) {
-            connect(queue_pair, *peer, rate)?;
+        for (index, (queue_pair, lane)) in data.iter().zip(&peer.data).enumerate() {
+            connect(queue_pair, *lane, peer.source_port(1 + index), rate)?;
         }
         state.sending.window.on_report(0, peer.window, Instant::ZERO, Duration::MAX);
-        let message_bytes_max = peer.message_bytes_max;
-        state.peer = Some(Peer { receiver: peer.receiver, echo: None, message_bytes_max });
+        let QueuePairInfo { receiver, message_bytes_max, window, .. } = *peer;
+        state.peer = Some(Peer { receiver, echo: None, message_bytes_max, window, is_verified: false });
         Ok(())
     }
 
@@ -258,13 +280,20 @@ impl QueuePair {
 
     /// When [`QueuePair::poll`] must be called if nothing completes before.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let state = self.shared.state();
-        let patience = state.patience(&self.shared.attributes);
-        let asking = state.waits().then(|| match state.asked {
-            Some(asked) => asked + patience,
-            None => Instant::ZERO,
-        });
-        Instant::earlier_of(asking, state.receiving.next_deadline(patience))
+        self.shared.state().next_deadline(&self.shared.attributes)
+    }
+
+    /// Whether packets get through to the peer and back: a control message has come that echoes one of ours.
+    ///
+    /// From [`QueuePair::connect`] on, each [`QueuePair::poll`] sends one that asks for an answer and repeats it, less and less often but
+    /// at least once a second or round trip, until this is true; no message has to be posted for that. It stays true.
+    pub fn is_path_verified(&self) -> bool {
+        self.shared.state().is_path_verified()
+    }
+
+    /// Ask the peer for a sign of life: any control message from it. The question is repeated until one has come.
+    pub fn ask_peer(&self) {
+        self.shared.state().waits_for_peer = true;
     }
 
     /// The round-trip time, as far as it has been measured.
@@ -290,6 +319,23 @@ impl QueuePair {
         self.shared.state().sending.take_news()
     }
 
+    /// The first message about which the layer above may still ask the peer; `None` when it will ask about none that it has begun. Until a
+    /// message is below this (and nothing more is sent of it), the peer can rely on being asked: see [`QueuePair::peer_sends_from`].
+    pub fn set_asks_from(&self, number: Option<u64>) {
+        self.shared.state().sending.set_asks_from(number);
+    }
+
+    /// The peer neither sends messages below this nor asks about them, so what became of them can be forgotten. The peer may have at most
+    /// as many messages from here on as the table has slots, times the generations: no more receives can be posted.
+    pub fn peer_sends_from(&self) -> u64 {
+        self.shared.state().receiving.peer_sends_from()
+    }
+
+    /// What the peer has done for a message of ours, as far as we know.
+    pub fn peer_receive_of(&self, number: u64) -> PeerReceive {
+        self.shared.state().sending.peer_receive_of(number)
+    }
+
     /// Whether [`QueuePair::take_from_peer`] or [`QueuePair::take_send_news`] have something.
     pub fn has_news(&self) -> bool {
         let state = self.shared.state();
@@ -304,6 +350,11 @@ impl QueuePair {
     /// The context.
     pub fn context(&self) -> &Context {
         &self.shared.context
+    }
+
+    /// Whether the memory was registered with a context of the same protection domain.
+    pub fn can_use(&self, memory: &Memory) -> bool {
+        memory.is_of(self.shared.context.domain())
     }
 
     /// What it was made with.
@@ -364,7 +415,7 @@ impl Shared {
         }
         let root = match capabilities.contains(Capabilities::SLOTTED_REGION) {
             true => {
-                let slots = attributes.layout.slot_count() * u32::from(attributes.generations);
+                let slots = attributes.layout.slot_count();
                 Some(domain.allocate_slotted_region(slots, attributes.message_bytes_max, Access::REMOTE_WRITE)?)
             }
             false => None,
@@ -376,16 +427,22 @@ impl Shared {
             generations: attributes.generations.into(),
             channels,
         };
-        let state = State::new(Sending::new(shape, data.clone(), attributes.send_depth), control);
+        let first = attributes.first_number;
+        let can_limit_rate = capabilities.contains(Capabilities::RATE_LIMIT);
+        let ahead = if can_limit_rate { pacer::AHEAD_OF_LIMITER } else { pacer::AHEAD };
+        let pacer = Pacer::new(attributes.rate_bits_per_second, ahead);
+        let sending = Sending::new(shape, data.clone(), attributes.send_depth, first, pacer);
+        let state = State::new(sending, Receiving::new(first), control);
         Ok(Shared {
             context: context.clone(),
             attributes: attributes.clone(),
             shape,
             table: Arc::new(table),
             root,
+            guard: GuardByte::new(domain)?,
             data,
             completions,
-            can_limit_rate: capabilities.contains(Capabilities::RATE_LIMIT),
+            can_limit_rate,
             state: Mutex::new(state),
             #[cfg(feature = "mutations")]
             mutation: None,
@@ -409,8 +466,7 @@ impl Shared {
         if let Some(status) = state.failure.or(self.table.failure()) {
             return Err(QueuePairError::Failed(status));
         }
-        let horizon = 2 * state.patience(&self.attributes);
-        state.sending.pump(now, horizon)?;
+        state.sending.pump(now)?;
         state.send_frames(now, &self.attributes, self.table.arrived())
     }
 }

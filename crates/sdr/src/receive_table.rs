@@ -6,6 +6,9 @@
 //!
 //! Every message has bitmaps of its own. A thread that looked up a message keeps its bitmaps, and checks at each packet whether the slot
 //! still has that message; so a bit can never be set for another one, whatever happens between the look and the bit.
+//!
+//! Only a write of at least one byte proves anything: the device checked its key and its range. A write of nothing needs no key, so
+//! anybody who knows a queue pair's number can send one; it is counted and otherwise ignored.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -22,7 +25,7 @@ pub struct ReceiveCounters {
     pub arrived: u64,
     /// Of messages that were complete, or of an earlier generation.
     pub late: u64,
-    /// Beyond the end of their message, or not a write with immediate.
+    /// Beyond the end of their message, without bytes (so that no key was checked), or not a write with immediate.
     pub stray: u64,
 }
 
@@ -39,7 +42,7 @@ pub struct ReceiveTable {
     /// Why no more data can arrive.
     failure: OnceLock<CompletionStatus>,
     #[cfg(feature = "mutations")]
-    skips_generation_check: bool,
+    mutation: Option<crate::queue_pair::Mutation>,
 }
 
 #[derive(Debug, Default)]
@@ -66,13 +69,13 @@ impl ReceiveTable {
             stray: AtomicU64::new(0),
             failure: OnceLock::new(),
             #[cfg(feature = "mutations")]
-            skips_generation_check: false,
+            mutation: None,
         }
     }
 
     #[cfg(feature = "mutations")]
-    pub(crate) fn skip_generation_check(&mut self) {
-        self.skips_generation_check = true;
+    pub(crate) fn mutate(&mut self, mutation: crate::queue_pair::Mutation) {
+        self.mutation = Some(mutation);
     }
 
     /// Give a message its slot. The one that had it must have left it.
@@ -104,22 +107,31 @@ impl ReceiveTable {
             self.late.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        bitmap.record_fragment(Fragments::of(self.layout, fields.packet, fields.user));
-        // A write of nothing carries a fragment of the user's immediate, and is no packet.
-        let packets = completion.byte_count.div_ceil(self.packet_bytes);
-        let is_beyond = fields.packet.saturating_add(packets) > bitmap.packet_count() && packets > 0;
+        #[cfg(feature = "mutations")]
+        if self.mutation == Some(crate::queue_pair::Mutation::BelieveEmptyPackets) {
+            bitmap.record_fragment(Fragments::of(self.layout, fields.packet, fields.user));
+        }
+        // Nearly always one packet, and a division takes as long as the rest.
+        let packets = match completion.byte_count {
+            bytes if (1..=self.packet_bytes).contains(&bytes) => 1,
+            bytes => bytes.div_ceil(self.packet_bytes),
+        };
+        let is_inside = fields.packet.saturating_add(packets) <= bitmap.packet_count();
         match packets {
-            _ if is_beyond => {
-                self.stray.fetch_add(1, Ordering::Relaxed);
-            }
-            0 => {}
-            1 => {
+            1 if is_inside => {
                 bitmap.record(fields.packet);
             }
-            _ => {
+            // Behind the last packet of the receive: a write that only carries a fragment of the user's immediate.
+            1 if self.layout.is_fragment_only(fields.packet, bitmap.packet_count()) => {}
+            2.. if is_inside => {
                 bitmap.record_run(fields.packet, packets);
             }
+            _ => {
+                self.stray.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
         }
+        bitmap.record_fragment(Fragments::of(self.layout, fields.packet, fields.user));
     }
 
     /// The bitmaps of the message that has a slot now, if it is of this generation.
@@ -150,7 +162,7 @@ impl ReceiveTable {
     #[inline]
     fn is_of_another_generation(&self, number: u64, generation: u32) -> bool {
         #[cfg(feature = "mutations")]
-        if self.skips_generation_check {
+        if self.mutation == Some(crate::queue_pair::Mutation::SkipGenerationCheck) {
             return false;
         }
         self.layout.generation_of(number, self.generations) != generation
@@ -243,15 +255,28 @@ mod tests {
         table.record(&arrival(&table, 0, 4, 1), 0, &mut lookups);
         assert_eq!(bitmap.word(0), 0b10110);
         table.record(&arrival(&table, 0, 4, MTU + 1), 0, &mut lookups);
-        table.record(&arrival(&table, 0, 5, 1), 0, &mut lookups);
+        table.record(&arrival(&table, 0, 5 + 8, 1), 0, &mut lookups);
         assert_eq!((bitmap.word(0), table.counters().stray), (0b10110, 2));
         table.record(&WorkCompletion { byte_count: MTU, ..Default::default() }, 0, &mut lookups);
-        assert_eq!(table.counters().stray, 3);
-        assert_eq!(bitmap.user_immediate(table.layout), None);
-        for packet in 0..8 {
-            table.record(&arrival(&table, 0, packet, 0), 0, &mut lookups);
-        }
         assert_eq!((bitmap.word(0), table.counters().stray), (0b10110, 3));
+    }
+
+    /// Anybody can send a write of nothing. What it says is not believed, wherever it claims to belong.
+    #[test]
+    fn fragments_come_only_from_writes_whose_key_was_checked() {
+        let table = table(4);
+        let mut lookups = Lookups::default();
+        let bitmap = Arc::new(MessageBitmap::new(5, 1));
+        table.enter(0, bitmap.clone());
+        (0..16).for_each(|packet| table.record(&arrival(&table, 0, packet, 0), 0, &mut lookups));
+        assert_eq!((bitmap.user_immediate(table.layout), table.counters().stray), (None, 16));
+        // Neither is what lies outside of the message, or runs out of it.
+        (13..40).for_each(|packet| table.record(&arrival(&table, 0, packet, 1), 0, &mut lookups));
+        (1..9).for_each(|packet| table.record(&arrival(&table, 0, packet, 5 * MTU), 0, &mut lookups));
+        assert_eq!((bitmap.user_immediate(table.layout), table.counters().stray), (None, 16 + 27 + 8));
+        // Eight writes of a byte behind the last packet carry all fragments and set no bit.
+        (5..13).for_each(|packet| table.record(&arrival(&table, 0, packet, 1), 0, &mut lookups));
         assert_eq!(bitmap.user_immediate(table.layout), Some(0x1234_5678));
+        assert_eq!((bitmap.word(0), table.counters().stray), (0, 16 + 27 + 8));
     }
 }

@@ -12,10 +12,25 @@ use crate::control::ClearToSend;
 use crate::immediate::ImmediateLayout;
 use crate::link_estimate::Window;
 use crate::memory::Outgoing;
+use crate::pacer::Pacer;
 
 /// Writes that are posted at a time, to one internal queue pair; then it is the next channel's turn. Full packets of 4 KiB go 15 in a call to
 /// the kernel, so that 60 fill four calls.
 const BURST: usize = 60;
+
+/// Headers of a write: IPv4, UDP, BTH, RETH, the immediate and the ICRC.
+const WRITE_OVERHEAD_BYTES: u64 = 20 + 8 + 12 + 16 + 4 + 4;
+
+/// What the peer has done for a message of ours, as far as we know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PeerReceive {
+    /// It has not posted a receive for it.
+    NotPosted,
+    /// It has posted one.
+    Posted,
+    /// That one is over, and all before it.
+    Over,
+}
 
 /// How far a send has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,12 +77,6 @@ impl Shape {
         self.layout.slot_of(number)
     }
 
-    /// The slot of the root key that a message has. Each generation has slots of its own: a late packet's bytes must not reach the
-    /// message that follows in the table any more than its bit.
-    pub(crate) fn root_slot_of(&self, number: u64) -> u32 {
-        self.generation_of(number) * self.layout.slot_count() + self.slot_of(number)
-    }
-
     pub(crate) fn generation_of(&self, number: u64) -> u32 {
         self.layout.generation_of(number, self.generations)
     }
@@ -76,6 +85,10 @@ impl Shape {
         self.packet_bytes * self.packets_per_write
     }
 }
+
+/// A peer's number that cannot be true.
+#[derive(Debug)]
+pub(crate) struct WildNumber;
 
 pub(crate) struct Sending {
     shape: Shape,
@@ -88,19 +101,25 @@ pub(crate) struct Sending {
     /// Every message below is over at the receiver.
     peer_open_from: u64,
     pub(crate) window: Window,
+    pacer: Pacer,
+    /// The pump stopped for it.
+    was_paced: bool,
     lanes: Vec<Lane>,
     next_channel: usize,
     counters: SendCounters,
     /// Messages of which something has happened, once somebody wants to know.
     news: Option<Vec<u64>>,
+    /// The layer above may still ask the receiver about messages from here on, though nothing more is sent of them.
+    asks_from: Option<u64>,
 }
 
 #[derive(Default)]
 struct OpenSend {
     pieces: VecDeque<Piece>,
     user_immediate: u32,
-    /// Fragments of the user's immediate that go in writes of their own.
+    /// Fragments of the user's immediate that go in writes of their own, and the byte that these carry.
     fragments: std::ops::Range<u32>,
+    first_byte: Option<Outgoing>,
     bursts_on_their_way: u32,
     /// Bytes that have left the device.
     left_bytes: u64,
@@ -134,24 +153,27 @@ struct Burst {
     writes: u32,
     byte_count: u64,
     /// The device may read them until the burst has left it.
-    _bytes: Option<Outgoing>,
+    _bytes: Outgoing,
 }
 
 impl Sending {
-    pub(crate) fn new(shape: Shape, lanes: Vec<VerbsQueuePair>, depth: u32) -> Self {
+    pub(crate) fn new(shape: Shape, lanes: Vec<VerbsQueuePair>, depth: u32, first_number: u64, pacer: Pacer) -> Self {
         let lane = |queue_pair| Lane { queue_pair, free: depth, posted: VecDeque::new() };
         Sending {
             shape,
-            next_number: 0,
+            next_number: first_number,
             open: BTreeMap::new(),
             clear: BTreeMap::new(),
-            cleared_through: 0,
-            peer_open_from: 0,
+            cleared_through: first_number,
+            peer_open_from: first_number,
             window: Window::new(0),
+            pacer,
+            was_paced: false,
             lanes: lanes.into_iter().map(lane).collect(),
             next_channel: 0,
             counters: SendCounters::default(),
             news: None,
+            asks_from: None,
         }
     }
 
@@ -182,11 +204,16 @@ impl Sending {
         SendCounters { presumed_lost: self.window.lost(), ..self.counters }
     }
 
-    /// Nothing more is sent of messages below.
+    /// Nothing more is sent of messages below, and nobody asks about them.
     pub(crate) fn sends_from(&self) -> u64 {
         let is_busy = |send: &OpenSend| send.bursts_on_their_way > 0 || !send.is_over && !send.is_done();
         let first = self.open.iter().find(|(_, send)| is_busy(send));
-        first.map_or(self.next_number, |(number, _)| *number)
+        let from = first.map_or(self.next_number, |(number, _)| *number);
+        self.asks_from.map_or(from, |asks_from| from.min(asks_from))
+    }
+
+    pub(crate) fn set_asks_from(&mut self, number: Option<u64>) {
+        self.asks_from = number;
     }
 
     pub(crate) fn cleared_through(&self) -> u64 {
@@ -199,7 +226,8 @@ impl Sending {
             return None;
         }
         let number = self.next_number;
-        self.next_number += 1;
+        // The last number is never used, so that the one after a message always exists.
+        self.next_number = number.checked_add(1)?;
         // The receiver may have completed it before it begins.
         let is_over = number < self.peer_open_from || self.clear.get(&number).is_some_and(|clear| clear.is_over);
         let send = OpenSend { user_immediate: user_immediate.unwrap_or(0), is_over, ..Default::default() };
@@ -207,12 +235,16 @@ impl Sending {
         Some(number)
     }
 
-    /// Send the user's immediate in writes of its own: for messages with fewer packets than it has fragments.
-    pub(crate) fn send_fragments(&mut self, number: u64) {
+    /// Send the user's immediate in writes of its own, from a fragment on: for messages with fewer packets than it has fragments. Each
+    /// write carries the message's first byte to its place, so that the receiving device checks the key.
+    pub(crate) fn send_fragments(&mut self, number: u64, from: u32, first_byte: Outgoing) {
+        debug_assert_eq!(first_byte.len(), 1);
+        let count = self.shape.layout.fragment_count();
         if let Some(send) = self.open.get_mut(&number)
+            && from < count
             && !send.is_over
         {
-            send.fragments = 0..self.shape.layout.fragment_count();
+            (send.fragments, send.first_byte) = (from..count, Some(first_byte));
         }
     }
 
@@ -262,31 +294,70 @@ impl Sending {
         self.forget_if_done(number);
     }
 
-    /// The receiver has posted the receive, or has completed it already.
-    pub(crate) fn on_clear(&mut self, clear: &ClearToSend) {
-        let horizon = 4 * u64::from(self.shape.layout.slot_count());
-        let is_known = clear.number < self.cleared_through || self.clear.contains_key(&clear.number);
+    /// The receiver has posted the receive, or has completed it already. Returns whether that is news; an error when its numbers make
+    /// no sense, so that it is as good as lost.
+    pub(crate) fn on_clear(&mut self, clear: &ClearToSend) -> Result<bool, WildNumber> {
+        let horizon = self.cleared_through.saturating_add(4 * u64::from(self.shape.layout.slot_count()));
+        let has_end = clear.length == 0 || clear.address.checked_add(clear.length - 1).is_some();
+        let generation = self.shape.generation_of(clear.number);
+        if clear.number >= horizon || !has_end || u32::from(clear.generation) != generation {
+            return Err(WildNumber);
+        }
+        let is_known = self.peer_receive_of(clear.number) != PeerReceive::NotPosted;
         if clear.is_over {
             self.finish_early(clear.number);
         }
-        if is_known || clear.number >= self.cleared_through.saturating_add(horizon) {
-            return;
+        if is_known {
+            return Ok(false);
         }
         self.clear.insert(clear.number, *clear);
         self.note(clear.number);
         self.advance();
+        Ok(true)
     }
 
-    /// Every message with a smaller number is over at the receiver.
-    pub(crate) fn on_open_from(&mut self, open_from: u64) {
-        if open_from <= self.peer_open_from {
-            return;
+    /// What the receiver has done for a message, as far as we know.
+    pub(crate) fn peer_receive_of(&self, number: u64) -> PeerReceive {
+        match () {
+            () if number < self.peer_open_from => PeerReceive::Over,
+            () if number < self.cleared_through || self.clear.contains_key(&number) => PeerReceive::Posted,
+            () => PeerReceive::NotPosted,
+        }
+    }
+
+    /// Every message with a smaller number has been completed at the receiver. Returns whether that is news.
+    pub(crate) fn on_open_from(&mut self, open_from: u64) -> bool {
+        // A receiver gets no further ahead: it uses a slot and generation again only when our last message of them has ended.
+        let slots = u64::from(self.shape.layout.slot_count()) * u64::from(self.shape.generations);
+        if open_from <= self.peer_open_from || open_from > self.next_number.saturating_add(slots) {
+            return false;
         }
         self.peer_open_from = open_from;
         let numbers: Vec<u64> = self.open.range(..open_from).map(|(number, _)| *number).collect();
         numbers.into_iter().for_each(|number| self.finish_early(number));
         self.cleared_through = self.cleared_through.max(open_from);
         self.advance();
+        true
+    }
+
+    /// Clear-to-sends that have arrived although an earlier one has not, as [`crate::control::Record::ClearedBeyond`] has them.
+    pub(crate) fn cleared_beyond(&self, bytes_max: usize) -> Vec<u8> {
+        let mut bits = Vec::new();
+        for number in self.clear.range(self.cleared_through..).map(|(number, _)| *number) {
+            let offset = number - self.cleared_through;
+            let Some(byte) = usize::try_from(offset / 8).ok().filter(|byte| *byte < bytes_max) else { break };
+            if bits.len() <= byte {
+                bits.resize(byte + 1, 0);
+            }
+            bits[byte] |= 1 << (offset % 8);
+        }
+        bits
+    }
+
+    /// Whether something could be sent if the receiver had cleared it.
+    pub(crate) fn waits_for_clear(&self) -> bool {
+        let mut waiting = self.open.range(self.cleared_through..);
+        waiting.any(|(number, send)| send.has_work() && !self.clear.contains_key(number))
     }
 
     /// Clear-to-sends in order are remembered by one number; of the others, only those of messages that will be sent are kept.
@@ -303,7 +374,7 @@ impl Sending {
         if let Some(send) = self.open.get_mut(&number) {
             send.is_over = true;
             send.pieces.clear();
-            send.fragments = 0..0;
+            (send.fragments, send.first_byte) = (0..0, None);
         }
         self.note(number);
         self.forget_if_done(number);
@@ -323,9 +394,10 @@ impl Sending {
     }
 
     /// A burst of an internal queue pair has left the device.
-    pub(crate) fn on_sent(&mut self, lane: usize) {
+    pub(crate) fn on_sent(&mut self, lane: usize, now: Instant, horizon: Duration) {
         let Some(burst) = self.lanes.get_mut(lane).and_then(|lane| lane.posted.pop_front()) else { return };
         self.lanes[lane].free += burst.writes;
+        self.window.on_left(burst.writes, now, horizon);
         if let Some(send) = self.open.get_mut(&burst.message) {
             send.bursts_on_their_way -= 1;
             send.left_bytes += burst.byte_count;
@@ -340,16 +412,28 @@ impl Sending {
         self.window.available() == 0 && self.open.iter().any(|(number, send)| send.has_work() && can_send(number))
     }
 
+    /// When something can be sent that has to wait for the rate.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let at = self.pacer.ready_at()?;
+        let can_send = |number: &u64, send: &OpenSend| send.has_work() && self.clear.contains_key(number);
+        let is_waiting = self.was_paced && self.open.iter().any(|(number, send)| can_send(number, send));
+        is_waiting.then_some(at)
+    }
+
     /// Post what can be sent now, messages in order.
-    pub(crate) fn pump(&mut self, now: Instant, horizon: Duration) -> Result<(), PostError> {
-        let Sending { shape, open, clear, lanes, window, next_channel, counters, .. } = self;
+    pub(crate) fn pump(&mut self, now: Instant) -> Result<(), PostError> {
+        let Sending { shape, open, clear, lanes, window, pacer, next_channel, counters, .. } = self;
         let mut touched = Vec::new();
         for (&number, send) in open.iter_mut().filter(|(_, send)| send.has_work()) {
             let Some(clear) = clear.get(&number) else { continue };
             let mut message = Message { shape, number, clear, send };
             let generation = shape.generation_of(number) as usize;
             let mut full_lanes = 0;
-            while full_lanes < shape.channels && window.available() > 0 && message.send.has_work() {
+            while full_lanes < shape.channels
+                && window.available() > 0
+                && pacer.is_ready(now)
+                && message.send.has_work()
+            {
                 let index = generation * shape.channels + *next_channel % shape.channels;
                 let lane = &mut lanes[index];
                 *next_channel = next_channel.wrapping_add(1);
@@ -362,16 +446,18 @@ impl Sending {
                 full_lanes = 0;
                 lane.free -= burst.writes;
                 message.send.bursts_on_their_way += 1;
-                window.on_sent(burst.writes, now, horizon);
+                window.on_posted(burst.writes);
+                pacer.on_posted(burst.byte_count + u64::from(burst.writes) * WRITE_OVERHEAD_BYTES, now);
                 counters.writes += u64::from(burst.writes);
                 counters.bytes += burst.byte_count;
                 lane.posted.push_back(burst);
             }
             touched.push(number);
-            if window.available() == 0 {
+            if window.available() == 0 || !pacer.is_ready(now) {
                 break;
             }
         }
+        self.was_paced = !pacer.is_ready(now);
         for number in touched {
             if self.open.get(&number).is_some_and(|send| send.room.is_some()) {
                 self.note(number);
@@ -413,22 +499,36 @@ impl Message<'_> {
         }
     }
 
-    fn immediate(&self, packet: u32) -> u32 {
-        self.shape.layout.encode(self.shape.slot_of(self.number), packet, self.send.user_immediate)
+    /// The immediate of a write that carries only a fragment of the user's. `None` when the receive is too long for that.
+    fn fragment_immediate(&self, fragment: u32) -> Option<u32> {
+        let Shape { layout, packet_bytes, .. } = *self.shape;
+        let packet_count = u32::try_from(self.clear.length.div_ceil(packet_bytes.into())).ok()?;
+        let packet = layout.fragment_packet(fragment, packet_count)?;
+        Some(layout.encode(self.shape.slot_of(self.number), packet, self.send.user_immediate))
     }
 
     fn post_fragments(&mut self, to: &VerbsQueuePair, id: u64, most: usize) -> Result<Option<Burst>, PostError> {
         let fragments = self.send.fragments.clone().take(most);
+        let immediates: Option<Vec<u32>> = fragments.map(|fragment| self.fragment_immediate(fragment)).collect();
+        let (Some(immediates), Some(byte)) = (immediates, self.send.first_byte.clone()) else {
+            (self.send.fragments, self.send.first_byte) = (0..0, None);
+            return self.post_piece(to, id, most);
+        };
         let at = RemoteMemory { address: self.clear.address, key: self.clear.key };
-        let operations = fragments.map(|packet| SendOperation::WriteWithImmediate(at, self.immediate(packet)));
-        let mut requests: Vec<_> = operations.map(|operation| SendRequest::new(id, operation, &[])).collect();
+        let entry = [byte.entry(0..1)];
+        let operations = immediates.iter().map(|immediate| SendOperation::WriteWithImmediate(at, *immediate));
+        let mut requests: Vec<_> = operations.map(|operation| SendRequest::new(id, operation, &entry)).collect();
         let writes = requests.len() as u32;
         if let Some(last) = requests.last_mut() {
             last.flags |= SendFlags::SIGNALED;
         }
         to.post_send(&requests)?;
         self.send.fragments.start += writes;
-        Ok(Some(Burst { message: self.number, writes, byte_count: 0, _bytes: None }))
+        if self.send.fragments.is_empty() {
+            self.send.first_byte = None;
+        }
+        // The byte is one of the message's, which leaves with its packets.
+        Ok(Some(Burst { message: self.number, writes, byte_count: 0, _bytes: byte }))
     }
 
     fn post_piece(&mut self, to: &VerbsQueuePair, id: u64, most: usize) -> Result<Option<Burst>, PostError> {
@@ -436,7 +536,7 @@ impl Message<'_> {
         let Some(piece) = self.send.pieces.front_mut() else { return Ok(None) };
         let offset = piece.offset + piece.done as u64;
         let left = piece.bytes.len() - piece.done;
-        if offset + left as u64 > self.clear.length {
+        if offset.checked_add(left as u64).is_none_or(|end| end > self.clear.length) {
             self.send.room = Some(self.clear.length);
             self.send.pieces.clear();
             return Ok(None);
@@ -454,6 +554,7 @@ impl Message<'_> {
         to.post_write_burst(&WriteBurst {
             id,
             local,
+            // `on_clear` has checked that the last byte of the room has an address, and this is before it.
             remote: RemoteMemory { address: self.clear.address + offset, key: self.clear.key },
             stride,
             immediates: &immediates[..writes],
@@ -465,6 +566,6 @@ impl Message<'_> {
             self.send.pieces.pop_front();
         }
         let (message, writes, byte_count) = (self.number, writes as u32, length as u64);
-        Ok(Some(Burst { message, writes, byte_count, _bytes: Some(bytes) }))
+        Ok(Some(Burst { message, writes, byte_count, _bytes: bytes }))
     }
 }

@@ -35,6 +35,8 @@ counters! {
     rx_no_queue_pair,
     /// Packets to a connected queue pair from somebody else than its peer.
     rx_wrong_peer,
+    /// Packets to a connected queue pair from its peer's address, but not from the UDP port that the peer has announced.
+    rx_wrong_source_port,
     /// Datagrams whose queue key was wrong.
     rx_wrong_queue_key,
     /// Requests that came a second time (rxe).

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use longhaul_verbs::Capabilities;
 
 use crate::guard::NicGuard;
+use crate::port::Route;
 
 /// Drives a device: gives it packets and time, and carries its packets away.
 pub trait Drive: Send + Sync {
@@ -28,6 +29,11 @@ pub trait Drive: Send + Sync {
     /// A queue pair is about to go. What it has completed it must not leave unanswered: its peer would try again and again,
     /// and take for failed what has succeeded.
     fn before_destroy(&self, _nic: &mut NicGuard<'_>) {}
+
+    /// The UDP port that packets of this route really leave from. A port that has not all of them at hand says which it uses.
+    fn source_port(&self, route: &Route) -> Option<u16> {
+        Some(route.source_port)
+    }
 
     /// A descriptor that programs can wait for, if there is such a thing where the device runs.
     fn create_signal(&self) -> io::Result<Option<Arc<dyn Signal>>> {

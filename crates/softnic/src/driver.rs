@@ -34,6 +34,7 @@ use crate::device::Device;
 use crate::drive::{Drive, Signal};
 use crate::guard::{NicGuard, NicLock};
 use crate::nic::Nic;
+use crate::port::Route;
 use crate::udp::{Background, LinkWatch, Occasion, UdpPort};
 
 /// How long the busy thread waits, at most, for callers to take the lock that it has let go of. They may have to be woken
@@ -178,6 +179,10 @@ struct Attached {
 impl Drive for Attached {
     fn capabilities(&self) -> Capabilities {
         Capabilities::EVENT_DESCRIPTORS | Capabilities::FREE_UDP_PORT
+    }
+
+    fn source_port(&self, route: &Route) -> Option<u16> {
+        self.driver.state().port.source_port(route)
     }
 
     fn on_work(&self, mut nic: NicGuard<'_>) {

@@ -7,7 +7,7 @@
 //! - a region: memory of the program (`region`),
 //! - a null region, which keeps nothing and reads as zeros,
 //! - a window: a part of a region, with rights of its own and changed by requests in send queues (`windows`),
-//! - a slotted region: many slots in a row, each bound to a part of a region or to nothing (`slotted`).
+//! - a slotted region: numbered messages, some of them live, each bound to a part of a region or to nothing (`slotted`).
 //!
 //! Because the device runs under one lock, no copy is under way when a call returns that revokes a key or changes what it
 //! stands for. The copies themselves are in `copy`.

@@ -196,12 +196,17 @@ impl Nic {
             return;
         }
         // RC and UC take packets from the connected peer only.
-        let is_peer = queue_pair.settings.path().is_some_and(|path| {
+        let peer = queue_pair.settings.path().filter(|path| {
             path.destination.to_ip() == received.source
                 && shared.config.addresses[usize::from(path.source_gid_index)] == received.destination
         });
-        if !is_peer {
+        let Some(peer) = peer else {
             shared.counters.rx_wrong_peer += 1;
+            return;
+        };
+        // Where both are known: any other user of the peer's host has another one.
+        if ![0, received.source_port].contains(&peer.peer_source_port) && received.source_port != 0 {
+            shared.counters.rx_wrong_source_port += 1;
             return;
         }
         queue_pair.traffic.counters.received_packets += 1;

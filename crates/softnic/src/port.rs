@@ -109,6 +109,8 @@ impl Outgoing<'_> {
 pub struct Received<'a> {
     /// Who sent it.
     pub source: IpAddr,
+    /// From which UDP port; 0 when that says nothing, because addresses are translated on the way.
+    pub source_port: u16,
     /// To which of our addresses, or to which multicast group.
     pub destination: IpAddr,
     /// DSCP and ECN bits.

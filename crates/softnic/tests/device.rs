@@ -32,6 +32,7 @@ fn nobody_gets_memory_back_before_its_key_is_gone() {
     assert!(receiver.recv_timeout(Duration::from_millis(100)).is_err(), "the device still knows the key");
     let received = Received {
         source: packets[0].route.source,
+        source_port: packets[0].route.source_port,
         destination: packets[0].route.destination,
         traffic_class: 0,
         hop_limit: 1,

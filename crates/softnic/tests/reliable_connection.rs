@@ -188,11 +188,22 @@ fn only_the_connected_peer_is_heard() {
     one.region.copy_in(0, &[1; 10]);
     one.post_write(1, 10, &two);
     let mut packet = one.poll(at(0)).remove(0);
+    let source = packet.route.source;
     packet.route.source = "10.0.0.3".parse().unwrap();
     two.receive(&packet, at(5));
     assert!(two.poll(at(5)).is_empty());
     assert_eq!(two.region.to_vec(0..10), vec![0; 10]);
     assert_eq!(two.counters().rx_wrong_peer, 1);
+    // Somebody else at the peer's address.
+    packet.route.source = source;
+    packet.route.source_port ^= 1;
+    two.receive(&packet, at(6));
+    assert!(two.poll(at(6)).is_empty());
+    assert_eq!(two.region.to_vec(0..10), vec![0; 10]);
+    assert_eq!(two.counters().rx_wrong_source_port, 1);
+    packet.route.source_port ^= 1;
+    two.receive(&packet, at(7));
+    assert_eq!(two.region.to_vec(0..10), vec![1; 10]);
 }
 
 #[test]

@@ -255,6 +255,7 @@ fn a_message_without_end_is_refused_at_the_largest_size() {
         let opcode = if number == 0 { Opcode::RcSendFirst } else { Opcode::RcSendMiddle };
         let received = Received {
             source: peer,
+            source_port: 0xc000,
             destination: "10.0.0.1".parse().unwrap(),
             traffic_class: 0,
             hop_limit: 1,

@@ -18,7 +18,7 @@ const REGION_BYTES: usize = 100_000;
 /// Where the bound part begins, and its packets.
 const OFFSET: usize = 3001;
 const PACKETS: usize = 20;
-const SLOT: u32 = 2;
+const SLOT: u64 = 2;
 /// What the region holds before anything is written.
 const OLD: u8 = 0x55;
 

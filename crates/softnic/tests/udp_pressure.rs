@@ -68,8 +68,10 @@ fn a_receiver_that_stops_polling_gets_everything_once_and_in_order_when_it_polls
     assert!(one.wait_for(Duration::from_millis(500)).is_none(), "there is no receive for message {POSTED}");
     std::thread::sleep(Duration::from_millis(500));
     let ran = (driver_time("127.0.12.1") - before.0, driver_time("127.0.12.2") - before.1);
-    // It is asked again every 0.64 ms.
-    assert!(ran.0 + ran.1 < Duration::from_millis(300), "waiting for a receive keeps {ran:?} of a second busy");
+    // It is asked again every 0.64 ms. What a question costs depends on the build; spinning would take the whole second.
+    let is_sanitized = std::env::var_os("ASAN_OPTIONS").is_some();
+    let limit = Duration::from_millis(if is_sanitized { 700 } else { 300 });
+    assert!(ran.0 + ran.1 < limit, "waiting for a receive keeps {ran:?} of a second busy");
     assert!(two.counter("send_rnr_err") > 10, "it says that it is not ready");
     assert!(one.counter("rcvd_rnr_err") > 10, "and is heard");
     assert_eq!(one.counter("retry_rnr_exceeded_err"), 0);

@@ -94,7 +94,7 @@ impl CompletionOptions {
     pub fn expected_packets(&self) -> f64 {
         let packet_bytes = f64::from(MTU.byte_count());
         let packets = (self.message_bytes as f64 / packet_bytes).ceil();
-        let repeated = formula::chunk_loss(self) / (1.0 - formula::chunk_loss(self));
+        let repeated = self.loss / (1.0 - self.loss);
         match self.scheme {
             CompletionScheme::Named(NamedScheme::Erasure(code)) => {
                 let scheme = NamedScheme::Erasure(code).scheme();

@@ -3,6 +3,7 @@
 //! - [`virtual_port`] and [`world`]: software RNICs on a simulated network.
 //! - [`checker`]: is what a verbs program saw allowed by the specification?
 //! - [`soak`]: random programs over bad links, watched by the checkers.
+//! - [`message_soak`]: random programs of messages, over `sdr` and `reliable`, with attackers and liars.
 //! - [`end_to_end`]: reliability schemes over bad links; [`completion`]: how long a message takes with each of them.
 //! - [`validation`]: the model of completion times against its twin, and against the protocol on virtual time and on sockets.
 //! - [`interop`]: two programs, each with a device of any kind, that check every byte and every completion of each other.
@@ -13,7 +14,10 @@ pub mod completion;
 pub mod conformance;
 pub mod end_to_end;
 mod error_text;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod interop;
+pub mod message_soak;
 pub mod scale;
 pub mod soak;
 pub mod throughput;

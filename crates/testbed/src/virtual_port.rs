@@ -118,6 +118,7 @@ fn receive(nic: &mut NicGuard<'_>, bytes: &Frame, now: Instant) {
     }
     let received = Received {
         source: packet.ip.source(),
+        source_port: packet.udp.source_port,
         destination: packet.ip.destination(),
         traffic_class: packet.ip.traffic_class(),
         hop_limit: match packet.ip {

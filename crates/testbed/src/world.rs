@@ -131,6 +131,17 @@ struct NodeFacts {
     link_is_up: bool,
 }
 
+/// What links have done to packets, each hop counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkTotals {
+    /// Lost, cut off, or of no use because bits were flipped.
+    pub lost: u64,
+    /// Held back.
+    pub held: u64,
+    /// Delivered twice.
+    pub duplicated: u64,
+}
+
 /// Nodes, each with its incarnation, that a verbs call has given work since they were woken last.
 type News = Arc<Mutex<Vec<(usize, u32)>>>;
 
@@ -323,6 +334,32 @@ impl World {
     /// What the simulator has done so far: arrivals, polls and scheduled faults.
     pub fn event_count(&self) -> u64 {
         self.simulation.event_count()
+    }
+
+    /// Put an IP packet on the wire of a node, whatever address it says it is from: for attackers.
+    pub fn inject(&mut self, node: usize, bytes: &[u8]) {
+        self.simulation.drive(self.nics[node], |_, _, io| {
+            let mut packet = io.take_buffer();
+            packet.clear();
+            packet.extend_from_slice(bytes);
+            io.send(0, Frame { bytes: packet, elided_bytes: 0 });
+        });
+    }
+
+    /// What all links together have done to packets so far.
+    pub fn link_totals(&self) -> LinkTotals {
+        let mut totals = LinkTotals::default();
+        for link in self.planes.iter().flat_map(Fabric::links) {
+            for direction in [Direction::Forward, Direction::Backward] {
+                let counters = self.simulation.link_counters(link, direction);
+                let impaired = counters.impairment;
+                totals.lost += impaired.lost + impaired.queue_full + impaired.corrupted;
+                totals.lost += counters.in_flight_limit + counters.lost_by_cut + counters.sent_into_cut;
+                totals.held += impaired.reordered;
+                totals.duplicated += impaired.duplicated;
+            }
+        }
+        totals
     }
 
     fn wake_nics(&mut self) {

@@ -136,7 +136,7 @@ fn a_peer_that_is_gone_is_given_up() {
         settle(&mut ground, Duration::from_secs(5));
         for error in [receive.take().expect("it is over").err(), send.take().expect("it is over").err()] {
             let error = error.expect("nobody answers").to_string();
-            assert_eq!(error, "the message was not done within 2s; is the peer still there?");
+            assert_eq!(error, "the message made no progress for 2s; is the peer still there?");
         }
     }
 }

@@ -190,20 +190,15 @@ fn a_link_that_dies_in_the_middle() {
             options.connection.parts_open_max = 4;
             let mut ground = VirtualGround::with_scheme(&options, scheme.clone());
             let (receive, send) = post(&mut ground, 0, LENGTH, LENGTH);
-            let following = post(&mut ground, LENGTH, 2 * PART, 2 * PART - 1);
             pass(&mut ground, Duration::from_micros(micros));
             ground.world.set_link_profile(dead());
             pass(&mut ground, Duration::from_secs(1));
             ground.world.set_link_profile(link());
+            let following = post(&mut ground, LENGTH, 2 * PART, 2 * PART - 1);
             pass(&mut ground, Duration::from_secs(4));
             let (received, sent) = (receive.take(), send.take());
-            // Before the sender has heard of the receive its time has not begun: then the message arrives when the link is back.
             let (Some(received), Some(sent)) = (received, sent) else { panic!("{name}: not over") };
             match (received, sent) {
-                (Ok(received), Ok(sent)) => {
-                    assert_eq!((received.bytes().len(), sent.message_bytes), (LENGTH, LENGTH as u64), "{name}");
-                    assert!(micros < 700, "{name}: it cannot have been done in time");
-                }
                 (Err(received), Err(sent)) => {
                     let is_told = matches!(received, MessageError::TimedOut(_) | MessageError::Withdrawn);
                     assert!(is_told, "{name}: {received}");
@@ -268,13 +263,14 @@ fn a_message_may_take_longer_than_its_parts_may() {
     }
 }
 
-/// Places of what is missing are places of the whole message.
+/// Places of what is missing are places of the whole message, and hold nothing of what was in the memory before.
 #[test]
 fn what_is_missing_of_a_message_in_parts() {
     const LENGTH: usize = 6 * PART + 100;
     let lossy = link().with_loss(Loss::Independent { probability: 0.1 });
     let mut ground = VirtualGround::with_scheme(&options(lossy), Arc::new(Once));
     ground.sender().1.write(0..LENGTH).expect("it is free").fill(1);
+    ground.receiver().1.write(0..LENGTH).expect("it is free").fill(0xa5);
     let (receive, send) = post(&mut ground, 0, LENGTH, LENGTH);
     pass(&mut ground, Duration::from_secs(1));
     assert!(send.take().is_some_and(|sent| sent.is_ok()));

@@ -159,3 +159,73 @@ fn a_stream_tells_what_has_left_and_can_be_abandoned() {
     ends.run_for(Duration::from_micros(100));
     assert_eq!((stream.left_bytes(), stream.status()), (10 * MTU as u64, SendStatus::Over));
 }
+
+/// Short messages in long receives: the immediate comes in writes of its own, which set no bit and change no byte behind the message.
+#[test]
+fn the_immediate_of_a_short_message_in_a_long_receive() {
+    let mut ends = Ends::new(Options::default(), |_| ());
+    for (number, length) in [0, 1, MTU, 3 * MTU + 1].into_iter().enumerate() {
+        let bytes = pattern(number as u64, length);
+        ends.sender.memory.write(0..length).unwrap().copy_from_slice(&bytes);
+        let range = number * 100_000..(number + 1) * 100_000;
+        ends.receiver.memory.write(range.clone()).unwrap().fill(0);
+        let receive = ends.receiver.queue_pair.post_receive(&ends.receiver.memory, range).unwrap();
+        let immediate = 0x8000_0000 | length as u32;
+        let _send = ends.sender.queue_pair.post_send(&ends.sender.memory, 0..length, Some(immediate)).unwrap();
+        assert!(ends.run_until(LONG, || receive.user_immediate().is_some()), "{length} bytes");
+        ends.run_for(Duration::from_millis(1));
+        assert_eq!(receive.user_immediate(), Some(immediate));
+        let message = receive.complete().unwrap();
+        let packets = length.div_ceil(MTU);
+        assert_eq!((0..98).filter(|packet| message.bitmap().is_whole(*packet)).count(), packets);
+        assert_eq!(message.bytes()[..length], bytes);
+        assert!(message.bytes()[length..].iter().all(|byte| *byte == 0));
+    }
+    assert_eq!(ends.receiver.queue_pair.counters().1.stray, 0);
+}
+
+/// A stream can send it again, as long as it has the message's first byte.
+#[test]
+fn a_stream_repeats_its_immediate() {
+    let mut ends = Ends::new(lossy(0.5), |_| ());
+    let receive = ends.receiver.queue_pair.post_receive(&ends.receiver.memory, 0..100).unwrap();
+    let stream = ends.sender.queue_pair.start_stream(Some(77)).unwrap();
+    for _ in 0..40 {
+        stream.send_immediate(&ends.sender.memory, 0).unwrap();
+        ends.run_for(Duration::from_millis(5));
+    }
+    assert_eq!((receive.user_immediate(), receive.bitmap().is_complete()), (Some(77), false));
+    assert!(stream.send_immediate(&ends.sender.memory, 1 << 20).is_err(), "not a byte of the memory");
+}
+
+#[test]
+fn numbers_start_where_both_ends_say_and_pass_the_ends_of_their_spaces() {
+    let layout = ImmediateLayout::new(2, 26, 4).unwrap();
+    // Slots and generations wrap after 4 and 16 messages; addresses of a root key would wrap at 2^64 / 1 MiB.
+    for first in [14, (1 << 44) - 3, 1 << 63] {
+        let mut ends = Ends::new(Options::default(), |attributes| {
+            (attributes.layout, attributes.first_number) = (layout, first);
+        });
+        for number in first..first + 24 {
+            let bytes = pattern(number % 251, 3000);
+            ends.sender.memory.write(0..3000).unwrap().copy_from_slice(&bytes);
+            let receive = ends.receiver.queue_pair.post_receive(&ends.receiver.memory, 0..3000).unwrap();
+            let send = ends.sender.queue_pair.post_send(&ends.sender.memory, 0..3000, Some(7)).unwrap();
+            assert_eq!((receive.number(), send.number()), (number, number));
+            assert!(ends.run_until(LONG, || receive.bitmap().is_complete() && send.status() == SendStatus::Sent));
+            assert_eq!(receive.complete().unwrap().bytes(), bytes);
+        }
+    }
+}
+
+#[test]
+fn ends_with_different_first_numbers_do_not_connect() {
+    let ends = Ends::new(Options::default(), |_| ());
+    let mut attributes = ends.sender.queue_pair.attributes().clone();
+    attributes.first_number = 5;
+    let other = longhaul_sdr::QueuePair::create(&ends.sender.context, &attributes).unwrap();
+    let error = other.connect(&ends.receiver.queue_pair.info()).unwrap_err().to_string();
+    assert!(error.contains("the number of the first message is 5 here and 0 at the peer"), "{error}");
+    attributes.first_number = u64::MAX;
+    assert!(longhaul_sdr::QueuePair::create(&ends.sender.context, &attributes).is_err());
+}

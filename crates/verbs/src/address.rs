@@ -157,6 +157,10 @@ pub struct PathAttributes {
     /// The UDP port at which the peer listens: 4791, RoCEv2's, unless both ends are software that agreed on another.
     /// Devices with the capability [`FREE_UDP_PORT`](crate::Capabilities::FREE_UDP_PORT) only.
     pub udp_port: u16,
+    /// RC, UC: the UDP port that the peer's packets come from, as the peer has said
+    /// ([`QueuePair::source_port`](crate::QueuePair::source_port)); packets from any other are dropped. 0 when it is not known, or when
+    /// addresses are translated on the way. Devices that do not show source ports do not check it either.
+    pub peer_source_port: u16,
 }
 
 /// RoCEv2's UDP port.
@@ -177,6 +181,7 @@ impl PathAttributes {
             destination_lid: 0,
             source_path_bits: 0,
             udp_port: UDP_PORT_ROCE,
+            peer_source_port: 0,
         }
     }
 }

@@ -52,7 +52,7 @@ bitflags! {
         const SEND_QUEUE_DRAIN = 1 << 21;
         /// Peers may listen at a UDP port other than RoCEv2's 4791.
         const FREE_UDP_PORT = 1 << 22;
-        /// A key over many equal slots, each bound to a region or to nothing ([`raw::SlottedRegion`](crate::raw::SlottedRegion)).
+        /// A key over numbered messages, some of them live, each bound to a region or to nothing ([`raw::SlottedRegion`](crate::raw::SlottedRegion)).
         const SLOTTED_REGION = 1 << 23;
     }
 }

@@ -212,20 +212,25 @@ pub trait MemoryRegion: Any + Send + Sync {
 
 /// One key over many messages: SDR's indirect root key. (Vendors have it as an indirect memory key; libibverbs has no call for it.)
 ///
-/// Addresses count from zero, and slot `i` is `[i · slot_bytes, (i + 1) · slot_bytes)`. Each slot is bound to a part of a region
-/// or to nothing; like a null region, a slot bound to nothing takes writes and keeps nothing, and reads as zeros. Bindings
-/// change at any time, also while packets arrive.
+/// Messages are numbered, and number `n` has the addresses `[n · slot_bytes, (n + 1) · slot_bytes)`, up to the end of 64 bits. As
+/// many as there are slots are live at a time: number `n` is in slot `n mod slots`, and takes it from the number that had it. At
+/// first slot `i` has number `i`, bound to nothing.
+///
+/// A live number is bound to a part of a region or to nothing; like a null region, one that is bound to nothing takes writes and keeps
+/// nothing, and reads as zeros. An access to any other number is refused like one outside a region: on an unreliable connection it
+/// is dropped without a completion. So a late packet of a message reaches no later one, however late it is. Bindings change at any
+/// time, also while packets arrive.
 pub trait SlottedRegion: Any + Send + Sync {
     /// The key for peers. Work requests of this process cannot use it.
     fn remote_key(&self) -> u32;
-    /// Slots.
+    /// Slots: numbers that are live at a time.
     fn slots(&self) -> u32;
     /// Bytes of a slot.
     fn slot_bytes(&self) -> u64;
-    /// Bind a slot to the first bytes of a part of a region, or to nothing. When this returns, no byte is written through the
-    /// slot to what it was bound to before, and none is on its way. An access beyond the part, or to a region that has been
-    /// deregistered since, is refused like one outside a region.
-    fn bind_slot(&self, slot: u32, to: Option<SlotBinding<'_>>) -> Result<(), RegisterError>;
+    /// Make a number live, which ends the one that had its slot, and bind it to the first bytes of a part of a region or to nothing.
+    /// When this returns, no byte is written through the slot to what it was bound to before, and none is in flight. An
+    /// access beyond the part, or to a region that has been deregistered since, is refused like one outside a region.
+    fn bind_slot(&self, number: u64, to: Option<SlotBinding<'_>>) -> Result<(), RegisterError>;
     /// Revoke the key. The same promise as with [`MemoryRegion::deregister`].
     fn deregister(&self) -> Result<(), DestroyError>;
 }
@@ -317,6 +322,11 @@ pub trait QueuePair: Any + Send + Sync {
     fn modify(&self, attributes: &QueuePairAttributes) -> Result<(), ModifyError>;
     /// Everything that can be told of it (`ibv_query_qp`).
     fn query(&self) -> Result<QueuePairAttributes, QueryError>;
+    /// The UDP port that its packets come from, when they leave from this row of the GID table: known from its creation on and the same
+    /// until it is destroyed. `None` on devices that do not show it.
+    fn source_port(&self, _source_gid_index: u8) -> Option<u16> {
+        None
+    }
 
     /// Post sends, in order (`ibv_post_send`). On error, what stands before the failing one is posted.
     ///

@@ -332,6 +332,12 @@ impl QueuePair {
         self.raw.query()
     }
 
+    /// The UDP port that its packets come from, when they leave from this row of the GID table; `None` on devices that do not show it.
+    /// Peers that are told can drop what comes from other ports ([`PathAttributes::peer_source_port`]).
+    pub fn source_port(&self, source_gid_index: u8) -> Option<u16> {
+        self.raw.source_port(source_gid_index)
+    }
+
     /// Post sends, in order. Without the flag `INLINE`; see [`QueuePair::post_send_inline`].
     pub fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
         if let Some(index) = requests.iter().position(|request| request.flags.contains(SendFlags::INLINE)) {

@@ -1,6 +1,5 @@
 //! `longhaul conformance --reliable`: the end-to-end suite of reliability schemes on a device.
 
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::libibverbs;
 use super::testable::Testable;
-use crate::exit;
+use crate::stop::{self, Stop};
 
 /// Packets that may be on their way on virtual time: all of the largest messages.
 const DEPTH_VIRTUAL: u32 = 1 << 15;
@@ -43,7 +42,7 @@ struct Results {
     figures: Figures,
 }
 
-pub(super) fn run(options: &Options<'_>) -> ExitCode {
+pub(super) fn run(options: &Options<'_>) -> Result<(), Stop> {
     let begin = Instant::now();
     let mut results = Results::default();
     let links = match options.device {
@@ -59,16 +58,10 @@ pub(super) fn run(options: &Options<'_>) -> ExitCode {
         if !options.schemes.is_empty() {
             suite.schemes.clone_from(&options.schemes);
         }
-        if let Err(missing) = run_suite(options, &suite, &mut results) {
-            eprintln!("{} cannot be tested here: {missing}", options.name);
-            return ExitCode::from(exit::MISSING);
-        }
+        run_suite(options, &suite, &mut results)
+            .map_err(|missing| Stop::missing(format!("{} cannot be tested here", options.name), missing))?;
     }
-    tell(options, &results, begin.elapsed().as_secs_f64());
-    match results.failed {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::from(exit::FAILED),
-    }
+    tell(options, &results, begin.elapsed().as_secs_f64())
 }
 
 fn run_suite(options: &Options<'_>, suite: &Suite, results: &mut Results) -> Result<(), String> {
@@ -147,11 +140,11 @@ fn run_on<G: Ground>(
     drop(ran);
 }
 
-fn tell(options: &Options<'_>, results: &Results, seconds: f64) {
+fn tell(options: &Options<'_>, results: &Results, seconds: f64) -> Result<(), Stop> {
     let Results { checks, failed, figures } = results;
     let passed = checks.len() - failed;
-    if options.json {
-        let line = json!({
+    let value = || {
+        json!({
             "schema": 1,
             "device": options.name,
             "checks": checks,
@@ -165,21 +158,21 @@ fn tell(options: &Options<'_>, results: &Results, seconds: f64) {
             "chunks_recovered": figures.chunks_recovered,
             "duplicate_packets": figures.duplicate_packets,
             "seconds": (seconds * 1000.0).round() / 1000.0,
-        });
-        println!("{line}");
-        return;
-    }
-    let rows = [
-        ("messages, contents verified", figures.messages),
-        ("bytes of them", figures.bytes),
-        ("data packets sent", figures.data_packets_sent),
-        ("of them repeated", figures.data_packets_repeated),
-        ("parity packets sent", figures.parity_packets_sent),
-        ("chunks computed from parity", figures.chunks_recovered),
-        ("packets that came again", figures.duplicate_packets),
-    ];
-    for (what, count) in rows {
-        println!("{what:<28} {count:>16}");
-    }
-    println!("{passed} passed, {failed} failed, {seconds:.1} s");
+        })
+    };
+    let table = || {
+        let rows = [
+            ("messages, contents verified", figures.messages),
+            ("bytes of them", figures.bytes),
+            ("data packets sent", figures.data_packets_sent),
+            ("of them repeated", figures.data_packets_repeated),
+            ("parity packets sent", figures.parity_packets_sent),
+            ("chunks computed from parity", figures.chunks_recovered),
+            ("packets that came again", figures.duplicate_packets),
+        ];
+        let rows: String = rows.iter().map(|(what, count)| format!("{what:<28} {count:>16}\n")).collect();
+        rows + &format!("{passed} passed, {failed} failed, {seconds:.1} s\n")
+    };
+    let wrong = (*failed > 0).then(|| Stop::Failed(format!("number of checks that failed: {failed}")));
+    stop::tell(options.json, value, table, wrong)
 }

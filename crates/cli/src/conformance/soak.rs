@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use longhaul_testbed::soak::{Campaign, SoakOptions, SoakPort};
 
-use crate::{exit, message, soak_report};
+use crate::stop::{self, Stop};
+use crate::{message, soak_report};
 
 /// Programs on real time wait most of the time, for datagrams and time-outs: so many for each core.
 const PROGRAMS_PER_CORE: usize = 4;
@@ -28,7 +28,7 @@ pub(super) struct Options<'a> {
     pub(super) json: bool,
 }
 
-pub(super) fn run(options: &Options<'_>) -> ExitCode {
+pub(super) fn run(options: &Options<'_>) -> Result<(), Stop> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (port, thread_count) = match &options.addresses {
         None => (SoakPort::Virtual, cores),
@@ -48,13 +48,9 @@ pub(super) fn run(options: &Options<'_>) -> ExitCode {
     let bar = ProgressBar::new_spinner().with_style(style).with_message(format!("{time_limit:?}"));
     let outcome = campaign.run(|_| bar.inc(1));
     bar.finish_and_clear();
-    let summary = match outcome {
-        Ok(summary) => summary,
-        Err(error) => {
-            eprintln!("{} cannot be tested here: {}", options.device, message::with_sources(&error));
-            return ExitCode::from(exit::MISSING);
-        }
-    };
+    let summary = outcome.map_err(|error| {
+        Stop::missing(format!("{} cannot be tested here", options.device), message::with_sources(&error))
+    })?;
     let (device, is_real) = (options.device, options.addresses.is_some());
     let again = |seed| {
         let hint = if is_real { " (real time: it may take several runs)" } else { "" };
@@ -62,16 +58,13 @@ pub(super) fn run(options: &Options<'_>) -> ExitCode {
     };
     eprint!("{}", soak_report::describe_failures(&summary, again));
     let elapsed = begin.elapsed();
-    match (options.json, is_real) {
-        (true, false) => println!("{}", soak_report::to_json(&summary, elapsed)),
-        (true, true) => println!("{}", soak_report::to_json_on_real_time(device, &summary, elapsed)),
-        (false, false) => {
-            print!("{}", soak_report::to_table(&summary, elapsed, &soak_report::virtual_rows(&summary)));
-        }
-        (false, true) => print!("{}", soak_report::to_table(&summary, elapsed, &soak_report::real_rows(&summary))),
-    }
-    match summary.violations {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::from(exit::FAILED),
-    }
+    let value = || match is_real {
+        true => soak_report::to_json_on_real_time(device, &summary, elapsed),
+        false => soak_report::to_json(&summary, elapsed),
+    };
+    let table = || match is_real {
+        true => soak_report::to_table(&summary, elapsed, &soak_report::real_rows(&summary)),
+        false => soak_report::to_table(&summary, elapsed, &soak_report::virtual_rows(&summary)),
+    };
+    stop::tell(options.json, value, table, soak_report::wrong(summary.failing.len(), summary.seeds))
 }

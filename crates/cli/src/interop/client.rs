@@ -6,9 +6,9 @@ use longhaul_testbed::interop::{CheckResult, Client, Summary};
 use serde_json::json;
 
 use super::options::ClientArguments;
-use super::{checks_json, line, stop, tell_death};
+use super::{checks_json, line, of_session, tell_death};
 use crate::perf::meeting;
-use crate::stop::Stop;
+use crate::stop::{self, Stop};
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
     let end = arguments.end.open(&stream, true)?;
     let device = end.description.clone();
     let rate = options.rate_bits_per_second.filter(|_| !arguments.is_reliable());
-    let client = Client::connect(stream, end, options).map_err(|error| stop(&error))?;
+    let client = Client::connect(stream, end, options).map_err(|error| of_session(&error))?;
     let reliable = arguments.reliable_options()?;
     eprintln!(
         "{} from {device} to {}, MTU {}{}",
@@ -32,7 +32,8 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
     if arguments.until_death {
         let mut under_way =
             |count: u64| eprintln!("under way: {count} WRITEs have completed; now end the server (kill -9)");
-        let report = client.run_until_death(arguments.from_server, &mut under_way).map_err(|error| stop(&error))?;
+        let report =
+            client.run_until_death(arguments.from_server, &mut under_way).map_err(|error| of_session(&error))?;
         return tell_death(&report, "client", &device, arguments.end.json);
     }
     let is_json = arguments.end.json;
@@ -45,7 +46,7 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
         Some(options) => client.run_reliable(options, &mut report),
         None => client.run(&mut report),
     };
-    let summary = ran.map_err(|error| stop(&error))?;
+    let summary = ran.map_err(|error| of_session(&error))?;
     tell(arguments, &summary, begin.elapsed())
 }
 
@@ -54,10 +55,10 @@ fn tell(arguments: &ClientArguments, summary: &Summary, elapsed: Duration) -> Re
     for (name, reason) in &summary.skipped {
         eprintln!("skipped {name}: {reason}");
     }
-    if arguments.end.json {
+    let value = || {
         let skipped: Vec<_> =
             summary.skipped.iter().map(|(name, reason)| json!({ "name": name, "message": reason })).collect();
-        let line = json!({
+        json!({
             "schema": 1,
             "connection": if arguments.is_reliable() { "messages" } else { arguments.connection.name() },
             "mtu_bytes": summary.mtu.byte_count(),
@@ -68,16 +69,14 @@ fn tell(arguments: &ClientArguments, summary: &Summary, elapsed: Duration) -> Re
             "passed": passed,
             "failed": failed,
             "seconds": (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
-        });
-        println!("{line}");
-    } else {
-        println!("{passed} passed, {failed} failed");
-    }
-    match (failed, passed) {
-        (0, 1..) => Ok(()),
+        })
+    };
+    let wrong = match (failed, passed) {
+        (0, 1..) => None,
         (0, 0) => {
-            Err(Stop::Missing("nothing was checked: the devices can do nothing of what was asked for".to_owned()))
+            Some(Stop::Missing("nothing was checked: the devices can do nothing of what was asked for".to_owned()))
         }
-        _ => Err(Stop::Failed(format!("number of checks that failed: {failed}"))),
-    }
+        _ => Some(Stop::Failed(format!("number of checks that failed: {failed}"))),
+    };
+    stop::tell(arguments.end.json, value, || format!("{passed} passed, {failed} failed\n"), wrong)
 }

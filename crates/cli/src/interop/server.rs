@@ -6,9 +6,9 @@ use longhaul_testbed::interop::{CheckResult, ServerOutcome, refuse, serve};
 use serde_json::json;
 
 use super::options::{PORT, ServerArguments};
-use super::{checks_json, counts, line, stop, tell_death};
+use super::{checks_json, counts, line, of_session, tell_death};
 use crate::perf::meeting;
-use crate::stop::Stop;
+use crate::stop::{self, Stop};
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Stop> {
@@ -48,27 +48,23 @@ fn serve_one(arguments: &ServerArguments, stream: TcpStream, peer: IpAddr) -> Re
     let mut report = |result: &CheckResult| eprintln!("{peer}: {}", line(result));
     let mut under_way =
         |count: u64| eprintln!("under way: {count} WRITEs of this end have completed; now end the client (kill -9)");
-    match serve(stream, end, &mut report, &mut under_way).map_err(|error| stop(&error))? {
+    match serve(stream, end, &mut report, &mut under_way).map_err(|error| of_session(&error))? {
         ServerOutcome::Died(report) => tell_death(&report, "server", &device, arguments.end.json),
         ServerOutcome::Checked(_) if arguments.until_death => {
             Err(Stop::Failed("expected a client with --until-death, came one with checks".to_owned()))
         }
         ServerOutcome::Checked(checks) => {
             let (passed, failed) = counts(&checks);
-            if arguments.end.json {
-                let client = peer.to_string();
-                let checks = checks_json(&checks);
-                let line = json!({
+            eprintln!("{peer}: {passed} passed, {failed} failed");
+            let client = peer.to_string();
+            let checks = checks_json(&checks);
+            let value = || {
+                json!({
                     "schema": 1, "client": client, "device": device, "checks": checks, "passed": passed, "failed": failed,
-                });
-                println!("{line}");
-            } else {
-                eprintln!("{peer}: {passed} passed, {failed} failed");
-            }
-            match failed {
-                0 => Ok(()),
-                _ => Err(Stop::Failed(format!("number of checks that failed: {failed}"))),
-            }
+                })
+            };
+            let wrong = (failed > 0).then(|| Stop::Failed(format!("number of checks that failed: {failed}")));
+            stop::tell(arguments.end.json, value, String::new, wrong)
         }
     }
 }

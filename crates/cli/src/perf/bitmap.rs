@@ -12,7 +12,7 @@ use longhaul_verbs::{CompletionFlags, CompletionOperation, WorkCompletion};
 use serde_json::{Value, json};
 
 use super::statistics::Sorted;
-use crate::stop::Stop;
+use crate::stop::{self, Stop};
 
 const PACKET_BYTES: u32 = 4096;
 const CHUNK_PACKETS: u32 = 16;
@@ -33,12 +33,18 @@ pub(crate) struct Arguments {
     rounds: u32,
 
     /// Exit with status 1 when the ratio is smaller than this for any number of threads
-    #[arg(long, value_name = "RATIO")]
+    #[arg(long, value_name = "RATIO", value_parser = ratio)]
     at_least: Option<f64>,
 
     /// Print one line of JSON instead of a table
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
+}
+
+/// Nothing is smaller than what is no number.
+fn ratio(text: &str) -> Result<f64, String> {
+    let fits = text.parse().ok().filter(|ratio: &f64| ratio.is_finite());
+    fits.ok_or_else(|| format!("expected a number such as 0.5, got \"{text}\""))
 }
 
 struct Measured {
@@ -50,19 +56,11 @@ struct Measured {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let measured: Vec<Measured> = [1, 2].into_iter().map(|threads| measure(threads, arguments.rounds)).collect();
-    match arguments.json {
-        true => println!("{}", to_json(&measured)),
-        false => print!("{}", to_table(&measured)),
-    }
-    match arguments.at_least {
-        Some(least) => measured.iter().find(|measured| measured.ratio < least).map_or(Ok(()), |slow| {
-            let (threads, ratio) = (slow.threads, slow.ratio);
-            Err(Stop::Failed(format!(
-                "expected at least {least} of the bare loop, came {ratio:.2} with {threads} threads"
-            )))
-        }),
-        None => Ok(()),
-    }
+    let too_slow = arguments.at_least.and_then(|least| {
+        let Measured { threads, ratio, .. } = measured.iter().find(|measured| measured.ratio < least)?;
+        Some(Stop::Failed(format!("expected at least {least} of the bare loop, got {ratio:.2} with {threads} threads")))
+    });
+    stop::tell(arguments.json, || to_json(&measured), || to_table(&measured), too_slow)
 }
 
 /// Completions of all messages, each thread's in order.

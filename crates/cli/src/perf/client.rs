@@ -17,9 +17,11 @@ use super::stream::{Bound, Run};
 use super::table::{self, BandwidthLine, Heading, LatencyLine};
 use crate::opened_device::Towards;
 use crate::randomness::random_number;
-use crate::stop::Stop;
+use crate::stop::{Stop, with_error};
 
-/// How long the server may take to make its queue pairs, or to tell what it has seen.
+/// How long to wait while the server measures with other clients.
+const TURN_PATIENCE: Duration = Duration::from_secs(3600);
+/// How long the server may take to create its queue pairs, or to report what it has seen.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the subcommand.
@@ -83,14 +85,12 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
         }
         results.push(result.to_json());
     }
+    let wrong = wrong.as_deref().map(table::wrong_contents);
     match arguments.end.json {
-        true => println!("{}", table::to_json(&heading, results)),
+        true => println!("{}", with_error(table::to_json(&heading, results), wrong.as_ref())),
         false => print!("{}", table::footing()),
     }
-    match wrong {
-        Some(mismatch) => Err(Stop::Failed(format!("contents are not what was sent: {mismatch}"))),
-        None => Ok(()),
-    }
+    wrong.map_or(Ok(()), Err)
 }
 
 fn make_plan(arguments: &ClientArguments, peer: IpAddr) -> Result<Plan, Stop> {
@@ -111,7 +111,7 @@ fn make_plan(arguments: &ClientArguments, peer: IpAddr) -> Result<Plan, Stop> {
         queue_pairs: arguments.queue_pairs,
         message_bytes_max: arguments.message_bytes_max(),
         send_depth: arguments.tx_depth,
-        receive_depth: arguments.rx_depth,
+        receive_depth: arguments.rx_depth(),
         outstanding_reads: arguments.outstanding_reads(),
         sleeps: arguments.events,
         timeout: arguments.timeout,
@@ -125,8 +125,9 @@ fn make_plan(arguments: &ClientArguments, peer: IpAddr) -> Result<Plan, Stop> {
 pub(super) fn first_answer(control: &Control) -> Result<Reply, Stop> {
     match answer(control)? {
         Reply::Waiting { .. } => {
-            eprintln!("the server is measuring with another client; waiting for it to be done");
-            match control.receive(None)? {
+            let minutes = TURN_PATIENCE.as_secs() / 60;
+            eprintln!("the server is measuring with another client; waiting up to {minutes} minutes for it to finish");
+            match control.receive(TURN_PATIENCE)? {
                 Reply::Refused { reason, .. } => Err(Stop::Failed(format!("the server: {reason}"))),
                 reply => Ok(reply),
             }
@@ -136,7 +137,7 @@ pub(super) fn first_answer(control: &Control) -> Result<Reply, Stop> {
 }
 
 pub(super) fn answer(control: &Control) -> Result<Reply, Stop> {
-    match control.receive(Some(ANSWER_PATIENCE))? {
+    match control.receive(ANSWER_PATIENCE)? {
         Reply::Refused { reason, .. } => Err(Stop::Failed(format!("the server: {reason}"))),
         reply => Ok(reply),
     }

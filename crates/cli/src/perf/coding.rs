@@ -12,13 +12,13 @@ mod report;
 mod subject;
 
 use std::num::NonZeroUsize;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use longhaul_coding::{Code, Coder, Kernel, MessageLayout};
-use nix::time::{ClockId, clock_gettime};
 
 use self::report::{Measured, Report};
 use self::subject::{Buffers, Subject};
+use super::processor::thread_time_used;
 use super::statistics::Sorted;
 use crate::stop::Stop;
 
@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
 
     /// Print one line of JSON instead of a table
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 impl Arguments {
@@ -186,12 +186,6 @@ pub(crate) fn encoding_bytes_per_second(code: Code) -> Result<f64, Stop> {
     let rates = measure(&mut subjects, &mut buffers, 3 * PORTIONS as u32)?;
     let [rates] = <[Vec<f64>; 1]>::try_from(rates).expect("one subject");
     Ok(Sorted::new(rates).median())
-}
-
-/// Processor time of this thread so far.
-fn thread_time_used() -> Result<Duration, Stop> {
-    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
-    time.map(Duration::from).map_err(|error| Stop::missing("reading the processor time of a thread", error))
 }
 
 /// How a part of the message is cut.

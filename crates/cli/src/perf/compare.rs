@@ -85,7 +85,7 @@ pub(crate) struct Arguments {
 
     /// Print one line of JSON instead of a table
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// What `--only` can name.

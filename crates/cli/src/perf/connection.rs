@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use longhaul_verbs::{
     Access, AddressHandle, Capabilities, CompletionChannel, CompletionQueue, CompletionStatus, Gid, MemoryRegion, Mtu,
@@ -12,6 +13,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 
+use super::silence::Silence;
 use crate::opened_device::{OpenedDevice, UDP_PORT_ROCE};
 use crate::stop::Stop;
 
@@ -143,6 +145,8 @@ impl Slots {
 /// The peer, once it is known.
 struct Peer {
     memory: RemoteMemory,
+    /// How long to wait for a sign of it.
+    silence: Silence,
     /// Datagrams: the way there and the numbers there.
     datagrams: Option<(AddressHandle, Vec<QueuePairNumber>)>,
 }
@@ -324,7 +328,10 @@ impl Group {
             Connection::Rc | Connection::Uc => None,
         };
         let memory = RemoteMemory { address: peer.memory_address, key: peer.memory_key };
-        self.peer = Some(Peer { memory, datagrams });
+        let all = |each: u64| each.saturating_mul(self.queue_pairs.len() as u64);
+        let all = self.paced_bits_per_second.or(self.options.rate_bits_per_second.map(all));
+        let silence = Silence::new(self.options.connection, peer.address, peer.udp_port, all);
+        self.peer = Some(Peer { memory, silence, datagrams });
         Ok(())
     }
 
@@ -332,6 +339,16 @@ impl Group {
     pub(crate) fn remote(&self, offset: usize) -> RemoteMemory {
         let memory = self.peer.as_ref().map(|peer| peer.memory).unwrap_or_default();
         RemoteMemory { address: memory.address.wrapping_add(offset as u64), key: memory.key }
+    }
+
+    /// The longest wait for a sign of the peer, with this many bytes to pass first.
+    pub(crate) fn silence_limit(&self, bytes: u64) -> Duration {
+        self.peer.as_ref().map_or(Duration::MAX, |peer| peer.silence.limit(bytes))
+    }
+
+    /// An error if the peer has given no sign for too long, with this many bytes to pass first.
+    pub(crate) fn check_silence(&self, silent: Duration, bytes: u64) -> Result<(), Stop> {
+        self.peer.as_ref().map_or(Ok(()), |peer| peer.silence.check(silent, bytes))
     }
 
     /// The request, with a datagram's destination where one is needed.

@@ -34,11 +34,13 @@ use super::stream::{Received, Run};
 use crate::stop::Stop;
 
 /// The version of this exchange. It changes when older programs could not take part.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// The longest line: room for a quarter of a million queue pairs.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Lines that wait to be read; there is never more than one by the protocol.
 const LINES_MAX: usize = 4;
+/// How long the other end may leave a line unread.
+const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 /// Seconds without any answer from the other host before it is asked whether it is there, then again and again.
 const KEEPALIVE_SECONDS: u32 = 5;
 
@@ -114,6 +116,10 @@ pub(crate) struct SchemePlan {
     pub(crate) name: String,
     /// Payload of a packet that the client's route carries.
     pub(crate) mtu_bytes: u32,
+    /// Bytes of a chunk, if not the default.
+    pub(crate) chunk_bytes: Option<u32>,
+    /// Receives to post ahead, if not the default.
+    pub(crate) depth: Option<u32>,
 }
 
 /// How the other end reaches an SDR queue pair.
@@ -187,6 +193,7 @@ impl Control {
     pub(crate) fn new(stream: TcpStream) -> Result<Self, Stop> {
         let failed = |error| Stop::failed("cannot use the TCP connection", error);
         stream.set_nodelay(true).map_err(failed)?;
+        stream.set_write_timeout(Some(WRITE_PATIENCE)).map_err(failed)?;
         // A host that loses its power says nothing; without this the other end would wait for ever.
         let _ = setsockopt(&stream, sockopt::KeepAlive, &true);
         let _ = setsockopt(&stream, sockopt::TcpKeepIdle, &KEEPALIVE_SECONDS);
@@ -231,21 +238,21 @@ impl Control {
         sent.map_err(|error| Stop::failed("the other end is gone", error))
     }
 
-    /// The next message; `None` waits as long as the other end is there.
-    pub(crate) fn receive<T: for<'a> Deserialize<'a>>(&self, patience: Option<Duration>) -> Result<T, Stop> {
-        let received = match patience {
-            Some(patience) => self.lines.recv_timeout(patience),
-            None => self.lines.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        };
-        let line = received.map_err(|error| match error {
+    /// The next message, which must come within this time.
+    pub(crate) fn receive<T: for<'a> Deserialize<'a>>(&self, patience: Duration) -> Result<T, Stop> {
+        let line = self.lines.recv_timeout(patience).map_err(|error| match error {
             RecvTimeoutError::Timeout => Stop::Failed("the other end has not answered in time".to_owned()),
-            RecvTimeoutError::Disconnected => {
-                Stop::Failed("the other end is gone: it has closed the connection".to_owned())
-            }
+            RecvTimeoutError::Disconnected => gone(),
         })?;
         self.waiting.fetch_sub(1, Ordering::Release);
         serde_json::from_str(&line).map_err(|error| not_ours(&line, &error))
     }
+}
+
+/// The TCP connection has ended before the work has.
+pub(crate) fn gone() -> Stop {
+    let text = "the other end is gone: it has closed the connection, as when its program was ended; what it printed may say why";
+    Stop::Failed(text.to_owned())
 }
 
 /// Somebody speaks another version, or another language altogether.

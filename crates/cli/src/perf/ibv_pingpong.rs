@@ -17,9 +17,10 @@ use super::meeting;
 use super::nic::Nic;
 use super::options::{EndOptions, MESSAGE_BYTES_MAX, mtu};
 use super::path;
+use super::table::wrong_contents;
 use crate::opened_device::{OpenedDevice, Towards, UDP_PORT_ROCE};
 use crate::randomness::random_number;
-use crate::stop::Stop;
+use crate::stop::{Stop, with_error};
 use longhaul_softnic::udp::UdpPortChoice;
 
 /// How long a queue pair of RC stays when all is done: if its last acknowledgement was lost, the other end sends again a few
@@ -37,7 +38,7 @@ pub(crate) struct Arguments {
     host: Option<String>,
 
     #[command(flatten)]
-    end: EndOptions,
+    pub(crate) end: EndOptions,
 
     /// Row of the GID table to use, as rdma-core's programs call it
     #[arg(short = 'g', long = "gid-idx", value_name = "INDEX", conflicts_with = "gid_index")]
@@ -161,10 +162,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     if arguments.connection.is_reliable() {
         std::thread::sleep(LINGER);
     }
-    match outcome.mismatch {
-        Some(mismatch) => Err(Stop::Failed(format!("contents are not what was sent: {mismatch}"))),
-        None => Ok(()),
-    }
+    outcome.mismatch.map_or(Ok(()), |mismatch| Err(wrong_contents(&mismatch)))
 }
 
 fn println_unless(json: bool, line: &str) {
@@ -268,6 +266,7 @@ fn report(arguments: &Arguments, end: &End, theirs: Address, outcome: &Outcome) 
             "iteration_us": microseconds,
             "messages_verified": outcome.verified,
         });
+        let line = with_error(line, outcome.mismatch.as_deref().map(wrong_contents).as_ref());
         println!("{line}");
         return;
     }

@@ -35,7 +35,11 @@ pub(crate) fn listen(address: Option<IpAddr>, port: u16) -> Result<TcpListener, 
 /// To the program that should run there.
 pub(crate) fn connect(host: &str, port: u16, program: &str) -> Result<TcpStream, Stop> {
     let addresses = (host, port).to_socket_addrs();
-    let addresses = addresses.map_err(|error| Stop::Missing(format!("cannot find the host \"{host}\": {error}")))?;
+    let addresses = addresses.map_err(|error| {
+        Stop::Missing(format!(
+            "cannot find the host \"{host}\": {error}; give its name or its address, and the port with -p"
+        ))
+    })?;
     let mut last = None;
     for address in addresses {
         match TcpStream::connect_timeout(&address, CONNECT_PATIENCE) {

@@ -9,7 +9,9 @@ use super::answers::ATOMIC_BYTES;
 use super::connection::Connection;
 use super::control::{Rate, Test};
 use super::operation::Operation;
+use super::scheme_end::CHUNK_BYTES_MAX;
 use crate::opened_device::{DeviceChoice, SOFTNIC};
+use crate::quantity;
 use crate::softnic_options::SoftnicOptions;
 use crate::stop::Stop;
 
@@ -24,6 +26,8 @@ pub(crate) const MESSAGE_BYTES_MAX: u32 = 1 << 30;
 const TX_DEPTH: u32 = 128;
 const RX_DEPTH: u32 = 512;
 const TIMEOUT: u8 = 14;
+/// Messages with a scheme that may be in flight.
+pub(crate) const SCHEME_DEPTH_MAX: u32 = 4096;
 
 /// What both ends of a measurement can be told.
 #[derive(Debug, clap::Args)]
@@ -103,13 +107,22 @@ pub(crate) struct ClientArguments {
     #[arg(short, long, value_enum)]
     connection: Option<Connection>,
 
-    /// Messages with a reliability scheme above SDR: sr:rto, sr:nack, ec:mds:K,M or ec:xor:K,M (write_bw only)
+    /// Messages with a reliability scheme above SDR: sr:rto, sr:nack, ec:mds:K,M or ec:xor:K,M (write_bw and write_lat)
     ///
     /// Selective repeat with timeouts, or also with negative acknowledgements; K chunks of data with M chunks of parity,
-    /// Reed-Solomon or XOR. A message is written packet by packet on unreliable connections, and the scheme sees to it that all of it
-    /// arrives. Reported is what has arrived, and what the scheme did for it.
+    /// Reed-Solomon or XOR. A message is written packet by packet on unreliable connections, and the scheme makes sure that all of it
+    /// arrives. The report has the time from handing a message over to its being reported as done (completion), what was sent
+    /// again and what arrived twice. write_lat sends one message at a time.
     #[arg(long, value_name = "SCHEME")]
     pub(crate) scheme: Option<NamedScheme>,
+
+    /// Bytes of a chunk, a multiple of the MTU, for example 4KiB (only with --scheme) [default: as in the longhaul crate]
+    #[arg(long, value_name = "SIZE", requires = "scheme", value_parser = chunk)]
+    pub(crate) chunk: Option<u32>,
+
+    /// Send a 64-bit checksum with each message, which the server verifies, and measure its cost (only with --scheme)
+    #[arg(long, requires = "scheme")]
+    pub(crate) checksum: bool,
 
     /// Bytes of a message [default: 65536 for bandwidth, 2 for latency; atomics are 8]
     #[arg(short, long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=i64::from(MESSAGE_BYTES_MAX)))]
@@ -141,9 +154,10 @@ pub(crate) struct ClientArguments {
     #[arg(short, long, value_name = "NUMBER", default_value_t = TX_DEPTH, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     pub(crate) tx_depth: u32,
 
-    /// Receives in each receive queue
-    #[arg(short, long, value_name = "NUMBER", default_value_t = RX_DEPTH, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
-    pub(crate) rx_depth: u32,
+    /// Receives in each receive queue [default: 512]; with --scheme, messages in flight and receives posted ahead
+    /// [default: 64 MiB of messages, at most 128]
+    #[arg(short, long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    rx_depth: Option<u32>,
 
     /// READs and atomics that each queue pair may have outstanding [default: as many as the device can]
     #[arg(short, long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..))]
@@ -185,7 +199,17 @@ pub(crate) enum AtomicType {
 
 pub(crate) fn mtu(text: &str) -> Result<Mtu, String> {
     let fits = Mtu::ALL.into_iter().find(|mtu| mtu.byte_count().to_string() == text);
-    fits.ok_or_else(|| format!("expected 256, 512, 1024, 2048 or 4096, came \"{text}\""))
+    fits.ok_or_else(|| format!("expected 256, 512, 1024, 2048 or 4096, got \"{text}\""))
+}
+
+fn chunk(text: &str) -> Result<u32, String> {
+    let least = Mtu::Bytes256.byte_count();
+    let fits = |bytes: &u32| (least..=CHUNK_BYTES_MAX).contains(bytes) && bytes.is_multiple_of(least);
+    let bytes = quantity::bytes(text).ok().and_then(|bytes| u32::try_from(bytes).ok()).filter(fits);
+    bytes.ok_or_else(|| {
+        let most = quantity::bytes_text(CHUNK_BYTES_MAX.into());
+        format!("expected a multiple of the MTU up to {most}, such as 4096, 4KiB or 64KiB, got \"{text}\"")
+    })
 }
 
 fn gbits(text: &str) -> Result<f64, String> {
@@ -249,21 +273,32 @@ impl ClientArguments {
     /// What does not fit a reliability scheme, and why.
     fn check_scheme(&self) -> Result<(), Stop> {
         let Some(scheme) = self.scheme else { return Ok(()) };
-        let other_test = format!("{} is not measured with a scheme, only write_bw is", self.test.name());
+        let other_test = format!("{} is not measured with a scheme; use write_bw or write_lat", self.test.name());
+        let too_deep = format!("-r must be between 1 and {SCHEME_DEPTH_MAX}");
         let reasons = [
-            (self.test != Test::WriteBw, other_test.as_str()),
+            (!matches!(self.test, Test::WriteBw | Test::WriteLat), other_test.as_str()),
             (self.connection.is_some(), "it uses unreliable connections of its own; leave -c out"),
             (self.all, "its receives are posted for one size of messages; leave -a out, and give the size with -s"),
             (self.queue_pairs > 1, "it has queue pairs of its own; leave -q out"),
             (self.events, "its ends poll all the time; leave -e out"),
-            (self.tx_depth != TX_DEPTH, "its window decides what is on its way; leave -t out"),
-            (self.rx_depth != RX_DEPTH, "it posts receives as its window needs them; leave -r out"),
+            (self.tx_depth != TX_DEPTH, "messages in flight are set with -r; leave -t out"),
+            (self.rx_depth.is_some_and(|depth| depth > SCHEME_DEPTH_MAX), too_deep.as_str()),
             (self.timeout != TIMEOUT, "its time-outs follow from the round-trip time; leave -u out"),
         ];
         match reasons.into_iter().find(|(is_so, _)| *is_so) {
             Some((_, reason)) => Err(Stop::Usage(format!("--scheme {scheme}: {reason}"))),
             None => Ok(()),
         }
+    }
+
+    /// Receives in each receive queue.
+    pub(crate) fn rx_depth(&self) -> u32 {
+        self.rx_depth.unwrap_or(RX_DEPTH)
+    }
+
+    /// Messages with a scheme that are in flight, if the user has said.
+    pub(crate) const fn scheme_depth(&self) -> Option<u32> {
+        self.rx_depth
     }
 
     /// The connection type.
@@ -362,7 +397,7 @@ mod tests {
         let bandwidth = client(&[]);
         assert_eq!((bandwidth.test, bandwidth.connection()), (Test::WriteBw, Connection::Rc));
         assert_eq!(bandwidth.sizes(Mtu::Bytes1024).unwrap(), [65_536]);
-        assert_eq!((bandwidth.iterations(), bandwidth.tx_depth, bandwidth.rx_depth), (5000, 128, 512));
+        assert_eq!((bandwidth.iterations(), bandwidth.tx_depth, bandwidth.rx_depth()), (5000, 128, 512));
         assert_eq!((bandwidth.end.port, bandwidth.timeout, bandwidth.queue_pairs), (18515, 14, 1));
         let latency = client(&["send_lat"]);
         assert_eq!(latency.sizes(Mtu::Bytes1024).unwrap(), [2]);
@@ -439,12 +474,21 @@ mod tests {
         refused(&["-q", "2"], "-q");
         refused(&["-e"], "-e");
         refused(&["-t", "7"], "-t");
-        refused(&["-r", "7"], "-r");
+        refused(&["-r", "5000"], "4096");
         refused(&["-u", "7"], "-u");
         let fits =
             client(&["--scheme", "ec:mds:4,2", "-s", "100000", "-n", "3", "--verify", "--rate", "1", "-m", "1024"]);
         assert!(fits.check().is_ok());
         assert_eq!(fits.connection(), Connection::Uc);
+        let deep = client(&["write_lat", "--scheme", "sr:rto", "-r", "256", "--chunk", "8KiB"]);
+        assert!(deep.check().is_ok());
+        assert_eq!((deep.scheme_depth(), deep.chunk), (Some(256), Some(8192)));
+        for wrong in ["0", "100", "4097", "2MiB", "big"] {
+            let parsed = Command::try_parse_from(["client", "host", "--scheme", "sr:rto", "--chunk", wrong]);
+            assert!(parsed.err().is_some_and(|error| error.to_string().contains("multiple of the MTU up to 1 MiB")));
+        }
+        assert!(Command::try_parse_from(["client", "host", "--chunk", "4KiB"]).is_err(), "only with a scheme");
+        assert!(Command::try_parse_from(["client", "host", "--checksum"]).is_err(), "only with a scheme");
         let parsed = Command::try_parse_from(["client", "host", "--scheme", "sr:maybe"]);
         assert!(parsed.err().is_some_and(|error| error.to_string().contains("sr:rto")));
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use longhaul_verbs::{ReceiveRequest, SendFlags, SendOperation, SendRequest, WorkCompletion};
 
 use super::connection::Group;
+use super::control;
 use super::operation::Operation;
 use super::patience::Patience;
 use super::pattern::Pattern;
@@ -106,7 +107,7 @@ impl PingPong {
         let reliable = self.group.options.connection.is_reliable();
         let mut trips = RoundTrips::default();
         let begin = Instant::now();
-        let mut sent = begin;
+        let (mut sent, mut last_answer) = (begin, begin);
         let mut count = 0;
         while match run.bound {
             Bound::Messages(wanted) => count < wanted,
@@ -116,17 +117,25 @@ impl PingPong {
             self.send(run, number)?;
             // A message that was lost does not come back, on either way.
             let limit = if reliable { SILENCE } else { self.patience.limit() };
-            let give_up = || sent.elapsed() > limit && (!reliable || is_peer_gone());
+            let silence_limit = self.group.silence_limit(2 * u64::from(run.message_bytes));
+            let give_up = || {
+                let waited = sent.elapsed();
+                waited > limit && (!reliable || is_peer_gone() || waited > silence_limit)
+            };
             let came = self.receive(run, message_bytes_max, Some(number), &give_up)?;
             let now = Instant::now();
             match came {
                 Some(_) => {
                     let round_trip = now.duration_since(sent);
+                    last_answer = now;
                     self.patience.learn(round_trip);
                     trips.nanoseconds.push(round_trip.as_nanos().min(u128::from(u32::MAX)) as u32);
                 }
-                None if is_peer_gone() => return Err(Stop::Failed("the other end is gone".to_owned())),
-                None => trips.lost += 1,
+                None if is_peer_gone() => return Err(control::gone()),
+                None => {
+                    trips.lost += 1;
+                    self.group.check_silence(now.duration_since(last_answer), 2 * u64::from(run.message_bytes))?;
+                }
             }
             sent = now;
             count += 1;

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::stop::Stop;
 
 /// Processor time of this process so far, all its threads, in the program and in the kernel on its behalf.
 pub(crate) fn time_used() -> Duration {
@@ -17,4 +20,10 @@ fn duration(value: TimeVal) -> Duration {
     let seconds = u64::try_from(value.tv_sec()).unwrap_or(0);
     let microseconds = u64::try_from(value.tv_usec()).unwrap_or(0);
     Duration::from_secs(seconds) + Duration::from_micros(microseconds)
+}
+
+/// Processor time of this thread so far.
+pub(crate) fn thread_time_used() -> Result<Duration, Stop> {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    time.map(Duration::from).map_err(|error| Stop::missing("reading the processor time of a thread", error))
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use longhaul_verbs::WorkCompletion;
 
+use super::control;
 use super::ping_pong::RoundTrips;
 use super::stream::{Bound, Run, Sender};
 use crate::stop::Stop;
@@ -27,7 +28,7 @@ impl Sender {
         } {
             posted = Instant::now();
             self.post(run, &slots, 1)?;
-            let completion = self.wait(posted, is_peer_gone)?;
+            let completion = self.wait(posted, run.message_bytes, is_peer_gone)?;
             trips.nanoseconds.push(posted.elapsed().as_nanos().min(u128::from(u32::MAX)) as u32);
             self.complete(&completion);
         }
@@ -36,7 +37,12 @@ impl Sender {
         Ok(trips)
     }
 
-    fn wait(&mut self, posted: Instant, is_peer_gone: &dyn Fn() -> bool) -> Result<WorkCompletion, Stop> {
+    fn wait(
+        &mut self,
+        posted: Instant,
+        message_bytes: u32,
+        is_peer_gone: &dyn Fn() -> bool,
+    ) -> Result<WorkCompletion, Stop> {
         let group = self.group();
         let mut room = [WorkCompletion::default()];
         let mut polls = 0_u32;
@@ -46,8 +52,12 @@ impl Sender {
             }
             polls += 1;
             let looks = group.options.sleeps || polls.is_multiple_of(LOOK_EVERY);
-            if looks && posted.elapsed() > SILENCE && is_peer_gone() {
-                return Err(Stop::Failed("the other end is gone".to_owned()));
+            let silent = if looks { posted.elapsed() } else { Duration::ZERO };
+            if silent > SILENCE {
+                if is_peer_gone() {
+                    return Err(control::gone());
+                }
+                group.check_silence(silent, message_bytes.into())?;
             }
         }
     }

@@ -8,10 +8,11 @@ use super::control::{Control, Plan, Reply, Request, SchemePlan, VERSION};
 use super::options::ServerArguments;
 use super::scheme_end::{SchemeEnd, SchemeOptions};
 use super::scheme_stream::SchemeReceiver;
-use super::server::{SETUP_PATIENCE, next_run, unexpected};
+use super::server::{RunDeadline, SETUP_PATIENCE, next_run, unexpected};
 use super::session::{Side, buffer_bytes, open_device, rate};
+use super::table::wrong_contents;
 use crate::opened_device::Towards;
-use crate::stop::Stop;
+use crate::stop::{Stop, with_error};
 
 /// One client, from its plan to goodbye.
 pub(super) fn serve(
@@ -24,32 +25,45 @@ pub(super) fn serve(
     let (peer, message_bytes_max) = (towards.peer, plan.message_bytes_max);
     let mtu_max = Mtu::largest_within(scheme.mtu_bytes);
     let mtu_max =
-        mtu_max.ok_or_else(|| Stop::Failed(format!("expected an MTU of the client, came {}", scheme.mtu_bytes)))?;
+        mtu_max.ok_or_else(|| Stop::Failed(format!("expected an MTU from the client, got {}", scheme.mtu_bytes)))?;
+    let (chunk_bytes, depth) = (scheme.chunk_bytes, scheme.depth);
     let scheme: NamedScheme = scheme.name.parse().map_err(|error| Stop::failed("the client's scheme", error))?;
     eprintln!("{peer}: {} with {scheme}", plan.test.name());
     let (device, mtu) = open_device(Side::Server, &arguments.end, plan, towards, mtu_max)?;
     let rate_bits_per_second = rate(&arguments.end, plan, towards)?;
     let buffer_bytes = buffer_bytes(plan)?;
-    let options =
-        SchemeOptions { scheme, timeout_min: None, mtu, buffer_bytes, message_bytes_max, rate_bits_per_second };
-    let end = SchemeEnd::create(&device, &options)?;
+    let options = SchemeOptions {
+        scheme,
+        timeout_min: None,
+        mtu,
+        chunk_bytes,
+        buffer_bytes,
+        message_bytes_max,
+        rate_bits_per_second,
+        // It only receives.
+        checksum: false,
+    };
+    let mut end = SchemeEnd::create(&device, &options)?;
     let ours = end.contact();
     control.send(&Reply::SchemeContact { version: VERSION, contact: ours.clone() })?;
-    let theirs = match control.receive(Some(SETUP_PATIENCE))? {
+    let theirs = match control.receive(SETUP_PATIENCE)? {
         Request::SchemeContact(contact) => contact,
         other => return Err(unexpected("the contact of an SDR queue pair", &other)),
     };
     eprintln!("{peer}: server device {}, client device {}", ours.device, theirs.device);
     end.connect(&theirs.info)?;
-    let mut receiver = SchemeReceiver::new(end, message_bytes_max);
+    let mut receiver = SchemeReceiver::new(end, message_bytes_max, depth);
     receiver.start()?;
     control.send(&Reply::Ready)?;
+    // The client verifies the path now, which needs answers.
+    receiver.idle(SETUP_PATIENCE, &|| control.has_news())?;
     let mut results = Vec::new();
     let mut first_mismatch = None;
     while let Some(run) = next_run(control)? {
         control.send(&Reply::Running)?;
-        let (received, totals) = receiver.run(&run, &|| control.has_news())?;
-        match control.receive(None)? {
+        let until = RunDeadline::new(&run);
+        let (received, totals) = receiver.run(&run, &|| control.has_news() || until.has_passed())?;
+        match control.receive(SETUP_PATIENCE)? {
             Request::Stop { .. } => {}
             other => return Err(unexpected("a stop", &other)),
         }
@@ -66,6 +80,7 @@ pub(super) fn serve(
         }));
         control.send(&Reply::SchemeReceived(received, totals))?;
     }
+    let wrong = first_mismatch.as_deref().map(wrong_contents);
     if arguments.end.json {
         let line = json!({
             "schema": 1,
@@ -76,10 +91,7 @@ pub(super) fn serve(
             "server_device": ours.device,
             "results": results,
         });
-        println!("{line}");
+        println!("{}", with_error(line, wrong.as_ref()));
     }
-    match first_mismatch {
-        Some(mismatch) => Err(Stop::Failed(format!("contents are not what was sent: {mismatch}"))),
-        None => Ok(()),
-    }
+    wrong.map_or(Ok(()), Err)
 }

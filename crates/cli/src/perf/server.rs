@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use longhaul_verbs::Mtu;
 use serde_json::json;
@@ -14,19 +14,40 @@ use super::answers;
 use super::connection::Connection;
 use super::control::{Control, Plan, Reply, Request, VERSION, different_versions};
 use super::meeting;
-use super::options::{MESSAGE_BYTES_MAX, PORT, ServerArguments};
+use super::options::{MESSAGE_BYTES_MAX, PORT, SCHEME_DEPTH_MAX, ServerArguments};
+use super::scheme_end::CHUNK_BYTES_MAX;
 use super::scheme_server;
 use super::session::{Half, Session, Side, buffer_bytes, is_checked_at_end};
-use super::stream::{Received, Run};
+use super::stream::{Bound, Received, Run};
+use super::table::wrong_contents;
 use crate::opened_device::Towards;
-use crate::stop::Stop;
+use crate::stop::{Stop, with_error};
 
 /// How long a client may take to say what it wants.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 /// Clients that wait for their turn and are told so; more wait untold.
 const CLIENTS_WAITING_MAX: usize = 16;
-/// How long a client may take to make its queue pairs.
+/// How long a client may take to create its queue pairs, or between two runs.
 pub(super) const SETUP_PATIENCE: Duration = Duration::from_secs(120);
+/// How much longer than it announced a client may take for a run.
+const RUN_PATIENCE: Duration = Duration::from_secs(120);
+
+/// When a client must have ended a run that it has given a time. One with a number of messages is as long as it is: the client
+/// gives up when nothing comes back, and keepalive notices when the client's host is gone.
+pub(super) struct RunDeadline(Option<Instant>);
+
+impl RunDeadline {
+    pub(super) fn new(run: &Run) -> Self {
+        RunDeadline(match run.bound {
+            Bound::Time(duration) => Instant::now().checked_add(duration.saturating_add(RUN_PATIENCE)),
+            Bound::Messages(_) => None,
+        })
+    }
+
+    pub(super) fn has_passed(&self) -> bool {
+        self.0.is_some_and(|deadline| Instant::now() > deadline)
+    }
+}
 
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Stop> {
@@ -111,7 +132,7 @@ fn serve(arguments: &ServerArguments, stream: TcpStream) -> Result<(), Stop> {
 }
 
 fn serve_plan(arguments: &ServerArguments, control: &mut Control, local: IpAddr, peer: IpAddr) -> Result<(), Stop> {
-    let plan = match control.receive(Some(HELLO_PATIENCE))? {
+    let plan = match control.receive(HELLO_PATIENCE)? {
         Request::Hello { version, .. } if version != VERSION => {
             return Err(Stop::Failed(different_versions(&version.to_string())));
         }
@@ -130,7 +151,7 @@ fn serve_plan(arguments: &ServerArguments, control: &mut Control, local: IpAddr,
     eprintln!("{peer}: {} over {connection}, number of queue pairs {}", plan.test.name(), plan.queue_pairs);
     let mut session = Session::open(Side::Server, &arguments.end, &plan, towards, Mtu::Bytes4096)?;
     control.send(&Reply::Contact { version: VERSION, contact: session.contact() })?;
-    let client_device = match control.receive(Some(SETUP_PATIENCE))? {
+    let client_device = match control.receive(SETUP_PATIENCE)? {
         Request::Contact(contact) => {
             let (ours, theirs) = (session.nic.device.describe(), &contact.device);
             eprintln!("{peer}: server device {ours}, client device {theirs}");
@@ -162,6 +183,7 @@ fn serve_plan(arguments: &ServerArguments, control: &mut Control, local: IpAddr,
         }));
         control.send(&Reply::Received(received))?;
     }
+    let wrong = first_mismatch.as_deref().map(wrong_contents);
     if arguments.end.json {
         let line = json!({
             "schema": 1,
@@ -171,12 +193,9 @@ fn serve_plan(arguments: &ServerArguments, control: &mut Control, local: IpAddr,
             "server_device": session.nic.device.describe(),
             "results": results,
         });
-        println!("{line}");
+        println!("{}", with_error(line, wrong.as_ref()));
     }
-    match first_mismatch {
-        Some(mismatch) => Err(Stop::Failed(format!("contents are not what was sent: {mismatch}"))),
-        None => Ok(()),
-    }
+    wrong.map_or(Ok(()), Err)
 }
 
 fn summary(plan: &Plan, received: &Received) -> String {
@@ -200,7 +219,8 @@ fn serve_run(control: &mut Control, session: &mut Session, plan: &Plan, run: &Ru
         Half::Sender(_) => unreachable!("a server never sends first"),
     }
     control.send(&Reply::Running)?;
-    let has_news = || control.has_news();
+    let until = RunDeadline::new(run);
+    let has_news = || control.has_news() || until.has_passed();
     let mut received = match &mut session.half {
         Half::Receiver(receiver) => receiver.run(run, message_bytes_max, &has_news)?,
         Half::PingPong(ping_pong) => {
@@ -209,7 +229,7 @@ fn serve_run(control: &mut Control, session: &mut Session, plan: &Plan, run: &Ru
         }
         Half::Sender(_) => unreachable!("a server never sends first"),
     };
-    match control.receive(None)? {
+    match control.receive(SETUP_PATIENCE)? {
         Request::Stop { first, count } => {
             if let Half::Receiver(receiver) = &mut session.half
                 && is_checked_at_end(plan, run)
@@ -228,7 +248,7 @@ fn serve_run(control: &mut Control, session: &mut Session, plan: &Plan, run: &Ru
 
 /// The next run that the client wants; none when it is done.
 pub(super) fn next_run(control: &mut Control) -> Result<Option<Run>, Stop> {
-    match control.receive(None) {
+    match control.receive(SETUP_PATIENCE) {
         Ok(Request::Run(run)) => Ok(Some(run)),
         Ok(other) => Err(unexpected("a run", &other)),
         Err(_) if control.is_gone() => Ok(None),
@@ -265,7 +285,13 @@ fn check_plan(plan: &Plan) -> Result<(), Stop> {
     }
     let counts = [plan.queue_pairs, plan.send_depth, plan.receive_depth];
     if counts.contains(&0) || !(1..=message_bytes_max).contains(&plan.message_bytes_max) {
-        return Err(Stop::Failed(format!("expected a plan within bounds, came {plan:?}")));
+        return Err(Stop::Failed(format!("expected a plan within bounds, got {plan:?}")));
+    }
+    if let Some(scheme) = &plan.scheme {
+        let chunk_fits = scheme.chunk_bytes.is_none_or(|bytes| (1..=CHUNK_BYTES_MAX).contains(&bytes));
+        if !chunk_fits || !scheme.depth.is_none_or(|depth| (1..=SCHEME_DEPTH_MAX).contains(&depth)) {
+            return Err(Stop::Failed(format!("expected a plan within bounds, got {scheme:?}")));
+        }
     }
     buffer_bytes(plan).map(|_| ())
 }

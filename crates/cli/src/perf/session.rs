@@ -10,6 +10,7 @@ use super::operation::Operation;
 use super::options::EndOptions;
 use super::path;
 use super::ping_pong::PingPong;
+use super::scheme_stream;
 use super::stream::{Receiver, Run, Sender};
 use crate::opened_device::{OpenedDevice, Towards};
 use crate::randomness::random_number;
@@ -154,6 +155,20 @@ pub(crate) fn rate(options: &EndOptions, plan: &Plan, towards: Towards) -> Resul
 
 /// Memory of an end.
 pub(crate) fn buffer_bytes(plan: &Plan) -> Result<usize, Stop> {
+    if let Some(depth) = plan.scheme.as_ref().and_then(|scheme| scheme.depth) {
+        let place_bytes = (plan.message_bytes_max as usize).next_multiple_of(scheme_stream::ALIGNMENT);
+        let needed = place_bytes.saturating_mul(depth as usize);
+        if needed > BUFFER_BYTES_MAX {
+            let most = BUFFER_BYTES_MAX / place_bytes;
+            let bytes = plan.message_bytes_max;
+            return Err(Stop::Usage(format!(
+                "-r {depth}: at most {most} messages of {bytes} bytes fit {} MiB of memory at each end: \
+                 take fewer with -r, or smaller ones with -s",
+                BUFFER_BYTES_MAX >> 20
+            )));
+        }
+        return Ok(needed.max(BUFFER_BYTES));
+    }
     // Room for a datagram's header, and for each message to begin at a cache line.
     let slot_bytes = (plan.message_bytes_max as usize).saturating_add(GRH_BYTES).next_multiple_of(64);
     let slots_min = match plan.test {
@@ -169,9 +184,10 @@ pub(crate) fn buffer_bytes(plan: &Plan) -> Result<usize, Stop> {
     if needed > BUFFER_BYTES_MAX {
         return Err(Stop::Usage(format!(
             "expected messages that fit {} MiB of memory at each end, came {slots_min} at a time of {} bytes: \
-             take smaller ones with -s, or fewer queue pairs with -q",
+             take smaller ones with -s{}",
             BUFFER_BYTES_MAX >> 20,
-            plan.message_bytes_max
+            plan.message_bytes_max,
+            if plan.queue_pairs > 1 { ", or fewer queue pairs with -q" } else { "" }
         )));
     }
     Ok(slot_bytes.saturating_mul(SLOTS_WANTED).clamp(BUFFER_BYTES, BUFFER_BYTES_MAX).max(needed))

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::answers::{self, Answers};
 use super::arrivals::Arrivals;
 use super::connection::{Group, Slots};
+use super::control;
 use super::operation::Operation;
 use super::pacer::Pacer;
 use super::patience::Patience;
@@ -184,6 +185,8 @@ impl Sender {
         let used = processor::time_used();
         let begin = Instant::now();
         let (mut progress, mut last_sign) = (begin, begin);
+        // Unlike `last_sign`, only what comes from the peer counts.
+        let mut last_answer = begin;
         let mut completed = 0;
         // When a message was posted that has no credit yet.
         let mut probe: Option<(Instant, u64)> = None;
@@ -226,6 +229,7 @@ impl Sender {
                 } else {
                     // The immediate is the lower half of the number of the first message that has not arrived.
                     let credit = completion.immediate().unwrap_or(0);
+                    last_answer = Instant::now();
                     let ahead = credit.wrapping_sub(credited as u32);
                     if u64::from(ahead) <= self.next - credited {
                         credited += u64::from(ahead);
@@ -235,6 +239,9 @@ impl Sender {
             }
             if !taken.is_empty() {
                 last_sign = Instant::now();
+                if reliable {
+                    last_answer = last_sign;
+                }
                 let now_done = if reliable { first + completed } else { credited.max(first) };
                 if now_done > done {
                     progress = last_sign;
@@ -248,8 +255,11 @@ impl Sender {
                 }
             } else if now.duration_since(last_sign) > SILENCE {
                 if is_peer_gone() {
-                    return Err(Stop::Failed("the other end is gone".to_owned()));
+                    return Err(control::gone());
                 }
+                // One message of each queue pair may have to pass before the first answer.
+                let passing = u64::from(run.message_bytes) * self.group.queue_pairs.len() as u64;
+                self.group.check_silence(now.duration_since(last_answer), passing)?;
                 // What waits in a send queue is not lost.
                 let is_sent = completed == self.next - first;
                 if !reliable && is_sent && now.duration_since(last_sign) > self.patience.limit() {

@@ -8,6 +8,7 @@ use super::control::Plan;
 use super::operation::Operation;
 use super::options::ClientArguments;
 use super::statistics::Sorted;
+use crate::stop::Stop;
 
 pub(crate) const RULE: &str =
     "---------------------------------------------------------------------------------------\n";
@@ -194,6 +195,11 @@ impl LatencyLine {
             "messages_lost": self.lost,
         })
     }
+}
+
+/// Contents were wrong, in a measurement whose result is printed all the same.
+pub(crate) fn wrong_contents(mismatch: &str) -> Stop {
+    Stop::Failed(format!("contents are not what was sent: {mismatch}")).shown()
 }
 
 /// Everything in one line.

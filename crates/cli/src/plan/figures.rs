@@ -12,13 +12,13 @@ mod ring;
 mod speedup;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Instant;
 
 use longhaul_plan::link::PlanError;
 use serde_json::json;
 
-use crate::{exit, progress};
+use crate::progress;
+use crate::stop::Stop;
 
 /// The SDR-RDMA paper's figures from our model, as SVG and CSV
 ///
@@ -62,34 +62,22 @@ const FIGURES: [(&str, Make); 11] = [
 ];
 
 /// Writes them.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let begin = Instant::now();
-    if let Err((message, status)) = prepare(&arguments.out) {
-        eprintln!("{message}");
-        return ExitCode::from(status);
-    }
+    prepare(&arguments.out)?;
     let bar = progress::bar(FIGURES.len() as u64, "{bar:30} {pos}/{len} figures, {elapsed}, {msg}");
     let mut rows = Vec::new();
     for (name, make) in FIGURES {
         bar.set_message(name);
-        let figure = match make() {
-            Ok(figure) => figure,
-            Err(error) => {
-                bar.finish_and_clear();
-                eprintln!("{name}: {error}");
-                return ExitCode::from(exit::FAILED);
-            }
-        };
+        let figure = make().map_err(|error| Stop::failed(name, error))?;
         for (extension, text) in [("svg", &figure.svg), ("csv", &figure.csv)] {
             let path = arguments.out.join(format!("{name}.{extension}"));
-            if let Err(error) = std::fs::write(&path, text) {
-                bar.finish_and_clear();
-                eprintln!(
-                    "cannot write {}: {error}; name a directory that you may write to with --out",
-                    path.display()
-                );
-                return ExitCode::from(exit::MISSING);
-            }
+            std::fs::write(&path, text).map_err(|error| {
+                let path = path.display();
+                Stop::Missing(format!(
+                    "cannot write {path}: {error}; name a directory that you may write to with --out"
+                ))
+            })?;
             rows.push((path, figure.title.clone()));
         }
         bar.inc(1);
@@ -109,23 +97,23 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             eprintln!("{} files in {seconds:.1} s", rows.len());
         }
     }
-    ExitCode::SUCCESS
+    Ok(())
 }
 
 /// Makes the directory, or says what to do.
-fn prepare(directory: &Path) -> Result<(), (String, u8)> {
+fn prepare(directory: &Path) -> Result<(), Stop> {
     if directory.exists() && !directory.is_dir() {
         let message = format!(
             "expected a directory to write to, came {}, which is a file: name another with --out",
             directory.display()
         );
-        return Err((message, exit::USAGE));
+        return Err(Stop::Usage(message));
     }
     std::fs::create_dir_all(directory).map_err(|error| {
         let message = format!(
             "cannot make the directory {}: {error}; name one that you may make with --out",
             directory.display()
         );
-        (message, exit::MISSING)
+        Stop::Missing(message)
     })
 }

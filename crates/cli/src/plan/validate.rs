@@ -5,14 +5,14 @@
 mod report;
 mod work;
 
-use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::ValueEnum;
 use longhaul_testbed::validation::SAMPLES_FOR_P999;
 
-use crate::{exit, progress};
-use work::{Results, Work};
+use crate::progress;
+use crate::stop::{self, Stop};
+use work::Work;
 
 /// The model against its stochastic twin, the protocol code on virtual time, and on UDP sockets
 ///
@@ -55,7 +55,7 @@ enum With {
 }
 
 /// Compares.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let begin = Instant::now();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let work = Work {
@@ -70,24 +70,10 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let bar = progress::bar(1, "{bar:30} {percent} %, {eta} left, {msg}");
     let results = work.run(&bar);
     bar.finish_and_clear();
-    let results = match results {
-        Ok(results) => results,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::from(exit::FAILED);
-        }
-    };
+    let results = results.map_err(|error| Stop::Failed(error.to_string()))?;
     let seconds = begin.elapsed().as_secs_f64();
-    match arguments.json {
-        true => println!("{}", report::to_json(&results, &work, seconds)),
-        false => print!("{}", report::to_table(&results, &work, seconds)),
-    }
-    exit_status(&results)
-}
-
-fn exit_status(results: &Results) -> ExitCode {
-    match results.failures().is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(exit::FAILED),
-    }
+    let failures = results.failures().len();
+    let wrong = (failures > 0).then(|| Stop::Failed(format!("number of bounds that do not hold: {failures}")));
+    let value = || report::to_json(&results, &work, seconds);
+    stop::tell(arguments.json, value, || report::to_table(&results, &work, seconds), wrong)
 }

@@ -3,7 +3,6 @@
 mod estimate;
 mod paper;
 
-use std::process::ExitCode;
 use std::time::Instant;
 
 use indicatif::ProgressBar;
@@ -12,7 +11,8 @@ use longhaul_testbed::end_to_end::CaseError;
 use longhaul_time::Duration;
 use serde_json::{Value, json};
 
-use crate::{exit, progress, quantity};
+use crate::stop::{self, Stop};
+use crate::{progress, quantity};
 use estimate::Estimate;
 
 /// What a sample's memory may take at each end.
@@ -85,20 +85,11 @@ struct Measurement {
 }
 
 /// Runs the scenario.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    if let Err(message) = check(arguments) {
-        eprintln!("{message}");
-        return ExitCode::from(exit::USAGE);
-    }
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
+    check(arguments).map_err(Stop::Usage)?;
     let begin = Instant::now();
     let rows = rows(arguments);
-    let estimate = match Estimate::of(&rows) {
-        Ok(estimate) => estimate,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::from(exit::FAILED);
-        }
-    };
+    let estimate = Estimate::of(&rows).map_err(|error| Stop::Failed(error.to_string()))?;
     if let Some(notice) = estimate.notice() {
         eprintln!("{notice}");
     }
@@ -107,33 +98,24 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     for row in rows {
         let (scheme, loss) = (row.options.scheme, row.options.loss);
         bar.set_message(format!("{scheme} at loss {loss:e}"));
-        match measure(row, &bar) {
-            Ok(measurement) => measurements.push(measurement),
-            Err(error) => {
-                bar.finish_and_clear();
-                eprintln!("{scheme} at loss {loss:e}: {error}");
-                return ExitCode::from(exit::FAILED);
-            }
-        }
+        let measurement = measure(row, &bar);
+        measurements.push(measurement.map_err(|error| Stop::failed(format!("{scheme} at loss {loss:e}"), error))?);
     }
     bar.finish_and_clear();
     let checks = if arguments.paper { paper::checks(&measurements) } else { Vec::new() };
-    match arguments.json {
-        true => {
-            let mut value = to_json(arguments, &measurements);
-            value["expected_seconds"] = estimate.seconds.into();
-            value["seconds"] = begin.elapsed().as_secs_f64().into();
-            if arguments.paper {
-                value["checks"] = paper::to_json(&checks);
-            }
-            println!("{value}");
+    let value = || {
+        let mut value = to_json(arguments, &measurements);
+        value["expected_seconds"] = estimate.seconds.into();
+        value["seconds"] = begin.elapsed().as_secs_f64().into();
+        if arguments.paper {
+            value["checks"] = paper::to_json(&checks);
         }
-        false => print!("{}{}", to_table(&measurements, arguments.paper), paper::describe(&checks)),
-    }
-    match checks.iter().all(|check| check.passed) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(exit::FAILED),
-    }
+        value
+    };
+    let table = || to_table(&measurements, arguments.paper) + &paper::describe(&checks);
+    let broken = checks.iter().filter(|check| !check.passed).count();
+    let wrong = (broken > 0).then(|| Stop::Failed(format!("number of bounds that do not hold: {broken}")));
+    stop::tell(arguments.json, value, table, wrong)
 }
 
 fn check(arguments: &Arguments) -> Result<(), String> {

@@ -1,6 +1,5 @@
 //! `longhaul sim scale`: thousands of software RNICs on one simulated network.
 
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
@@ -9,7 +8,8 @@ use longhaul_testbed::scale::{Scale, ScaleFabric, ScaleOptions, ScaleOutcome};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Value, json};
 
-use crate::{counting_allocator, exit, progress};
+use crate::stop::{self, Stop};
+use crate::{counting_allocator, progress};
 
 /// With --contents every message has memory of its own at both ends; more than this is refused before it is taken.
 const CONTENTS_BYTES_MAX: u64 = 16 << 30;
@@ -93,7 +93,7 @@ struct Report {
 }
 
 /// Runs the scenario.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let options = ScaleOptions {
         seed: arguments.seed,
         nodes: arguments.nodes as usize,
@@ -105,19 +105,17 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         ..Default::default()
     };
     if options.queue_pair_count() > QUEUE_PAIRS_MAX {
-        eprintln!(
+        return Err(Stop::Usage(format!(
             "expected at most {QUEUE_PAIRS_MAX} queue pairs in all, came {}: take fewer nodes or queue pairs",
             options.queue_pair_count(),
-        );
-        return ExitCode::from(exit::USAGE);
+        )));
     }
     if arguments.contents && options.region_bytes() > CONTENTS_BYTES_MAX {
-        eprintln!(
+        return Err(Stop::Usage(format!(
             "expected at most {CONTENTS_BYTES_MAX} bytes of messages at both ends with --contents, came {}: take fewer nodes, \
              queue pairs or messages, or smaller ones",
             options.region_bytes(),
-        );
-        return ExitCode::from(exit::USAGE);
+        )));
     }
     let report = measure(options);
     let failures = &report.outcome.failures;
@@ -127,14 +125,8 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     if failures.count() > failures.kept().len() as u64 {
         eprintln!("… and {} more failures", failures.count() - failures.kept().len() as u64);
     }
-    match arguments.json {
-        true => println!("{}", to_json(&report)),
-        false => print!("{}", to_table(&report)),
-    }
-    match is_good(&report) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(exit::FAILED),
-    }
+    let wrong = (!is_good(&report)).then(|| Stop::Failed(format!("number of failures: {}", failures.count())));
+    stop::tell(arguments.json, || to_json(&report), || to_table(&report), wrong)
 }
 
 fn measure(options: ScaleOptions) -> Report {

@@ -1,20 +1,21 @@
 //! `longhaul sim soak`: random programs over bad links, watched by checkers.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Instant;
 
 use indicatif::ProgressBar;
 use longhaul_testbed::soak::{Campaign, OPERATIONS_DEFAULT, SoakOptions};
 
-use crate::{exit, message, progress, soak_report};
+use super::message_soak;
+use crate::stop::{self, Stop};
+use crate::{message, progress, soak_report};
 
 /// Random programs of verbs operations over links that lose, reorder, duplicate and corrupt, watched by checkers
 ///
 /// Every seed is a run of its own: a network, queue pairs and requests that follow from the seed alone. The checkers see
 /// what a verbs program sees (memory and completions) and hold it against the specification. First the network is bad
 /// and nothing wrong may happen; then it is healed and everything must get done. Exit status 1 when a rule was broken.
-/// (`longhaul conformance --soak` does the same over real sockets.)
+/// (`longhaul conformance --soak` does the same over real sockets.) A failing seed of --messages is shrunk to a short program.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// How many seeds to run
@@ -25,13 +26,21 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 1, visible_alias = "seed")]
     first_seed: u64,
 
+    /// Programs of messages, over `sdr` and `reliable`, instead of verbs: with an attacker, and a peer that lies
+    #[arg(long, conflicts_with_all = ["operations", "capture"])]
+    messages: bool,
+
+    /// With --messages: only these items of a program, as a failing seed prints them, for example 1,4-7; one seed only
+    #[arg(long, value_name = "ITEMS", requires = "messages", value_parser = message_soak::parse_only)]
+    only: Option<message_soak::Only>,
+
     /// Steps of each program
     #[arg(long, value_name = "NUMBER", default_value_t = OPERATIONS_DEFAULT)]
     operations: u32,
 
     /// Threads; the result does not depend on it [default: all cores]
-    #[arg(long, value_name = "NUMBER")]
-    threads: Option<usize>,
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
 
     /// Write the packets of the run as pcapng; one seed only
     #[arg(long, value_name = "FILE")]
@@ -43,12 +52,28 @@ pub(crate) struct Arguments {
 }
 
 /// Runs the scenario.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     if arguments.capture.is_some() && arguments.seeds != 1 {
-        eprintln!("expected --seeds 1 with --capture, came --seeds {}: a capture holds one run", arguments.seeds);
-        return ExitCode::from(exit::USAGE);
+        let seeds = arguments.seeds;
+        let text = format!("expected --seeds 1 with --capture, got --seeds {seeds}: a capture holds one run");
+        return Err(Stop::Usage(text));
+    }
+    if arguments.only.is_some() && arguments.seeds != 1 {
+        let seeds = arguments.seeds;
+        let text = format!("--only needs --seeds 1, got --seeds {seeds}: items belong to the program of one seed");
+        return Err(Stop::Usage(text));
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = arguments.threads.map_or(cores, usize::from).min(arguments.seeds.max(1) as usize);
+    if arguments.messages {
+        return message_soak::run(message_soak::Options {
+            first_seed: arguments.first_seed,
+            seeds: arguments.seeds,
+            threads,
+            only: arguments.only.clone().map(|only| only.0),
+            json: arguments.json,
+        });
+    }
     let campaign = Campaign {
         first_seed: arguments.first_seed,
         seed_count: arguments.seeds,
@@ -57,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             capture: arguments.capture.clone(),
             ..SoakOptions::default()
         },
-        thread_count: arguments.threads.unwrap_or(cores).min(arguments.seeds.max(1) as usize),
+        thread_count: threads,
         time_limit: None,
     };
     let begin = Instant::now();
@@ -69,25 +94,12 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         }
     });
     bar.finish_and_clear();
-    let summary = match outcome {
-        Ok(summary) => summary,
-        Err(error) => {
-            eprintln!("{}", message::with_sources(&error));
-            return ExitCode::from(exit::MISSING);
-        }
-    };
+    let summary = outcome.map_err(|error| Stop::Missing(message::with_sources(&error)))?;
     eprint!("{}", soak_report::describe_failures(&summary, |seed| again(seed, arguments.operations)));
-    match arguments.json {
-        true => println!("{}", soak_report::to_json(&summary, begin.elapsed())),
-        false => {
-            let rows = soak_report::virtual_rows(&summary);
-            print!("{}", soak_report::to_table(&summary, begin.elapsed(), &rows));
-        }
-    }
-    match summary.violations {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::from(exit::FAILED),
-    }
+    let elapsed = begin.elapsed();
+    let value = || soak_report::to_json(&summary, elapsed);
+    let table = || soak_report::to_table(&summary, elapsed, &soak_report::virtual_rows(&summary));
+    stop::tell(arguments.json, value, table, soak_report::wrong(summary.failing.len(), summary.seeds))
 }
 
 fn progress_bar(seeds: u64) -> ProgressBar {

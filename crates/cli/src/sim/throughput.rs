@@ -1,13 +1,12 @@
 //! `longhaul sim throughput`: how many packets a second the simulator and two software RNICs move on one core.
 
-use std::process::ExitCode;
 use std::time::Instant;
 
 use longhaul_softnic::PayloadMode;
 use longhaul_testbed::throughput::{self, PACKET_BYTES, Traffic};
 use serde_json::{Value, json};
 
-use crate::exit;
+use crate::stop::{self, Stop};
 
 /// Packets a second through a software RNIC at either end of a simulated link, on one core
 ///
@@ -18,7 +17,7 @@ use crate::exit;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Packets of each measurement
-    #[arg(long, value_name = "NUMBER", default_value_t = 500_000)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..))]
     packets: u64,
 
     /// Rounds; the best one counts
@@ -40,7 +39,7 @@ struct Measurement {
     packets_per_second: f64,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let mut measurements: Vec<Measurement> = [Traffic::UnreliableWriteBursts, Traffic::ReliableWrites]
         .into_iter()
         .flat_map(|traffic| [PayloadMode::Carried, PayloadMode::Elided].map(|payload| (traffic, payload)))
@@ -56,18 +55,12 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             measurement.packets_per_second = measurement.packets_per_second.max(rate(moved));
         }
     }
-    match arguments.json {
-        true => println!("{}", to_json(&measurements, limit_packets_per_second)),
-        false => print!("{}", to_table(&measurements, limit_packets_per_second)),
-    }
     let reached = measurements[0].packets_per_second;
-    match arguments.at_least {
-        Some(wanted) if reached < wanted as f64 => {
-            eprintln!("UC with payload: expected at least {wanted} packets a second, came {reached:.0}");
-            ExitCode::from(exit::FAILED)
-        }
-        _ => ExitCode::SUCCESS,
-    }
+    let too_slow = arguments.at_least.filter(|wanted| reached < *wanted as f64).map(|wanted| {
+        Stop::Failed(format!("UC with payload: expected at least {wanted} packets a second, got {reached:.0}"))
+    });
+    let value = || to_json(&measurements, limit_packets_per_second);
+    stop::tell(arguments.json, value, || to_table(&measurements, limit_packets_per_second), too_slow)
 }
 
 /// Packets a second of `work`, which says how many it moved.

@@ -1,6 +1,8 @@
 //! Two ends on this host's loopback address.
 #![allow(dead_code, reason = "each test uses what it needs")]
 
+pub(crate) mod raw_handshake;
+
 use longhaul::{Connection, DeviceChoice, Listener, Options, SOFTNIC, connect};
 use longhaul_impair::Profile;
 use longhaul_softnic::udp::{Impair, UdpPortChoice};

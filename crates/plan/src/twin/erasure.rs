@@ -6,8 +6,8 @@ use crate::scheme::{Code, CodeKind};
 
 /// A submessage with losses.
 struct Damaged {
-    /// Data chunks that are missing: their number in it, and the packets that the receiver lacks.
-    missing: Vec<(u32, Vec<u32>)>,
+    /// Data chunks that are missing: their number in it, and how many packets of each the receiver lacks.
+    missing: Vec<(u32, u64)>,
     /// Parity chunks that were lost.
     parity_lost: Vec<u32>,
 }
@@ -43,7 +43,7 @@ impl Damaged {
 }
 
 pub(super) fn sample(message: &Erasure, channel: &mut Channel) -> f64 {
-    let Erasure { code, chunks, chunk_seconds, parity_seconds, timers, .. } = *message;
+    let Erasure { code, chunks, parity_seconds, packet_seconds, timers, .. } = *message;
     let submessages = message.submessages();
     let sent = u64::from(code.data + code.parity);
     let all = chunks + submessages * u64::from(code.parity);
@@ -52,7 +52,7 @@ pub(super) fn sample(message: &Erasure, channel: &mut Channel) -> f64 {
     let mut damaged: Vec<(u64, Damaged)> = Vec::new();
     let mut last_chunk = u64::MAX;
     channel.send(all * packets, |at| {
-        let (chunk, packet) = (at / packets, (at % packets) as u32);
+        let chunk = at / packets;
         let (submessage, place) = (chunk / sent, (chunk % sent) as u32);
         if damaged.last().is_none_or(|last| last.0 != submessage) {
             damaged.push((submessage, Damaged { missing: Vec::new(), parity_lost: Vec::new() }));
@@ -62,8 +62,8 @@ pub(super) fn sample(message: &Erasure, channel: &mut Channel) -> f64 {
         last_chunk = chunk;
         if let Some((_, last)) = damaged.last_mut() {
             match (place < data, is_new) {
-                (true, true) => last.missing.push((place, vec![packet])),
-                (true, false) => last.missing.last_mut().expect("this chunk's").1.push(packet),
+                (true, true) => last.missing.push((place, 1)),
+                (true, false) => last.missing.last_mut().expect("this chunk's").1 += 1,
                 (false, true) => last.parity_lost.push(place - data),
                 (false, false) => (),
             }
@@ -97,14 +97,14 @@ pub(super) fn sample(message: &Erasure, channel: &mut Channel) -> f64 {
         let mut still_failed = Vec::new();
         for mut submessage in std::mem::take(&mut failed) {
             let mut is_computable = false;
-            for (chunk, mut lacking) in submessage.missing.clone() {
-                free += chunk_seconds;
-                channel.repeat_chunk(&mut lacking);
-                match lacking.is_empty() {
-                    true => submessage.missing.retain(|missing| missing.0 != chunk),
-                    false => {
+            for (chunk, lacking) in submessage.missing.clone() {
+                // The packets that are lacking, and not the chunk.
+                free += lacking as f64 * packet_seconds;
+                match channel.count_lost(lacking) {
+                    0 => submessage.missing.retain(|missing| missing.0 != chunk),
+                    still_lacking => {
                         let missing = submessage.missing.iter_mut().find(|missing| missing.0 == chunk);
-                        missing.expect("it has not come").1 = lacking;
+                        missing.expect("it has not come").1 = still_lacking;
                         continue;
                     }
                 }

@@ -7,36 +7,27 @@ use super::channel::Channel;
 use crate::selective_repeat::SelectiveRepeat;
 
 pub(super) fn sample(message: &SelectiveRepeat, channel: &mut Channel) -> f64 {
-    let SelectiveRepeat { chunks, chunk_seconds, delays, round_trip, .. } = *message;
-    let end = chunks as f64 * chunk_seconds;
+    let SelectiveRepeat { packets, packet_seconds, delays, round_trip, .. } = *message;
+    let end = packets as f64 * packet_seconds;
     let (late, late_delay) = delays.last.unwrap_or((0, 0.0));
-    let early = chunks.saturating_sub(late);
-    // When each lost chunk is due: times are positive numbers, and so ordered as their bits are.
-    let mut due: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
-    // The packets that the receiver lacks of each.
-    let mut lacking: Vec<Vec<u32>> = Vec::new();
-    let (packets, mut last) = (channel.packets_per_chunk, u64::MAX);
-    channel.send(chunks * packets, |at| {
-        let (chunk, packet) = (at / packets, (at % packets) as u32);
-        if chunk != last {
-            last = chunk;
-            let at = if chunk < early { (chunk + 1) as f64 * chunk_seconds + delays.first } else { end + late_delay };
-            due.push(Reverse((at.to_bits(), lacking.len())));
-            lacking.push(Vec::new());
-        }
-        lacking.last_mut().expect("of the chunk just pushed").push(packet);
+    let early = packets.saturating_sub(late);
+    // When each lost packet is due: times are positive numbers, and so ordered as their bits are. Those that are due at one time leave in
+    // the order in which they were lost.
+    let mut due: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
+    channel.send(packets, |packet| {
+        let at = if packet < early { (packet + 1) as f64 * packet_seconds + delays.first } else { end + late_delay };
+        due.push(Reverse((at.to_bits(), packet)));
         true
     });
     let mut free = end;
     let mut all_there = end;
-    while let Some(Reverse((at, chunk))) = due.pop() {
+    while let Some(Reverse((at, packet))) = due.pop() {
         let begins = f64::from_bits(at).max(free);
         channel.idle(begins - free);
-        free = begins + chunk_seconds;
-        channel.repeat_chunk(&mut lacking[chunk]);
-        match lacking[chunk].is_empty() {
-            true => all_there = all_there.max(free),
-            false => due.push(Reverse(((free + delays.later).to_bits(), chunk))),
+        free = begins + packet_seconds;
+        match channel.is_packet_lost() {
+            false => all_there = all_there.max(free),
+            true => due.push(Reverse(((free + delays.later).to_bits(), packet))),
         }
     }
     all_there + round_trip + channel.done_delay()

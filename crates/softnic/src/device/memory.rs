@@ -115,7 +115,7 @@ impl raw::SlottedRegion for SlottedRegion {
         self.slot_bytes
     }
 
-    fn bind_slot(&self, slot: u32, to: Option<SlotBinding<'_>>) -> Result<(), RegisterError> {
+    fn bind_slot(&self, number: u64, to: Option<SlotBinding<'_>>) -> Result<(), RegisterError> {
         let to = match to {
             None => None,
             Some(SlotBinding { region, address, length, is_blank }) => {
@@ -124,7 +124,7 @@ impl raw::SlottedRegion for SlottedRegion {
                 Some(Slot { region, address, length, is_blank })
             }
         };
-        self.shared.lock().shared.memory.bind_slot(self.id, slot, to)
+        self.shared.lock().shared.memory.bind_slot(self.id, number, to)
     }
 
     fn deregister(&self) -> Result<(), DestroyError> {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use longhaul_verbs::raw;
 use longhaul_verbs::{
-    Capabilities, DestroyError, Gid, ModifyError, MulticastError, NotSupported, PostError, QueryError,
+    Capabilities, DestroyError, Gid, ModifyError, MulticastError, NotSupported, PathAttributes, PostError, QueryError,
     QueuePairAttributes, QueuePairNumber, QueuePairState, ReceiveRequest, SendRequest, Transport, WriteBurst,
 };
 
 use super::{Owned, Shared};
 use crate::guard::NicGuard;
 use crate::memory::copy_inline;
-use crate::nic::QueuePairKey;
+use crate::nic::{QueuePairKey, route};
 
 pub(super) struct QueuePair {
     pub(super) shared: Arc<Shared>,
@@ -50,6 +50,18 @@ impl raw::QueuePair for QueuePair {
 
     fn query(&self) -> Result<QueuePairAttributes, QueryError> {
         self.shared.lock().query_queue_pair(self.key)
+    }
+
+    fn source_port(&self, source_gid_index: u8) -> Option<u16> {
+        // Neither destination nor anything else of a path changes it.
+        let path = PathAttributes { source_gid_index, ..PathAttributes::to(Gid::default()) };
+        let route = {
+            let nic = self.shared.lock();
+            let config = &nic.shared.config;
+            config.addresses.get(usize::from(source_gid_index))?;
+            route(config, self.number.value(), &path)
+        };
+        self.shared.drive.source_port(&route)
     }
 
     unsafe fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {

@@ -1,8 +1,10 @@
 //! Slotted regions: one key over many messages.
 //!
-//! Slot `i` of a region with slots of `M` bytes has the addresses `[i·M, (i+1)·M)`. It is bound to a part of a region, or to
-//! nothing: then writes are taken and not kept, and zeros are read. An access may go over several slots; each part of it goes
-//! where its slot leads. Slots do not keep regions alive: one that leads to a region that is gone refuses everything.
+//! Number `n` of a region with slots of `M` bytes has the addresses `[n·M, (n+1)·M)`, and is in slot `n mod slots` while it is live:
+//! until another number is bound there. A live number is bound to a part of a region, or to nothing: then writes are taken and not
+//! kept, and zeros are read. Everything else is refused. So addresses are used once, and a packet that comes late finds either its
+//! own message or nothing. An access may go over several numbers; each part of it goes where its slot leads. Slots do not keep
+//! regions alive: one that leads to a region that is gone refuses everything.
 
 use std::cell::Cell;
 
@@ -22,8 +24,14 @@ pub(super) struct Slotted {
     access: Access,
     slots: u32,
     slot_bytes: u64,
-    /// As far as slots were ever bound; the others are bound to nothing.
-    bound: Vec<Option<Bound>>,
+    /// As far as slots were ever bound; the others have their first number, bound to nothing.
+    live: Vec<Live>,
+}
+
+/// The number that a slot has now.
+struct Live {
+    number: u64,
+    bound: Option<Bound>,
 }
 
 /// What a slot is bound to.
@@ -53,9 +61,14 @@ pub(crate) struct Unwritten {
 }
 
 impl Slotted {
-    /// What an offset of a slot leads to, if it is bound.
-    fn bound(&self, slot: u64) -> Option<&Bound> {
-        self.bound.get(slot as usize)?.as_ref()
+    /// What a number is bound to, if it is live.
+    fn live(&self, number: u64) -> Result<Option<&Bound>, AccessDenied> {
+        let slot = number % u64::from(self.slots);
+        match self.live.get(slot as usize) {
+            Some(live) if live.number == number => Ok(live.bound.as_ref()),
+            None if slot == number => Ok(None),
+            _ => Err(AccessDenied),
+        }
     }
 
     /// Whether a range is in one slot.
@@ -65,23 +78,20 @@ impl Slotted {
 
     /// Bytes have been placed.
     pub(super) fn note_written(&self, address: u64, length: u64) {
-        let (mut slot, mut offset) = (address / self.slot_bytes, address % self.slot_bytes);
+        let (mut number, mut offset) = (address / self.slot_bytes, address % self.slot_bytes);
         let mut left = length;
         while left > 0 {
             let part = left.min(self.slot_bytes - offset);
-            if let Some(bound) = self.bound(slot) {
+            if let Ok(Some(bound)) = self.live(number) {
                 bound.written.set(bound.written.get().max(offset + part));
             }
-            (slot, offset, left) = (slot + 1, 0, left - part);
+            (number, offset, left) = (number + 1, 0, left - part);
         }
     }
 
-    /// Whether peers may do this here, as far as the key is concerned.
+    /// Whether peers may do this here, as far as the key is concerned. Which numbers are live is looked at slot by slot.
     pub(super) fn allows(&self, domain: DomainId, needed: Access, address: u64, length: u64) -> bool {
-        // Checked when it was made.
-        let all_bytes = u64::from(self.slots) * self.slot_bytes;
-        let is_inside = address.checked_add(length).is_some_and(|end| end <= all_bytes);
-        domain == self.domain && self.access.contains(needed) && is_inside
+        domain == self.domain && self.access.contains(needed) && address.checked_add(length).is_some()
     }
 
     /// How many bytes from an address on are in few enough slots to look at all of them at once.
@@ -119,7 +129,7 @@ impl MemoryTable {
             });
         }
         self.slot_count = slot_count;
-        let slotted = Slotted { domain, access, slots, slot_bytes, bound: Vec::new() };
+        let slotted = Slotted { domain, access, slots, slot_bytes, live: Vec::new() };
         Ok(self.insert(Holder::Slotted(slotted), random))
     }
 
@@ -131,11 +141,14 @@ impl MemoryTable {
         true
     }
 
-    /// Bind a slot to a part of a region of the same protection domain, or to nothing.
-    pub(crate) fn bind_slot(&mut self, id: KeyId, slot: u32, to: Option<Slot>) -> Result<(), RegisterError> {
+    /// Make a number live, and bind it to a part of a region of the same protection domain, or to nothing.
+    pub(crate) fn bind_slot(&mut self, id: KeyId, number: u64, to: Option<Slot>) -> Result<(), RegisterError> {
         let Some(Holder::Slotted(slotted)) = self.holder(id) else { return Err(RegisterError::Gone) };
-        if slot >= slotted.slots {
-            return Err(RegisterError::InvalidArgument { what: "slot", expected: "less than there are slots" });
+        if number >= u64::MAX / slotted.slot_bytes {
+            return Err(RegisterError::InvalidArgument {
+                what: "number",
+                expected: "one whose addresses have 64 bits",
+            });
         }
         if let Some(to) = to {
             let region = self.region(to.region).map_err(|_| RegisterError::Gone)?;
@@ -151,13 +164,10 @@ impl MemoryTable {
         }
         self.binding_count += 1;
         let Some(Holder::Slotted(slotted)) = self.holder_mut(id) else { return Err(RegisterError::Gone) };
-        let slot = slot as usize;
-        if slot >= slotted.bound.len() && to.is_some() {
-            slotted.bound.resize_with(slot + 1, || None);
-        }
-        if let Some(bound) = slotted.bound.get_mut(slot) {
-            *bound = to.map(|slot| Bound { slot, written: Cell::new(0) });
-        }
+        let slot = (number % u64::from(slotted.slots)) as usize;
+        let first_numbers = slotted.live.len() as u64..=slot as u64;
+        slotted.live.extend(first_numbers.map(|number| Live { number, bound: None }));
+        slotted.live[slot] = Live { number, bound: to.map(|slot| Bound { slot, written: Cell::new(0) }) };
         Ok(())
     }
 
@@ -170,11 +180,11 @@ impl MemoryTable {
         needed: Access,
         mut visit: impl FnMut(Target, u64),
     ) -> Result<(), AccessDenied> {
-        let (mut slot, mut offset) = (address / slotted.slot_bytes, address % slotted.slot_bytes);
+        let (mut number, mut offset) = (address / slotted.slot_bytes, address % slotted.slot_bytes);
         let mut left = length;
         while left > 0 {
             let part = left.min(slotted.slot_bytes - offset);
-            let target = match slotted.bound(slot) {
+            let target = match slotted.live(number)? {
                 Some(Bound { slot: bound, .. }) => {
                     let region = self.region(bound.region)?;
                     let writes = needed.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
@@ -189,7 +199,7 @@ impl MemoryTable {
             };
             visit(target, part);
             left -= part;
-            slot += 1;
+            number += 1;
             offset = 0;
         }
         Ok(())
@@ -198,8 +208,11 @@ impl MemoryTable {
     /// What lies behind the last byte that was written through a blank slot, if that is at this address.
     pub(crate) fn find_unwritten(&self, who: Accessor, key: u32, address: u64) -> Option<Unwritten> {
         let Some(Holder::Slotted(slotted)) = self.find(key) else { return None };
-        let (slot, offset) = (address / slotted.slot_bytes, address % slotted.slot_bytes);
-        let bound = slotted.bound(slot).filter(|bound| bound.slot.is_blank && bound.written.get() == offset)?;
+        let (number, offset) = (address / slotted.slot_bytes, address % slotted.slot_bytes);
+        let bound = slotted.live(number).ok()??;
+        if !bound.slot.is_blank || bound.written.get() != offset {
+            return None;
+        }
         let bytes = bound.slot.length.checked_sub(offset + 1)?;
         if !slotted.allows(who.domain, Access::REMOTE_WRITE, address, bytes) {
             return None;
@@ -298,6 +311,44 @@ mod tests {
         write(&fixture, key, 24, &[202; 4]).unwrap();
         assert_eq!(region.bytes(0..9), [200, 200, 200, 200, 4, 5, 6, 7, 8]);
         assert_eq!(region.bytes(16..25), [16, 17, 18, 19, 201, 201, 201, 201, 24]);
+    }
+
+    /// Addresses are used once: what comes late finds its own message or nothing.
+    #[test]
+    fn only_the_number_that_a_slot_has_is_reached() {
+        let mut fixture = Fixture::new();
+        let region = fixture.region(64, DOMAIN, FULL);
+        let (id, key) = slotted(&mut fixture, 2);
+        let at = |number: u64| number * SLOT_BYTES;
+        assert_eq!(write(&fixture, key, at(1), &[1]), Ok(()), "at first slots have their own numbers");
+        assert_eq!(write(&fixture, key, at(2), &[1]), Err(AccessDenied));
+        fixture.table.bind_slot(id, 1, slot(region, 0, 16)).unwrap();
+        write(&fixture, key, at(1), &[201; 4]).unwrap();
+        fixture.table.bind_slot(id, 3, slot(region, 16, 16)).unwrap();
+        assert_eq!(write(&fixture, key, at(1), &[202; 4]), Err(AccessDenied), "a late packet of number 1");
+        write(&fixture, key, at(3), &[203; 4]).unwrap();
+        // Bound to nothing it is still live, until the next one takes its slot.
+        fixture.table.bind_slot(id, 3, None).unwrap();
+        assert_eq!(write(&fixture, key, at(3), &[204; 4]), Ok(()));
+        assert_eq!(write(&fixture, key, at(5), &[204; 4]), Err(AccessDenied), "an early one");
+        let far = (1 << 59) + 1;
+        fixture.table.bind_slot(id, far, slot(region, 32, 16)).unwrap();
+        write(&fixture, key, at(far), &[205; 4]).unwrap();
+        for number in [1, 3, 5, far - 2, far + 2] {
+            assert_eq!(write(&fixture, key, at(number), &[206; 4]), Err(AccessDenied), "number {number}");
+            assert!(fixture.table.find_remote_write(WHO, key, at(number), 4).is_err());
+            assert!(fixture.table.find_unwritten(WHO, key, at(number)).is_none());
+        }
+        // From one number into the next only if both are live.
+        fixture.table.bind_slot(id, far - 1, slot(region, 48, 16)).unwrap();
+        write(&fixture, key, at(far) - 1, &[207; 2]).unwrap();
+        assert_eq!(write(&fixture, key, at(far) - 17, &[208; 2]), Err(AccessDenied));
+        let mut expected: Vec<u8> = (0..64).collect();
+        expected[0..4].fill(201);
+        expected[16..20].fill(203);
+        expected[32..36].fill(205);
+        (expected[63], expected[32]) = (207, 207);
+        assert_eq!(region.bytes(0..64), expected);
     }
 
     #[test]
@@ -406,7 +457,8 @@ mod tests {
         assert!(table.deregister_slotted(first));
         assert!(table.allocate_slotted_region(6, 16, DOMAIN, REMOTE, 10, random).is_ok());
         let invalid = |result| matches!(result, Err(RegisterError::InvalidArgument { .. }));
-        assert!(invalid(table.bind_slot(id, 4, None)));
+        assert!(invalid(table.bind_slot(id, u64::MAX / 16, None)));
+        assert!(table.bind_slot(id, u64::MAX / 16 - 1, None).is_ok());
         assert!(invalid(table.bind_slot(id, 0, slot(region, 0, 17))));
         assert!(invalid(table.bind_slot(id, 0, slot(region, 50, 15))));
         assert!(invalid(table.bind_slot(id, 0, slot(region, 0, 16).map(|slot| Slot { address: u64::MAX, ..slot }))));
@@ -419,13 +471,13 @@ mod tests {
         let mut fixture = Fixture::new();
         let gone = fixture.region(16, DOMAIN, FULL);
         let (id, key) = slotted(&mut fixture, 200);
-        let near = SLOTS_CHECKED_AT_ONCE as u32 - 1;
+        let near = SLOTS_CHECKED_AT_ONCE - 1;
         let check = |fixture: &Fixture| fixture.table.check_remote(WHO, key, 3, 190 * 16, Access::REMOTE_WRITE);
         fixture.table.bind_slot(id, near + 1, slot(gone, 0, 16)).unwrap();
         fixture.table.deregister(gone.id).unwrap();
         assert_eq!(check(&fixture), Ok(()));
         let bytes = Payload::Carried(&[1; 20]);
-        assert_eq!(fixture.table.remote_write(WHO, key, u64::from(near) * 16, bytes), Err(AccessDenied));
+        assert_eq!(fixture.table.remote_write(WHO, key, near * 16, bytes), Err(AccessDenied));
         let gone = fixture.region(16, DOMAIN, FULL);
         fixture.table.bind_slot(id, near, slot(gone, 0, 16)).unwrap();
         assert_eq!(check(&fixture), Ok(()));

@@ -187,6 +187,11 @@ impl UdpPort {
         self.receiving.checks().set_translated(peer);
     }
 
+    /// The port of the socket that datagrams of a route leave from.
+    pub(crate) fn source_port(&mut self, route: &Route) -> Option<u16> {
+        self.sockets.way(route).ok().map(|way| way.route.source_port)
+    }
+
     /// Say when the origin of all instants was, counted from 1970.
     pub(crate) fn set_origin(&mut self, since_1970: Duration) {
         if let Some(capture) = &mut self.capture {

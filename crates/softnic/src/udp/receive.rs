@@ -141,7 +141,7 @@ impl Receiving {
             // a program that changes the bytes meanwhile, against the rules of verbs, makes the ICRC wrong at worst.
             let bytes = unsafe { std::slice::from_raw_parts(payload.memory, payload.bytes) };
             if self.checks.is_good(from, headers, &[bytes], icrc) {
-                nic.handle_in_place(&from.received(headers), payload, now);
+                nic.handle_in_place(&self.checks.received(from, headers), payload, now);
             } else {
                 nic.count_icrc_error();
             }
@@ -183,19 +183,6 @@ pub(super) struct Origin<'a> {
     pub(super) local: SocketAddr,
 }
 
-impl Origin<'_> {
-    fn received<'a>(&self, datagram: &'a [u8]) -> Received<'a> {
-        Received {
-            source: self.arrival.source.ip(),
-            destination: self.local.ip(),
-            traffic_class: self.arrival.traffic_class,
-            hop_limit: self.arrival.hop_limit,
-            datagram,
-            elided_bytes: 0,
-        }
-    }
-}
-
 /// Checks ICRCs.
 #[derive(Default)]
 pub(super) struct Checks {
@@ -221,9 +208,23 @@ impl Checks {
         let (covered, icrc) = datagram.split_at(datagram.len() - ICRC_BYTES);
         let icrc = u32::from_le_bytes(icrc.try_into().expect("four bytes"));
         if self.is_good(from, covered, &[], icrc) {
-            nic.handle(&from.received(datagram), now);
+            nic.handle(&self.received(from, datagram), now);
         } else {
             nic.count_icrc_error();
+        }
+    }
+
+    fn received<'a>(&self, from: &Origin<'_>, datagram: &'a [u8]) -> Received<'a> {
+        let Origin { arrival, local } = from;
+        let source = arrival.source;
+        Received {
+            source: source.ip(),
+            source_port: if self.is_translated(source.ip()) { 0 } else { source.port() },
+            destination: local.ip(),
+            traffic_class: arrival.traffic_class,
+            hop_limit: arrival.hop_limit,
+            datagram,
+            elided_bytes: 0,
         }
     }
 

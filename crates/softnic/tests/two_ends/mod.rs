@@ -246,6 +246,7 @@ pub(crate) fn receive_on(device: &Device, datagram: &Datagram, now: Instant) {
 fn receive_marked_on(device: &Device, datagram: &Datagram, now: Instant, traffic_class: u8) {
     let received = Received {
         source: datagram.route.source,
+        source_port: datagram.route.source_port,
         destination: datagram.route.destination,
         traffic_class,
         hop_limit: 63,
@@ -295,7 +296,8 @@ pub(crate) fn pair_with(transport: Transport, reliability: Reliability, change: 
     let one = End::new("10.0.0.1", transport, &change);
     let two = End::new("10.0.0.22", transport, &change);
     for (end, peer) in [(&one, &two), (&two, &one)] {
-        let path = PathAttributes::to(peer.address().into_gid());
+        let mut path = PathAttributes::to(peer.address().into_gid());
+        path.peer_source_port = peer.queue_pair.source_port(0).expect("softnic shows it");
         let mut receive = QueuePairAttributes::ready_to_receive(path, MTU, peer.queue_pair.number(), FIRST_PSN);
         let mut send = QueuePairAttributes::ready_to_send(FIRST_PSN);
         if transport == Transport::ReliableConnection {
@@ -330,7 +332,7 @@ pub(crate) fn forge(from: &End, to: &End, headers: Headers, payload: &[u8]) -> D
     let route = Route {
         source: from.address(),
         destination: to.address(),
-        source_port: 1,
+        source_port: from.queue_pair.source_port(0).expect("softnic shows it"),
         destination_port: 4791,
         traffic_class: 0,
         hop_limit: 1,

@@ -13,9 +13,9 @@ use longhaul_verbs::{
 };
 
 pub(crate) const PSN: u32 = 0xff_fff0;
-/// 4.096 µs · 2^14 = 67 ms.
+/// 4.096 µs · 2^14 = 67 ms. Eight times that is half a second: a busy machine keeps a thread waiting for a quarter of one.
 const TIMEOUT: u8 = 14;
-const RETRIES: u8 = 3;
+const RETRIES: u8 = 7;
 
 /// A device at a free port of a loopback address.
 pub(crate) fn device(address: &str) -> UdpDevice {

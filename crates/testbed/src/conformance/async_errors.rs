@@ -11,7 +11,7 @@ use super::context::Context;
 use super::failure::{Failure, Outcome, equal};
 use super::memory::Memory;
 use super::pair::{End, Form, Pair, Setup, create};
-use super::slotted::{SLOTS, new_slotted};
+use super::slotted::{NUMBERS, new_slotted};
 use super::transfer::{empty_receives, move_message, test};
 use super::windows::{Bound, Kind, window_test};
 
@@ -64,7 +64,7 @@ fn cramped(transport: Transport) -> Setup {
     Setup {
         completion_entries: 4,
         limits: QueuePairLimits { send_requests: 64, receive_requests: 64, ..Default::default() },
-        ..Setup::hasty(transport)
+        ..Setup::new(transport)
     }
 }
 
@@ -176,7 +176,7 @@ fn beyond_the_last_slot(context: &mut Context<'_>) -> Outcome {
     let pair = Pair::of(context, RC)?;
     let slotted = new_slotted(&pair.ends[1].domain, Access::REMOTE_WRITE)?;
     let bystander = Memory::target(&pair.ends[1].domain, 64)?;
-    let remote = slotted.remote(SLOTS, 0);
+    let remote = slotted.remote(NUMBERS, 0);
     is_refused(context, &pair, Attempt::Write, remote, 8, &bystander)?;
     is_told(context, &pair, AsyncEventKind::QueuePairAccessError)
 }

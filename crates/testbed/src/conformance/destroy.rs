@@ -235,7 +235,7 @@ fn with_sends_that_wait(context: &mut Context<'_>) -> Outcome {
 
 /// The last reference is the queue pair's end, as well.
 fn by_letting_go(context: &mut Context<'_>, transport: Transport) -> Outcome {
-    let pair = Pair::new(context, &Setup::hasty(transport))?;
+    let pair = Pair::new(context, &Setup::resigned(transport))?;
     move_message(context, &pair, 0, Form::Send, &[100], &[100])?;
     let Pair { ends: [sender, receiver], .. } = pair;
     let target = Memory::target(&receiver.domain, receiver.header_bytes() + 100)?;

@@ -306,7 +306,7 @@ fn later_requests_are_flushed(context: &mut Context<'_>) -> Outcome {
 }
 
 fn peer_destroyed(context: &mut Context<'_>) -> Outcome {
-    let pair = Pair::new(context, &Setup::hasty(RC))?;
+    let pair = Pair::new(context, &Setup::resigned(RC))?;
     let [sender, receiver] = &pair.ends;
     move_message(context, &pair, 0, Form::Write, &[100], &[])?;
     let target = Memory::target(&receiver.domain, 100)?;

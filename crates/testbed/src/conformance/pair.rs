@@ -77,7 +77,12 @@ impl Setup {
         Setup { timeout: UNHURRIED_TIMEOUT, ..self }
     }
 
-    /// A connection that gives up soon.
+    /// A connection that gives up on a peer that has gone, but also on a busy host not on one that is there.
+    pub(super) fn resigned(transport: Transport) -> Self {
+        Setup { retry_count: HASTY_RETRIES, ..Setup::new(transport) }
+    }
+
+    /// A connection that gives up soon: on a busy host also when its peer is there. Only for messages that must not arrive.
     pub(super) fn hasty(transport: Transport) -> Self {
         Setup {
             timeout: HASTY_TIMEOUT,

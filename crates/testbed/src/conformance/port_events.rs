@@ -148,7 +148,7 @@ fn in_the_middle(context: &mut Context<'_>) -> Outcome {
 /// When the retries are over before the port is up, the connection has failed; it can be made anew.
 fn long_outage(context: &mut Context<'_>) -> Outcome {
     between_two_devices(context)?;
-    let pair = Pair::new(context, &Setup::hasty(RC))?;
+    let pair = Pair::new(context, &Setup::resigned(RC))?;
     let [sender, receiver] = &pair.ends;
     set(context, false)?;
     receiver.receive(1, &[])?;

@@ -153,7 +153,7 @@ fn overrun(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let setup = Setup {
         completion_entries: 4,
         limits: QueuePairLimits { send_requests: 64, receive_requests: 64, ..Default::default() },
-        ..Setup::hasty(transport)
+        ..Setup::new(transport)
     };
     let pair = Pair::new(context, &setup)?;
     let [sender, receiver] = &pair.ends;

@@ -277,7 +277,8 @@ fn batch_stops_at_the_bad_one(context: &mut Context<'_>) -> Outcome {
     let Some(transport) = transport else {
         return Ok(());
     };
-    let pair: Pair = shared.pair(context, &Setup::hasty(transport))?;
+    let setup = Setup { receiver_not_ready_retry: 1, ..Setup::new(transport) };
+    let pair: Pair = shared.pair(context, &setup)?;
     for id in 0..2 {
         shared.message(context, &pair, id)?;
     }

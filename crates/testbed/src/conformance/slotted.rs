@@ -15,6 +15,8 @@ use super::pair::{Form, Pair};
 use super::transfer::CONNECTED;
 
 pub(super) const SLOTS: u32 = 8;
+/// Numbers that are live at first.
+pub(super) const NUMBERS: u64 = SLOTS as u64;
 pub(super) const SLOT_BYTES: usize = 4096;
 /// Rights of a region behind a slot.
 const WRITABLE: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
@@ -44,19 +46,19 @@ impl Slotted {
     /// With every slot bound to its region.
     pub(super) fn new(context: &mut Context<'_>, transport: Transport) -> Outcome<Self> {
         let slotted = Slotted::unbound(context, transport)?;
-        for slot in 0..SLOTS {
+        for slot in 0..NUMBERS {
             slotted.bind(slot, slot as usize)?;
         }
         Ok(slotted)
     }
 
     /// Binds a slot to a region.
-    pub(super) fn bind(&self, slot: u32, memory: usize) -> Outcome {
+    pub(super) fn bind(&self, slot: u64, memory: usize) -> Outcome {
         bind(&self.slotted, slot, &self.memories[memory], 0..SLOT_BYTES)
     }
 
     /// A WRITE into a slot arrives in this region.
-    pub(super) fn takes_writes(&mut self, context: &mut Context<'_>, slot: u32, memory: usize) -> Outcome {
+    pub(super) fn takes_writes(&mut self, context: &mut Context<'_>, slot: u64, memory: usize) -> Outcome {
         let remote = self.slotted.remote(slot, 100);
         is_let(context, &self.pair, Attempt::Write, remote, &mut self.memories[memory], 100..1100)
             .map_err(|failure| failure.context(format_args!("slot {slot}")))
@@ -85,7 +87,7 @@ pub(super) fn new_slotted(domain: &ProtectionDomain, rights: Access) -> Outcome<
 }
 
 /// Binds a slot to a part of a region's usable bytes.
-pub(super) fn bind(slotted: &SlottedRegion, slot: u32, memory: &Memory, range: std::ops::Range<usize>) -> Outcome {
+pub(super) fn bind(slotted: &SlottedRegion, slot: u64, memory: &Memory, range: std::ops::Range<usize>) -> Outcome {
     // In the region the usable bytes stand behind a guard.
     let guard = (memory.remote(0).address - memory.region_start()) as usize;
     Ok(slotted.bind(slot, memory.region(), range.start + guard..range.end + guard)?)
@@ -134,13 +136,13 @@ pub(super) fn tests() -> Vec<Test> {
     tests
 }
 
-/// Slot `i` begins at `i` times the size of a slot, and leads to its region and no other.
+/// Number `i` begins at `i` times the size of a slot, and leads to its region and no other.
 fn each_slot_its_region(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let mut slotted = Slotted::new(context, transport)?;
     equal("slots", SLOTS, slotted.slotted.raw().slots())?;
     equal("bytes of a slot", SLOT_BYTES as u64, slotted.slotted.raw().slot_bytes())?;
-    for slot in (0..SLOTS).rev() {
-        let address = u64::from(slot) * SLOT_BYTES as u64;
+    for slot in (0..NUMBERS).rev() {
+        let address = slot * SLOT_BYTES as u64;
         equal("first address of a slot", address, slotted.slotted.remote(slot, 0).address)?;
         slotted.takes_writes(context, slot, slot as usize)?;
     }
@@ -151,7 +153,7 @@ fn each_slot_its_region(context: &mut Context<'_>, transport: Transport) -> Outc
 fn whole_slots(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let mut slotted = Slotted::new(context, transport)?;
     for slot in 0..SLOTS as usize {
-        let remote = slotted.slotted.remote(slot as u32, 0);
+        let remote = slotted.slotted.remote(slot as u64, 0);
         is_let(context, &slotted.pair, Attempt::Write, remote, &mut slotted.memories[slot], 0..SLOT_BYTES)?;
     }
     slotted.verify("a region behind a slot")
@@ -180,8 +182,12 @@ fn over_several_slots(context: &mut Context<'_>, transport: Transport) -> Outcom
 }
 
 fn beyond_the_last_slot(context: &mut Context<'_>, transport: Transport) -> Outcome {
-    let cases: [(u32, u64, usize); 4] =
-        [(SLOTS, 0, 1), (SLOTS - 1, SLOT_BYTES as u64 - 1, 2), (SLOTS - 1, 0, SLOT_BYTES + 1), (SLOTS + 100, 0, 8)];
+    let cases: [(u64, u64, usize); 4] = [
+        (NUMBERS, 0, 1),
+        (NUMBERS - 1, SLOT_BYTES as u64 - 1, 2),
+        (NUMBERS - 1, 0, SLOT_BYTES + 1),
+        (NUMBERS + 100, 0, 8),
+    ];
     for (slot, offset, length) in cases {
         for is_bound in [true, false] {
             let slotted = match is_bound {
@@ -204,17 +210,17 @@ fn slot_bound_to_nothing(context: &mut Context<'_>, transport: Transport) -> Out
     slotted.slotted.unbind(1)?;
     let [sender, receiver] = &slotted.pair.ends;
     let source = Memory::source(&sender.domain, &pattern(9, SLOT_BYTES))?;
-    for slot in [0, 1, SLOTS - 1] {
+    for slot in [0, 1, NUMBERS - 1] {
         for form in [Form::Write, Form::WriteWithImmediate] {
             if form.consumes_receive() {
                 receiver.receive(1, &[])?;
             }
-            sender.send(2, form.operation(slotted.slotted.remote(slot, 0), slot), &[source.whole()])?;
+            sender.send(2, form.operation(slotted.slotted.remote(slot, 0), slot as u32), &[source.whole()])?;
             let sent = context.completion("sender", &sender.send_queue)?;
             form.check_sent(&sent, sender, 2)?;
             if form.consumes_receive() {
                 let received = context.completion("receiver", &receiver.receive_queue)?;
-                form.check_received(&received, (sender, receiver), 1, SLOT_BYTES, slot)?;
+                form.check_received(&received, (sender, receiver), 1, SLOT_BYTES, slot as u32)?;
             }
         }
     }
@@ -287,13 +293,13 @@ fn packets_with_immediate(context: &mut Context<'_>, transport: Transport) -> Ou
     let stride = context.mtu().min(SLOT_BYTES);
     let packets = SLOT_BYTES.div_ceil(stride) as u32;
     let [sender, receiver] = &slotted.pair.ends;
-    for slot in 0..SLOTS {
-        let message = pattern(u64::from(slot) + 20, SLOT_BYTES);
+    for slot in 0..NUMBERS {
+        let message = pattern(slot + 20, SLOT_BYTES);
         let source = Memory::source(&sender.domain, &message)?;
         for id in 0..packets {
             receiver.receive(id.into(), &[])?;
         }
-        let immediates: Vec<u32> = (0..packets).map(|packet| slot << 18 | packet).collect();
+        let immediates: Vec<u32> = (0..packets).map(|packet| (slot as u32) << 18 | packet).collect();
         sender.queue_pair.post_write_burst(&WriteBurst {
             id: 7,
             local: source.whole(),

@@ -12,7 +12,7 @@ use super::context::Context;
 use super::failure::{Failure, Outcome, ensure, refusal, status};
 use super::memory::{Memory, pattern};
 use super::pair::Form;
-use super::slotted::{SLOT_BYTES, SLOTS, Slotted, bind, slotted_test};
+use super::slotted::{NUMBERS, SLOT_BYTES, SLOTS, Slotted, bind, slotted_test};
 use super::transfer::CONNECTED;
 
 pub(super) fn tests() -> Vec<Test> {
@@ -27,6 +27,7 @@ pub(super) fn tests() -> Vec<Test> {
         add("binding/changed-between-packets", changed_between_packets);
         add("binding/late-packets-of-a-complete-message", late_packets_of_a_complete_message);
         add("binding/many-messages-through-few-slots", many_messages_through_few_slots);
+        add("binding/only-the-number-that-has-the-slot", only_the_number_that_has_the_slot);
         add("binding/region-deregistered", region_deregistered);
         add("binding/region-deregistered-between-packets", region_deregistered_between_packets);
         add("key-revoked", key_revoked);
@@ -36,7 +37,7 @@ pub(super) fn tests() -> Vec<Test> {
         tests.push(Test::new(format!("slotted/{name}"), Capabilities::SLOTTED_REGION, function));
     };
     alone("made-of-nothing-is-refused", made_of_nothing_is_refused);
-    alone("binding/no-such-slot", no_such_slot);
+    alone("binding/no-such-number", no_such_number);
     alone("binding/part-does-not-fit", part_does_not_fit);
     alone("binding/region-of-another-domain", region_of_another_domain);
     alone("binding/region-gone", region_gone);
@@ -137,7 +138,7 @@ fn changed_between_packets(context: &mut Context<'_>, transport: Transport) -> O
 }
 
 /// A burst of packets into a slot, each with its immediate.
-fn packets(context: &mut Context<'_>, slotted: &Slotted, slot: u32, message: &[u8], first: u32) -> Outcome {
+fn packets(context: &mut Context<'_>, slotted: &Slotted, slot: u64, message: &[u8], first: u32) -> Outcome {
     let [sender, receiver] = &slotted.pair.ends;
     let stride = context.mtu().min(SLOT_BYTES);
     let count = message.len().div_ceil(stride) as u32;
@@ -190,7 +191,8 @@ fn late_packets_of_a_complete_message(context: &mut Context<'_>, transport: Tran
 fn many_messages_through_few_slots(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let mut slotted = Slotted::unbound(context, transport)?;
     for message in 0..60_u32 {
-        let (slot, memory) = (message * 3 % SLOTS, (message * 5 % SLOTS) as usize);
+        // Each has a number of its own, far beyond the slots.
+        let (slot, memory) = (u64::from(message) * 3, (message * 5 % SLOTS) as usize);
         slotted.bind(slot, memory)?;
         let bytes = pattern(u64::from(message) + 100, 1 + (message as usize * 997) % SLOT_BYTES);
         packets(context, &slotted, slot, &bytes, message << 10)?;
@@ -201,6 +203,47 @@ fn many_messages_through_few_slots(context: &mut Context<'_>, transport: Transpo
             .map_err(|failure| failure.context(format_args!("message {message}")))?;
     }
     Ok(())
+}
+
+/// Addresses are used once. A packet for a number whose slot has another one now, or that has not had it yet, is refused: nothing is
+/// written and, on an unreliable connection, nobody is told.
+fn only_the_number_that_has_the_slot(context: &mut Context<'_>, transport: Transport) -> Outcome {
+    let mut slotted = Slotted::new(context, transport)?;
+    let last = slotted.slotted.number_count() - 1;
+    for number in [2 + NUMBERS, 2 + 1000 * NUMBERS, last] {
+        slotted.bind(number, 5)?;
+        slotted.takes_writes(context, number, 5)?;
+        for stale in [number - NUMBERS, number + NUMBERS].into_iter().filter(|stale| *stale <= last) {
+            let remote = slotted.slotted.remote(stale, 0);
+            slotted
+                .refuses(context, Attempt::Write, remote, 100)
+                .map_err(|failure| failure.context(format_args!("number {stale}, {number} is live")))?;
+            match transport {
+                Transport::ReliableConnection => slotted.pair.reconnect()?,
+                _ => is_not_told(context, &slotted, stale, number)?,
+            }
+        }
+        // It was no harm to the live one.
+        slotted.takes_writes(context, number, 5)?;
+    }
+    Ok(())
+}
+
+/// Of two WRITEs with immediate, only the second, to the live number, consumes a receive.
+fn is_not_told(context: &mut Context<'_>, slotted: &Slotted, stale: u64, live: u64) -> Outcome {
+    let [sender, receiver] = &slotted.pair.ends;
+    // What the memory holds there already, as far as the test knows.
+    let source = Memory::source(&sender.domain, &slotted.memories[5].bytes(0..100))?;
+    receiver.receive(1, &[])?;
+    for (number, immediate) in [(stale, 11), (live, 12)] {
+        let operation = SendOperation::WriteWithImmediate(slotted.slotted.remote(number, 0), immediate);
+        sender.send(2, operation, &[source.whole()])?;
+        let sent = context.completion("sender", &sender.send_queue)?;
+        status("sender", &sent, 2, CompletionStatus::Success)?;
+    }
+    let received = context.completion("receiver", &receiver.receive_queue)?;
+    Form::WriteWithImmediate.check_received(&received, (sender, receiver), 1, 100, 12)?;
+    slotted.verify("a region behind a slot")
 }
 
 /// A slot does not keep its region: one that is gone is refused, and the other slots live on.
@@ -278,15 +321,16 @@ fn without_a_peer(context: &mut Context<'_>) -> Outcome<(longhaul_verbs::Slotted
     Ok((slotted, Memory::target(&domain, 2 * SLOT_BYTES)?))
 }
 
-fn no_such_slot(context: &mut Context<'_>) -> Outcome {
+fn no_such_number(context: &mut Context<'_>) -> Outcome {
     let (slotted, memory) = without_a_peer(context)?;
-    for slot in [SLOTS, SLOTS + 1, u32::MAX] {
-        refusal("a slot beyond the last", bind(&slotted, slot, &memory, 0..100))?;
-        let error = refusal("a slot beyond the last", slotted.unbind(slot))?;
+    let count = slotted.number_count();
+    for number in [count, count + 1, u64::MAX] {
+        refusal("a number without addresses", bind(&slotted, number, &memory, 0..100))?;
+        let error = refusal("a number without addresses", slotted.unbind(number))?;
         let fits = matches!(error, RegisterError::InvalidArgument { .. });
-        ensure(fits, || format!("slot {slot}: expected InvalidArgument, came {error}"))?;
+        ensure(fits, || format!("number {number}: expected InvalidArgument, got {error}"))?;
     }
-    bind(&slotted, SLOTS - 1, &memory, 0..100)
+    bind(&slotted, count - 1, &memory, 0..100)
 }
 
 fn part_does_not_fit(context: &mut Context<'_>) -> Outcome {

@@ -55,7 +55,7 @@ impl GroundOptions {
             link,
             seed: 1,
             mtu: Mtu::Bytes4096,
-            chunk_bytes: 4096,
+            chunk_bytes: longhaul_sdr::default_chunk_bytes(Mtu::Bytes4096),
             memory_bytes,
             message_bytes_max: None,
             receive_depth: 4096,

@@ -63,7 +63,7 @@ impl ReliablePlan {
             DeviceEnd { device: end.device.clone(), port: end.port, gid_index: end.gid_index, udp_port: end.udp_port };
         let options = GroundOptions {
             mtu,
-            chunk_bytes: mtu.byte_count().max(4096),
+            chunk_bytes: longhaul_sdr::default_chunk_bytes(mtu),
             receive_depth: RECEIVE_DEPTH,
             ..GroundOptions::new(Default::default(), self.memory_bytes as usize)
         };

@@ -6,7 +6,7 @@
 
 mod actions;
 mod campaign;
-mod dice;
+pub(crate) mod dice;
 mod faults;
 mod ground;
 mod memory;

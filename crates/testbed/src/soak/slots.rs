@@ -73,7 +73,7 @@ impl Program {
         };
         let Some(slots) = &mut self.ends[end.0].slots else { return };
         let way = WayIn {
-            remote: slots.region.remote(index as u32, 0),
+            remote: slots.region.remote(index as u64, 0),
             target: bound.map(|(_, piece)| piece.place),
             key: bound.map(|(key, _)| key),
         };
@@ -99,7 +99,7 @@ impl Program {
         let mut value = 0;
         if let Some(slots) = &this.slots {
             value = slots.region.remote_key();
-            if let Err(error) = slots.region.bind(index as u32, region, place.offset..place.offset + length) {
+            if let Err(error) = slots.region.bind(index as u64, region, place.offset..place.offset + length) {
                 let subject = format!("binding slot {index} of queue pair {}", end.0);
                 self.judge.accuse(Rule::Refusal, subject, "it to be possible", error.to_string());
             }
@@ -111,7 +111,7 @@ impl Program {
     fn unbind_slot(&mut self, end: EndNumber, index: usize) {
         let Some(slots) = &mut self.ends[end.0].slots else { return };
         let Some((key, piece)) = slots.slots[index].bound.take() else { return };
-        if let Err(error) = slots.region.unbind(index as u32) {
+        if let Err(error) = slots.region.unbind(index as u64) {
             let subject = format!("unbinding slot {index} of queue pair {}", end.0);
             self.judge.accuse(Rule::Refusal, subject, "it to be possible", error.to_string());
         }

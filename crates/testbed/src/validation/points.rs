@@ -124,6 +124,7 @@ fn erasure() -> Vec<Point> {
         EIGHTH.with("ec:mds:32,8", 16 * MIB, 64, 1e-2),
         EIGHTH.bursts("ec:mds:32,8", 16 * MIB, 4, 1e-3, 8.0),
         SLOW.with("ec:mds:16,4", 4 * MIB, 4, 3e-2),
+        SLOW.with("ec:mds:8,2", 4 * MIB, 64, 1e-2),
         NEAR.with("ec:mds:32,8", MIB, 4, 1e-2),
         PAPER.with("ec:xor:32,8", 128 * MIB, 4, 1e-4),
         PAPER.with("ec:xor:32,8", 128 * MIB, 4, 1e-3),

@@ -1,10 +1,12 @@
 //! Two ends of an SDR connection on virtual time.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod raw_peer;
+
 use longhaul_impair::Profile;
 use longhaul_sdr::{Context, ContextAttributes, Memory, Mutation, QueuePair, QueuePairAttributes};
 use longhaul_testbed::world::{World, WorldConfig};
-use longhaul_time::{Duration, Instant};
+use longhaul_time::Duration;
 use longhaul_verbs::Mtu;
 
 pub(crate) const MTU: usize = 1024;
@@ -38,6 +40,13 @@ impl Default for Options {
 
 impl Ends {
     pub(crate) fn new(options: Options, change: impl Fn(&mut QueuePairAttributes)) -> Self {
+        let ends = Self::unconnected(options, change);
+        ends.sender.queue_pair.connect(&ends.receiver.queue_pair.info()).unwrap();
+        ends.receiver.queue_pair.connect(&ends.sender.queue_pair.info()).unwrap();
+        ends
+    }
+
+    pub(crate) fn unconnected(options: Options, change: impl Fn(&mut QueuePairAttributes)) -> Self {
         let world = World::new(WorldConfig { link: options.profile, seed: options.seed, ..Default::default() });
         let end = |node: usize, mutation: Option<Mutation>| {
             let mut context = ContextAttributes::default();
@@ -56,35 +65,69 @@ impl Ends {
             End { context, queue_pair: queue_pair.unwrap(), memory }
         };
         let (sender, receiver) = (end(0, None), end(1, options.mutation));
-        sender.queue_pair.connect(&receiver.queue_pair.info()).unwrap();
-        receiver.queue_pair.connect(&sender.queue_pair.info()).unwrap();
         Ends { world, sender, receiver }
     }
 
     /// Let both ends do what they have to do until `done`, for at most so long. Returns whether it is done.
-    pub(crate) fn run_until(&mut self, limit: Duration, mut done: impl FnMut() -> bool) -> bool {
-        let end = self.world.now() + limit;
-        loop {
-            let now = self.world.now();
-            for end in [&self.sender, &self.receiver] {
-                while end.context.poll().unwrap() > 0 {}
-                end.queue_pair.poll(now).unwrap();
-            }
-            if done() {
-                return true;
-            }
-            if now >= end {
-                return false;
-            }
-            let deadlines = [&self.sender, &self.receiver].map(|end| end.queue_pair.next_deadline());
-            let next = Instant::earlier_of(deadlines[0], deadlines[1]).unwrap_or(end).max(now);
-            let step = (next - now).clamp(Duration::from_nanos(1), Duration::from_micros(5));
-            self.world.run_for(step);
+    pub(crate) fn run_until(&mut self, limit: Duration, done: impl FnMut() -> bool) -> bool {
+        let Ends { world, sender, receiver } = self;
+        run(world, &[sender, receiver], limit, Duration::from_micros(5), done)
+    }
+
+    /// The same, without the sender.
+    pub(crate) fn run_receiver_for(&mut self, duration: Duration) {
+        run(&mut self.world, &[&self.receiver], duration, Duration::from_micros(50), || false);
+    }
+
+    /// Let both ends do what they have to do once, then let time pass until something happens, for at most so long.
+    pub(crate) fn step(&mut self, step_max: Duration) {
+        let now = self.world.now();
+        let mut next = now + step_max;
+        for end in [&self.sender, &self.receiver] {
+            while end.context.poll().unwrap() > 0 {}
+            end.queue_pair.poll(now).unwrap();
+            next = end.queue_pair.next_deadline().map_or(next, |deadline| deadline.min(next));
+        }
+        self.world.run_some(next.max(now + Duration::from_nanos(1)), Duration::from_micros(50));
+    }
+
+    /// Let both ends do once what they have to do now.
+    pub(crate) fn take_what_has_arrived(&mut self) {
+        let now = self.world.now();
+        for end in [&self.sender, &self.receiver] {
+            while end.context.poll().unwrap() > 0 {}
+            end.queue_pair.poll(now).unwrap();
         }
     }
 
     pub(crate) fn run_for(&mut self, duration: Duration) {
         self.run_until(duration, || false);
+    }
+}
+
+fn run(
+    world: &mut World,
+    polled: &[&End],
+    limit: Duration,
+    step_max: Duration,
+    mut done: impl FnMut() -> bool,
+) -> bool {
+    let end = world.now() + limit;
+    loop {
+        let now = world.now();
+        for end in polled {
+            while end.context.poll().unwrap() > 0 {}
+            end.queue_pair.poll(now).unwrap();
+        }
+        if done() {
+            return true;
+        }
+        if now >= end {
+            return false;
+        }
+        let next = polled.iter().filter_map(|end| end.queue_pair.next_deadline()).min();
+        let next = next.unwrap_or(end).clamp(now, end);
+        world.run_for((next - now).clamp(Duration::from_nanos(1), step_max));
     }
 }
 

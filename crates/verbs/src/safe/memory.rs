@@ -243,27 +243,32 @@ impl SlottedRegion {
         self.raw.remote_key()
     }
 
-    /// The place `offset` bytes into a slot, for a peer. Not checked: peers may be told anything.
-    pub fn remote(&self, slot: u32, offset: u64) -> RemoteMemory {
-        let address = self.raw.slot_bytes().wrapping_mul(slot.into()).wrapping_add(offset);
+    /// Numbers that have addresses.
+    pub fn number_count(&self) -> u64 {
+        u64::MAX / self.raw.slot_bytes()
+    }
+
+    /// The place `offset` bytes into a number's slot, for a peer. Not checked: peers may be told anything.
+    pub fn remote(&self, number: u64, offset: u64) -> RemoteMemory {
+        let address = self.raw.slot_bytes().wrapping_mul(number).wrapping_add(offset);
         RemoteMemory { address, key: self.remote_key() }
     }
 
-    /// Bind a slot to bytes of a region. When this returns, nothing is written any more to what it was bound to before.
+    /// Bind a number to bytes of a region. When this returns, nothing is written any more to what its slot was bound to before.
     /// Panics when the range is not inside the region.
-    pub fn bind(&self, slot: u32, region: &MemoryRegion, range: Range<usize>) -> Result<(), RegisterError> {
+    pub fn bind(&self, number: u64, region: &MemoryRegion, range: Range<usize>) -> Result<(), RegisterError> {
         let length = range.end - range.start;
         region.check(range.start, length);
         let address = region.address() + range.start as u64;
         self.raw.bind_slot(
-            slot,
+            number,
             Some(SlotBinding { region: &**region.raw(), address, length: length as u64, is_blank: false }),
         )
     }
 
-    /// Bind a slot to nothing: writes are taken and not kept.
-    pub fn unbind(&self, slot: u32) -> Result<(), RegisterError> {
-        self.raw.bind_slot(slot, None)
+    /// Bind a number to nothing: writes are taken and not kept.
+    pub fn unbind(&self, number: u64) -> Result<(), RegisterError> {
+        self.raw.bind_slot(number, None)
     }
 
     /// Revoke the key.

@@ -9,7 +9,7 @@ use super::end::{Buffers, Measurement, StopSign};
 use super::orders::{Contact, Outcome, Role, Settings, Subject};
 use crate::perf::operation::Operation;
 use crate::perf::scheme_end::{SchemeEnd, SchemeOptions};
-use crate::perf::scheme_stream::{SchemeReceiver, SchemeSender};
+use crate::perf::scheme_stream::{SchemeReceiver, SchemeSender, SchemeSent};
 use crate::perf::stream::{Bound, Run};
 use crate::stop::Stop;
 
@@ -34,14 +34,16 @@ pub(super) fn prepare(
         scheme,
         timeout_min: Some(TIMEOUT_MIN),
         mtu,
+        chunk_bytes: None,
         buffer_bytes: settings.buffer_bytes,
         message_bytes_max: MESSAGE_BYTES,
         rate_bits_per_second: None,
+        checksum: false,
     };
     let end = SchemeEnd::create(&device, &options)?;
     let half = match settings.role {
-        Role::Sender => Half::Sender(SchemeSender::new(end, MESSAGE_BYTES)),
-        Role::Receiver => Half::Receiver(SchemeReceiver::new(end, MESSAGE_BYTES)),
+        Role::Sender => Half::Sender(SchemeSender::new(end, MESSAGE_BYTES, None)),
+        Role::Receiver => Half::Receiver(SchemeReceiver::new(end, MESSAGE_BYTES, None)),
     };
     Ok(Box::new(Scheme { half, mtu }))
 }
@@ -71,8 +73,12 @@ impl Measurement for Scheme {
     }
 
     fn connect(&mut self, peer: &Contact) -> Result<(), Stop> {
+        let end = match &mut self.half {
+            Half::Sender(sender) => &mut sender.end,
+            Half::Receiver(receiver) => &mut receiver.end,
+        };
         let info = peer.sdr.as_ref().ok_or_else(|| Stop::Failed("the other end has no SDR queue pair".to_owned()))?;
-        self.end().connect(info)?;
+        end.connect(info)?;
         match &mut self.half {
             Half::Sender(_) => Ok(()),
             Half::Receiver(receiver) => receiver.start(),
@@ -86,7 +92,7 @@ impl Measurement for Scheme {
         match &mut self.half {
             Half::Sender(sender) => {
                 // A coordinator without the other end tells nobody to run.
-                let (sent, totals) = sender.run(&run, &|| false)?;
+                let SchemeSent { sent, totals, .. } = sender.run(&run, &|| false)?;
                 outcome.payload_bytes = sent.messages * u64::from(MESSAGE_BYTES);
                 outcome.nanoseconds = sent.elapsed.as_nanos() as u64;
                 outcome.processor_nanoseconds = sent.processor.as_nanos() as u64;

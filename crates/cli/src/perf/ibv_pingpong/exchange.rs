@@ -10,7 +10,7 @@
 //! a software RNIC that could not have RoCE's own, so that two ends of ours can do with one address; nobody else can
 //! reach such a port anyway.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -102,7 +102,16 @@ fn send(stream: &mut TcpStream, bytes: &[u8]) -> Result<(), Stop> {
 fn receive(stream: &mut TcpStream, bytes: &mut [u8], expected: &str) -> Result<(), Stop> {
     let received = stream.read_exact(bytes);
     received.map_err(|error| {
-        Stop::Failed(format!("expected {expected} from the other end, and it said nothing more: {error}"))
+        let why = match error.kind() {
+            // What the system calls "try again".
+            ErrorKind::WouldBlock => format!("for {} s", PATIENCE.as_secs()),
+            ErrorKind::UnexpectedEof => "and has closed the connection".to_owned(),
+            _ => format!("({error})"),
+        };
+        Stop::Failed(format!(
+            "expected {expected} from the other end, which said nothing more {why}; is it one of rdma-core's pingpong programs, or \
+             longhaul perf pingpong?"
+        ))
     })
 }
 
@@ -142,6 +151,18 @@ mod tests {
         assert_eq!(Address::from_bytes(text), Some(example()));
         let line = "  local address:  LID 0x0000, QPN 0x000011, PSN 0xabcdef, GID ::ffff:192.0.2.1";
         assert_eq!(example().to_line("local"), line);
+    }
+
+    #[test]
+    fn an_end_that_says_nothing_is_told_in_words() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut stream = TcpStream::connect(listener.local_addr().expect("an address")).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_millis(1))).expect("a time-out");
+        let silent = receive(&mut stream, &mut [0], "its address").expect_err("nothing came").to_string();
+        assert!(silent.contains("nothing more for 20 s") && !silent.contains("os error"), "{silent}");
+        drop(listener.accept());
+        let closed = receive(&mut stream, &mut [0], "its address").expect_err("nothing came").to_string();
+        assert!(closed.contains("closed the connection") && closed.contains("pingpong programs"), "{closed}");
     }
 
     #[test]

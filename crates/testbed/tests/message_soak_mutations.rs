@@ -1,0 +1,74 @@
+//! Deliberate mistakes in `sdr` and `reliable`: the soak of messages finds each of them.
+//!
+//! To save time, each is looked for from a seed on that is known to come shortly before one that finds it; from the first seed on it takes
+//! up to 400. A generation that is not checked (`SkipGenerationCheck`) is not among them: since no two messages have the same addresses,
+//! hardly a packet gets that far. Packets that are late on purpose find it (`sdr_late_packets.rs`).
+
+use std::sync::Arc;
+
+use longhaul_reliable::{Attributes, Connection, Mutation as SchemeMutation, Scheme};
+use longhaul_sdr::{Mutation, QueuePair};
+use longhaul_testbed::message_soak::{MakeConnection, MakeQueuePair, MessageSoakOptions, Rule, run_message_seed};
+
+const SEEDS_MAX: u64 = 100;
+
+/// Finds a seed that breaks a rule with the mistake, and none without it.
+fn find(first_seed: u64, make_queue_pair: Option<MakeQueuePair>, make_connection: Option<MakeConnection>) {
+    let right = MessageSoakOptions::default();
+    let wrong = MessageSoakOptions {
+        make_queue_pair: make_queue_pair.unwrap_or(right.make_queue_pair),
+        make_connection: make_connection.unwrap_or(right.make_connection),
+        ..Default::default()
+    };
+    for seed in first_seed..first_seed + SEEDS_MAX {
+        let found = run_message_seed(seed, &wrong).violations;
+        // An end that is busy may be so without the mistake as well, only for a little less long.
+        if let Some(violation) = found.first().filter(|violation| violation.rule != Rule::Busy)
+            && run_message_seed(seed, &right).violations.is_empty()
+        {
+            println!("seed {seed}: {violation:?}");
+            return;
+        }
+    }
+    panic!("not found in {SEEDS_MAX} seeds from {first_seed} on");
+}
+
+macro_rules! queue_pair_mutations {
+    ($($name:ident: $mutation:ident, from $seed:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            let make: MakeQueuePair =
+                |context, attributes| QueuePair::create_mutated(context, attributes, Mutation::$mutation);
+            find($seed, Some(make), None);
+        }
+    )*};
+}
+
+queue_pair_mutations! {
+    a_key_stays_valid: SkipKeyChange, from 1;
+    messages_share_addresses: ShareSlots, from 1;
+    addresses_are_used_again: ReuseAddresses, from 385;
+    an_empty_packet_is_believed: BelieveEmptyPackets, from 1;
+    the_receiver_id_is_ignored: IgnoreReceiver, from 1;
+    losses_are_never_taken_back: NeverLowerLost, from 200;
+    a_clear_to_send_is_sent_once: NeverRepeatClear, from 1;
+}
+
+macro_rules! connection_mutations {
+    ($($name:ident: $mutation:ident, from $seed:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            fn make(queue_pair: QueuePair, scheme: Arc<dyn Scheme>, mut attributes: Attributes) -> Connection {
+                attributes.mutation = Some(SchemeMutation::$mutation);
+                Connection::new(queue_pair, scheme, attributes)
+            }
+            find($seed, None, Some(make));
+        }
+    )*};
+}
+
+connection_mutations! {
+    withdrawals_are_not_told: WithdrawalsUntold, from 1;
+    progress_is_ignored: ProgressIgnored, from 1;
+    refusals_are_done: RefusalsAreDone, from 1;
+}

@@ -1,0 +1,166 @@
+//! What a receiver says of a message is true, whatever gets lost and whatever else was said.
+
+mod sdr_ends;
+
+use std::sync::Arc;
+
+use longhaul_impair::{Loss, Profile};
+use longhaul_reliable::record::{Offer, Record, Refusal, Refused};
+use longhaul_reliable::{Attributes, Connection, Erasure, ReceiveTicket, Scheme, SelectiveRepeat, SendTicket};
+use longhaul_sdr::{Context, ContextAttributes, QueuePair, QueuePairAttributes};
+use longhaul_testbed::end_to_end::{Ground, GroundOptions, VirtualGround};
+use longhaul_testbed::world::{World, WorldConfig};
+use longhaul_time::Duration;
+use longhaul_verbs::Mtu;
+use sdr_ends::{Ends, MTU, Options, pattern};
+
+fn link() -> Profile {
+    Profile::default().with_propagation_delay(Duration::from_micros(500)).with_rate_bits_per_second(40_000_000_000)
+}
+
+fn settle(ground: &mut VirtualGround, time: Duration) {
+    let end = ground.now() + time;
+    ground.run_until(end).expect("the ends work");
+}
+
+/// A receiver that refuses must never be taken for one that is done, however many it has refused since and however often its answers get lost.
+#[test]
+fn a_refusal_is_not_forgotten_while_its_sender_asks() {
+    const SLOTS: usize = 1024;
+    const BYTES: usize = 1024;
+    let schemes: [Arc<dyn Scheme>; 2] =
+        [Arc::new(SelectiveRepeat::default()), Arc::new(SelectiveRepeat::with_negative_acknowledgements())];
+    let lossy = link().with_loss(Loss::Independent { probability: 0.5 });
+    let options = GroundOptions { mtu: Mtu::Bytes1024, chunk_bytes: 1024, ..GroundOptions::new(lossy, SLOTS * BYTES) };
+    let mut ground = VirtualGround::new(&options, schemes);
+    let mut free: Vec<usize> = (0..SLOTS).collect();
+    let mut open: Vec<(usize, ReceiveTicket, SendTicket)> = Vec::new();
+    let (mut ended, mut believed) = (0, 0);
+    while ended < 4 * SLOTS {
+        let now = ground.now();
+        assert!(now.as_nanos() < 100_000_000_000, "{ended} sends ended in {now:?}");
+        for slot in free.drain(..) {
+            let range = slot * BYTES..(slot + 1) * BYTES;
+            let (receiver, memory) = ground.receiver();
+            let receive = receiver.post_receive(memory, range.clone()).expect("there is room");
+            let (sender, memory) = ground.sender();
+            open.push((slot, receive, sender.send(memory, range, now).expect("there is room")));
+        }
+        settle(&mut ground, Duration::from_millis(2));
+        open.retain(|(slot, receive, send)| {
+            let is_over = receive.is_over() && send.is_over();
+            if is_over {
+                free.push(*slot);
+                ended += 1;
+                believed += u32::from(send.take().expect("it is over").is_ok());
+            }
+            !is_over
+        });
+    }
+    assert_eq!(believed, 0, "of {ended} messages, all of which were refused, so many were reported as delivered");
+}
+
+/// Packets say a length too, but those may be a stranger's: only the offer ends a message, and it is right where they differ.
+#[test]
+fn no_message_ends_before_its_offer_has_come() {
+    let mut ends = Ends::new(Options::default(), |_| ());
+    let scheme = Arc::new(SelectiveRepeat::default());
+    let mut connection = Connection::new(ends.receiver.queue_pair.clone(), scheme, Attributes::default());
+    let receive = connection.post_receive(&ends.receiver.memory, 0..8 * MTU).expect("there is room");
+    let bytes = pattern(1, 6 * MTU);
+    ends.sender.memory.write(0..bytes.len()).expect("nobody uses it").copy_from_slice(&bytes);
+    let mut drive = |ends: &mut Ends| {
+        for _ in 0..200 {
+            ends.run_for(Duration::from_micros(10));
+            connection.poll(ends.world.now()).expect("it works");
+        }
+        connection.part_bytes().expect("it is connected")
+    };
+    let stream = ends.sender.queue_pair.start_stream(Some(4 * MTU as u32)).expect("there is room");
+    stream.send_immediate(&ends.sender.memory, 0).expect("nobody writes there");
+    stream.send_at(0, &ends.sender.memory, 0..4 * MTU).expect("it fits");
+    let part_bytes = drive(&mut ends);
+    assert!(!receive.is_over(), "everything that the packets announced has come, but there is no offer");
+    let length = bytes.len() as u64;
+    let (chunk_bytes, scheme) = (MTU as u32, "sr:rto");
+    let offer = Offer { length, offset: 0, part_bytes, chunk_bytes, parity_bytes: 0, checksum: None, scheme };
+    ends.sender.queue_pair.send_to_peer(Record::Offer(offer).encode(stream.number()));
+    drive(&mut ends);
+    assert!(!receive.is_over(), "the offer promises two more packets");
+    stream.send_at(4 * MTU as u64, &ends.sender.memory, 4 * MTU..6 * MTU).expect("it fits");
+    drive(&mut ends);
+    let received = receive.take().expect("it is over").expect("all has come");
+    assert_eq!((received.bytes(), received.missing()), (&bytes[..], &[][..]));
+}
+
+/// A device without room for a receive's parity: the receive fails and says why, instead of waiting for ever.
+#[test]
+fn a_receive_that_the_device_refuses_fails_with_the_cause() {
+    let mut config = WorldConfig { link: link(), ..Default::default() };
+    config.nic.memory_regions_max = 64;
+    let world = World::new(config);
+    let ends = [0, 1].map(|node| {
+        let context = Context::create(&world.device(node), &ContextAttributes::default()).expect("there is room");
+        let mut attributes = QueuePairAttributes::new(world.gid(node), 4791, Mtu::Bytes1024);
+        attributes.random = (node as u64 + 1) << 32;
+        let queue_pair = QueuePair::create(&context, &attributes).expect("there is room");
+        (context, queue_pair)
+    });
+    let [(_, sender), (context, receiver)] = &ends;
+    sender.connect(&receiver.info()).expect("both were made alike");
+    receiver.connect(&sender.info()).expect("both were made alike");
+    let memory = context.register(vec![0; 4096]).expect("there is room");
+    let others: Vec<_> = std::iter::from_fn(|| context.register(vec![0; 1]).ok()).collect();
+    assert!(!others.is_empty());
+    let scheme = Arc::new(Erasure::new("mds:4,2".parse().expect("a code")));
+    let mut connection = Connection::new(receiver.clone(), scheme, Attributes::default());
+    let receive = connection.post_receive(&memory, 0..1000).expect("there is room");
+    connection.poll(world.now()).expect("the connection goes on");
+    let error = receive.take().expect("it is over").expect_err("the device holds no more regions");
+    let mut causes: Vec<String> = Vec::new();
+    let mut cause: Option<&dyn std::error::Error> = Some(&error);
+    while let Some(error) = cause {
+        causes.push(error.to_string());
+        cause = error.source();
+    }
+    assert!(causes.last().is_some_and(|cause| cause.contains("regions already, its limit")), "{causes:?}");
+    // The next receive is not disturbed, once there is room.
+    drop(others);
+    let next = connection.post_receive(&memory, 0..1000).expect("there is room");
+    connection.poll(world.now()).expect("the connection goes on");
+    assert!(!next.is_over());
+}
+
+/// Whether a long message is accepted decides how many numbers it takes. A peer that says yes and then no must not make its sender
+/// take numbers without end.
+#[test]
+fn a_peer_that_takes_its_acceptance_back_holds_nobody_up() {
+    let (tell, told) = std::sync::mpsc::channel();
+    // On a thread of its own: what is looked for is a call that does not return.
+    std::thread::spawn(move || {
+        let mut ends = Ends::new(Options::default(), |attributes| attributes.message_bytes_max = 4 * MTU as u64);
+        let mut attributes = Attributes::default();
+        attributes.parts_open_max = 2;
+        let scheme = Arc::new(SelectiveRepeat::default());
+        let mut connection = Connection::new(ends.sender.queue_pair.clone(), scheme, attributes);
+        let now = ends.world.now();
+        let long = connection.send(&ends.sender.memory, 0..64 * MTU, now).expect("there is room");
+        let next = connection.send(&ends.sender.memory, 0..MTU, now).expect("there is room");
+        let mut drive = |ends: &mut Ends| {
+            for _ in 0..100 {
+                connection.poll(ends.world.now()).expect("it works");
+                ends.run_for(Duration::from_micros(10));
+            }
+        };
+        drive(&mut ends);
+        let number = ends.receiver.queue_pair.peer_sends_from();
+        ends.receiver.queue_pair.send_to_peer(Record::Accepted.encode(number));
+        drive(&mut ends);
+        let refused = Refused { reason: Refusal::TooLong, was_accepted: false, scheme: "sr:rto" };
+        ends.receiver.queue_pair.send_to_peer(Record::Refused(refused).encode(number));
+        drive(&mut ends);
+        tell.send((long.is_over(), next.is_over())).expect("somebody waits");
+    });
+    let told = told.recv_timeout(std::time::Duration::from_secs(60)).expect("it returns");
+    assert_eq!(told, (true, false), "the refused message has failed; the next one waits for a receive");
+}
