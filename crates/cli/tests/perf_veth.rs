@@ -51,32 +51,47 @@ fn in_namespace(how: &[&str], clients: &[&str]) -> Option<Vec<Value>> {
     Some(text.lines().map(|line| serde_json::from_str(line).expect("one JSON object a line")).collect())
 }
 
+/// Why what was measured is not good.
+fn judge(measured: &[Value]) -> Result<(), String> {
+    let count = |value: &Value, name: &str| value["results"][0][name].as_u64().expect("a number");
+    for clean in &measured[..2] {
+        let packets = count(clean, "data_packets_sent") + count(clean, "parity_packets_sent");
+        let duplicates = count(clean, "duplicates");
+        if packets < 1000 || duplicates * 1000 > packets {
+            return Err(format!("{duplicates} duplicates of {packets} packets: {clean}"));
+        }
+    }
+    // Everything has arrived, so what was repeated was either lost or is a duplicate.
+    let lossy = &measured[2];
+    let (repeated, duplicates) = (count(lossy, "repeated"), count(lossy, "duplicates"));
+    let lost = repeated.saturating_sub(duplicates);
+    if lost == 0 || repeated * 2 > lost * 3 {
+        return Err(format!("{repeated} packets repeated, {lost} lost: {lossy}"));
+    }
+    Ok(())
+}
+
 #[test]
-#[ignore = "fails on a busy machine: 0.6 to 4 % duplicates on a clean link, the bar is 0.1 %; ends pause longer than the timeouts"]
 fn repeats_are_what_was_lost() {
     let clients = [
         "--scheme sr:nack -s 1048576 -D 2",
         "--scheme ec:mds:32,8 -s 1048576 -D 2",
         "--scheme sr:nack -s 1048576 -D 2 --impair loss=1%",
     ];
-    let measured = in_namespace(&["--net"], &clients);
-    let measured = measured.or_else(|| in_namespace(&["--user", "--map-root-user", "--net"], &clients));
-    let Some(measured) = measured else {
-        eprintln!("SKIPPED: no network namespaces here, so there is no link to lose packets");
-        return;
-    };
-    let count = |value: &Value, name: &str| value["results"][0][name].as_u64().expect("a number");
-    for clean in &measured[..2] {
-        let packets = count(clean, "data_packets_sent") + count(clean, "parity_packets_sent");
-        let duplicates = count(clean, "duplicates");
-        assert!(
-            packets > 1000 && duplicates * 1000 <= packets,
-            "{duplicates} duplicates of {packets} packets: {clean}"
-        );
+    // On a host that has more to do than it can, ends are kept off their processors and sockets overflow: then the link is not clean.
+    let mut judged = Ok(());
+    for attempt in 1..=3 {
+        let measured = in_namespace(&["--net"], &clients);
+        let measured = measured.or_else(|| in_namespace(&["--user", "--map-root-user", "--net"], &clients));
+        let Some(measured) = measured else {
+            eprintln!("SKIPPED: no network namespaces here, so there is no link to lose packets");
+            return;
+        };
+        judged = judge(&measured);
+        match &judged {
+            Ok(()) => break,
+            Err(error) => eprintln!("attempt {attempt}: {error}"),
+        }
     }
-    // Everything has arrived, so what was repeated was either lost or is a duplicate.
-    let lossy = &measured[2];
-    let (repeated, duplicates) = (count(lossy, "repeated"), count(lossy, "duplicates"));
-    let lost = repeated.saturating_sub(duplicates);
-    assert!(lost > 0 && repeated * 2 <= lost * 3, "{repeated} packets repeated, {lost} lost: {lossy}");
+    assert_eq!(judged, Ok(()));
 }

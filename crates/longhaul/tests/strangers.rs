@@ -237,7 +237,11 @@ fn a_stranger_who_comes_to_many_addresses_leaves_few_devices_behind() {
     }
     let begun = Instant::now();
     while sockets_at_77(port) > 8 * of_one_device {
-        assert!(begun.elapsed() < Duration::from_secs(5), "{} sockets; one device has {of_one_device}", sockets_at_77(port));
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "{} sockets; one device has {of_one_device}",
+            sockets_at_77(port)
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     is_served(&listener, &options);

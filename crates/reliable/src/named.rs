@@ -5,7 +5,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use longhaul_coding::{Code, ParseCodeError};
-use longhaul_time::Duration;
 use thiserror::Error;
 
 use crate::erasure::Erasure;
@@ -44,30 +43,10 @@ pub enum SchemeNameError {
 impl NamedScheme {
     /// The scheme itself, with its usual parameters.
     pub fn scheme(self) -> Arc<dyn Scheme> {
-        self.make(None)
-    }
-
-    /// The scheme itself, but it takes nothing for lost before this time: for ends that are kept off their processors for longer than it
-    /// usually waits.
-    pub fn scheme_with_timeout_min(self, timeout_min: Duration) -> Arc<dyn Scheme> {
-        self.make(Some(timeout_min))
-    }
-
-    fn make(self, timeout_min: Option<Duration>) -> Arc<dyn Scheme> {
-        let selective_repeat = |mut scheme: SelectiveRepeat| {
-            scheme.timeout_min = timeout_min.unwrap_or(scheme.timeout_min);
-            Arc::new(scheme)
-        };
         match self {
-            NamedScheme::SelectiveRepeat => selective_repeat(SelectiveRepeat::default()),
-            NamedScheme::NegativeAcknowledgements => {
-                selective_repeat(SelectiveRepeat::with_negative_acknowledgements())
-            }
-            NamedScheme::Erasure(code) => {
-                let mut scheme = Erasure::new(code);
-                scheme.timeout_min = timeout_min.unwrap_or(scheme.timeout_min);
-                Arc::new(scheme)
-            }
+            NamedScheme::SelectiveRepeat => Arc::new(SelectiveRepeat::default()),
+            NamedScheme::NegativeAcknowledgements => Arc::new(SelectiveRepeat::with_negative_acknowledgements()),
+            NamedScheme::Erasure(code) => Arc::new(Erasure::new(code)),
         }
     }
 }

@@ -14,6 +14,10 @@ use crate::scheme::SendIo;
 
 /// Packets that left within this part of a round trip are waited for together.
 const MOMENTS_A_ROUND_TRIP: u32 = 64;
+/// A receiver that says that nothing arrives may be one whose device was kept off its processor, with the packets unread in a socket: on
+/// a short path it is believed only of packets that left this long ago. (TCP waits as long before it probes for the loss of a tail,
+/// RFC 8985.)
+const SILENCE_BELIEVED: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(crate) struct Repeater {
@@ -117,13 +121,15 @@ impl Repeater {
         // is noticed a little late: hence not quite all of it. Where later packets have come, that is enough. Where only nothing came for a
         // while, the packet may still be in flight, and for longer than the mean; so may one that was repeated.
         let away = round_trip * 63 / 64;
-        let (repeated_away, silent_away) =
-            (away + variation.min(round_trip / 8), round_trip + variation.min(round_trip));
-        let overtaken_below = match acknowledgement.lost_below < self.packet_count {
+        let is_silence = acknowledgement.lost_below >= self.packet_count;
+        let away_min = if is_silence && self.has_timeouts { SILENCE_BELIEVED } else { Duration::ZERO };
+        let repeated_away = (away + variation.min(round_trip / 8)).max(away_min);
+        let silent_away = (round_trip + variation.min(round_trip.max(away_min))).max(away_min);
+        let overtaken_below = match is_silence {
             // A receiver that asks tells what it does not need like what it has, so that nothing is known of who overtook whom.
             _ if !self.has_timeouts => 0,
-            true => acknowledgement.lost_below,
-            false => self.arrived_below,
+            false => acknowledgement.lost_below,
+            true => self.arrived_below,
         };
         let (left_at, repeated) = (&self.left_at, &self.repeated);
         self.acknowledged.absent(range, |packet| {
@@ -254,6 +260,21 @@ mod tests {
         repeater.on_left(105, at(70), ROUND_TRIP);
         assert_eq!(repeater.expire(at(100), |_| TIMEOUT), [1..10]);
         assert_eq!(repeater.expire(at(170), |_| TIMEOUT), [0..1]);
+    }
+
+    #[test]
+    fn on_a_short_path_a_receiver_that_hears_nothing_is_not_believed_at_once() {
+        let short = Duration::from_micros(100);
+        let mut repeater = repeater();
+        repeater.on_left(95, at(0), short);
+        let mut acknowledge = |lost_below: u32, now: u64| {
+            let records = encode(0, lost_below, 10, 100, |_| 0b1010);
+            let read = Acknowledgement::decode(&records[0]).expect("it is whole");
+            repeater.on_acknowledgement(&read, at(now), short, Duration::ZERO)
+        };
+        assert_eq!(acknowledge(3, 1), [0..1, 2..3], "overtaken");
+        assert_eq!(acknowledge(10, 9), [0..1, 2..3]);
+        assert_eq!(acknowledge(10, 10), [0..1, 2..3, 4..10]);
     }
 
     #[test]

@@ -28,8 +28,16 @@ const GAPS_A_ROUND_TRIP: u32 = 32;
 const TOLD_TIMES: u32 = 3;
 /// How often a receiver tells that nothing comes any more, before it leaves asking to the sender.
 const SILENCES_MAX: u32 = 12;
-/// Not before so many packets would have come.
+/// Not before this many packets would have arrived.
 const PACKETS_OF_SILENCE: u64 = 2;
+/// Nor before: within a fraction of this, hosts pause between any two packets.
+const SILENCE_MIN: Duration = Duration::from_millis(1);
+/// With negative acknowledgements a timeout is only for the case that the reports are lost, too, or nothing arrives at all. It can wait until
+/// a peer that was kept off its processor is back, which takes 5 to 30 ms on a busy host.
+const TIMEOUT_MIN_WITH_REPORTS: Duration = Duration::from_millis(20);
+/// A timeout that is noticed later than by this part of itself shows that this end stood still. What arrived meanwhile may not have
+/// been read yet: the reader has this part of the timeout for it.
+const LATE_PART: u32 = 4;
 /// Shorter times between acknowledgements cost more than they bring.
 const PERIOD_MIN: Duration = Duration::from_micros(50);
 
@@ -62,7 +70,11 @@ impl Default for SelectiveRepeat {
 impl SelectiveRepeat {
     /// With negative acknowledgements.
     pub fn with_negative_acknowledgements() -> Self {
-        SelectiveRepeat { negative: Some(ReorderingAllowance { packets: 64 }), ..Default::default() }
+        SelectiveRepeat {
+            timeout_min: TIMEOUT_MIN_WITH_REPORTS,
+            negative: Some(ReorderingAllowance { packets: 64 }),
+            ..Default::default()
+        }
     }
 
     fn timeout(&self, round_trip: Duration) -> Duration {
@@ -80,7 +92,14 @@ impl Scheme for SelectiveRepeat {
 
     fn sender(&self, shape: &MessageShape) -> Box<dyn SendHalf> {
         let repeater = Repeater::new(shape.packet_count(), shape.packet_bytes, true);
-        Box::new(Sender { scheme: *self, repeater, has_begun: false, back_off: BackOff::default(), deadline: None })
+        Box::new(Sender {
+            scheme: *self,
+            repeater,
+            has_begun: false,
+            back_off: BackOff::default(),
+            deadline: None,
+            reading_until: None,
+        })
     }
 
     fn receiver(&self, _: &MessageShape) -> Box<dyn ReceiveHalf> {
@@ -106,9 +125,29 @@ struct Sender {
     /// Of rounds of timeouts.
     back_off: BackOff,
     deadline: Option<Instant>,
+    /// Until then nothing is taken for lost, because this end stood still.
+    reading_until: Option<Instant>,
 }
 
 impl Sender {
+    /// Whether this end was away when the deadline passed, and has not had the time yet to read what arrived. Once for each timeout: an
+    /// end that is always late repeats, too.
+    fn stood_still(&mut self, now: Instant, timeout: Duration) -> bool {
+        let reading = timeout / LATE_PART;
+        match self.reading_until {
+            Some(until) if now < until => true,
+            Some(_) => {
+                self.reading_until = None;
+                false
+            }
+            None if self.deadline.is_some_and(|deadline| deadline + reading <= now) => {
+                self.reading_until = Some(now + reading);
+                true
+            }
+            None => false,
+        }
+    }
+
     fn repeat(&mut self, runs: Vec<std::ops::Range<u32>>, io: &mut SendIo<'_>) {
         if !runs.is_empty() {
             io.report().fallbacks += 1;
@@ -130,6 +169,10 @@ impl SendHalf for Sender {
             self.back_off.on_heard(heard);
         }
         let timeout = self.scheme.timeout(round_trip).max(round_trip + io.variation());
+        if self.stood_still(now, timeout) {
+            self.deadline = self.reading_until;
+            return;
+        }
         let back_off = self.back_off;
         let runs = self.repeater.expire(now, |left| timeout_of(back_off, left, timeout));
         // What left in one round of timeouts is waited for before the next round counts.
@@ -236,7 +279,7 @@ impl Receiver {
     fn silence_at(&self, io: &ReceiveIo<'_>) -> Option<Instant> {
         // On a slow link the next packet may take longer than a round trip.
         let next = io.shape().injection_time(PACKETS_OF_SILENCE * u64::from(io.shape().packet_bytes));
-        let pause = (io.round_trip() / 4).max(PERIOD_MIN).max(next);
+        let pause = (io.round_trip() / 4).max(SILENCE_MIN).max(next);
         (self.silences < SILENCES_MAX).then(|| self.news_at.map(|news| news + pause * (self.silences + 1)))?
     }
 
@@ -350,6 +393,24 @@ mod tests {
         assert_eq!(timeout_of(back_off, at(91), timeout), 2 * timeout, "the first, sent again");
         back_off.on_heard(at(122));
         assert_eq!(timeout_of(back_off, at(91), timeout), timeout);
+    }
+
+    #[test]
+    fn an_end_that_stood_still_reads_before_it_takes_anything_for_lost() {
+        let timeout = Duration::from_millis(20);
+        let mut sender = Sender {
+            scheme: SelectiveRepeat::with_negative_acknowledgements(),
+            repeater: Repeater::new(1, 1, true),
+            has_begun: true,
+            back_off: BackOff::default(),
+            deadline: Some(at(20)),
+            reading_until: None,
+        };
+        assert!(!sender.stood_still(at(20), timeout), "in time");
+        assert!(!sender.stood_still(at(24), timeout), "a little late");
+        assert!(sender.stood_still(at(50), timeout), "30 ms late");
+        assert!(sender.stood_still(at(54), timeout), "still reading");
+        assert!(!sender.stood_still(at(80), timeout), "late again, but it had its time");
     }
 
     #[test]

@@ -52,7 +52,6 @@ pub(super) fn run(
         &device,
         &SchemeOptions {
             scheme,
-            timeout_min: None,
             mtu,
             chunk_bytes,
             buffer_bytes,

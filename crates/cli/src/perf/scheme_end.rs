@@ -38,8 +38,6 @@ const SLEEP_MAX: Duration = Duration::from_millis(1);
 pub(crate) struct SchemeOptions {
     /// The scheme; the other end has the same.
     pub(crate) scheme: NamedScheme,
-    /// It takes nothing for lost before, if that is not what it does by itself.
-    pub(crate) timeout_min: Option<Duration>,
     /// Payload of a packet; the other end has the same.
     pub(crate) mtu: Mtu,
     /// Bytes of a chunk, a multiple of the MTU; the other end has the same. By default as in the `longhaul` crate.
@@ -124,10 +122,7 @@ impl SchemeEnd {
     /// Makes the queue pair and registers memory.
     pub(crate) fn create(device: &OpenedDevice, options: &SchemeOptions) -> Result<Self, Stop> {
         let SchemeOptions { mtu, buffer_bytes, message_bytes_max, rate_bits_per_second: rate, .. } = *options;
-        let scheme = match options.timeout_min {
-            Some(timeout_min) => options.scheme.scheme_with_timeout_min(timeout_min),
-            None => options.scheme.scheme(),
-        };
+        let scheme = options.scheme.scheme();
         let verbs = device.verbs();
         let device_attributes = verbs.attributes();
         let capabilities = device_attributes

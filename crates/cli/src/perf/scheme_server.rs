@@ -34,7 +34,6 @@ pub(super) fn serve(
     let buffer_bytes = buffer_bytes(plan)?;
     let options = SchemeOptions {
         scheme,
-        timeout_min: None,
         mtu,
         chunk_bytes,
         buffer_bytes,

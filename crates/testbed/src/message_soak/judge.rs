@@ -241,7 +241,12 @@ impl Judge {
         now: Instant,
     ) {
         let facts = &self.connections[connection];
-        let is_clean = self.ground == Ground::Clean && !self.has_forgeries || fresh_round(plan).is_some();
+        let is_clean = match self.ground {
+            Ground::Clean => !self.has_forgeries || fresh_round(plan).is_some(),
+            // These links lose packets to the end.
+            Ground::Lossy => false,
+            Ground::Storm => fresh_round(plan).is_some(),
+        };
         // A short message may have much more parity than data.
         let bytes = 4 * plan.bytes as u64 + PARITY_CHUNKS_MAX * facts.chunk_bytes;
         let pace = facts

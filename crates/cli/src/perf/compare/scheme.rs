@@ -16,10 +16,6 @@ use crate::stop::Stop;
 /// Bytes of a message.
 pub(super) const MESSAGE_BYTES: u32 = 16 << 20;
 
-/// Nothing is taken for lost before, as by the sender of UC's WRITEs: ends that share a host's cores are away for longer than a
-/// round trip now and then.
-const TIMEOUT_MIN: Duration = Duration::from_millis(20);
-
 /// Either half of one of them.
 pub(super) fn prepare(
     subject: Subject,
@@ -32,7 +28,6 @@ pub(super) fn prepare(
     let scheme: NamedScheme = name.parse().map_err(|error| Stop::failed("there is no such scheme", error))?;
     let options = SchemeOptions {
         scheme,
-        timeout_min: Some(TIMEOUT_MIN),
         mtu,
         chunk_bytes: None,
         buffer_bytes: settings.buffer_bytes,
