@@ -33,6 +33,8 @@ pub(crate) struct Repeater {
     /// Every packet below was sent once at least; those that were sent again.
     sent_below: u32,
     repeated: ChunkSet,
+    /// None from here on has left yet.
+    left_below: u32,
     /// After the last packet that has been acknowledged.
     arrived_below: u32,
     /// More has been acknowledged than when it was asked for last.
@@ -52,6 +54,7 @@ impl Repeater {
             left_at: vec![Instant::FAR_FUTURE; packet_count as usize],
             sent_below: 0,
             repeated: ChunkSet::new(packet_count),
+            left_below: 0,
             arrived_below: 0,
             has_news: false,
             has_timeouts,
@@ -84,6 +87,7 @@ impl Repeater {
                 self.queued.pop_front();
             }
             self.left_at[gone.start as usize..gone.end as usize].fill(now);
+            self.left_below = self.left_below.max(gone.end);
             if !self.has_timeouts {
                 continue;
             }
@@ -112,7 +116,7 @@ impl Repeater {
             self.has_news |= self.acknowledged.insert_word(index, word);
         }
         let covered = acknowledgement.covered();
-        let range = covered.start..covered.end.min(acknowledgement.lost_below).min(self.packet_count);
+        let range = covered.start..covered.end.min(acknowledgement.lost_below).min(self.left_below);
         if let Some((index, word)) = acknowledgement.words().filter(|(_, word)| *word != 0).last() {
             let end = (index as u32).saturating_mul(64).saturating_add(64 - word.leading_zeros());
             self.arrived_below = self.arrived_below.max(end.min(self.packet_count));
