@@ -53,13 +53,13 @@ pub enum CaptureDirection {
 #[non_exhaustive]
 pub enum CaptureError {
     /// The file could not be written.
-    #[error("expected to write a capture, and could not; is there room where it is written?")]
+    #[error("the capture is not complete: it could not be written")]
     Write(#[source] PcapError),
     /// The file could not be finished.
-    #[error("expected to write the last of a capture, and could not; is there room where it is written?")]
+    #[error("the capture is not complete: it could not be written; is the disk full?")]
     Flush(#[source] std::io::Error),
     /// There is no capture.
-    #[error("expected a capture, came none: start one first")]
+    #[error("expected a capture, there is none: start one first")]
     NotStarted,
 }
 
@@ -164,8 +164,11 @@ impl Capture {
 
     /// Writes what is buffered, and says what became of everything.
     pub fn finish(self) -> Result<CaptureSummary, CaptureError> {
-        if let Some(failure) = self.failure {
-            return Err(CaptureError::Write(failure));
+        match self.failure {
+            // Without the library's own words for it, which are of reading.
+            Some(PcapError::IoError(error)) => return Err(CaptureError::Flush(error)),
+            Some(failure) => return Err(CaptureError::Write(failure)),
+            None => {}
         }
         self.writer.into_inner().flush().map_err(CaptureError::Flush)?;
         Ok(self.summary)

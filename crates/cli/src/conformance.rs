@@ -19,6 +19,7 @@ use longhaul_testbed::conformance::{self, Report, Test, Verdict};
 use longhaul_testbed::end_to_end::{Suite, scheme_by_name};
 use serde_json::{Value, json};
 
+use crate::quantity;
 use crate::stop::{self, Stop};
 use facts::Facts;
 use testable::Testable;
@@ -70,11 +71,11 @@ pub(crate) struct Arguments {
     soak: bool,
 
     /// With --soak: begin no other program after this time
-    #[arg(long, value_name = "NUMBER", default_value_t = 30, requires = "soak", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 30, requires = "soak", value_parser = quantity::at_least(1_u64))]
     seconds: u64,
 
     /// With --soak: at most this many programs
-    #[arg(long, value_name = "NUMBER", requires = "soak", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", requires = "soak", value_parser = quantity::at_least(1_u64))]
     seeds: Option<u64>,
 
     /// With --soak and --seeds 1: write the packets as pcapng, on real time a file for each device
@@ -91,11 +92,11 @@ pub(crate) struct Arguments {
     schemes: Vec<String>,
 
     /// With --reliable: bytes of messages
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', requires = "reliable", default_values_t = Suite::SIZES, value_parser = size)]
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', requires = "reliable", default_values_t = Suite::SIZES, value_parser = quantity::bytes_within::<usize>(0..=MESSAGE_BYTES_MAX as u64))]
     sizes: Vec<usize>,
 
     /// With --reliable: messages of each size
-    #[arg(long, value_name = "NUMBER", requires = "reliable", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "NUMBER", requires = "reliable", default_value_t = 100, value_parser = quantity::at_least(1_u32))]
     messages: u32,
 }
 
@@ -105,11 +106,6 @@ fn known_scheme(name: &str) -> Result<String, String> {
 }
 
 /// Bytes of a message that a connection can be told to carry.
-fn size(text: &str) -> Result<usize, String> {
-    let fits = text.parse().ok().filter(|bytes| *bytes <= MESSAGE_BYTES_MAX);
-    fits.ok_or_else(|| format!("expected 0 to {MESSAGE_BYTES_MAX} bytes, got \"{text}\""))
-}
-
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let mut tests = conformance::registry();

@@ -1,6 +1,5 @@
 //! The `longhaul` command.
 
-mod broken_pipe;
 mod conformance;
 mod counting_allocator;
 mod devices;
@@ -8,6 +7,7 @@ mod exit;
 mod interop;
 mod message;
 mod opened_device;
+mod output;
 mod parallel;
 mod perf;
 mod plan;
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
             return stop::exit_code(Err(Stop::Usage(text)), json);
         }
     };
-    broken_pipe::end_quietly(move || stop::exit_code(run(&command), json))
+    output::end_without_panic(move || stop::exit_code(run(&command), json))
 }
 
 /// Reads the command line.

@@ -13,8 +13,10 @@ use std::net::IpAddr;
 
 use longhaul::{DeviceName, DeviceNameError, Endpoint, OpenError};
 pub(crate) use longhaul::{SOFTNIC, Towards, UDP_PORT_ROCE};
-use longhaul_softnic::udp::UdpConfig;
+use longhaul_impair::Counters;
+use longhaul_softnic::udp::{CaptureSummary, UdpConfig, UdpDevice};
 use longhaul_verbs::{Device, Gid, Mtu, PathAttributes};
+use serde_json::{Value, json};
 
 use crate::message::with_sources;
 use crate::stop::Stop;
@@ -113,6 +115,62 @@ impl OpenedDevice {
     pub(crate) fn tell_warnings(&self) {
         for warning in self.endpoint.warnings() {
             eprintln!("warning: {warning}");
+        }
+    }
+
+    /// What `--impair` has done to the packets, for people; nothing without it.
+    pub(crate) fn impairment_text(&self) -> Option<String> {
+        let [sent, received] = self.endpoint.softnic()?.impairment_counters()?;
+        let direction = |of: &str, counters: &Counters| {
+            let parts = [
+                (counters.lost, "lost"),
+                (counters.queue_full, "dropped by a full queue"),
+                (counters.duplicated, "duplicated"),
+                (counters.reordered, "held back"),
+                (counters.corrupted, "damaged"),
+                (counters.ecn_marked, "marked"),
+            ];
+            let parts = parts.into_iter().filter(|(count, what)| *count > 0 || *what == "lost");
+            let parts: Vec<String> = parts.map(|(count, what)| format!("{count} {what}")).collect();
+            format!("of {} packets {of}, {}", counters.packets, parts.join(", "))
+        };
+        Some(format!("--impair: {}; {}", direction("sent", &sent), direction("received", &received)))
+    }
+
+    /// The same for programs; `null` without it.
+    pub(crate) fn impairment_json(&self) -> Value {
+        let Some([sent, received]) = self.endpoint.softnic().and_then(UdpDevice::impairment_counters) else {
+            return Value::Null;
+        };
+        let direction = |counters: Counters| {
+            json!({
+                "packets": counters.packets,
+                "lost": counters.lost,
+                "queue_full": counters.queue_full,
+                "duplicated": counters.duplicated,
+                "reordered": counters.reordered,
+                "corrupted": counters.corrupted,
+                "ecn_marked": counters.ecn_marked,
+            })
+        };
+        json!({ "sent": direction(sent), "received": direction(received) })
+    }
+
+    /// Nothing more is sent: says on standard error what `--impair` did, and whether all of `--capture` is in its file.
+    pub(crate) fn finish(&self) -> Result<(), Stop> {
+        if let Some(text) = self.impairment_text() {
+            eprintln!("{text}");
+        }
+        let Some(softnic) = self.endpoint.softnic() else { return Ok(()) };
+        match softnic.finish_capture() {
+            Ok(CaptureSummary { frames_left_out: 0, .. }) => Ok(()),
+            Ok(CaptureSummary { frames_written, frames_left_out, .. }) => {
+                eprintln!(
+                    "warning: --capture: the file has reached its greatest size; {frames_written} packets are in it, {frames_left_out} are not"
+                );
+                Ok(())
+            }
+            Err(error) => Err(Stop::missing("--capture", error)),
         }
     }
 

@@ -1,16 +1,21 @@
 //! Why a command ended without a result.
 
+use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
 
 use serde_json::Value;
 
 use crate::exit;
+use crate::message::with_sources;
+
+/// What the system says (EMFILE) when a process may open nothing more.
+const NO_DESCRIPTORS: &str = "(os error 24)";
 
 /// The status that a command exits with. The reason for having no result goes to standard error; with `--json` it is also a line of JSON on
 /// standard output, where the result would have been.
 pub(crate) fn exit_code(outcome: Result<(), Stop>, json: bool) -> ExitCode {
-    match outcome {
+    match outcome.map_err(Stop::with_remedy) {
         Ok(()) => ExitCode::SUCCESS,
         Err(stop) => {
             if json && !matches!(stop, Stop::Shown(_)) {
@@ -68,19 +73,30 @@ impl Stop {
         }
     }
 
+    /// Whatever was being done: where the host has no more descriptors, it is the host that lacks something, and there is a remedy.
+    fn with_remedy(self) -> Stop {
+        match self {
+            Stop::Failed(text) | Stop::Missing(text) if text.contains(NO_DESCRIPTORS) => Stop::Missing(format!(
+                "{text}; this process has no file descriptors left: allow it more (`ulimit -n`), or use fewer connections"
+            )),
+            Stop::Shown(stop) => stop.with_remedy().shown(),
+            stop => stop,
+        }
+    }
+
     /// The same, of a result that was printed and shows it.
     pub(crate) fn shown(self) -> Stop {
         Stop::Shown(Box::new(self))
     }
 
-    /// Something went wrong while `doing`.
-    pub(crate) fn failed(doing: impl fmt::Display, error: impl fmt::Display) -> Stop {
-        Stop::Failed(format!("{doing}: {error}"))
+    /// Something went wrong while `doing`: the error with all its causes, or a text.
+    pub(crate) fn failed(doing: impl fmt::Display, error: impl Into<Box<dyn Error>>) -> Stop {
+        Stop::Failed(format!("{doing}: {}", with_sources(&*error.into())))
     }
 
     /// This host lacks something, found out while `doing`.
-    pub(crate) fn missing(doing: impl fmt::Display, error: impl fmt::Display) -> Stop {
-        Stop::Missing(format!("{doing}: {error}"))
+    pub(crate) fn missing(doing: impl fmt::Display, error: impl Into<Box<dyn Error>>) -> Stop {
+        Stop::Missing(format!("{doing}: {}", with_sources(&*error.into())))
     }
 }
 
@@ -93,4 +109,24 @@ impl fmt::Display for Stop {
     }
 }
 
-impl std::error::Error for Stop {}
+impl Error for Stop {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the queue is full")]
+    struct Outer(#[source] std::io::Error);
+
+    #[test]
+    fn an_error_shows_all_its_causes() {
+        let cause = || Outer(std::io::Error::other("no room"));
+        assert_eq!(Stop::failed("cannot send", cause()).to_string(), "cannot send: the queue is full: no room");
+        assert_eq!(Stop::missing("cannot open", cause()).to_string(), "cannot open: the queue is full: no room");
+        let stop = Stop::failed("cannot open", std::io::Error::from_raw_os_error(24)).with_remedy();
+        assert!(stop.to_string().contains("Too many open files") && stop.to_string().contains("ulimit -n"), "{stop}");
+        assert_eq!(stop.exit_status(), exit::MISSING);
+        assert_eq!(Stop::failed("cannot send", "it is late").to_string(), "cannot send: it is late");
+    }
+}

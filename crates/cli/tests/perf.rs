@@ -3,7 +3,7 @@
 mod perf_server;
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use perf_server::{Server, finish, finish_child, number, perf, wait_for};
@@ -260,4 +260,76 @@ fn a_server_for_one_client_prints_json() {
     let value: Value = serde_json::from_str(&text).expect("one JSON object");
     assert_eq!((&value["schema"], &value["test"]), (&1.into(), &"send_bw".into()));
     assert_eq!(value["results"][0]["messages_verified"], 10);
+}
+
+#[test]
+fn a_host_may_be_followed_by_its_port() {
+    let server = Server::start(&[]);
+    for host in [format!("127.0.0.1:{}", server.port), format!("[::ffff:127.0.0.1]:{}", server.port)] {
+        // The port that is given with -p is another one, where nobody listens.
+        let output = finish(perf(&["client", &host, "-p", "1", "-n", "10", "-s", "4KiB", "--json"]));
+        assert!(output.status.success(), "{output:?}");
+        let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(value["results"][0]["bytes"], 4096, "{value}");
+    }
+    let output = finish(perf(&["client", "127.0.0.1:many", "-n", "1"]));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && text.contains("host:port"), "{text}");
+}
+
+#[test]
+fn what_an_impairment_did_is_reported() {
+    let server = Server::start(&[]);
+    let lossy = ["send_bw", "-c", "UD", "-n", "500", "-s", "1000", "--impair", "loss=20%,corrupt=5%"];
+    let output = server.client(&[&lossy[..], &["--json"]].concat());
+    let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let sent = &value["impairment"]["sent"];
+    assert!(number(sent, "packets") >= 500.0 && number(sent, "lost") > 0.0, "{value}");
+    assert!(number(sent, "corrupted") > 0.0 && number(sent, "queue_full") == 0.0, "{value}");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains(&format!("packets sent, {} lost", number(sent, "lost"))), "{text}");
+    // As a result that shows an error: lost messages are a failure.
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(server.measure(&["send_bw", "-n", "10"])["impairment"].is_null());
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    let server = Server::start(&[]);
+    for scheme in [&[][..], &["--scheme", "sr:nack"]] {
+        let output = server.client(&[&["-n", "50", "--capture", "/dev/full", "--json"], scheme].concat());
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        let value: Value = serde_json::from_slice(&output.stdout).expect("one line of JSON");
+        let error = value["error"].as_str().unwrap_or_default();
+        assert!(error.contains("--capture") && error.contains("No space left"), "{error}");
+        assert_eq!(value["results"].as_array().map(Vec::len), Some(1), "the result is there all the same: {value}");
+    }
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("every Linux has it");
+    let mut client = perf(&["client", "127.0.0.1", "-p", &server.port, "-n", "10", "--json"]);
+    client.stdout(full);
+    let output = client.output().expect("the command runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("cannot be written") && !text.contains("panicked"), "{text}");
+}
+
+#[test]
+fn running_out_of_descriptors_says_so() {
+    let server = Server::start(&[]);
+    let program = env!("CARGO_BIN_EXE_longhaul");
+    let limited = |limit: u32| {
+        let line = format!("ulimit -n {limit}; exec {program} perf client 127.0.0.1 -p {} -n 10", server.port);
+        Command::new("sh").args(["-c", &line]).output().expect("the shell runs")
+    };
+    let mut failures = 0;
+    for limit in 6..12 {
+        let output = limited(limit);
+        let text = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            failures += 1;
+            assert_eq!(output.status.code(), Some(3), "{limit}: {text}");
+            assert!(text.contains("Too many open files") && text.contains("ulimit -n"), "{limit}: {text}");
+        }
+    }
+    assert!(failures > 0, "six descriptors are not enough for a device");
 }

@@ -15,7 +15,7 @@ fn positive(value: &Value) -> bool {
 
 #[test]
 fn reports_every_code_beside_what_it_is_compared_with() {
-    let arguments = ["--message", "1", "--chunk", "1000", "--rounds", "9", "--threads", "2", "--kernels", "--json"];
+    let arguments = ["--message", "1MiB", "--chunk", "1000", "--rounds", "9", "--threads", "2", "--kernels", "--json"];
     let output = coding(&arguments);
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("UTF-8");

@@ -129,6 +129,8 @@ pub struct Endpoint {
     gid_index: u8,
     port: u8,
     udp_port: u16,
+    /// If it is the software RNIC, and was opened here.
+    softnic: Option<UdpDevice>,
     warnings: Vec<String>,
     description: String,
 }
@@ -150,7 +152,7 @@ impl Endpoint {
     pub fn new(device: Device, gid: Gid, gid_index: u8, port: u8, udp_port: u16) -> Self {
         let address = gid.to_ip();
         let description = format!("{} ({address})", device.name());
-        Endpoint { device, address, gid, gid_index, port, udp_port, warnings: Vec::new(), description }
+        Endpoint { device, address, gid, gid_index, port, udp_port, softnic: None, warnings: Vec::new(), description }
     }
 
     fn open_softnic(addresses: &[IpAddr], towards: Towards, udp: UdpConfig) -> Result<Self, OpenError> {
@@ -171,6 +173,7 @@ impl Endpoint {
             udp_port,
             warnings: device.warnings().iter().map(ToString::to_string).collect(),
             description: format!("{SOFTNIC}:{address} (UDP port {udp_port})"),
+            softnic: Some(device),
         })
     }
 
@@ -198,6 +201,7 @@ impl Endpoint {
             gid_index,
             port: row.port,
             udp_port: UDP_PORT_ROCE,
+            softnic: None,
             warnings: Vec::new(),
             description: format!("{name} (libibverbs{driver})"),
         })
@@ -206,6 +210,11 @@ impl Endpoint {
     /// The device.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The software RNIC, if this is one that [`Endpoint::open`] has opened: its bad network and its capture.
+    pub fn softnic(&self) -> Option<&UdpDevice> {
+        self.softnic.as_ref()
     }
 
     /// Our address: what the peer's path leads to.

@@ -77,7 +77,9 @@ pub enum HandshakeError {
         theirs: u32,
     },
     /// The handle leads to somebody else.
-    #[error("the peer's token is not this listener's: its handle is of another listener, or it has none")]
+    #[error(
+        "the listener refused the token: the handle is of another listener, or of this one before it was started again"
+    )]
     WrongToken,
     /// The listener takes only peers that have its handle.
     #[error(

@@ -99,7 +99,10 @@ fn a_handle_leads_to_its_listener_and_to_no_other() {
     foreign[8..10].copy_from_slice(&port.to_be_bytes());
     let foreign = ListenHandle::from_bytes(&foreign).expect("a handle");
     let refused = connect(foreign, device(), &options).wait();
-    assert!(matches!(refused, Err(ConnectError::Handshake(HandshakeError::WrongToken))), "{refused:?}");
+    let refused = refused.expect_err("another listener's token");
+    assert!(matches!(refused, ConnectError::Handshake(HandshakeError::WrongToken)), "{refused:?}");
+    let text = std::iter::successors(Some(&refused as &dyn std::error::Error), |error| error.source());
+    assert!(text.into_iter().any(|error| error.to_string().contains("the listener refused the token")), "{refused}");
     assert_eq!(listener.refused_count(), 2);
 }
 

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::options::ClientArguments;
 use super::{checks_json, line, of_session, tell_death};
+use crate::opened_device::OpenedDevice;
 use crate::perf::meeting;
 use crate::stop::{self, Stop};
 
@@ -17,7 +18,7 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
     let stream = meeting::connect(&arguments.host, arguments.end.port, "`longhaul interop server`")?;
     let (_, peer) = meeting::addresses(&stream)?;
     let options = arguments.options(peer)?;
-    let end = arguments.end.open(&stream, true)?;
+    let (opened, end) = arguments.end.open(&stream, true)?;
     let device = end.description.clone();
     let rate = options.rate_bits_per_second.filter(|_| !arguments.is_reliable());
     let client = Client::connect(stream, end, options).map_err(|error| of_session(&error))?;
@@ -47,10 +48,10 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
         None => client.run(&mut report),
     };
     let summary = ran.map_err(|error| of_session(&error))?;
-    tell(arguments, &summary, begin.elapsed())
+    tell(arguments, &summary, &opened, begin.elapsed())
 }
 
-fn tell(arguments: &ClientArguments, summary: &Summary, elapsed: Duration) -> Result<(), Stop> {
+fn tell(arguments: &ClientArguments, summary: &Summary, device: &OpenedDevice, elapsed: Duration) -> Result<(), Stop> {
     let (passed, failed) = summary.counts();
     for (name, reason) in &summary.skipped {
         eprintln!("skipped {name}: {reason}");
@@ -66,13 +67,15 @@ fn tell(arguments: &ClientArguments, summary: &Summary, elapsed: Duration) -> Re
             "server_device": summary.server_device,
             "checks": checks_json(&summary.checks),
             "skipped": skipped,
+            "impairment": device.impairment_json(),
             "passed": passed,
             "failed": failed,
             "seconds": (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
         })
     };
+    let finished = device.finish();
     let wrong = match (failed, passed) {
-        (0, 1..) => None,
+        (0, 1..) => finished.err(),
         (0, 0) => {
             Some(Stop::Missing("nothing was checked: the devices can do nothing of what was asked for".to_owned()))
         }

@@ -9,6 +9,7 @@ use longhaul_verbs::Mtu;
 
 use crate::opened_device::{DeviceChoice, OpenedDevice, SOFTNIC, Towards};
 use crate::perf::{meeting, mtu};
+use crate::quantity;
 use crate::randomness::random_number;
 use crate::softnic_options::SoftnicOptions;
 use crate::stop::Stop;
@@ -58,9 +59,11 @@ pub(crate) struct EndOptions {
 }
 
 impl EndOptions {
-    /// Says what is wrong, before anything is opened.
+    /// Says what is wrong, before anything is opened or anybody is connected to.
     pub(crate) fn check(&self) -> Result<(), Stop> {
-        self.softnic.check(&self.choice()?, &self.device)
+        let choice = self.choice()?;
+        self.softnic.check(&choice, &self.device)?;
+        choice.check()
     }
 
     /// The device that the user wants.
@@ -69,7 +72,7 @@ impl EndOptions {
     }
 
     /// Opens the device towards the other end of a TCP connection.
-    pub(crate) fn open(&self, stream: &TcpStream, is_client: bool) -> Result<End, Stop> {
+    pub(crate) fn open(&self, stream: &TcpStream, is_client: bool) -> Result<(OpenedDevice, End), Stop> {
         let (local, peer) = meeting::addresses(stream)?;
         let towards = Towards { local, peer, gid_index: self.gid_index };
         let choice = self.choice()?;
@@ -80,14 +83,15 @@ impl EndOptions {
         };
         let opened = OpenedDevice::open(&choice, towards, self.softnic.udp_config(udp_port)?)?;
         opened.tell_warnings();
-        Ok(End {
+        let end = End {
             device: opened.verbs(),
             description: opened.describe().to_owned(),
             address: opened.address,
             gid_index: opened.gid_index,
             port: opened.port,
             udp_port: opened.udp_port,
-        })
+        };
+        Ok((opened, end))
     }
 }
 
@@ -128,8 +132,8 @@ pub(crate) struct ClientArguments {
     #[arg(short, long, value_name = "BYTES", value_parser = mtu)]
     mtu: Option<Mtu>,
 
-    /// Sizes of messages, in bytes or beside the MTU
-    #[arg(long, value_delimiter = ',', default_value = "0,1,mtu-1,mtu,mtu+1")]
+    /// Sizes of messages, in bytes (4096, 64KiB) or beside the MTU
+    #[arg(long, value_delimiter = ',', value_parser = size, default_value = "0,1,mtu-1,mtu,mtu+1")]
     sizes: Vec<Size>,
 
     /// Operations of each check
@@ -137,7 +141,7 @@ pub(crate) struct ClientArguments {
     operations: u32,
 
     /// One more size (not UD)
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(..=1 << 28))]
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = quantity::bytes_within::<u32>(0..=1 << 28))]
     large: u32,
 
     /// Operations of its checks; 0 leaves them out
@@ -163,7 +167,7 @@ pub(crate) struct ClientArguments {
 
     /// With --scheme: bytes of messages
     #[arg(long, value_name = "BYTES", value_delimiter = ',', requires = "schemes", default_value = "0,1,4095,4096,4097,65536,1048576,4194304",
-          value_parser = clap::value_parser!(u32).range(..=1 << 27))]
+          value_parser = quantity::bytes_within::<u32>(0..=1 << 27))]
     message_sizes: Vec<u32>,
 
     /// With --scheme: messages of each size, in each direction
@@ -247,7 +251,7 @@ impl ClientArguments {
 
 fn connection(text: &str) -> Result<Connection, String> {
     let named = Connection::ALL.into_iter().find(|connection| connection.name().eq_ignore_ascii_case(text));
-    named.ok_or_else(|| format!("expected RC, UC or UD, came \"{text}\""))
+    named.ok_or_else(|| format!("expected RC, UC or UD, got \"{text}\""))
 }
 
 fn scheme(name: &str) -> Result<String, String> {
@@ -260,13 +264,21 @@ fn scheme(name: &str) -> Result<String, String> {
 fn operation(text: &str) -> Result<Operation, String> {
     let names = Operation::ALL.map(Operation::name).join(", ");
     let named = Operation::ALL.into_iter().find(|operation| operation.name() == text);
-    named.ok_or_else(|| format!("expected one of {names}, came \"{text}\""))
+    named.ok_or_else(|| format!("expected one of {names}, got \"{text}\""))
 }
 
 fn megabits(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(rate) if rate == 0.0 || (0.001..=1e8).contains(&rate) => Ok(rate),
         _ => Err("expected Mbit/s, between 0.001 and 100000000, or 0 for unlimited".to_owned()),
+    }
+}
+
+fn size(text: &str) -> Result<Size, String> {
+    match (text.parse(), quantity::bytes_within(0..=1 << 28)(text)) {
+        (Ok(size), _) => Ok(size),
+        (Err(_), Ok(bytes)) => Ok(Size::Bytes(bytes)),
+        (Err(error), Err(_)) => Err(error),
     }
 }
 

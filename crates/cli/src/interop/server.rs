@@ -36,8 +36,8 @@ pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Stop> {
 }
 
 fn serve_one(arguments: &ServerArguments, stream: TcpStream, peer: IpAddr) -> Result<(), Stop> {
-    let end = match arguments.end.open(&stream, false) {
-        Ok(end) => end,
+    let (opened, end) = match arguments.end.open(&stream, false) {
+        Ok(opened) => opened,
         Err(stop) => {
             refuse(stream, &stop.to_string());
             return Err(stop);
@@ -51,7 +51,7 @@ fn serve_one(arguments: &ServerArguments, stream: TcpStream, peer: IpAddr) -> Re
     match serve(stream, end, &mut report, &mut under_way).map_err(|error| of_session(&error))? {
         ServerOutcome::Died(report) => tell_death(&report, "server", &device, arguments.end.json),
         ServerOutcome::Checked(_) if arguments.until_death => {
-            Err(Stop::Failed("expected a client with --until-death, came one with checks".to_owned()))
+            Err(Stop::Failed("expected a client with --until-death, got one with checks".to_owned()))
         }
         ServerOutcome::Checked(checks) => {
             let (passed, failed) = counts(&checks);
@@ -63,7 +63,9 @@ fn serve_one(arguments: &ServerArguments, stream: TcpStream, peer: IpAddr) -> Re
                     "schema": 1, "client": client, "device": device, "checks": checks, "passed": passed, "failed": failed,
                 })
             };
+            let finished = opened.finish();
             let wrong = (failed > 0).then(|| Stop::Failed(format!("number of checks that failed: {failed}")));
+            let wrong = wrong.or(finished.err());
             stop::tell(arguments.end.json, value, String::new, wrong)
         }
     }

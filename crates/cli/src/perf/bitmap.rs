@@ -12,6 +12,7 @@ use longhaul_verbs::{CompletionFlags, CompletionOperation, WorkCompletion};
 use serde_json::{Value, json};
 
 use super::statistics::Sorted;
+use crate::quantity;
 use crate::stop::{self, Stop};
 
 const PACKET_BYTES: u32 = 4096;
@@ -29,7 +30,7 @@ const MESSAGES: u32 = 16;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Rounds
-    #[arg(long, value_name = "NUMBER", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 15, value_parser = quantity::at_least(1_u32))]
     rounds: u32,
 
     /// Exit with status 1 when the ratio is smaller than this for any number of threads

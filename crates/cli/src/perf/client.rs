@@ -15,6 +15,7 @@ use super::session::{Half, Session, Side};
 use super::statistics::Sorted;
 use super::stream::{Bound, Run};
 use super::table::{self, BandwidthLine, Heading, LatencyLine};
+use crate::message::kind_of;
 use crate::opened_device::Towards;
 use crate::randomness::random_number;
 use crate::stop::{Stop, with_error};
@@ -73,21 +74,24 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
         print!("{}", table::heading(&heading));
     }
     let mut results = Vec::new();
-    let mut wrong = None;
+    let (mut wrong, mut lost) = (None, 0);
     for (index, &size) in sizes.iter().enumerate() {
         let progress = spinner(arguments, size, (index, sizes.len()));
         let result = run_size(arguments, &plan, &mut control, &mut session, size);
         progress.finish_and_clear();
         let (result, mismatch) = result?;
         wrong = wrong.or(mismatch);
+        lost += result.lost();
         if !arguments.end.json {
             print!("{}", result.to_row(arguments.report_gbits));
         }
         results.push(result.to_json());
     }
-    let wrong = wrong.as_deref().map(table::wrong_contents);
+    let impairment = device.impairment_json();
+    let wrong = wrong.as_deref().map(table::wrong_contents).or_else(|| table::lost_messages(lost));
+    let wrong = wrong.or(device.finish().err().map(Stop::shown));
     match arguments.end.json {
-        true => println!("{}", with_error(table::to_json(&heading, results), wrong.as_ref())),
+        true => println!("{}", with_error(table::to_json(&heading, results, impairment), wrong.as_ref())),
         false => print!("{}", table::footing()),
     }
     wrong.map_or(Ok(()), Err)
@@ -143,8 +147,8 @@ pub(super) fn answer(control: &Control) -> Result<Reply, Stop> {
     }
 }
 
-pub(super) fn unexpected(expected: &str, came: &Reply) -> Stop {
-    Stop::Failed(format!("expected of the server {expected}, came {came:?}"))
+pub(super) fn unexpected(expected: &str, got: &Reply) -> Stop {
+    Stop::Failed(format!("expected of the server {expected}, got \"{}\"", kind_of(got)))
 }
 
 /// On standard error, and only when that is a terminal.
@@ -163,6 +167,13 @@ enum SizeResult {
 }
 
 impl SizeResult {
+    fn lost(&self) -> u64 {
+        match self {
+            SizeResult::Bandwidth(line) => line.lost(),
+            SizeResult::Latency(line) => line.lost,
+        }
+    }
+
     fn to_row(&self, report_gbits: bool) -> String {
         match self {
             SizeResult::Bandwidth(line) => line.to_row(report_gbits),

@@ -20,6 +20,7 @@ use self::report::{Measured, Report};
 use self::subject::{Buffers, Subject};
 use super::processor::thread_time_used;
 use super::statistics::Sorted;
+use crate::quantity;
 use crate::stop::Stop;
 
 /// One thread takes this share of the message in a round.
@@ -37,12 +38,12 @@ pub(crate) struct Arguments {
     codes: Vec<Code>,
 
     /// Bytes of a chunk
-    #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=16 << 20))]
+    #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = quantity::bytes_within::<u32>(1..=16 << 20))]
     chunk: u32,
 
-    /// MiB of the message; far more than the caches hold, unless these are what is to be measured
-    #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16_384))]
-    message: u32,
+    /// Size of the message; far more than the caches hold, unless these are what is to be measured
+    #[arg(long, value_name = "BYTES", default_value = "128MiB", value_parser = quantity::bytes_within::<usize>(1 << 20..=16 << 30))]
+    message: usize,
 
     /// Encode on so many threads as well as on one; several numbers separated by commas [default: one for each processor]
     #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
@@ -76,10 +77,6 @@ impl Arguments {
         threads.into_iter().filter(|threads| *threads > NonZeroUsize::MIN).collect()
     }
 
-    fn message_bytes(&self) -> usize {
-        (self.message as usize) << 20
-    }
-
     /// What is measured, in the order of the report.
     fn subjects(&self) -> Vec<Subject> {
         let mut subjects = vec![Subject::copy()];
@@ -106,7 +103,7 @@ impl Arguments {
     #[cfg(feature = "bench-isal")]
     fn isal(&self, code: Code) -> Option<Subject> {
         let submessage_bytes = code.data_chunks() * self.chunk as usize;
-        if self.message_bytes().is_multiple_of(PORTIONS * submessage_bytes) {
+        if self.message.is_multiple_of(PORTIONS * submessage_bytes) {
             return Some(Subject::isal(code));
         }
         eprintln!(
@@ -129,7 +126,7 @@ impl Arguments {
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let chunk_bytes = arguments.chunk as usize;
-    let message_bytes = arguments.message_bytes();
+    let message_bytes = arguments.message;
     let mut subjects = arguments.subjects();
     let mut buffers = Buffers::new(chunk_bytes, message_bytes, &subjects)
         .map_err(|error| Stop::Usage(format!("a message of {} MiB cannot be cut so: {error}", arguments.message)))?;

@@ -430,5 +430,5 @@ fn failure(completion: &WorkCompletion) -> Stop {
         _ => "the queue pair failed",
     };
     let (status, queue_pair) = (completion.status, completion.queue_pair);
-    Stop::Failed(format!("queue pair {queue_pair:?} completed a request with {status:?}: {meaning}"))
+    Stop::Failed(format!("{meaning} (queue pair {:#x} completed a request with {status:?})", queue_pair.value()))
 }

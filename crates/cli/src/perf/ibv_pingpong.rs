@@ -19,6 +19,7 @@ use super::options::{EndOptions, MESSAGE_BYTES_MAX, mtu};
 use super::path;
 use super::table::wrong_contents;
 use crate::opened_device::{OpenedDevice, Towards, UDP_PORT_ROCE};
+use crate::quantity;
 use crate::randomness::random_number;
 use crate::stop::{Stop, with_error};
 use longhaul_softnic::udp::UdpPortChoice;
@@ -49,7 +50,7 @@ pub(crate) struct Arguments {
     connection: Connection,
 
     /// Bytes of a message [default: 4096; UD: 2048]
-    #[arg(short, long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=i64::from(MESSAGE_BYTES_MAX)))]
+    #[arg(short, long, value_name = "BYTES", value_parser = quantity::bytes_within::<u32>(1..=MESSAGE_BYTES_MAX.into()))]
     size: Option<u32>,
 
     /// Payload of a packet: 256, 512, 1024, 2048 or 4096
@@ -61,7 +62,7 @@ pub(crate) struct Arguments {
     rx_depth: u32,
 
     /// Messages each way
-    #[arg(short = 'n', long = "iters", value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long = "iters", value_name = "NUMBER", default_value_t = 1000, value_parser = quantity::at_least(1_u64))]
     iterations: u64,
 
     /// Acknowledgement time-out of RC, 4.096 µs · 2^N; theirs is 14

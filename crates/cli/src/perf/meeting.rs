@@ -32,12 +32,13 @@ pub(crate) fn listen(address: Option<IpAddr>, port: u16) -> Result<TcpListener, 
     })
 }
 
-/// To the program that should run there.
+/// To the program that should run there. The host may be followed by a port, which then counts: `host:18515`, `[::1]:18515`.
 pub(crate) fn connect(host: &str, port: u16, program: &str) -> Result<TcpStream, Stop> {
+    let (host, port) = split_port(host, port)?;
     let addresses = (host, port).to_socket_addrs();
     let addresses = addresses.map_err(|error| {
         Stop::Missing(format!(
-            "cannot find the host \"{host}\": {error}; give its name or its address, and the port with -p"
+            "cannot find the host \"{host}\": {error}; give its name or its address, and the port after it (host:port, [::1]:port) or with -p"
         ))
     })?;
     let mut last = None;
@@ -51,10 +52,51 @@ pub(crate) fn connect(host: &str, port: u16, program: &str) -> Result<TcpStream,
     Err(Stop::Missing(format!("cannot connect to {host} port {port}: {why}; does {program} run there?")))
 }
 
+/// The host without brackets and port, and the port: its own, or the other one.
+fn split_port(host: &str, port: u16) -> Result<(&str, u16), Stop> {
+    let (name, own) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, "")) => (address, None),
+        Some((address, rest)) => (address, Some(rest.strip_prefix(':').unwrap_or_default())),
+        // More than one colon is an IPv6 address without brackets.
+        None => match host.split_once(':').filter(|(_, own)| !own.contains(':')) {
+            Some((name, own)) => (name, Some(own)),
+            None => (host, None),
+        },
+    };
+    let Some(own) = own else { return Ok((name, port)) };
+    let own = own.parse().ok().filter(|own| *own != 0);
+    let own = own.ok_or_else(|| {
+        Stop::Usage(format!("expected a host, host:port or [address]:port with a port of 1 to 65535, got \"{host}\""))
+    })?;
+    Ok((name, own))
+}
+
 /// Our address on the way to the peer, and the peer's.
 pub(crate) fn addresses(stream: &TcpStream) -> Result<(IpAddr, IpAddr), Stop> {
     let failed = |error| Stop::failed("cannot use the TCP connection", error);
     let local = stream.local_addr().map_err(failed)?.ip().to_canonical();
     let peer = stream.peer_addr().map_err(failed)?.ip().to_canonical();
     Ok((local, peer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_may_have_its_port() {
+        for (host, expected) in [
+            ("host", ("host", 7)),
+            ("host:80", ("host", 80)),
+            ("127.0.0.1:80", ("127.0.0.1", 80)),
+            ("::1", ("::1", 7)),
+            ("[::1]", ("::1", 7)),
+            ("[2001:db8::1]:80", ("2001:db8::1", 80)),
+        ] {
+            assert_eq!(split_port(host, 7).expect(host), expected);
+        }
+        for host in ["host:", "host:0", "host:70000", "host:http", "[::1]80", "[::1]:"] {
+            assert!(matches!(split_port(host, 7), Err(Stop::Usage(text)) if text.contains("host:port")), "{host}");
+        }
+    }
 }

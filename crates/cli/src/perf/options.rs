@@ -90,7 +90,7 @@ pub(crate) struct ServerArguments {
 /// Measure against a server
 ///
 /// The server takes its options from the client, so that only the client needs any. Bandwidth of UC and UD counts what has
-/// arrived. Off this host sending is paced at 1 Gbit/s unless a rate is given.
+/// arrived; if any message was lost, the exit status is 1. Off this host sending is paced at 1 Gbit/s unless a rate is given.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ClientArguments {
     /// Where the server runs
@@ -124,8 +124,8 @@ pub(crate) struct ClientArguments {
     #[arg(long, requires = "scheme")]
     pub(crate) checksum: bool,
 
-    /// Bytes of a message [default: 65536 for bandwidth, 2 for latency; atomics are 8]
-    #[arg(short, long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=i64::from(MESSAGE_BYTES_MAX)))]
+    /// Bytes of a message, for example 4096 or 64KiB [default: 65536 for bandwidth, 2 for latency; atomics are 8]
+    #[arg(short, long, value_name = "BYTES", value_parser = quantity::bytes_within::<u32>(1..=MESSAGE_BYTES_MAX.into()))]
     size: Option<u32>,
 
     /// All sizes from 2 to 2^23 bytes
@@ -133,12 +133,12 @@ pub(crate) struct ClientArguments {
     all: bool,
 
     /// Messages on each queue pair [default: 5000 for bandwidth, 1000 for latency]
-    #[arg(short = 'n', long = "iters", value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long = "iters", value_name = "NUMBER", value_parser = quantity::at_least(1_u64))]
     iterations: Option<u64>,
 
     /// Run for this many seconds instead
     #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with = "iterations",
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = quantity::at_least(1_u32))]
     pub(crate) duration: Option<u32>,
 
     /// Queue pairs (bandwidth)
@@ -160,7 +160,7 @@ pub(crate) struct ClientArguments {
     rx_depth: Option<u32>,
 
     /// READs and atomics that each queue pair may have outstanding [default: as many as the device can]
-    #[arg(short, long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..))]
+    #[arg(short, long, value_name = "NUMBER", value_parser = quantity::at_least(1_u8))]
     outs: Option<u8>,
 
     /// The atomic to measure [default: FETCH_AND_ADD]
@@ -175,8 +175,8 @@ pub(crate) struct ClientArguments {
     #[arg(short = 'u', long = "qp-timeout", value_name = "N", default_value_t = TIMEOUT, value_parser = clap::value_parser!(u8).range(0..=31))]
     pub(crate) timeout: u8,
 
-    /// Send at most this many Gbit/s; 0 is unlimited [default: unlimited on this host, 1 off it]
-    #[arg(long = "rate_limit", visible_aliases = ["rate-limit", "rate"], value_name = "GBITS", value_parser = gbits)]
+    /// Send at most this many Gbit/s, or a rate with its unit (500Mbps); 0 is unlimited [default: unlimited on this host, 1 off it]
+    #[arg(long = "rate_limit", visible_aliases = ["rate-limit", "rate"], value_name = "GBITS", value_parser = quantity::gbits)]
     rate_limit: Option<f64>,
 
     /// Report in Gbit/s instead of MiB/s
@@ -210,13 +210,6 @@ fn chunk(text: &str) -> Result<u32, String> {
         let most = quantity::bytes_text(CHUNK_BYTES_MAX.into());
         format!("expected a multiple of the MTU up to {most}, such as 4096, 4KiB or 64KiB, got \"{text}\"")
     })
-}
-
-fn gbits(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(rate) if rate == 0.0 || (0.000_001..=100_000.0).contains(&rate) => Ok(rate),
-        _ => Err("expected Gbit/s, between 0.000001 and 100000, or 0 for unlimited".to_owned()),
-    }
 }
 
 impl Test {
@@ -494,8 +487,23 @@ mod tests {
     }
 
     #[test]
+    fn sizes_have_units() {
+        for (text, bytes) in [("64KiB", 65_536), ("1GB", 1_000_000_000), ("4096", 4096)] {
+            assert_eq!(client(&["-s", text]).sizes(Mtu::Bytes1024).unwrap(), [bytes]);
+        }
+        let refused = |options: [&str; 2], word: &str| {
+            let parsed = Command::try_parse_from([&["client", "host"], &options[..]].concat());
+            assert!(parsed.is_err_and(|error| error.to_string().contains(word)), "{options:?}");
+        };
+        refused(["-s", "2GiB"], "expected 1 byte to 1 GiB");
+        refused(["-n", "0"], "expected a whole number of at least 1");
+        refused(["-D", "0"], "expected a whole number of at least 1");
+    }
+
+    #[test]
     fn rates_are_in_gigabits() {
         assert_eq!(client(&["--rate_limit", "2.5"]).rate(), Rate::BitsPerSecond(2_500_000_000));
+        assert_eq!(client(&["--rate", "10Gbps"]).rate(), Rate::BitsPerSecond(10_000_000_000));
         assert_eq!(client(&["--rate_limit", "0"]).rate(), Rate::Unlimited);
         assert_eq!(client(&[]).rate(), Rate::Careful);
     }

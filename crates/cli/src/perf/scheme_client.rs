@@ -83,9 +83,11 @@ pub(super) fn run(
     let result = measure(arguments, &plan, control, &mut sender, size);
     progress.finish_and_clear();
     let (line, mismatch) = result?;
-    let wrong = mismatch.as_deref().map(table::wrong_contents);
+    let mut value = heading.to_json(&line);
+    value["impairment"] = device.impairment_json();
+    let wrong = mismatch.as_deref().map(table::wrong_contents).or(device.finish().err().map(Stop::shown));
     match arguments.end.json {
-        true => println!("{}", with_error(heading.to_json(&line), wrong.as_ref())),
+        true => println!("{}", with_error(value, wrong.as_ref())),
         false => print!("{}{}", line.to_row(arguments.report_gbits), table::footing()),
     }
     wrong.map_or(Ok(()), Err)

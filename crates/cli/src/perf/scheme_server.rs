@@ -79,7 +79,7 @@ pub(super) fn serve(
         }));
         control.send(&Reply::SchemeReceived(received, totals))?;
     }
-    let wrong = first_mismatch.as_deref().map(wrong_contents);
+    let wrong = first_mismatch.as_deref().map(wrong_contents).or(device.finish().err().map(Stop::shown));
     if arguments.end.json {
         let line = json!({
             "schema": 1,

@@ -20,6 +20,7 @@ use super::scheme_server;
 use super::session::{Half, Session, Side, buffer_bytes, is_checked_at_end};
 use super::stream::{Bound, Received, Run};
 use super::table::wrong_contents;
+use crate::message::kind_of;
 use crate::opened_device::Towards;
 use crate::stop::{Stop, with_error};
 
@@ -165,7 +166,7 @@ fn serve_plan(arguments: &ServerArguments, control: &mut Control, local: IpAddr,
     let mut first_mismatch = None;
     while let Some(run) = next_run(control)? {
         if run.operation != plan.operation {
-            return Err(Stop::Failed(format!("expected {:?}, came {:?}", plan.operation, run.operation)));
+            return Err(Stop::Failed("expected the operation of the plan, got another one".to_owned()));
         }
         if run.message_bytes == 0 || run.message_bytes > plan.message_bytes_max {
             let most = plan.message_bytes_max;
@@ -183,7 +184,7 @@ fn serve_plan(arguments: &ServerArguments, control: &mut Control, local: IpAddr,
         }));
         control.send(&Reply::Received(received))?;
     }
-    let wrong = first_mismatch.as_deref().map(wrong_contents);
+    let wrong = first_mismatch.as_deref().map(wrong_contents).or(session.nic.device.finish().err().map(Stop::shown));
     if arguments.end.json {
         let line = json!({
             "schema": 1,
@@ -256,8 +257,8 @@ pub(super) fn next_run(control: &mut Control) -> Result<Option<Run>, Stop> {
     }
 }
 
-pub(super) fn unexpected(expected: &str, came: &Request) -> Stop {
-    Stop::Failed(format!("expected {expected} from the client, came {came:?}"))
+pub(super) fn unexpected(expected: &str, got: &Request) -> Stop {
+    Stop::Failed(format!("expected {expected} from the client, got \"{}\"", kind_of(got)))
 }
 
 /// ICRC covers the addresses: packets whose addresses are changed on the way are taken for damaged ones.
@@ -284,13 +285,20 @@ fn check_plan(plan: &Plan) -> Result<(), Stop> {
         return Err(Stop::Failed("only RC has READs and atomics".to_owned()));
     }
     let counts = [plan.queue_pairs, plan.send_depth, plan.receive_depth];
-    if counts.contains(&0) || !(1..=message_bytes_max).contains(&plan.message_bytes_max) {
-        return Err(Stop::Failed(format!("expected a plan within bounds, got {plan:?}")));
+    if counts.contains(&0) {
+        let text = "expected at least one queue pair, one send and one receive, got none of one of them";
+        return Err(Stop::Failed(text.to_owned()));
+    }
+    if !(1..=message_bytes_max).contains(&plan.message_bytes_max) {
+        let got = plan.message_bytes_max;
+        return Err(Stop::Failed(format!("expected messages of 1 to {message_bytes_max} bytes, got {got}")));
     }
     if let Some(scheme) = &plan.scheme {
         let chunk_fits = scheme.chunk_bytes.is_none_or(|bytes| (1..=CHUNK_BYTES_MAX).contains(&bytes));
         if !chunk_fits || !scheme.depth.is_none_or(|depth| (1..=SCHEME_DEPTH_MAX).contains(&depth)) {
-            return Err(Stop::Failed(format!("expected a plan within bounds, got {scheme:?}")));
+            return Err(Stop::Failed(format!(
+                "expected chunks of 1 to {CHUNK_BYTES_MAX} bytes and 1 to {SCHEME_DEPTH_MAX} messages in flight, got others"
+            )));
         }
     }
     buffer_bytes(plan).map(|_| ())

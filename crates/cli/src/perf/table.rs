@@ -133,7 +133,7 @@ impl BandwidthLine {
         self.arrived as f64 / self.seconds.max(1e-9)
     }
 
-    fn lost(&self) -> u64 {
+    pub(crate) fn lost(&self) -> u64 {
         self.iterations.saturating_sub(self.arrived)
     }
 
@@ -202,8 +202,18 @@ pub(crate) fn wrong_contents(mismatch: &str) -> Stop {
     Stop::Failed(format!("contents are not what was sent: {mismatch}")).shown()
 }
 
+/// Messages were lost, in a measurement whose result is printed all the same; `None` when all have arrived.
+pub(crate) fn lost_messages(lost: u64) -> Option<Stop> {
+    let text = || {
+        format!(
+            "{lost} messages were lost: UC and UD repeat nothing. Only what arrived counts; a lower --rate_limit, RC or --scheme lose none"
+        )
+    };
+    (lost > 0).then(|| Stop::Failed(text()).shown())
+}
+
 /// Everything in one line.
-pub(crate) fn to_json(heading: &Heading<'_>, results: Vec<Value>) -> Value {
+pub(crate) fn to_json(heading: &Heading<'_>, results: Vec<Value>, impairment: Value) -> Value {
     let Heading { plan, mtu, ours, theirs, .. } = heading;
     json!({
         "schema": 1,
@@ -220,6 +230,7 @@ pub(crate) fn to_json(heading: &Heading<'_>, results: Vec<Value>) -> Value {
         "local": { "address": ours.address, "udp_port": ours.udp_port },
         "remote": { "address": theirs.address, "udp_port": theirs.udp_port },
         "verified": plan.verify_seed.is_some(),
+        "impairment": impairment,
         "results": results,
     })
 }

@@ -8,6 +8,7 @@ use longhaul_testbed::scale::{Scale, ScaleFabric, ScaleOptions, ScaleOutcome};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Value, json};
 
+use crate::quantity;
 use crate::stop::{self, Stop};
 use crate::{counting_allocator, progress};
 
@@ -37,11 +38,11 @@ pub(crate) struct Arguments {
     queue_pairs: u32,
 
     /// Messages that each queue pair sends
-    #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = quantity::at_least(1_u32))]
     messages: u32,
 
     /// Bytes of a message
-    #[arg(long, value_name = "BYTES", default_value_t = 16 << 10, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 10, value_parser = quantity::bytes_within::<u32>(1..=1 << 30))]
     message_size: u32,
 
     /// How the nodes are joined; there are as many switches as they need

@@ -7,6 +7,7 @@ use indicatif::ProgressBar;
 use longhaul_testbed::soak::{Campaign, OPERATIONS_DEFAULT, SoakOptions};
 
 use super::message_soak;
+use crate::quantity;
 use crate::stop::{self, Stop};
 use crate::{message, progress, soak_report};
 
@@ -19,7 +20,7 @@ use crate::{message, progress, soak_report};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// How many seeds to run
-    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = quantity::at_least(1_u64))]
     seeds: u64,
 
     /// The first seed; the others follow it

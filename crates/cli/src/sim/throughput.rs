@@ -6,6 +6,7 @@ use longhaul_softnic::PayloadMode;
 use longhaul_testbed::throughput::{self, PACKET_BYTES, Traffic};
 use serde_json::{Value, json};
 
+use crate::quantity;
 use crate::stop::{self, Stop};
 
 /// Packets a second through a software RNIC at either end of a simulated link, on one core
@@ -17,11 +18,11 @@ use crate::stop::{self, Stop};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Packets of each measurement
-    #[arg(long, value_name = "NUMBER", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 500_000, value_parser = quantity::at_least(1_u64))]
     packets: u64,
 
     /// Rounds; the best one counts
-    #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = quantity::at_least(1_u32))]
     rounds: u32,
 
     /// Exit with status 1 when UC with payload is slower than this many packets a second

@@ -45,11 +45,15 @@ impl Server {
     #[track_caller]
     pub(crate) fn measure(&self, arguments: &[&str]) -> Value {
         let output = self.client(&[arguments, &["--json"]].concat());
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        let text = String::from_utf8(output.stdout).expect("UTF-8");
-        assert_eq!(text.lines().count(), 1, "one line: {text}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(text.lines().count(), 1, "one line: {output:?}");
         let value: Value = serde_json::from_str(&text).expect("one JSON object");
         assert_eq!(value["schema"], 1);
+        // The result of a measurement that lost messages is there, and is a failure.
+        let results = value["results"].as_array().into_iter().flatten();
+        let lost = results.filter_map(|result| result["messages_lost"].as_u64()).sum::<u64>();
+        assert_eq!(output.status.code(), Some(i32::from(lost > 0)), "{arguments:?}: {output:?}");
+        assert_eq!(value["error"].as_str().is_some_and(|error| error.contains("were lost")), lost > 0, "{value}");
         value
     }
 

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
-use longhaul_capture::{Capture, CaptureDirection};
+use longhaul_capture::{Capture, CaptureDirection, CaptureError, CaptureSummary};
 use longhaul_time::{Duration, Instant};
 use longhaul_wire::{IcrcScope, OrdinaryHeaders, icrc};
 
@@ -90,6 +90,11 @@ impl PortCapture {
             capture.record(self.interface, now, &self.packet, wire_bytes, direction);
             self.flush_at.get_or_insert(now + FLUSH_AFTER);
         }
+    }
+
+    /// Write everything, and say whether the file is complete.
+    pub(super) fn finish(mut self) -> Result<CaptureSummary, CaptureError> {
+        self.capture.take().map_or_else(|| Ok(CaptureSummary::default()), Capture::finish)
     }
 
     /// When the file should be written to.

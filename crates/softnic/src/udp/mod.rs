@@ -26,6 +26,7 @@ pub(crate) use port::{Occasion, UdpPort};
 
 use std::sync::Weak;
 
+pub use longhaul_capture::{CaptureError, CaptureSummary};
 use longhaul_verbs as verbs;
 
 use crate::driver::Driver;
@@ -141,6 +142,13 @@ impl UdpDevice {
     /// What the bad network in process has done: to what was sent, and to what came.
     pub fn impairment_counters(&self) -> Option<[longhaul_impair::Counters; 2]> {
         self.driver.upgrade()?.with_port(|port, _| port.impaired().map(|lanes| lanes.counters()))
+    }
+
+    /// End the capture, if there is one, and say whether all of it is in the file: a disk may be full. What passes afterwards is not
+    /// captured.
+    pub fn finish_capture(&self) -> Result<CaptureSummary, CaptureError> {
+        let capture = self.driver.upgrade().and_then(|driver| driver.with_port(|port, _| port.take_capture()));
+        capture.map_or_else(|| Ok(CaptureSummary::default()), capture::PortCapture::finish)
     }
 
     /// Leave addresses out of the ICRC of all packets to and from this address, because there is an address translator on the

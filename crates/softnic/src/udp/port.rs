@@ -182,6 +182,11 @@ impl UdpPort {
         self.capture = capture;
     }
 
+    /// End the capture, if there is one.
+    pub(super) fn take_capture(&mut self) -> Option<PortCapture> {
+        self.capture.take()
+    }
+
     /// Leave addresses out of the ICRC of packets to and from a peer.
     pub(super) fn set_translated(&mut self, peer: IpAddr) {
         self.receiving.checks().set_translated(peer);

@@ -184,7 +184,7 @@ impl std::str::FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Size, String> {
-        let wrong = |_| format!("expected a number of bytes, mtu, mtu-1 or mtu+1, came \"{text}\"");
+        let wrong = |_| format!("expected a number of bytes, mtu, mtu-1 or mtu+1, got \"{text}\"");
         match text.to_ascii_lowercase().strip_prefix("mtu") {
             Some("") => Ok(Size::Mtu(0)),
             Some(more) => more.parse().map(Size::Mtu).map_err(wrong),

@@ -5,6 +5,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use super::namespace::{Kind, Place};
 use super::orders::{Answer, Contact, Order, Outcome};
+use crate::message::kind_of;
 use crate::stop::Stop;
 
 /// One end: a process of this program. It ends when its standard input does, so also when the coordinator is killed.
@@ -68,8 +69,8 @@ impl End {
         }
     }
 
-    fn unexpected(&self, expected: &str, came: &Answer) -> Stop {
-        Stop::Failed(format!("expected of the {} {expected}, came {came:?}", self.name))
+    fn unexpected(&self, expected: &str, got: &Answer) -> Stop {
+        Stop::Failed(format!("expected of the {} {expected}, got \"{}\"", self.name, kind_of(got)))
     }
 
     /// Gives an order that is just done.
