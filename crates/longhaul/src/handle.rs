@@ -115,6 +115,12 @@ mod tests {
     }
 
     #[test]
+    fn the_document_is_true() {
+        let tags = [(tag::PORT, "port"), (tag::TOKEN, "token"), (tag::ADDRESS, "address")];
+        longhaul_wire::document::check_numbers("Handle", 0, &tags);
+    }
+
+    #[test]
     fn golden_bytes() {
         let mut expected = b"LHH\x01".to_vec();
         expected.extend([0, 1, 0, 2, 0x1d, 0x2f]);

@@ -186,3 +186,42 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_document_is_true() {
+    use longhaul_wire::document::check_numbers;
+    let tags = [
+        (tag::KIND, "kind"),
+        (tag::CAPABILITIES, "capabilities"),
+        (tag::MTU, "mtu"),
+        (tag::PATH, "path"),
+        (tag::SCHEME, "scheme"),
+        (tag::CHUNK_BYTES, "chunk_bytes"),
+        (tag::MESSAGE_BYTES_MAX, "message_bytes_max"),
+        (tag::CHANNELS, "channels"),
+        (tag::TOKEN, "token"),
+        (tag::LOCAL_ADDRESS, "local_address"),
+        (tag::PEER_ADDRESS, "peer_address"),
+        (tag::QUEUE_PAIR, "queue_pair"),
+        (tag::REFUSAL, "refusal"),
+        (tag::TEXT, "text"),
+        (tag::HAS_HEARD, "has_heard"),
+    ];
+    check_numbers("Handshake", 0, &tags);
+    let kinds = [
+        (kind::HELLO, "hello"),
+        (kind::ANSWER, "answer"),
+        (kind::INFO, "info"),
+        (kind::REFUSED, "refused"),
+        (kind::PATH_REPORT, "path-report"),
+    ];
+    check_numbers("Kinds of handshake messages", 0, &kinds.map(|(kind, name)| (u16::from(kind), name)));
+    let refusals = [
+        (refusal::OTHER_SCHEME, "other-scheme"),
+        (refusal::OTHER_CHUNKS, "other-chunks"),
+        (refusal::WRONG_TOKEN, "wrong-token"),
+        (refusal::NO_TOKEN, "no-token"),
+        (refusal::OTHER, "other"),
+    ];
+    check_numbers("Refusals", 0, &refusals.map(|(number, name)| (u16::from(number), name)));
+}

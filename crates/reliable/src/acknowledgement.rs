@@ -82,6 +82,13 @@ mod tests {
         let read = Acknowledgement::decode(&expected).expect("it is whole");
         assert_eq!((read.cumulative, read.lost_below, read.covered()), (65, 70, 65..128));
         assert_eq!(read.words().collect::<Vec<_>>(), [(1, 0x81)]);
+        let fields: [(&str, &[u8]); 4] = [
+            ("cumulative", &[0, 0, 0, 65]),
+            ("lost_below", &[0, 0, 0, 70]),
+            ("first", &[0, 0, 0, 64]),
+            ("words", &[0, 0, 0, 0, 0, 0, 0, 0x81]),
+        ];
+        longhaul_wire::document::check_layout("Acknowledgement", 0, &expected, &fields);
     }
 
     #[test]

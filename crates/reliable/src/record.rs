@@ -200,6 +200,53 @@ mod tests {
     const REFUSED: Refused<'_> = Refused { reason: Refusal::TimedOut, was_accepted: true, scheme: "x" };
 
     #[test]
+    fn the_document_is_true() {
+        use longhaul_wire::document::{check_layout, check_numbers};
+        let offer = Offer {
+            length: 1,
+            offset: 2,
+            part_bytes: 3,
+            chunk_bytes: 4,
+            parity_bytes: 5,
+            checksum: Some(6),
+            scheme: "sr:rto",
+        };
+        let refused = Refused { reason: Refusal::TooLong, was_accepted: true, scheme: "sr:nack" };
+        let records = [
+            ("offer", Record::Offer(Offer { checksum: None, ..offer })),
+            ("feedback", Record::Feedback(&[])),
+            ("done", Record::Done),
+            ("refused", Record::Refused(refused)),
+            ("accepted", Record::Accepted),
+            ("withdrawn", Record::Withdrawn(7)),
+            ("arrived", Record::Arrived(8)),
+            ("offer-with-checksum", Record::Offer(offer)),
+        ];
+        let kinds = records.map(|(name, record)| (u16::from(record.encode(9)[0]), name));
+        check_numbers("Kinds of records", 0, &kinds);
+        let message = 9_u64.to_be_bytes();
+        let header: [(&str, &[u8]); 2] = [("kind", &[KIND_DONE]), ("message", &message)];
+        check_layout("Records of the reliability layer", 0, &Record::Done.encode(9), &header);
+        let [length, offset, part_bytes, parity_bytes, checksum] = &[1_u64, 2, 3, 5, 6].map(u64::to_be_bytes);
+        let fields: [(&str, &[u8]); 7] = [
+            ("length", length),
+            ("offset", offset),
+            ("part_bytes", part_bytes),
+            ("chunk_bytes", &[0, 0, 0, 4]),
+            ("parity_bytes", parity_bytes),
+            ("checksum", checksum),
+            ("scheme", b"sr:rto"),
+        ];
+        check_layout("Offer", 0, &Record::Offer(offer).encode(9)[HEADER_BYTES..], &fields);
+        let fields: [(&str, &[u8]); 3] =
+            [("reason", &[Refusal::TooLong as u8]), ("was_accepted", &[1]), ("scheme", b"sr:nack")];
+        check_layout("Refused", 0, &Record::Refused(refused).encode(9)[HEADER_BYTES..], &fields);
+        let names = ["other-scheme", "timed-out", "too-long", "failed", "withdrawn", "checksum"];
+        let reasons: Vec<_> = Refusal::ALL.into_iter().map(|reason| reason as u16).zip(names).collect();
+        check_numbers("Reasons", 0, &reasons);
+    }
+
+    #[test]
     fn golden_bytes() {
         let mut offer = vec![1, 0, 0, 0, 0, 0, 0, 0, 9];
         offer.extend([0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0x80]);

@@ -335,6 +335,45 @@ mod tests {
     }
 
     #[test]
+    fn the_document_is_true() {
+        use longhaul_wire::document::{check_layout, check_numbers};
+        let bytes = frame(&[]);
+        let numbers = [5_u64, 6, 7, 8, 10, 4, 2].map(u64::to_be_bytes);
+        let [sent_at, echo, held, consumed, cleared_through, open_from, sends_from] = &numbers;
+        let expected: [(&str, &[u8]); 12] = [
+            ("version", &[VERSION]),
+            ("flags", &[WANTS_ANSWER]),
+            ("zero", &[0, 0]),
+            ("receiver", &[1, 2, 3, 4]),
+            ("sent_at", sent_at),
+            ("echo", echo),
+            ("held", held),
+            ("consumed", consumed),
+            ("window", &[0, 0, 0, 9]),
+            ("cleared_through", cleared_through),
+            ("open_from", open_from),
+            ("sends_from", sends_from),
+        ];
+        check_layout("Control frame", 0, &bytes, &expected);
+        let records = [Record::ClearToSend(CLEAR), Record::Scheme(&[]), Record::ClearedBeyond(&[])]
+            .map(|record| frame(&[record]));
+        let kinds = records.each_ref().map(|bytes| u16::from_be_bytes([bytes[HEADER_BYTES], bytes[HEADER_BYTES + 1]]));
+        let [clear, scheme, beyond] = kinds;
+        check_numbers("Control frame", 1, &[(clear, "clear-to-send"), (scheme, "scheme"), (beyond, "cleared-beyond")]);
+        let [number, address, length] = &[11_u64, 12, 13].map(u64::to_be_bytes);
+        let expected: [(&str, &[u8]); 7] = [
+            ("number", number),
+            ("address", address),
+            ("length", length),
+            ("key", &[0, 0, 0, 14]),
+            ("generation", &[3]),
+            ("is_over", &[1]),
+            ("zero", &[0, 0]),
+        ];
+        check_layout("Clear to send", 0, &records[0][HEADER_BYTES + RECORD_HEADER_BYTES..], &expected);
+    }
+
+    #[test]
     fn records_of_other_kinds_are_skipped() {
         let mut bytes = frame(&[]);
         bytes.extend([0x7f, 0xff, 0, 3, 1, 2, 3]);

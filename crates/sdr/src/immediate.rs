@@ -212,6 +212,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_document_is_true() {
+        let (message, packet, user) = ImmediateLayout::default().bits();
+        let rows: Vec<_> = longhaul_wire::document::table::<3>("The immediate of a data packet", 0).collect();
+        let row = |first: u8, bits: u8, name: &'static str| [first.to_string(), bits.to_string(), name.to_owned()];
+        let expected = [row(packet + user, message, "slot"), row(user, packet, "packet"), row(0, user, "user")];
+        assert_eq!(rows.iter().map(|row| row.map(str::to_owned)).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
     fn bytes_on_the_wire() {
         let layout = ImmediateLayout::default();
         assert_eq!(layout.bits(), (10, 18, 4));

@@ -277,6 +277,24 @@ mod tests {
     }
 
     #[test]
+    fn the_document_is_true() {
+        let tags = [
+            (tag::RECEIVER, "receiver"),
+            (tag::ADDRESS, "address"),
+            (tag::LAYOUT, "layout"),
+            (tag::MTU, "mtu"),
+            (tag::WINDOW, "window"),
+            (tag::CONTROL, "control"),
+            (tag::DATA, "data"),
+            (tag::MESSAGE_BYTES_MAX, "message_bytes_max"),
+            (tag::FIRST_NUMBER, "first_number"),
+            (tag::CONTROL_VERSION, "control_version"),
+            (tag::SOURCE_PORTS, "source_ports"),
+        ];
+        longhaul_wire::document::check_numbers("Connection info", 0, &tags);
+    }
+
+    #[test]
     fn golden_bytes() {
         let mut expected = b"SDR\x01".to_vec();
         expected.extend([0, 1, 0, 4, 1, 2, 3, 4]);

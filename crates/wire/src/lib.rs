@@ -62,6 +62,9 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod udp;
 
+#[cfg(feature = "document")]
+#[doc(hidden)]
+pub mod document;
 #[doc(hidden)]
 pub mod fuzzing;
 

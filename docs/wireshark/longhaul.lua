@@ -1,0 +1,348 @@
+-- Longhaul's own packets in Wireshark and tshark; docs/WIRE.md has every field.
+--
+--   tshark -X lua_script:docs/wireshark/longhaul.lua -r capture.pcapng -O longhaul,longhaul_data
+--
+-- In Wireshark: copy it to the folder "Personal Lua Plugins" (Help, About Wireshark, Folders).
+--
+-- Four parts: RoCEv2 at other UDP ports than 4791, control frames with their records, the immediates of data packets, and the handshake on TCP.
+
+-- RoCEv2 at other ports: software RNICs that share a host have free ports, which Wireshark does not know -----------------------------------
+
+local roce = Proto("longhaul_roce", "RoCEv2 at a free UDP port")
+
+-- BTH: no transport but RC, UC, UD and CNP; header version 0; the default partition; padding and ICRC behind.
+local function is_roce(buffer)
+  if buffer:len() < 16 or buffer:len() % 4 ~= 0 then return false end
+  local transport = bit.rshift(buffer(0, 1):uint(), 5)
+  local is_known = transport == 0 or transport == 1 or transport == 3 or buffer(0, 1):uint() == 0x81
+  return is_known and bit.band(buffer(1, 1):uint(), 0x0f) == 0 and buffer(2, 2):uint() == 0xffff
+end
+
+roce:register_heuristic("udp", function(buffer, packet, tree)
+  if not is_roce(buffer) then return false end
+  local known = DissectorTable.get("udp.port"):get_dissector(4791)
+  if not known then return false end
+  known:call(buffer, packet, tree)
+  return true
+end)
+
+-- Control frames ---------------------------------------------------------------------------------------------------------------------------
+
+local frame = Proto("longhaul", "Longhaul control frame")
+local VERSION, HEADER_BYTES = 2, 68
+
+local record_kinds = { [1] = "clear-to-send", [2] = "scheme", [3] = "cleared-beyond" }
+local scheme_kinds = {
+  [1] = "offer", [2] = "feedback", [3] = "done", [4] = "refused", [5] = "accepted", [6] = "withdrawn", [7] = "arrived",
+  [8] = "offer-with-checksum",
+}
+local reasons = {
+  [1] = "other-scheme", [2] = "timed-out", [3] = "too-long", [4] = "failed", [5] = "withdrawn", [6] = "checksum",
+}
+
+local f = {
+  version = ProtoField.uint8("longhaul.version", "Version"),
+  wants_answer = ProtoField.bool("longhaul.wants_answer", "Wants an answer", 8, nil, 0x01),
+  receiver = ProtoField.uint32("longhaul.receiver", "Receiver", base.HEX),
+  sent_at = ProtoField.uint64("longhaul.sent_at", "Sent at (sender's clock)"),
+  echo = ProtoField.uint64("longhaul.echo", "Echo"),
+  held = ProtoField.uint64("longhaul.held", "Held (ns)"),
+  consumed = ProtoField.uint64("longhaul.consumed", "Receives consumed"),
+  window = ProtoField.uint32("longhaul.window", "Window (packets)"),
+  cleared_through = ProtoField.uint64("longhaul.cleared_through", "Cleared through"),
+  open_from = ProtoField.uint64("longhaul.open_from", "Open from"),
+  sends_from = ProtoField.uint64("longhaul.sends_from", "Sends from"),
+  record_kind = ProtoField.uint16("longhaul.record.kind", "Kind", base.DEC, record_kinds),
+  record_length = ProtoField.uint16("longhaul.record.length", "Length"),
+  clear_number = ProtoField.uint64("longhaul.clear.number", "Message"),
+  clear_address = ProtoField.uint64("longhaul.clear.address", "Address", base.HEX),
+  clear_length = ProtoField.uint64("longhaul.clear.length", "Room (bytes)"),
+  clear_key = ProtoField.uint32("longhaul.clear.key", "Remote key", base.HEX),
+  clear_generation = ProtoField.uint8("longhaul.clear.generation", "Generation"),
+  clear_is_over = ProtoField.bool("longhaul.clear.is_over", "Is over", 8, nil, 0x01),
+  beyond = ProtoField.bytes("longhaul.cleared_beyond", "Cleared beyond (bitmap)"),
+  unknown = ProtoField.bytes("longhaul.record.unknown", "Contents of an unknown kind"),
+  scheme_kind = ProtoField.uint8("longhaul.scheme.kind", "Kind", base.DEC, scheme_kinds),
+  scheme_message = ProtoField.uint64("longhaul.scheme.message", "Message"),
+  offer_length = ProtoField.uint64("longhaul.offer.length", "Length (bytes)"),
+  offer_offset = ProtoField.uint64("longhaul.offer.offset", "Offset of the part"),
+  offer_part_bytes = ProtoField.uint64("longhaul.offer.part_bytes", "Bytes of a part"),
+  offer_chunk_bytes = ProtoField.uint32("longhaul.offer.chunk_bytes", "Bytes of a chunk"),
+  offer_parity_bytes = ProtoField.uint64("longhaul.offer.parity_bytes", "Bytes of parity"),
+  offer_checksum = ProtoField.uint64("longhaul.offer.checksum", "Checksum", base.HEX),
+  scheme_name = ProtoField.string("longhaul.scheme.name", "Scheme"),
+  refused_reason = ProtoField.uint8("longhaul.refused.reason", "Reason", base.DEC, reasons),
+  refused_was_accepted = ProtoField.bool("longhaul.refused.was_accepted", "Was accepted before"),
+  withdrawn_length = ProtoField.uint64("longhaul.withdrawn.length", "Length (bytes)"),
+  arrived_packets = ProtoField.uint64("longhaul.arrived.packets", "Packets"),
+  ack_cumulative = ProtoField.uint32("longhaul.ack.cumulative", "Cumulative"),
+  ack_lost_below = ProtoField.uint32("longhaul.ack.lost_below", "Lost below"),
+  ack_first = ProtoField.uint32("longhaul.ack.first", "First chunk of the words"),
+  ack_words = ProtoField.bytes("longhaul.ack.words", "Words"),
+  feedback = ProtoField.bytes("longhaul.feedback", "Feedback of the scheme"),
+}
+frame.fields = f
+local cut_off = ProtoExpert.new("longhaul.cut_off", "It ends in the middle of a field", expert.group.MALFORMED, expert.severity.ERROR)
+frame.experts = { cut_off }
+
+-- Adds fields one after another. What does not fit is marked, and nothing more is added.
+local function adder(buffer, tree)
+  local at, is_whole = 0, true
+  local function add(field, bytes)
+    if not is_whole or at + bytes > buffer:len() then
+      if is_whole then tree:add_proto_expert_info(cut_off) end
+      is_whole = false
+      return nil
+    end
+    local range = buffer(at, bytes)
+    if field then tree:add(field, range) end
+    at = at + bytes
+    return range
+  end
+  local function rest(field)
+    if is_whole and at < buffer:len() then
+      tree:add(field, buffer(at))
+      at = buffer:len()
+    end
+  end
+  return add, rest
+end
+
+local function add_acknowledgement(buffer, tree)
+  local words = buffer:len() - 12
+  if words < 0 or words % 8 ~= 0 then
+    if buffer:len() > 0 then tree:add(f.feedback, buffer()) end
+    return
+  end
+  local add, rest = adder(buffer, tree)
+  add(f.ack_cumulative, 4)
+  add(f.ack_lost_below, 4)
+  add(f.ack_first, 4)
+  rest(f.ack_words)
+end
+
+-- The name of the record's kind, with its message: for the line of the packet.
+local function add_scheme_record(buffer, tree)
+  local add, rest = adder(buffer, tree)
+  local kind, message = add(f.scheme_kind, 1), add(f.scheme_message, 8)
+  if not (kind and message) then return "cut off" end
+  kind = kind:uint()
+  if kind == 1 or kind == 8 then
+    add(f.offer_length, 8)
+    add(f.offer_offset, 8)
+    add(f.offer_part_bytes, 8)
+    add(f.offer_chunk_bytes, 4)
+    add(f.offer_parity_bytes, 8)
+    if kind == 8 then add(f.offer_checksum, 8) end
+    rest(f.scheme_name)
+  elseif kind == 2 then
+    if buffer:len() > 9 then add_acknowledgement(buffer(9):tvb(), tree) end
+  elseif kind == 4 then
+    add(f.refused_reason, 1)
+    add(f.refused_was_accepted, 1)
+    rest(f.scheme_name)
+  elseif kind == 6 then
+    add(f.withdrawn_length, 8)
+  elseif kind == 7 then
+    add(f.arrived_packets, 8)
+  elseif not scheme_kinds[kind] then
+    rest(f.unknown)
+  end
+  return string.format("%s %s", scheme_kinds[kind] or ("kind " .. kind), tostring(message:uint64()))
+end
+
+local function add_clear_to_send(buffer, tree)
+  local add = adder(buffer, tree)
+  local number = add(f.clear_number, 8)
+  add(f.clear_address, 8)
+  add(f.clear_length, 8)
+  add(f.clear_key, 4)
+  add(f.clear_generation, 1)
+  add(f.clear_is_over, 1)
+  add(nil, 2)
+  return "clear-to-send " .. (number and tostring(number:uint64()) or "cut off")
+end
+
+-- Which pairs of addresses have sent control frames: between those, immediates are ours.
+local pairs_seen = {}
+local function pair_of(packet)
+  local one, other = tostring(packet.src), tostring(packet.dst)
+  if one > other then one, other = other, one end
+  return one .. " " .. other
+end
+
+function frame.init() pairs_seen = {} end
+
+function frame.dissector(buffer, packet, tree)
+  pairs_seen[pair_of(packet)] = true
+  local subtree = tree:add(frame, buffer())
+  local add = adder(buffer, subtree)
+  add(f.version, 1)
+  add(f.wants_answer, 1)
+  add(nil, 2)
+  add(f.receiver, 4)
+  for _, field in ipairs({ f.sent_at, f.echo, f.held, f.consumed }) do add(field, 8) end
+  add(f.window, 4)
+  for _, field in ipairs({ f.cleared_through, f.open_from, f.sends_from }) do add(field, 8) end
+  local at, names = HEADER_BYTES, {}
+  while at < buffer:len() do
+    if at + 4 > buffer:len() or at + 4 + buffer(at + 2, 2):uint() > buffer:len() then
+      subtree:add_proto_expert_info(cut_off)
+      break
+    end
+    local kind, length = buffer(at, 2):uint(), buffer(at + 2, 2):uint()
+    local record = subtree:add(frame, buffer(at, 4 + length), "Record: " .. (record_kinds[kind] or ("kind " .. kind)))
+    record:add(f.record_kind, buffer(at, 2))
+    record:add(f.record_length, buffer(at + 2, 2))
+    if length > 0 then
+      local contents = buffer(at + 4, length):tvb()
+      if kind == 1 then
+        names[#names + 1] = add_clear_to_send(contents, record)
+      elseif kind == 2 then
+        names[#names + 1] = add_scheme_record(contents, record)
+      elseif kind == 3 then
+        record:add(f.beyond, contents())
+      else
+        record:add(f.unknown, contents())
+      end
+    end
+    at = at + 4 + length
+  end
+  packet.cols.protocol = "Longhaul"
+  local shown = table.concat(names, ", ", 1, math.min(#names, 4))
+  if #names > 4 then shown = shown .. string.format(", and %d more", #names - 4) end
+  packet.cols.info = "Control frame" .. (#names > 0 and ": " .. shown or "")
+  return buffer:len()
+end
+
+-- The payload of a SEND: version, no flag but one, two zeros, and a header's length.
+local opcode_of = Field.new("infiniband.bth.opcode")
+local padding_of = Field.new("infiniband.bth.padcnt")
+local UC_SEND_ONLY = 0x24
+frame:register_heuristic("infiniband.payload", function(buffer, packet, tree)
+  local opcode = opcode_of()
+  if not opcode or opcode.value ~= UC_SEND_ONLY or buffer:len() < HEADER_BYTES then return false end
+  if buffer(0, 1):uint() ~= VERSION or buffer(1, 1):uint() > 1 or buffer(2, 2):uint() ~= 0 then return false end
+  -- Wireshark leaves the padding at the end of what it calls the payload.
+  local padding = padding_of()
+  local length = buffer:len() - (padding and padding.value or 0)
+  frame.dissector(buffer(0, math.max(length, HEADER_BYTES)):tvb(), packet, tree)
+  return true
+end)
+
+-- Data packets -----------------------------------------------------------------------------------------------------------------------------
+
+local data = Proto("longhaul_data", "Longhaul data packet")
+data.prefs.slot_bits = Pref.uint("Bits of the slot", 10, "As the ends have agreed")
+data.prefs.packet_bits = Pref.uint("Bits of the packet", 18, "As the ends have agreed; the user has the rest of the 32")
+local d = {
+  slot = ProtoField.uint32("longhaul_data.slot", "Slot (message number modulo their number)"),
+  packet = ProtoField.uint32("longhaul_data.packet", "Packet of the message"),
+  user = ProtoField.uint32("longhaul_data.user", "Fragment of the user's immediate", base.HEX),
+}
+data.fields = d
+local immediate_of = Field.new("infiniband.immdt")
+local UC_WRITE_ONLY_IMMEDIATE = 0x2b
+
+function data.dissector(_, packet, tree)
+  local opcode, immediate = opcode_of(), immediate_of()
+  if not (opcode and immediate) or opcode.value ~= UC_WRITE_ONLY_IMMEDIATE or not pairs_seen[pair_of(packet)] then return end
+  local range = immediate.range
+  local slot_bits, packet_bits = data.prefs.slot_bits, data.prefs.packet_bits
+  local user_bits = 32 - slot_bits - packet_bits
+  if user_bits < 0 then return end
+  local subtree = tree:add(data, range)
+  local slot, number = range:bitfield(0, slot_bits), range:bitfield(slot_bits, packet_bits)
+  subtree:add(d.slot, range, slot)
+  subtree:add(d.packet, range, number)
+  if user_bits > 0 then subtree:add(d.user, range, range:bitfield(32 - user_bits, user_bits)) end
+  packet.cols.protocol = "Longhaul"
+  packet.cols.info = string.format("Data: slot %d, packet %d", slot, number)
+end
+register_postdissector(data)
+
+-- Handshake --------------------------------------------------------------------------------------------------------------------------------
+
+local handshake = Proto("longhaul_handshake", "Longhaul handshake")
+local kinds = { [1] = "hello", [2] = "answer", [3] = "info", [4] = "refused", [5] = "path-report" }
+local refusals = { [1] = "other-scheme", [2] = "other-chunks", [3] = "wrong-token", [4] = "no-token", [255] = "other" }
+local h = {
+  length = ProtoField.uint32("longhaul_handshake.length", "Length"),
+  version = ProtoField.uint8("longhaul_handshake.version", "Version"),
+  kind = ProtoField.uint8("longhaul_handshake.kind", "kind", base.DEC, kinds),
+  refusal = ProtoField.uint8("longhaul_handshake.refusal", "refusal", base.DEC, refusals),
+  number = ProtoField.uint64("longhaul_handshake.number", "number"),
+  text = ProtoField.string("longhaul_handshake.text", "text"),
+  bytes = ProtoField.bytes("longhaul_handshake.bytes", "bytes"),
+  queue_pair = ProtoField.bytes("longhaul_handshake.queue_pair", "queue_pair"),
+}
+handshake.fields = h
+local handshake_cut_off =
+  ProtoExpert.new("longhaul_handshake.cut_off", "It ends in the middle of a field", expert.group.MALFORMED, expert.severity.ERROR)
+handshake.experts = { handshake_cut_off }
+
+-- The fields that can be shown as more than bytes.
+local handshake_tags = {
+  [1] = { "kind", h.kind }, [2] = { "capabilities" }, [3] = { "mtu", h.number }, [4] = { "path" }, [5] = { "scheme", h.text },
+  [6] = { "chunk_bytes", h.number }, [7] = { "message_bytes_max", h.number }, [8] = { "channels", h.number }, [9] = { "token" },
+  [10] = { "local_address" }, [11] = { "peer_address" }, [12] = { "queue_pair", h.queue_pair }, [13] = { "refusal", h.refusal },
+  [14] = { "text", h.text }, [15] = { "has_heard", h.number },
+}
+local info_tags = {
+  [1] = { "receiver", h.number }, [2] = { "address" }, [3] = { "layout" }, [4] = { "mtu", h.number }, [5] = { "window", h.number },
+  [6] = { "control" }, [7] = { "data" }, [8] = { "message_bytes_max", h.number }, [9] = { "first_number", h.number },
+  [10] = { "control_version", h.number }, [11] = { "source_ports" },
+}
+
+-- Fields of `tag 2 · length 2 · value`, from an offset on; what the first of them says.
+local function add_fields(buffer, at, tree, tags)
+  local first
+  while at < buffer:len() do
+    if at + 4 > buffer:len() or at + 4 + buffer(at + 2, 2):uint() > buffer:len() then
+      tree:add_proto_expert_info(handshake_cut_off)
+      return first
+    end
+    local tag, length = buffer(at, 2):uint(), buffer(at + 2, 2):uint()
+    local name, field = table.unpack(tags[tag] or { "unknown field " .. tag })
+    if length > 0 then
+      local value = buffer(at + 4, length)
+      first = first or value
+      local item
+      if field == h.number and length <= 8 then
+        item = tree:add(field, value, length == 8 and value:uint64() or UInt64(length <= 4 and value:uint() or 0))
+      else
+        item = tree:add(field or h.bytes, value)
+      end
+      item:prepend_text(name .. ", ")
+      if field == h.queue_pair and length > 4 and value(0, 3):string() == "SDR" then
+        add_fields(value:tvb(), 4, item, info_tags)
+      end
+    end
+    at = at + 4 + length
+  end
+  return first
+end
+
+local function message_length(buffer, _, offset) return 4 + buffer(offset, 4):uint() end
+
+local function dissect_message(buffer, packet, tree)
+  local subtree = tree:add(handshake, buffer())
+  subtree:add(h.length, buffer(0, 4))
+  subtree:add(h.version, buffer(7, 1))
+  local kind = add_fields(buffer, 8, subtree, handshake_tags)
+  packet.cols.protocol = "Longhaul"
+  packet.cols.info = "Handshake: " .. (kind and kinds[kind(0, 1):uint()] or "unknown")
+  return buffer:len()
+end
+
+function handshake.dissector(buffer, packet, tree)
+  dissect_tcp_pdus(buffer, tree, 8, message_length, dissect_message)
+  return buffer:len()
+end
+
+handshake:register_heuristic("tcp", function(buffer, packet, tree)
+  if buffer:len() < 8 or buffer(4, 3):string() ~= "LHC" then return false end
+  handshake.dissector(buffer, packet, tree)
+  packet.conversation = handshake
+  return true
+end)
