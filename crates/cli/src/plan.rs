@@ -5,6 +5,7 @@ mod options;
 mod coding_speed;
 
 mod export;
+mod notes;
 mod plot;
 mod table;
 
@@ -58,7 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
 }
 
 fn answer(options: &Options) -> Result<(), Stop> {
-    // Mistakes are told before anything is measured.
+    // Mistakes are reported before anything is measured.
     options.questions(CodingSpeed::default())?;
     let coding = match options.coding_speed()? {
         Some(given) => given,
@@ -79,11 +80,11 @@ fn answer(options: &Options) -> Result<(), Stop> {
         eprintln!("drawn in {}", path.display());
     }
     if options.json {
-        println!("{}", export::to_json(&answered));
+        println!("{}", export::to_json(&answered, &options.notes()));
     } else if options.csv {
         print!("{}", export::to_csv(&answered));
     } else {
-        print!("{}", table::to_text(&answered, options.distance_note()));
+        print!("{}", table::to_text(&answered, &options.notes()));
     }
     Ok(())
 }

@@ -126,6 +126,15 @@ fn what_cannot_be_written_to_is_told() {
         assert!(message.contains(word) && message.contains("--out") && output.stdout.is_empty(), "{message}");
     }
     fs::remove_file(file).expect("it was ours");
+    // A file that leads to a full disk.
+    let full = directory("full");
+    fs::create_dir(&full).expect("a directory");
+    std::os::unix::fs::symlink("/dev/full", full.join("figure-03a.svg")).expect("a link");
+    let output = figures(&["--out", full.to_str().expect("UTF-8"), "--json"]);
+    let message = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(3), "{message}");
+    assert!(message.contains("figure-03a.svg") && message.contains("No space left on device"), "{message}");
+    fs::remove_dir_all(full).expect("it was ours");
     let output = figures(&[]);
     let message = String::from_utf8(output.stderr).expect("UTF-8");
     assert!(output.status.code() == Some(2) && message.contains("--out <DIR>"), "{message}");

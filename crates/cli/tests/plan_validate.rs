@@ -65,7 +65,16 @@ fn the_table_ends_with_the_worst() {
 
 #[test]
 fn what_is_not_understood_is_refused() {
-    for options in [&["--only", "all"][..], &["--samples", "10"], &["--threads", "0"]] {
-        assert_eq!(validate(options).status.code(), Some(2), "{options:?}");
+    for (options, allowed) in [
+        (["--only", "all"], "twin, virtual, sockets"),
+        (["--samples", "10"], "from 1000 to 10000000"),
+        (["--samples", "many"], "from 1000 to 10000000"),
+        (["--threads", "0"], "from 1 to 1024"),
+        (["--seed", "-1"], "from 0 to 18446744073709551615"),
+    ] {
+        let output = validate(&options);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{options:?}");
+        assert!(error.contains(allowed), "{options:?}: {error}");
     }
 }

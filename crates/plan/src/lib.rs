@@ -19,6 +19,7 @@
 //! | [`question`] | a question, and an answer that can be printed |
 //! | [`recommendation`] | which scheme, why, and how close the second was |
 //! | [`table`] | decisions prepared for live use |
+//! | [`digits`] | numbers in at most four digits |
 //!
 //! What is exact and what is not, against the twin:
 //!
@@ -35,6 +36,7 @@
 
 mod asked;
 pub mod bounded;
+pub mod digits;
 pub mod distribution;
 mod erasure;
 mod go_back_n;

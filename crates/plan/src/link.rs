@@ -177,34 +177,34 @@ pub const MESSAGE_BYTES_MAX: u64 = 2 << 40;
 #[non_exhaustive]
 pub enum PlanError {
     /// No rate.
-    #[error("expected a rate of 1 kbit/s to 1 Pbit/s, came {0} bit/s")]
+    #[error("expected a rate of 1 kbit/s to 1 Pbit/s, got {0} bit/s")]
     Rate(f64),
     /// No time.
-    #[error("expected a round trip of 0 to 10000 s, came {0} s")]
+    #[error("expected a round trip of 0 to 10000 s, got {0} s")]
     RoundTrip(f64),
     /// No probability, or a link that brings nothing over.
-    #[error("expected {name} to be at least 0 and less than 1, came {value}")]
+    #[error("expected {name} to be at least 0 and less than 1, got {value}")]
     Probability {
         /// Which.
         name: &'static str,
-        /// What came.
+        /// What was given.
         value: f64,
     },
     /// Not a number of packets.
-    #[error("expected a chunk that is a multiple of the packet's {packet_bytes} bytes, came {chunk_bytes} bytes")]
+    #[error("expected a chunk that is a multiple of the packet's {packet_bytes} bytes, got {chunk_bytes} bytes")]
     Chunk {
-        /// What came.
+        /// What was given.
         chunk_bytes: u32,
         /// What it must be a multiple of.
         packet_bytes: u32,
     },
     /// Too short or too long.
-    #[error("expected a message of 1 byte to 2 TiB, came {0} bytes")]
+    #[error("expected a message of 1 byte to 2 TiB, got {0} bytes")]
     Message(u64),
     /// Hardly a chunk would arrive at first.
     #[error(
-        "of chunks of {chunk_bytes} bytes, {chunk_loss:.4} would be lost at first, which no scheme is made for: take a chunk of fewer \
-         packets, or a better link"
+        "{chunk_loss:.3} of all chunks would be lost at first, which no scheme is made for: take a chunk of fewer packets, or a \
+         better link"
     )]
     Hopeless {
         /// Bytes of a chunk.
@@ -213,12 +213,12 @@ pub enum PlanError {
         chunk_loss: f64,
     },
     /// A name that stands for no scheme.
-    #[error("expected sr:rto, sr:nack, ec:mds:k,m, ec:xor:k,m, rc or lowar:r,c, came {0:?}")]
+    #[error("expected sr:rto, sr:nack, ec:mds:k,m, ec:xor:k,m, rc or lowar:r,c, got {0:?}")]
     SchemeName(String),
     /// No such code.
     #[error(
         "expected a code with at least 1 data chunk and 1 parity chunk, at most 255 together, and for xor and lowar no more parity than \
-         data, came {data} and {parity}"
+         data, got {data} and {parity}"
     )]
     Code {
         /// Data chunks.
@@ -227,7 +227,7 @@ pub enum PlanError {
         parity: u32,
     },
     /// Not a ring.
-    #[error("expected a ring of 2 to 64 sites, came {0}")]
+    #[error("expected a ring of 2 to 64 sites, got {0}")]
     Ring(u32),
     /// Nothing to choose from.
     #[error("none of the schemes can be used on this link: {0}")]

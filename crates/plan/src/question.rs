@@ -11,7 +11,7 @@ use crate::distribution::{Distribution, Summary};
 use crate::link::{Link, PlanError};
 use crate::model::Case;
 use crate::recommendation::{Recommendation, TAIL_SHARE, Tie, prefer, recommend};
-use crate::ring::{DRAWS, ring};
+use crate::ring::{DRAWS, RING_SITES, ring};
 use crate::scheme::{Code, CodeKind, Scheme};
 
 /// The codes that are tried where a code is left open: data and parity chunks.
@@ -188,6 +188,10 @@ impl Question {
     /// The answer.
     pub fn answer(&self) -> Result<Answer, PlanError> {
         self.link.check(self.message_bytes, self.chunk_bytes.unwrap_or(self.link.packet_bytes))?;
+        // Here rather than for each scheme: none of them is to blame.
+        if let Some(sites) = self.ring_sites.filter(|sites| !RING_SITES.contains(sites)) {
+            return Err(PlanError::Ring(sites));
+        }
         let (mut rows, mut refused) = (Vec::new(), Vec::new());
         for (&candidate, row) in self.candidates.iter().zip(self.rows()) {
             match row {

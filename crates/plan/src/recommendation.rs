@@ -4,6 +4,7 @@
 //! this order: if there is a deadline, what is done by then within a thousandth of most often; of that, what is within 2 % of the shortest by the objective; of that, what is within 2 % of the shortest 99.9th percentile; of that, what costs
 //! least (bandwidth, then cores for coding). Of equals it is the shorter scheme, and of one scheme's chunks the larger, because there is less to keep account of.
 
+use crate::digits::significant;
 use crate::question::{Question, Row};
 use crate::scheme::{Code, CodeKind, Family, Scheme};
 
@@ -80,6 +81,11 @@ pub(crate) fn recommend(question: &Question, rows: &[Row]) -> Option<Recommendat
     })
 }
 
+/// How many times as long: 1.24, 12.34.
+fn times_text(times: f64) -> String {
+    if times < 10.0 { format!("{times:.2}") } else { significant(times) }
+}
+
 fn reason(question: &Question, best: &Row, otherwise: Option<&Row>) -> String {
     let link = &question.link;
     let bytes = question.stage_bytes();
@@ -93,33 +99,35 @@ fn reason(question: &Question, best: &Row, otherwise: Option<&Row>) -> String {
         let tail_times = other.completion.p999 / best.completion.p999;
         match times < INDIFFERENT && tail_times > INDIFFERENT {
             true => format!(
-                "; {} is as fast in general, but its slowest in a thousand take {tail_times:.2} times as long",
-                other.scheme
+                "; {} is as fast in general, but its slowest in a thousand take {} times as long",
+                other.scheme,
+                times_text(tail_times)
             ),
-            false => format!("; {} takes {times:.2} times as long", other.scheme),
+            false => format!("; {} takes {} times as long", other.scheme, times_text(times)),
         }
     });
-    let milliseconds = |seconds: f64| {
-        let text = format!("{:.3}", seconds * 1e3);
-        format!("{} ms", text.trim_end_matches('0').trim_end_matches('.'))
-    };
+    let milliseconds = |seconds: f64| format!("{} ms", significant(seconds * 1e3));
     let percent = |share: f64| match share * 100.0 {
+        share if share >= 9999.5 => format!("{} %", significant(share)),
         share if share >= 10.0 => format!("{share:.0} %"),
         share if share >= 0.1 => format!("{share:.1} %"),
         share => format!("{share:.1e} %"),
     };
-    let packets_text = |packets: f64| if packets < 100.0 { format!("{packets:.1}") } else { format!("{packets:.0}") };
+    let packets_text = |packets: f64| match packets < 100.0 {
+        true => format!("{packets:.1}"),
+        false => significant(packets.round()),
+    };
     if link.loss.mean() == 0.0 {
         return format!("nothing is lost on this link, so nothing has to be sent for losses{instead}");
     }
     match best.scheme {
         Scheme::Erasure(Code { kind, data, parity }) => {
-            let mends = match kind {
+            let repairs = match kind {
                 CodeKind::Mds => format!("any {parity} losses in {} chunks", data + parity),
                 CodeKind::Xor => format!("a loss in each of {parity} groups of {data} chunks"),
             };
             format!(
-                "{} of messages lose a packet and repeating it would cost a round trip of {}, while parity mends {mends} at once for {} more \
+                "{} of messages lose a packet and repeating it would cost a round trip of {}, while parity repairs {repairs} at once for {} more \
                  bandwidth{instead}",
                 percent(hit),
                 milliseconds(link.round_trip_seconds),

@@ -8,6 +8,8 @@
 //! drawn from the distribution of one message, a million and a half of them from a fixed seed, and the recurrence is followed. The answer is a
 //! distribution of samples: the same every time, and exact but for their number (one in a thousand is met 13 times with 8 sites, and 30 times with 4).
 
+use std::ops::RangeInclusive;
+
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
@@ -20,13 +22,13 @@ pub const DRAWS: u64 = 1_500_000;
 const SAMPLES_MIN: u64 = 2_000;
 /// With few sites a sample is soon drawn, and sorting them takes longer than drawing.
 const DRAWS_OF_SAMPLE_MIN: u64 = 50;
-/// Each sample of so many sites is 8,000 stages; beyond, an answer would take seconds.
-const SITES_MAX: u32 = 64;
+/// How many sites a ring may have. One sample of the largest has 8,000 messages; beyond, an answer would take seconds.
+pub const RING_SITES: RangeInclusive<u32> = 2..=64;
 
 /// How long a ring of sites takes, when each stage takes as long as a message. Percentiles at the edge of a step are better known the more messages are drawn:
 /// [`DRAWS`], unless there is time for more.
 pub fn ring(stage: &Distribution, sites: u32, draws: u64, seed: u64) -> Result<Distribution, PlanError> {
-    if !(2..=SITES_MAX).contains(&sites) {
+    if !RING_SITES.contains(&sites) {
         return Err(PlanError::Ring(sites));
     }
     let stages = 2 * u64::from(sites) - 2;

@@ -4,14 +4,16 @@ use longhaul_plan::question::Row;
 use serde_json::{Value, json};
 
 use super::Answered;
+use super::notes::Note;
 
-/// One answer is the object itself; several are in its `answers`.
-pub(super) fn to_json(answered: &[Answered]) -> Value {
+/// One answer is the object itself; several are in its `answers`. Notes are about all of them.
+pub(super) fn to_json(answered: &[Answered], notes: &[Note]) -> Value {
     let mut answers: Vec<Value> = answered.iter().map(one_to_json).collect();
     let mut value = match answers.len() {
         1 => answers.remove(0),
         _ => json!({ "answers": answers }),
     };
+    value["notes"] = notes.iter().map(Note::to_json).collect();
     value["schema"] = 1.into();
     value
 }

@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
 fn prepare(directory: &Path) -> Result<(), Stop> {
     if directory.exists() && !directory.is_dir() {
         let message = format!(
-            "expected a directory to write to, came {}, which is a file: name another with --out",
+            "expected a directory to write to, got {}, which is a file: name another with --out",
             directory.display()
         );
         return Err(Stop::Usage(message));

@@ -1,34 +1,44 @@
 //! What is asked of `longhaul plan`: the options, and the questions that they stand for.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use longhaul_plan::link::{Link, Loss};
 use longhaul_plan::question::{Candidate, CodingSpeed, Objective, Question};
+use longhaul_plan::ring::RING_SITES;
 use longhaul_time::Duration;
 
+use super::notes::{self, Note};
 use crate::quantity;
 use crate::stop::Stop;
 
+/// A mean burst that is longer is an outage, which no scheme is made for, and the model cannot count that far.
+const BURST_PACKETS_MAX: f64 = 1e6;
+
 /// A message, or a ring all-reduce, over a link.
 #[derive(Clone, Debug, clap::Args)]
+// One group of both, so that the error for neither names both.
+#[command(group = clap::ArgGroup::new("length").args(["rtt", "distance"]).required(true))]
 pub(super) struct Options {
     /// The link's rate, in bits a second
     #[arg(long, value_name = "RATE", required = true, value_parser = quantity::rate)]
     rate: u64,
 
     /// Round-trip time; or --distance
-    #[arg(long, value_name = "TIME", required_unless_present = "distance", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     rtt: Option<Duration>,
 
     /// Length of the link instead of --rtt, at the speed of light: 3750km are 25 ms (in glass, half as long again)
-    #[arg(long, value_name = "DISTANCE", conflicts_with = "rtt", value_parser = quantity::kilometres)]
+    #[arg(long, value_name = "DISTANCE", value_parser = quantity::kilometres)]
     distance: Option<f64>,
 
     /// Share of packets lost, such as 1e-5; several with commas
     #[arg(long, value_name = "SHARE", required = true, value_delimiter = ',', value_parser = quantity::share)]
     loss: Vec<f64>,
 
-    /// Losses come in bursts of so many packets, in the mean [default: each packet on its own]
+    /// Losses come in bursts of this many packets on average [default: each packet is lost on its own]
     #[arg(long, value_name = "PACKETS", value_parser = quantity::number)]
     burst: Option<f64>,
 
@@ -36,8 +46,8 @@ pub(super) struct Options {
     #[arg(long, value_name = "BYTES", required = true, value_delimiter = ',', value_parser = quantity::bytes)]
     size: Vec<u64>,
 
-    /// A ring all-reduce over so many sites, instead of one message
-    #[arg(long, value_name = "SITES")]
+    /// A ring all-reduce over this many sites, 2 to 64, instead of one message
+    #[arg(long, value_name = "SITES", value_parser = whole_number(RING_SITES))]
     ring: Option<u32>,
 
     /// How much is done by then? The recommendation is what is done in time most often
@@ -61,7 +71,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "WHAT", default_value = "mean", value_parser = objective)]
     objective: Objective,
 
-    /// GB of data a second that one core codes, with MDS(32,8) and with XOR [default: measured on this machine once, and kept]
+    /// GB of data a second that one core codes, with MDS(32,8) and with XOR [default: measured on this machine, and kept for a week]
     #[arg(long, value_name = "MDS[,XOR]", value_delimiter = ',', value_parser = quantity::number)]
     coding_speed: Vec<f64>,
 
@@ -78,12 +88,23 @@ pub(super) struct Options {
     pub(super) json: bool,
 }
 
+/// A whole number within a range. clap's own parser shows the range in Rust's notation, and names none for what is not a number.
+pub(super) fn whole_number<N>(range: RangeInclusive<N>) -> impl Fn(&str) -> Result<N, String> + Clone
+where
+    N: FromStr + PartialOrd + Display + Clone,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number: &N| range.contains(number));
+        number.ok_or_else(|| format!("expected a whole number from {} to {}", range.start(), range.end()))
+    }
+}
+
 fn objective(text: &str) -> Result<Objective, String> {
     match text {
         "mean" => Ok(Objective::Mean),
         "p99" => Ok(Objective::P99),
         "p999" | "p99.9" => Ok(Objective::P999),
-        _ => Err(format!("expected mean, p99 or p999, came {text:?}")),
+        _ => Err("expected mean, p99 or p999".to_owned()),
     }
 }
 
@@ -115,15 +136,15 @@ impl Options {
             (None, distance) => Link::round_trip_over(distance.unwrap_or_default()),
         };
         if share >= 1.0 {
-            return Err(Stop::Usage("expected a --loss of less than 1, came 1: nothing would ever arrive".to_owned()));
+            return Err(Stop::Usage("expected a --loss of less than 1, got 1: nothing would ever arrive".to_owned()));
         }
         let loss = match self.burst {
             None => Loss::Independent(share),
-            // The mean run of losses that are independent.
-            Some(burst) if burst < 1.0 / (1.0 - share) => {
+            // The least is the mean run of losses that are independent.
+            Some(burst) if !(1.0 / (1.0 - share)..=BURST_PACKETS_MAX).contains(&burst) => {
                 return Err(Stop::Usage(format!(
-                    "expected a --burst of at least {:.3} packets, which is how many are lost in a row when each is lost on its own with {share}, \
-                     came {burst}: take more, or leave it out",
+                    "expected a --burst of {:.3} to {BURST_PACKETS_MAX} packets, got {burst}: independent losses of {share} are the shortest; \
+                     leave out --burst for those",
                     1.0 / (1.0 - share)
                 )));
             }
@@ -136,7 +157,7 @@ impl Options {
         match self.packet {
             1..=65_000 => Ok(self.packet as u32),
             packet => Err(Stop::Usage(format!(
-                "expected a --packet of 1 to 65000 bytes, which is what fits into an IP packet, came {packet}: RDMA has 256, 512, 1024, 2048 and 4096"
+                "expected a --packet of 1 to 65000 bytes, which is what fits into an IP packet, got {packet}: RDMA has 256, 512, 1024, 2048 and 4096"
             ))),
         }
     }
@@ -147,7 +168,7 @@ impl Options {
             None => Ok(None),
             Some(chunk) if chunk > 0 && chunk.is_multiple_of(packet) && chunk <= 1 << 30 => Ok(Some(chunk as u32)),
             Some(chunk) => Err(Stop::Usage(format!(
-                "expected a --chunk that is a multiple of a packet's {packet} bytes, at most 1 GiB, came {chunk}: take {} or change --packet",
+                "expected a --chunk that is a multiple of a packet's {packet} bytes, at most 1 GiB, got {chunk}: take {} or change --packet",
                 packet.max(chunk.min(1 << 30) / packet * packet)
             ))),
         }
@@ -164,22 +185,15 @@ impl Options {
         match mds > 0.0 && xor > 0.0 {
             true => Ok(Some(CodingSpeed { mds_bytes_per_second: mds * 1e9, xor_bytes_per_second: xor * 1e9 })),
             false => Err(Stop::Usage(format!(
-                "expected a --coding-speed of one or two numbers of more than 0 GB/s, as in 6.8 or 6.8,12, came {}: `longhaul perf coding` \
+                "expected a --coding-speed of one or two numbers of more than 0 GB/s, as in 6.8 or 6.8,12, got {}: `longhaul perf coding` \
                  measures it",
                 self.coding_speed.iter().map(f64::to_string).collect::<Vec<_>>().join(",")
             ))),
         }
     }
 
-    /// How the round trip came about, where that needs saying.
-    pub(super) fn distance_note(&self) -> Option<String> {
-        self.distance.map(|kilometres| {
-            let round_trip = Link::round_trip_over(kilometres) * 1e3;
-            format!(
-                "{kilometres} km there and back take {round_trip:.3} ms at the speed of light, which is how the SDR-RDMA paper counts; in glass about \
-                 {:.3} ms (give that as --rtt)",
-                1.5 * round_trip
-            )
-        })
+    /// What a reader of the answers should know.
+    pub(super) fn notes(&self) -> Vec<Note> {
+        notes::softnic(self.rate as f64).into_iter().chain(self.distance.map(notes::distance)).collect()
     }
 }

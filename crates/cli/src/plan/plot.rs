@@ -4,8 +4,7 @@ use longhaul_plan::question::{Candidate, Question, Row};
 
 use super::Answered;
 use super::chart::{Axis, Guide, LineChart, Plot, Scale, Series, Style, side_by_side, svg};
-use super::table::{TimeUnit, link_text, loss_text};
-use crate::quantity::bytes_text;
+use super::table::{TimeUnit, bytes_text, link_text, loss_text};
 use crate::stop::Stop;
 
 /// More would not fit beside each other.
@@ -26,7 +25,7 @@ pub(super) fn to_svg(answered: &[Answered]) -> Result<String, Stop> {
     let panels = if is_by_size { &losses } else { &sizes };
     if panels.len() > PANELS_MAX {
         return Err(Stop::Usage(format!(
-            "expected at most {PANELS_MAX} sizes or at most {PANELS_MAX} losses with --plot, since each is a chart beside the others, came {} \
+            "expected at most {PANELS_MAX} sizes or at most {PANELS_MAX} losses with --plot, since each is a chart of its own, got {} \
              sizes and {} losses: leave out some, or draw from --csv",
             sizes.len(),
             losses.len()

@@ -2,16 +2,18 @@
 
 use std::fmt::Write as _;
 
+use longhaul_plan::digits::{four_digits, rounded, significant};
 use longhaul_plan::question::{Objective, Question, Row};
 
 use super::Answered;
-use crate::quantity::{bytes_text, rate_text};
+use super::notes::Note;
+use crate::quantity;
 
 /// Columns that sentences are folded to.
 const LINE_COLUMNS: usize = 100;
 
 /// All answers, one below the other, and which scheme to take where if there are several.
-pub(super) fn to_text(answered: &[Answered], distance_note: Option<String>) -> String {
+pub(super) fn to_text(answered: &[Answered], notes: &[Note]) -> String {
     let mut text = String::new();
     for answered in answered {
         one(&mut text, answered);
@@ -24,14 +26,14 @@ pub(super) fn to_text(answered: &[Answered], distance_note: Option<String>) -> S
         folded(
             &mut text,
             &format!(
-                "Cores: a core that codes {:.1} GB/s of data with MDS(32,8), {:.1} GB/s with XOR. rc (RDMA NICs today) and lowar are there for comparison.",
-                coding.mds_bytes_per_second / 1e9,
-                coding.xor_bytes_per_second / 1e9
+                "Cores: a core that codes {} GB/s of data with MDS(32,8), {} GB/s with XOR. rc (RDMA NICs today) and lowar are there for comparison.",
+                significant(coding.mds_bytes_per_second / 1e9),
+                significant(coding.xor_bytes_per_second / 1e9)
             ),
         );
     }
-    if let Some(note) = distance_note {
-        folded(&mut text, &format!("Distance: {note}."));
+    for note in notes {
+        folded(&mut text, &format!("{}: {}.", note.heading, note.text));
     }
     text
 }
@@ -78,7 +80,7 @@ fn one(text: &mut String, Answered { question, answer }: &Answered) {
     let taken = &answer.recommendation;
     folded(
         text,
-        &format!("Take {} in chunks of {}: {}.", taken.scheme, bytes_text(taken.chunk_bytes.into()), taken.reason),
+        &format!("Take {} in chunks of {}: {}.", taken.scheme, chunk_text(taken.chunk_bytes, question), taken.reason),
     );
     if let Some(second) = taken.second {
         let by = match question.objective {
@@ -88,7 +90,7 @@ fn one(text: &mut String, Answered { question, answer }: &Answered) {
         };
         let margin = taken.margin;
         let how_close = match margin {
-            margin if margin >= 1.0 => format!("{:.2} times as long {by}", 1.0 + margin),
+            margin if margin >= 1.0 => format!("{} times as long {by}", times(1.0 + margin)),
             margin if margin >= 0.0005 => format!("{} longer {by}", percent(margin)),
             margin if margin <= -0.0005 => {
                 format!("{} shorter {by}, which is not worth what it costs", percent(-margin))
@@ -133,12 +135,12 @@ fn row_text(row: &Row, unit: TimeUnit) -> String {
     let [mean, p50, p99, p999] =
         [completion.mean, completion.p50, completion.p99, completion.p999].map(|seconds| unit.text(seconds));
     let mut text = format!(
-        "{:<13} {:>9} {mean:>9} {p50:>9} {p99:>9} {p999:>9} {:>9} {:>8} {:>6.1} {:>9}",
+        "{:<13} {:>9} {mean:>9} {p50:>9} {p99:>9} {p999:>9} {:>9} {:>8} {:>6} {:>9}",
         row.scheme.to_string(),
-        bytes_text(row.chunk_bytes.into()),
-        if row.slowdown < 1000.0 { format!("{:.3}", row.slowdown) } else { significant(row.slowdown) },
+        bytes_text(row.chunk_bytes.into()).replace(" bytes", " B"),
+        four_digits(row.slowdown),
         percent(row.extra_bandwidth),
-        row.cores,
+        tenths(row.cores),
         about(row.window_bytes),
     );
     if let Some(share) = row.within_deadline {
@@ -153,7 +155,7 @@ pub(super) fn link_text(question: &Question) -> String {
     let unit = TimeUnit::for_times_from(link.round_trip_seconds);
     format!(
         "{}, round trip {} {}, packets of {}",
-        rate_text(link.rate_bits_per_second as u64),
+        rate_text(link.rate_bits_per_second),
         unit.text(link.round_trip_seconds),
         unit.name,
         bytes_text(link.packet_bytes.into())
@@ -196,7 +198,7 @@ fn overview(text: &mut String, answered: &[Answered], ring_sites: Option<u32>) {
                 .iter()
                 .find(|Answered { question, .. }| question.message_bytes == size && question.link.loss.mean() == *loss);
             let cell = cell.and_then(|Answered { answer, .. }| answer.recommended());
-            let cell = cell.map_or(String::new(), |row| format!("{} {:.2}", row.scheme, row.slowdown));
+            let cell = cell.map_or(String::new(), |row| format!("{} {}", row.scheme, times(row.slowdown)));
             line += &format!(" {cell:<20}");
         }
         let _ = writeln!(text, "{}", line.trim_end());
@@ -225,20 +227,14 @@ impl TimeUnit {
     }
 }
 
-/// Four digits that count; more where they are in front of the point, until nobody could read them.
-fn significant(value: f64) -> String {
-    if value == 0.0 {
-        return "0".to_owned();
-    }
-    if value >= 1e7 {
-        return format!("{value:.2e}");
-    }
-    let digits = (3.0 - value.abs().log10().floor()).clamp(0.0, 6.0) as usize;
-    let text = format!("{value:.digits$}");
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    }
+/// How many times as long: 1.24, 12.34.
+fn times(value: f64) -> String {
+    if value < 9.995 { format!("{value:.2}") } else { four_digits(value) }
+}
+
+/// With one digit behind the point, as long as there are no more than four.
+fn tenths(value: f64) -> String {
+    if value < 999.95 { format!("{value:.1}") } else { significant(value) }
 }
 
 fn percent(share: f64) -> String {
@@ -246,10 +242,10 @@ fn percent(share: f64) -> String {
         0.0 => "0 %".to_owned(),
         percent if percent < 0.01 => format!("{percent:.0e} %"),
         // So close to all that rounding would claim it.
-        percent if percent > 99.9 && percent < 100.0 => format!("{:.3} %", (percent * 1e3).floor() / 1e3),
-        percent if percent < 10.0 => format!("{percent:.2} %"),
-        percent if percent < 1000.0 => format!("{percent:.1} %"),
-        percent => format!("{:.0} times", percent / 100.0),
+        percent if percent > 99.9 && percent < 100.0 => format!("{:.2} %", (percent * 1e2).floor() / 1e2),
+        percent if percent < 9.995 => format!("{percent:.2} %"),
+        percent if percent < 999.95 => format!("{percent:.1} %"),
+        percent => format!("{} x", significant((percent / 100.0).round())),
     }
 }
 
@@ -264,14 +260,43 @@ fn share_text(share: f64) -> String {
     }
 }
 
+/// A rate: 400 Gbit/s, 123.5 Gbit/s.
+pub(super) fn rate_text(bits_per_second: f64) -> String {
+    quantity::rate_text(rounded(bits_per_second) as u64)
+}
+
+/// Bytes: whole if four digits are enough for that, and otherwise nearly.
+pub(super) fn bytes_text(bytes: u64) -> String {
+    let exact = quantity::bytes_text(bytes);
+    let digits: String = exact.chars().take_while(char::is_ascii_digit).collect();
+    if digits.trim_end_matches('0').len() <= 4 && digits.len() <= 5 { exact } else { scaled(bytes as f64, significant) }
+}
+
+/// What to give as `--chunk`: in packets where its bytes have too many digits to show.
+fn chunk_text(chunk_bytes: u32, question: &Question) -> String {
+    let packet_bytes = question.link.packet_bytes.max(1);
+    let text = bytes_text(chunk_bytes.into());
+    match text == quantity::bytes_text(chunk_bytes.into()) {
+        true => text,
+        false if chunk_bytes == packet_bytes => format!("one packet ({text})"),
+        false => format!("{} packets ({text})", chunk_bytes / packet_bytes),
+    }
+}
+
 /// Bytes, in three digits.
 fn about(bytes: f64) -> String {
+    scaled(bytes, |value| match value >= 99.95 || value.fract() == 0.0 {
+        true => significant(value.round()),
+        false => format!("{value:.1}"),
+    })
+}
+
+/// Bytes in the largest unit that they fill.
+fn scaled(bytes: f64, number: impl Fn(f64) -> String) -> String {
     let units = [(1_u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     let unit = units.into_iter().find(|(size, _)| bytes >= *size as f64);
-    unit.map_or(format!("{bytes:.0} B"), |(size, unit)| {
-        let value = bytes / size as f64;
-        if value >= 100.0 || value.fract() == 0.0 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
-    })
+    let (size, name) = unit.unwrap_or((1, "B"));
+    format!("{} {name}", number(bytes / size as f64))
 }
 
 /// A sentence in lines that fit.
@@ -299,12 +324,15 @@ mod tests {
     #[test]
     fn numbers_as_people_read_them() {
         assert_eq!(
-            [27.6843, 0.0501, 102.74, 12345.6, 0.0, 3e9].map(significant),
-            ["27.68", "0.0501", "102.7", "12346", "0", "3.00e9"]
+            [0.25, 0.0, 1e-6, 0.99996, 1.0, 0.02, 0.09996, 9.9999, 123_456.0].map(percent),
+            ["25.0 %", "0 %", "1e-4 %", "99.99 %", "100.0 %", "2.00 %", "10.0 %", "10 x", "123500 x"]
         );
+        assert_eq!([1.236, 11.276, 9.997, 12_345.6].map(times), ["1.24", "11.28", "10.00", "12350"]);
+        assert_eq!([0.0, 3.26, 1234.56].map(tenths), ["0.0", "3.3", "1235"]);
+        assert_eq!([400e9, 123_456_789_012.0, 1500.0].map(rate_text), ["400 Gbit/s", "123.5 Gbit/s", "1.5 kbit/s"]);
         assert_eq!(
-            [0.25, 0.0, 1e-6, 0.99996, 1.0, 0.02].map(percent),
-            ["25.0 %", "0 %", "1e-4 %", "99.996 %", "100.0 %", "2.00 %"]
+            [128 << 20, 1000, 23_232, 22_369_622, 12_000].map(bytes_text),
+            ["128 MiB", "1000 bytes", "22.69 KiB", "21.33 MiB", "12000 bytes"]
         );
         assert_eq!([1e-5, 2.5e-3, 0.1, 0.0].map(share_text), ["1e-5", "2.5e-3", "0.1", "0"]);
         assert_eq!([134_217_728.0, 5e9, 1500.0, 12.0].map(about), ["128 MiB", "4.7 GiB", "1.5 KiB", "12 B"]);

@@ -10,6 +10,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use longhaul_testbed::validation::SAMPLES_FOR_P999;
 
+use super::options::whole_number;
 use crate::progress;
 use crate::stop::{self, Stop};
 use work::Work;
@@ -27,16 +28,16 @@ pub(crate) struct Arguments {
     only: Vec<With>,
 
     /// Samples of the twin at each point; with fewer than 100000 the 99.9th percentile is not judged
-    #[arg(long, value_name = "NUMBER", default_value_t = SAMPLES_FOR_P999 as u32, value_parser = clap::value_parser!(u32).range(1000..=10_000_000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = SAMPLES_FOR_P999 as u32, value_parser = whole_number(1000..=10_000_000))]
     samples: u32,
 
     /// Everything random comes from it
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = whole_number(0..=u64::MAX))]
     seed: u64,
 
     /// Threads; figures do not depend on it, but for those on sockets [default: all cores]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
+    #[arg(long, value_name = "NUMBER", value_parser = whole_number(1..=1024))]
+    threads: Option<u32>,
 
     /// Print one line of JSON instead of a table
     #[arg(long)]
@@ -61,7 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let work = Work {
         samples: arguments.samples as usize,
         seed: arguments.seed,
-        threads: arguments.threads.map_or(cores, usize::from),
+        threads: arguments.threads.map_or(cores, |threads| threads as usize),
         with_twin: arguments.only.contains(&With::Twin),
         with_virtual_time: arguments.only.contains(&With::Virtual),
         with_sockets: arguments.only.contains(&With::Sockets),
