@@ -25,6 +25,10 @@ pub(crate) use lines::{Guide, LineChart, Series};
 pub(crate) use style::{Ramp, Style};
 
 const SHEET_WIDTH: u32 = 960;
+/// Of two charts side by side. A page shows sheets of any width equally wide: on a wider one, letters would be too small there.
+const WIDE_SHEET_WIDTH: u32 = 1200;
+/// Of three, which need the room.
+const WIDEST_SHEET_WIDTH: u32 = 1440;
 const SHEET_HEIGHT: u32 = 600;
 const TITLE_SIZE: f64 = 22.0;
 const SUBTITLE_SIZE: f64 = 15.0;
@@ -73,17 +77,26 @@ pub(crate) fn svg(plot: &dyn Plot) -> String {
 
 /// Several charts on one sheet; the title of each stands above it.
 pub(crate) fn side_by_side(title: &str, subtitle: &str, plots: &[&dyn Plot]) -> String {
-    let width = if plots.len() > 1 { SHEET_WIDTH * 3 / 2 } else { SHEET_WIDTH };
+    let width = match plots.len() {
+        0 | 1 => SHEET_WIDTH,
+        2 => WIDE_SHEET_WIDTH,
+        _ => WIDEST_SHEET_WIDTH,
+    };
     let notes: Vec<String> = plots.iter().flat_map(|plot| plot.notes().to_vec()).collect();
     sheet(width, (title, subtitle), &notes, |canvas, area| {
         let step = (area.width() + MARGIN) / plots.len() as f64;
-        for (index, plot) in plots.iter().enumerate() {
+        let draw_head = |canvas: &mut Canvas<'_>, (index, plot): (usize, &&dyn Plot)| {
             let left = area.left + index as f64 * step;
             let own = Area { left, right: left + step - MARGIN, ..area };
             let top = draw_texts(&[plot.title()], own, HEADING_SIZE, |lettering| lettering.bold(), canvas);
             let top = draw_texts(&[plot.subtitle()], Area { top, ..own }, NOTE_SIZE, |lettering| lettering, canvas);
-            let own = draw_legend(&plot.legend(), canvas, Area { top: top + 4.0, ..own });
-            plot.draw(canvas, own);
+            draw_legend(&plot.legend(), canvas, Area { top: top + 4.0, ..own })
+        };
+        let areas: Vec<Area> = plots.iter().enumerate().map(|numbered| draw_head(canvas, numbered)).collect();
+        // All begin at one height, so that they can be compared.
+        let top = areas.iter().map(|area| area.top).fold(0.0, f64::max);
+        for (plot, own) in plots.iter().zip(areas) {
+            plot.draw(canvas, Area { top, ..own });
         }
     })
 }
@@ -148,19 +161,26 @@ fn wrapped(text: &str, size: f64, width: f64) -> Vec<String> {
 /// The legend, in rows at the top of an area; what is left of the area.
 fn draw_legend(entries: &[Entry], canvas: &mut Canvas<'_>, area: Area) -> Area {
     const SWATCH_WIDTH: f64 = 36.0;
-    const APART: f64 = 22.0;
+    const APART: f64 = 18.0;
     const ROW: f64 = 22.0;
     if entries.is_empty() {
         return area;
     }
     let wide = |entry: &Entry| SWATCH_WIDTH + 8.0 + text_width(&entry.name, LEGEND_SIZE) + APART;
-    // In columns, so that names of one row stand below those of another.
-    let column = entries.iter().map(wide).fold(0.0, f64::max);
-    let fit = ((area.width() + APART) / column).floor().max(1.0) as usize;
+    // In columns, so that names of one row stand below those of another; each as wide as its widest.
+    let widths = |columns: usize| -> Vec<f64> {
+        let entries = |column: usize| entries.iter().skip(column).step_by(columns);
+        (0..columns).map(|column| entries(column).map(wide).fold(0.0, f64::max)).collect()
+    };
+    let fits = |columns: &usize| widths(*columns).iter().sum::<f64>() <= area.width() + APART;
+    let fit = (1..=entries.len()).rev().find(fits).unwrap_or(1);
     let rows = entries.len().div_ceil(fit);
-    let columns = entries.len().div_ceil(rows);
+    // No more columns than these rows need, if that still fits.
+    let even = entries.len().div_ceil(rows);
+    let columns = if fits(&even) { even } else { fit };
+    let widths = widths(columns);
     for (index, entry) in entries.iter().enumerate() {
-        let x = area.left + (index % columns) as f64 * column;
+        let x = area.left + widths[..index % columns].iter().sum::<f64>();
         let y = area.top + (0.5 + (index / columns) as f64) * ROW;
         match &entry.swatch {
             Swatch::Line(style) => {
@@ -215,7 +235,7 @@ mod tests {
             y: Axis::new("Slowdown", Scale::Linear),
             series: vec![
                 Series::new("sr:rto", Style::numbered(0), vec![(65_536.0, 1.0), (1_048_576.0, 2.0)]),
-                Series::new("\"ec\"", Style::numbered(1).dashed(), vec![(65_536.0, 1.5), (1_048_576.0, 1.25)]),
+                Series::new("\"ec\"", Style::numbered(1).tail(), vec![(65_536.0, 1.5), (1_048_576.0, 1.25)]),
             ],
             guides: vec![Guide::across(1.8, "a timeout")],
             notes: vec!["Mind the gap".to_owned()],
@@ -239,7 +259,7 @@ mod tests {
         let two = side_by_side("Both", "of them", &[&chart(), &chart()]);
         assert_well_formed(&two);
         assert_eq!(two.matches("64 KiB").count(), 2);
-        assert!(two.contains("width=\"1440\""));
+        assert!(two.contains("width=\"1200\""));
     }
 
     #[test]

@@ -229,7 +229,7 @@ impl TimeUnit {
 
 /// How many times as long: 1.24, 12.34.
 fn times(value: f64) -> String {
-    if value < 9.995 { format!("{value:.2}") } else { four_digits(value) }
+    if value < 10.0 { format!("{value:.2}") } else { four_digits(value) }
 }
 
 /// With one digit behind the point, as long as there are no more than four.

@@ -22,6 +22,8 @@ pub(crate) struct Axis {
     pub(crate) scale: Scale,
     /// First and last value; if none is given, those of the data, rounded outwards.
     pub(crate) range: Option<(f64, f64)>,
+    /// Between marks of a linear axis; if none is given, a round number.
+    pub(crate) step: Option<f64>,
 }
 
 /// A value that is marked.
@@ -33,12 +35,17 @@ pub(crate) struct Tick {
 
 impl Axis {
     pub(crate) fn new(title: impl Into<String>, scale: Scale) -> Self {
-        Axis { title: title.into(), scale, range: None }
+        Axis { title: title.into(), scale, range: None, step: None }
     }
 
     /// From one value to another, whatever the data.
     pub(crate) fn over(self, first: f64, last: f64) -> Self {
         Axis { range: Some((first, last)), ..self }
+    }
+
+    /// Marked at multiples of a step.
+    pub(crate) fn every(self, step: f64) -> Self {
+        Axis { step: Some(step), ..self }
     }
 
     /// With its ends, for some data: those that were given, or all data that can be shown.
@@ -52,7 +59,7 @@ impl Axis {
                 false => (1.0, 10.0),
             }
         });
-        FittedAxis { scale: self.scale, first, last }
+        FittedAxis { scale: self.scale, first, last, step: self.step }
     }
 }
 
@@ -62,6 +69,7 @@ pub(crate) struct FittedAxis {
     scale: Scale,
     pub(crate) first: f64,
     pub(crate) last: f64,
+    step: Option<f64>,
 }
 
 impl FittedAxis {
@@ -90,7 +98,7 @@ impl FittedAxis {
     }
 
     fn linear_ticks(&self, count: usize) -> Vec<Tick> {
-        let step = round_step((self.last - self.first) / count.max(1) as f64);
+        let step = self.step.unwrap_or_else(|| round_step((self.last - self.first) / count.max(1) as f64));
         let decimals = (-step.log10().floor()).max(0.0) as usize;
         let indices = (self.first / step).floor() as i64..=(self.last / step).ceil() as i64;
         let values = indices.map(|index| index as f64 * step).filter(|value| self.contains(*value));
@@ -264,5 +272,7 @@ mod tests {
         let short = labels(fitted(Scale::Linear, &[1.0, 1.55]), 6);
         assert_eq!((short.first().map(String::as_str), short.last().map(String::as_str)), (Some("1.0"), Some("1.6")));
         assert_eq!(labels(fitted(Scale::Linear, &[0.3, 0.3]), 2), ["0.2", "0.3", "0.4"]);
+        let thirds = Axis::new("", Scale::Linear).over(0.0, 10.0).every(3.0).fitted([].into_iter());
+        assert_eq!(labels(thirds, 50), ["0", "3", "6", "9"]);
     }
 }

@@ -1,12 +1,12 @@
-//! Bars, each with a word above it and one at its foot.
+//! Bars, each with a word above it.
 
 use super::axis::{Axis, Scale};
-use super::canvas::{Anchor, Area, BLACK, Canvas, Colour, DARK_GREY, LIGHT_GREY, Lettering, Stroke, WHITE, text_width};
-use super::style::{Dash, Style, is_dark};
+use super::canvas::{Anchor, Area, BLACK, Canvas, Colour, DARK_GREY, LIGHT_GREY, Lettering, Stroke, text_width};
+use super::style::{Dash, Style};
 use super::{AXIS_TITLE_SIZE, Entry, Plot, Swatch, TICK_SIZE};
 
 /// The line at a value.
-const GUIDE: Style = Style { colour: BLACK, width: 1.5, dash: Dash::Dashed, marker: None };
+const GUIDE: Style = Style { colour: BLACK, width: 1.5, dash: Dash::Dashed, marker: None, is_hollow: false };
 
 /// Groups of bars over names.
 #[derive(Clone, Debug)]
@@ -36,8 +36,6 @@ pub(crate) struct Bar {
     pub(crate) height: f64,
     /// Above it.
     pub(crate) above: String,
-    /// At its foot.
-    pub(crate) foot: String,
 }
 
 impl BarChart {
@@ -87,12 +85,17 @@ impl Plot for BarChart {
             canvas.line(&[(inner.left, place), (inner.right, place)], Stroke::solid(LIGHT_GREY, 1.0));
             canvas.text(&tick.label, (inner.left - 8.0, place), Lettering::new(TICK_SIZE, Anchor::Right));
         }
-        let group_width = inner.width() / self.groups.len().max(1) as f64;
-        for (index, (name, bars)) in self.groups.iter().enumerate() {
-            let left = inner.left + index as f64 * group_width;
-            let bar_width = 0.84 * group_width / bars.len().max(1) as f64;
+        // Every bar is as wide, so that there is room for what is written above it.
+        let bar_count: usize = self.groups.iter().map(|group| group.1.len().max(1)).sum();
+        let bar_room = inner.width() / bar_count.max(1) as f64;
+        let mut right = inner.left;
+        for (name, bars) in &self.groups {
+            let group_width = bar_room * bars.len().max(1) as f64;
+            let left = right;
+            right += group_width;
+            let bar_width = 0.84 * bar_room;
             for (place, bar) in bars.iter().enumerate() {
-                let left = left + 0.08 * group_width + place as f64 * bar_width;
+                let left = left + 0.5 * (group_width - bar_width * bars.len() as f64) + place as f64 * bar_width;
                 let own = Area {
                     left: left + 1.0,
                     right: left + bar_width - 1.0,
@@ -128,9 +131,6 @@ impl BarChart {
         // As large as the bar is wide enough for.
         let size = |text: &str| (TICK_SIZE * area.width() / text_width(text, TICK_SIZE).max(1.0)).clamp(9.0, TICK_SIZE);
         canvas.text(&bar.above, (middle, area.top - 9.0), Lettering::new(size(&bar.above), Anchor::Middle));
-        let letters = if is_dark(colour) { WHITE } else { BLACK };
-        let foot = Lettering::new(size(&bar.foot), Anchor::Middle).coloured(letters);
-        canvas.text(&bar.foot, (middle, area.bottom - 12.0), foot);
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn bars_have_their_words() {
-        let bar = |kind, height: f64| Bar { kind, height, above: format!("{height:.1}"), foot: "foot".to_owned() };
+        let bar = |kind, height: f64| Bar { kind, height, above: format!("{height:.1}") };
         let chart = BarChart {
             title: "t".to_owned(),
             subtitle: "s".to_owned(),
@@ -156,6 +156,5 @@ mod tests {
         for text in ["15.3", "40.8", "line rate", "reported", "ours", "two"] {
             assert!(svg.contains(&format!("\n{text}\n")), "{text}");
         }
-        assert_eq!(svg.matches("\nfoot\n").count(), 3);
     }
 }

@@ -5,9 +5,12 @@ use super::canvas::{Anchor, Area, Canvas, DARK_GREY, LIGHT_GREY, Lettering, Plac
 use super::style::Style;
 use super::{AXIS_TITLE_SIZE, Entry, Plot, Swatch, TICK_SIZE};
 
-/// Markers are not drawn closer to each other.
-const MARKER_DISTANCE: f64 = 34.0;
-const GUIDE_SIZE: f64 = 13.0;
+/// Markers of a line are not drawn closer to each other, which leaves room for those of others between them.
+const MARKER_DISTANCE: f64 = 66.0;
+/// Points that are farther from each other are all marked: they are what is known, not steps of a curve.
+const APART: f64 = 45.0;
+const GUIDE_SIZE: f64 = 14.0;
+const LABEL_SIZE: f64 = 13.0;
 
 /// Lines, one for each series.
 #[derive(Clone, Debug)]
@@ -32,11 +35,18 @@ pub(crate) struct Series {
     pub(crate) style: Style,
     /// In the order in which they are joined. A point without a finite value, or without a logarithm where one is needed, leaves a gap.
     pub(crate) points: Vec<(f64, f64)>,
+    /// What is written below the points, in their order; usually nothing.
+    pub(crate) labels: Vec<String>,
 }
 
 impl Series {
     pub(crate) fn new(name: impl Into<String>, style: Style, points: Vec<(f64, f64)>) -> Self {
-        Series { name: name.into(), style, points }
+        Series { name: name.into(), style, points, labels: Vec::new() }
+    }
+
+    /// With something written below its points.
+    pub(crate) fn labelled(self, labels: Vec<String>) -> Self {
+        Series { labels, ..self }
     }
 }
 
@@ -100,8 +110,10 @@ impl Plot for LineChart {
         for guide in &self.guides {
             draw_guide(canvas, &frame, guide, &self.guides);
         }
-        for series in &self.series {
-            draw_series(canvas, &frame, series);
+        for (index, series) in self.series.iter().enumerate() {
+            // Each begins its markers elsewhere: lines that lie on each other do not hide each other's.
+            let first_marker = MARKER_DISTANCE * index as f64 / self.series.len() as f64;
+            draw_series(canvas, &frame, series, first_marker);
         }
     }
 }
@@ -116,7 +128,7 @@ fn draw_axes(canvas: &mut Canvas<'_>, area: Area, x: (&str, FittedAxis), y: (&st
         bottom: area.bottom - 1.5 * AXIS_TITLE_SIZE - 1.5 * TICK_SIZE,
         ..area
     };
-    let x_ticks = x.1.ticks(((inner.width() / 88.0) as usize).max(2));
+    let x_ticks = x.1.ticks(((inner.width() / 76.0) as usize).max(2));
     let grid = Stroke::solid(LIGHT_GREY, 1.0);
     for tick in y_ticks {
         let Some(up) = y.1.position(tick.value) else { continue };
@@ -176,7 +188,7 @@ fn draw_guide(canvas: &mut Canvas<'_>, frame: &Frame, guide: &Guide, all: &[Guid
     }
 }
 
-fn draw_series(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series) {
+fn draw_series(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series, first_marker: f64) {
     let places: Vec<Option<Place>> = series.points.iter().map(|point| frame.place(*point)).collect();
     for piece in places.split(Option::is_none) {
         let piece: Vec<Place> = piece.iter().flatten().copied().collect();
@@ -184,13 +196,46 @@ fn draw_series(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series) {
             canvas.line(&inside, series.style.stroke());
         }
     }
-    let mut last: Option<Place> = None;
-    for place in places.into_iter().flatten().filter(|place| frame.area.contains(*place)) {
-        if last.is_none_or(|last| (place.0 - last.0).hypot(place.1 - last.1) >= MARKER_DISTANCE) {
-            series.style.mark(canvas, place);
-            last = Some(place);
+    let inside = |place: &Place| frame.area.contains(*place);
+    for place in marked(&places.iter().flatten().copied().filter(inside).collect::<Vec<_>>(), first_marker) {
+        series.style.mark(canvas, place);
+    }
+    for (place, label) in places.iter().zip(&series.labels) {
+        if let Some(place) = place.filter(inside) {
+            draw_label(canvas, frame.area, place, label);
         }
     }
+}
+
+/// Which places of a line are marked: all of them if they are far from each other, otherwise one for each distance along the line.
+fn marked(places: &[Place], first_marker: f64) -> Vec<Place> {
+    let length = |pair: &[Place]| (pair[1].0 - pair[0].0).hypot(pair[1].1 - pair[0].1);
+    let whole: f64 = places.windows(2).map(length).sum();
+    if whole >= APART * places.len().saturating_sub(1) as f64 {
+        return places.to_vec();
+    }
+    let (mut marked, mut done, mut next) = (Vec::new(), 0.0, first_marker);
+    for (index, place) in places.iter().enumerate() {
+        if index > 0 {
+            done += length(&places[index - 1..=index]);
+        }
+        if done >= next {
+            marked.push(*place);
+            next = done + MARKER_DISTANCE;
+        }
+    }
+    marked
+}
+
+/// Below a point, and not across the chart's edges.
+fn draw_label(canvas: &mut Canvas<'_>, area: Area, (x, y): Place, label: &str) {
+    let half = 0.5 * text_width(label, LABEL_SIZE);
+    let (x, anchor) = match () {
+        () if x - half < area.left => (area.left + 8.0, Anchor::Left),
+        () if x + half > area.right => (area.right, Anchor::Right),
+        () => (x, Anchor::Middle),
+    };
+    canvas.text(label, (x, y + 1.4 * LABEL_SIZE), Lettering::new(LABEL_SIZE, anchor));
 }
 
 /// The pieces of a line that are in an area.
@@ -241,6 +286,19 @@ mod tests {
         let line = [(-10.0, 5.0), (5.0, 5.0), (5.0, 15.0), (8.0, 15.0), (8.0, 5.0)];
         assert_eq!(clipped(&line, area), [vec![(0.0, 5.0), (5.0, 5.0), (5.0, 10.0)], vec![(8.0, 10.0), (8.0, 5.0)]]);
         assert!(clipped(&[(-1.0, -1.0), (-1.0, 20.0)], area).is_empty());
+    }
+
+    #[test]
+    fn lines_on_each_other_have_their_markers_apart() {
+        let line: Vec<Place> = (0..=80).map(|step| (5.0 * f64::from(step), 0.0)).collect();
+        let (one, other) = (marked(&line, 0.0), marked(&line, 0.5 * MARKER_DISTANCE));
+        assert!(one.len() >= 5 && other.len() >= 5);
+        for place in &one {
+            assert!(other.iter().all(|other| (other.0 - place.0).abs() > 20.0), "{place:?}");
+        }
+        // Few points are all marked.
+        assert_eq!(marked(&[(0.0, 0.0), (50.0, 0.0), (100.0, 0.0)], 30.0).len(), 3);
+        assert!(marked(&[], 30.0).is_empty());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use longhaul_plan::scheme::Family;
 
-use super::canvas::{Canvas, Colour, GREY, Place, Stroke};
+use super::canvas::{BLACK, Canvas, Colour, GREY, Place, Stroke, WHITE};
 
 /// Okabe and Ito (2008), without their yellow, which is too light for a line on white.
 const COLOURS: [Colour; 7] =
@@ -16,6 +16,8 @@ pub(crate) struct Style {
     pub(crate) width: f64,
     pub(crate) dash: Dash,
     pub(crate) marker: Option<Marker>,
+    /// White inside its markers, so that two lines of one colour differ where they lie on each other.
+    pub(crate) is_hollow: bool,
 }
 
 /// Lines that are drawn in parts.
@@ -47,7 +49,7 @@ impl Style {
     pub(crate) fn numbered(index: usize) -> Self {
         let (colour, marker) = (COLOURS[index % COLOURS.len()], MARKERS[index % MARKERS.len()]);
         let dash = [Dash::Solid, Dash::Dashed, Dash::Dotted][index / COLOURS.len() % 3];
-        Style { colour, width: 2.5, dash, marker: Some(marker) }
+        Style { colour, width: 2.5, dash, marker: Some(marker), is_hollow: false }
     }
 
     /// A kind of scheme looks the same in all charts.
@@ -65,22 +67,22 @@ impl Style {
 
     /// There for comparison only.
     pub(crate) fn faint() -> Self {
-        Style { colour: GREY, width: 1.5, dash: Dash::Dashed, marker: None }
+        Style { colour: GREY, width: 1.5, dash: Dash::Dashed, marker: None, is_hollow: false }
     }
 
-    /// In parts.
-    pub(crate) fn dashed(self) -> Self {
-        Style { dash: Dash::Dashed, ..self }
+    /// A thin black line, for one quantity next to others of a scheme's colour.
+    pub(crate) fn thin() -> Self {
+        Style { colour: BLACK, width: 1.5, dash: Dash::Solid, marker: None, is_hollow: false }
+    }
+
+    /// For the tail of what this style shows the mean or the median of.
+    pub(crate) fn tail(self) -> Self {
+        Style { dash: Dash::Dashed, is_hollow: true, ..self }
     }
 
     /// In dots.
     pub(crate) fn dotted(self) -> Self {
         Style { dash: Dash::Dotted, ..self }
-    }
-
-    /// Without anything at its points.
-    pub(crate) fn unmarked(self) -> Self {
-        Style { marker: None, ..self }
     }
 
     pub(crate) fn stroke(&self) -> Stroke<'static> {
@@ -95,10 +97,18 @@ impl Style {
     /// The marker, if there is one.
     pub(crate) fn mark(&self, canvas: &mut Canvas<'_>, (x, y): Place) {
         const R: f64 = 5.0;
+        /// How large the white inside of a hollow marker is, over the marker.
+        const HOLLOW: f64 = 0.5;
         let at = |offsets: &[Place]| offsets.iter().map(|(right, down)| (x + right, y + down)).collect::<Vec<_>>();
         let shape: &[Place] = match self.marker {
             None => return,
-            Some(Marker::Circle) => return canvas.circle((x, y), R, self.colour),
+            Some(Marker::Circle) => {
+                canvas.circle((x, y), R, self.colour);
+                if self.is_hollow {
+                    canvas.circle((x, y), HOLLOW * R, WHITE);
+                }
+                return;
+            }
             Some(Marker::Square) => &[(-4.5, -4.5), (4.5, -4.5), (4.5, 4.5), (-4.5, 4.5)],
             Some(Marker::Triangle) => &[(0.0, -6.0), (5.5, 4.0), (-5.5, 4.0)],
             Some(Marker::Diamond) => &[(0.0, -6.5), (6.5, 0.0), (0.0, 6.5), (-6.5, 0.0)],
@@ -115,6 +125,10 @@ impl Style {
             }
         };
         canvas.polygon(&at(shape), self.colour);
+        if self.is_hollow {
+            let inside: Vec<Place> = shape.iter().map(|(right, down)| (HOLLOW * right, HOLLOW * down)).collect();
+            canvas.polygon(&at(&inside), WHITE);
+        }
     }
 }
 

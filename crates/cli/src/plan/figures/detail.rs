@@ -23,9 +23,13 @@ pub(super) fn over_sizes() -> Result<Figure, PlanError> {
         title: "Slowdown over message size: mean and tail".to_owned(),
         subtitle: format!("{LINK}, packet loss 10⁻⁵; lines: mean, dashes: p99.9"),
         x: Axis::new("Message size", Scale::Log2Bytes),
-        y: Axis::new("Slowdown over a lossless link", Scale::Linear).over(0.9, 4.2),
+        // A logarithm spreads what lies close above 1, where most of the lines are most of the time.
+        y: Axis::new("Slowdown over a lossless link", Scale::Log10).over(0.96, 4.6),
         series: mean_and_tail(&all, &SCHEMES_OVER_SIZES, |point| point.message_bytes as f64),
-        guides: vec![Guide::upwards(1e5 * 4096.0, "1/P chunks"), Guide::upwards(1.25e9, "bandwidth × round trip")],
+        guides: vec![
+            Guide::upwards(1e5 * 4096.0, "1/P chunks: one lost on average"),
+            Guide::upwards(1.25e9, "bandwidth × round trip"),
+        ],
         notes: Vec::new(),
     };
     Ok(Figure { title: chart.title.clone(), svg: chart::svg(&chart), csv: csv(&all) })
@@ -47,41 +51,47 @@ pub(super) fn over_losses() -> Result<Figure, PlanError> {
     Ok(Figure { title: chart.title.clone(), svg: chart::svg(&chart), csv: csv(&all) })
 }
 
-/// Figure 10c.
+/// Figure 10c: a chart for each variant, because one line in two of both lies on another.
 pub(super) fn penalties() -> Result<Figure, PlanError> {
-    type Seconds = fn(&Answered) -> f64;
-    const VARIANTS: [Scheme; 2] = [SR_RTO, SR_NACK];
     let of = |scheme| losses(-7, -1, 20).into_iter().map(move |loss| Point { loss, ..Point::new(scheme) });
-    let all = answers(&VARIANTS.into_iter().flat_map(of).collect::<Vec<_>>())?;
-    let mut series = Vec::new();
-    for scheme in VARIANTS {
-        let style = Style::of_family(scheme.family());
-        let lines: [(&str, Style, Seconds); 3] = [
-            ("p50", style, |answered| answered.seconds.p50),
-            ("mean", style.unmarked().dotted(), |answered| answered.seconds.mean),
-            ("p99.9", style.dashed(), |answered| answered.seconds.p999),
-        ];
-        for (name, style, seconds) in lines {
-            let own = all.iter().filter(|answered| answered.point.scheme == scheme);
-            let points =
-                own.map(|answered| (answered.point.loss, (seconds(answered) - answered.lossless) / ROUND_TRIP));
-            series.push(Series::new(format!("{}, {name}", scheme_name(scheme)), style, points.collect()));
-        }
-    }
-    let guides = (1..=7).map(|count| {
-        let times = if count == 1 { "once" } else { &format!("{count} times") };
-        Guide::across(f64::from(3 * count), format!("one chunk lost {times}: {} RTT", 3 * count))
+    let all = answers(&[SR_RTO, SR_NACK].into_iter().flat_map(of).collect::<Vec<_>>())?;
+    let title = "What losses cost selective repeat: whole round trips";
+    let timeouts = penalty(&all, SR_RTO, "3 round trips each time a chunk is lost", 3.0, 22.5);
+    let told = penalty(&all, SR_NACK, "about 1 round trip each time", 1.0, 7.5);
+    Ok(Figure {
+        title: title.to_owned(),
+        svg: chart::side_by_side(
+            title,
+            &format!("128 MiB message; {LINK}; the vertical scales differ"),
+            &[&timeouts, &told],
+        ),
+        csv: csv(&all),
+    })
+}
+
+/// Median, mean and tail of one variant, marked at what a loss costs and its multiples.
+fn penalty(all: &[Answered], scheme: Scheme, what: &str, step: f64, highest: f64) -> LineChart {
+    type Seconds = fn(&Answered) -> f64;
+    let style = Style::of_family(scheme.family());
+    let lines: [(&str, Style, Seconds); 3] = [
+        ("p99.9", style.tail(), |answered| answered.seconds.p999),
+        ("p50", style, |answered| answered.seconds.p50),
+        ("mean", Style::thin(), |answered| answered.seconds.mean),
+    ];
+    let series = lines.into_iter().map(|(name, style, seconds)| {
+        let own = all.iter().filter(|answered| answered.point.scheme == scheme);
+        let points = own.map(|answered| (answered.point.loss, (seconds(answered) - answered.lossless) / ROUND_TRIP));
+        Series::new(name, style, points.collect())
     });
-    let chart = LineChart {
-        title: "What losses cost selective repeat: whole round trips".to_owned(),
-        subtitle: format!("128 MiB message; {LINK}"),
+    LineChart {
+        title: format!("{}: {what}", scheme_name(scheme)),
+        subtitle: String::new(),
         x: Axis::new("Share of packets lost", Scale::Log10),
-        y: Axis::new("Time beyond that without loss [round trips]", Scale::Linear).over(0.0, 22.5),
-        series,
-        guides: guides.collect(),
+        y: Axis::new("Time beyond that without loss [round trips]", Scale::Linear).over(0.0, highest).every(step),
+        series: series.collect(),
+        guides: Vec::new(),
         notes: Vec::new(),
-    };
-    Ok(Figure { title: chart.title.clone(), svg: chart::svg(&chart), csv: csv(&all) })
+    }
 }
 
 /// Figure 10d.
@@ -121,6 +131,6 @@ pub(super) fn mean_and_tail(all: &[Answered], schemes: &[Scheme], x: impl Fn(&Po
     };
     let style = |scheme: Scheme| Style::of_family(scheme.family());
     let means = schemes.iter().map(|scheme| of(*scheme, "", style(*scheme), Answered::mean_slowdown));
-    let tails = schemes.iter().map(|scheme| of(*scheme, ", p99.9", style(*scheme).dashed(), Answered::p999_slowdown));
+    let tails = schemes.iter().map(|scheme| of(*scheme, ", p99.9", style(*scheme).tail(), Answered::p999_slowdown));
     means.chain(tails).collect()
 }

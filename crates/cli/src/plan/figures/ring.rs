@@ -70,7 +70,7 @@ pub(super) fn figure() -> Result<Figure, PlanError> {
     let sites = map("128 MiB buffer", "Sites", SITES.map(|sites| sites.to_string()).to_vec(), 0);
     let labels = BUFFERS.map(|exponent| bytes(f64::from(exponent).exp2())).to_vec();
     let buffers = map("4 sites", "Buffer size", labels, SITES.len());
-    let title = "Ring all-reduce between sites: MDS EC(32,8) against SR RTO (3 RTT) at the 99.9th percentile";
+    let title = "Ring all-reduce between sites: MDS EC(32,8) against SR RTO (3 RTT), p99.9";
     let subtitle =
         "400 Gbit/s and 25 ms (3750 km) between neighbours, chunks of 4 KiB; 2N − 2 stages of 1/N of the buffer";
     Ok(Figure {
