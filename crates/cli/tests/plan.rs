@@ -338,7 +338,11 @@ fn a_busy_host_keeps_nothing() {
     sched_setaffinity(myself, &one_core).expect("one of the cores of this thread");
     let is_done = AtomicBool::new(false);
     let output = std::thread::scope(|scope| {
-        scope.spawn(|| while !is_done.load(Ordering::Relaxed) {});
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
         let output = plan_in(&cache, &on_link(&["--size", "128MiB", "--json"]));
         is_done.store(true, Ordering::Relaxed);
         output
