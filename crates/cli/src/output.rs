@@ -25,7 +25,8 @@ pub(crate) fn end_without_panic(command: impl FnOnce() -> ExitCode + UnwindSafe)
             Some(why) if why.contains("Broken pipe") => ExitCode::from(exit::BROKEN_PIPE),
             Some(why) => {
                 // Standard error may be what cannot be written.
-                let _ = writeln!(std::io::stderr(), "the result cannot be written to {why}; is the disk full?");
+                let why = why.split_once(": ").map_or(why, |(_, why)| why);
+                let _ = writeln!(std::io::stderr(), "standard output cannot be written: {why}; is the disk full?");
                 ExitCode::from(exit::MISSING)
             }
             None => panic::resume_unwind(payload),
