@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     only: Vec<With>,
 
     /// Samples of the twin at each point; with fewer than 100000 the 99.9th percentile is not judged
-    #[arg(long, value_name = "NUMBER", default_value_t = SAMPLES_FOR_P999 as u32, value_parser = whole_number(1000..=10_000_000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = SAMPLES_FOR_P999 as u32, value_parser = whole_number(1000..=10_000_000_u32))]
     samples: u32,
 
     /// Everything random comes from it
@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     seed: u64,
 
     /// Threads; figures do not depend on it, but for those on sockets [default: all cores]
-    #[arg(long, value_name = "NUMBER", value_parser = whole_number(1..=1024))]
+    #[arg(long, value_name = "NUMBER", value_parser = whole_number(1..=1024_u32))]
     threads: Option<u32>,
 
     /// Print one line of JSON instead of a table
