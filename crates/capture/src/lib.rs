@@ -53,14 +53,24 @@ pub enum CaptureDirection {
 #[non_exhaustive]
 pub enum CaptureError {
     /// The file could not be written.
-    #[error("the capture is not complete: it could not be written")]
-    Write(#[source] PcapError),
-    /// The file could not be finished.
     #[error("the capture is not complete: it could not be written; is the disk full?")]
-    Flush(#[source] std::io::Error),
+    Write(#[source] std::io::Error),
+    /// What was to be written does not fit the format.
+    #[error("the capture is not complete: what was recorded cannot be written as pcapng")]
+    Format(#[source] PcapError),
     /// There is no capture.
     #[error("expected a capture, there is none: start one first")]
     NotStarted,
+}
+
+impl From<PcapError> for CaptureError {
+    fn from(error: PcapError) -> Self {
+        match error {
+            // Without the library's own words for it, which are of reading.
+            PcapError::IoError(error) => CaptureError::Write(error),
+            error => CaptureError::Format(error),
+        }
+    }
 }
 
 impl Capture {
@@ -71,7 +81,7 @@ impl Capture {
     pub fn new(writer: impl Write + Send + 'static) -> Result<Self, CaptureError> {
         let writer: Box<dyn Write + Send> = Box::new(writer);
         Ok(Capture {
-            writer: PcapNgWriter::new(writer).map_err(CaptureError::Write)?,
+            writer: PcapNgWriter::new(writer)?,
             snap_bytes: usize::MAX,
             file_bytes_max: Self::FILE_BYTES_MAX,
             file_bytes: 0,
@@ -110,7 +120,7 @@ impl Capture {
                 InterfaceDescriptionOption::IfTsResol(9),
             ],
         };
-        self.writer.write_pcapng_block(block).map_err(CaptureError::Write)?;
+        self.writer.write_pcapng_block(block)?;
         self.interface_count += 1;
         Ok(self.interface_count - 1)
     }
@@ -164,13 +174,10 @@ impl Capture {
 
     /// Writes what is buffered, and says what became of everything.
     pub fn finish(self) -> Result<CaptureSummary, CaptureError> {
-        match self.failure {
-            // Without the library's own words for it, which are of reading.
-            Some(PcapError::IoError(error)) => return Err(CaptureError::Flush(error)),
-            Some(failure) => return Err(CaptureError::Write(failure)),
-            None => {}
+        if let Some(failure) = self.failure {
+            return Err(failure.into());
         }
-        self.writer.into_inner().flush().map_err(CaptureError::Flush)?;
+        self.writer.into_inner().flush().map_err(CaptureError::Write)?;
         Ok(self.summary)
     }
 }

@@ -77,7 +77,7 @@ impl Stop {
     fn with_remedy(self) -> Stop {
         match self {
             Stop::Failed(text) | Stop::Missing(text) if text.contains(NO_DESCRIPTORS) => Stop::Missing(format!(
-                "{text}; this process has no file descriptors left: allow it more (`ulimit -n`), or use fewer connections"
+                "{text}; the process has no file descriptors left: allow it more (`ulimit -n`), or use fewer connections"
             )),
             Stop::Shown(stop) => stop.with_remedy().shown(),
             stop => stop,
