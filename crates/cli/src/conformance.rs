@@ -71,11 +71,11 @@ pub(crate) struct Arguments {
     soak: bool,
 
     /// With --soak: begin no other program after this time
-    #[arg(long, value_name = "NUMBER", default_value_t = 30, requires = "soak", value_parser = quantity::at_least(1_u64))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 30, requires = "soak", value_parser = quantity::whole_number(1_u64..))]
     seconds: u64,
 
     /// With --soak: at most this many programs
-    #[arg(long, value_name = "NUMBER", requires = "soak", value_parser = quantity::at_least(1_u64))]
+    #[arg(long, value_name = "NUMBER", requires = "soak", value_parser = quantity::whole_number(1_u64..))]
     seeds: Option<u64>,
 
     /// With --soak and --seeds 1: write the packets as pcapng, on real time a file for each device
@@ -96,7 +96,7 @@ pub(crate) struct Arguments {
     sizes: Vec<usize>,
 
     /// With --reliable: messages of each size
-    #[arg(long, value_name = "NUMBER", requires = "reliable", default_value_t = 100, value_parser = quantity::at_least(1_u32))]
+    #[arg(long, value_name = "NUMBER", requires = "reliable", default_value_t = 100, value_parser = quantity::whole_number(1_u32..))]
     messages: u32,
 }
 

@@ -43,6 +43,7 @@ mod table;
 
 pub(crate) use coding::encoding_bytes_per_second;
 pub(crate) use options::mtu;
+pub(crate) use processor::thread_time_used;
 
 use crate::stop::Stop;
 

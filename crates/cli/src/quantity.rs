@@ -4,7 +4,7 @@
 //! capitals: `gb` are bytes, `gbps` and `gbit` are bits a second.
 
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::str::FromStr;
 
 use longhaul_time::Duration;
@@ -197,13 +197,20 @@ pub(crate) fn bytes_within<T: TryFrom<u64> + Send + Sync + 'static>(
     }
 }
 
-/// A count of at least so much, as the parser of an option.
-pub(crate) fn at_least<T: FromStr + PartialOrd + fmt::Display + Clone + Send + Sync + 'static>(
-    least: T,
-) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+/// A whole number within a range, as the parser of an option. clap's own shows the range in Rust's notation, and names none for what is not
+/// a number.
+pub(crate) fn whole_number<N: FromStr + PartialOrd + fmt::Display>(
+    range: impl RangeBounds<N> + Clone + Send + Sync + 'static,
+) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync + 'static {
     move |text| {
-        let count = text.parse().ok().filter(|count| *count >= least);
-        count.ok_or_else(|| format!("expected a whole number of at least {least}, got \"{text}\""))
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| match (range.start_bound(), range.end_bound()) {
+            (Bound::Included(least), Bound::Included(most)) => {
+                format!("expected a whole number from {least} to {most}")
+            }
+            (Bound::Included(least), _) => format!("expected a whole number of at least {least}, got \"{text}\""),
+            _ => format!("expected a whole number, got \"{text}\""),
+        })
     }
 }
 
@@ -318,7 +325,7 @@ mod tests {
             assert_eq!(size(wrong), Err(format!("expected 1 byte to 1 GiB, got \"{wrong}\"")));
         }
         assert!(size("many").is_err_and(|error| error.contains("as in 128MiB")));
-        let count = at_least(2_u32);
+        let count = whole_number(2_u32..);
         assert_eq!((count("2"), count("100")), (Ok(2), Ok(100)));
         for wrong in ["1", "-3", "5000000000", "few"] {
             assert_eq!(count(wrong), Err(format!("expected a whole number of at least 2, got \"{wrong}\"")));

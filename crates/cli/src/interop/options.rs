@@ -275,11 +275,7 @@ fn megabits(text: &str) -> Result<f64, String> {
 }
 
 fn size(text: &str) -> Result<Size, String> {
-    match (text.parse(), quantity::bytes_within(0..=1 << 28)(text)) {
-        (Ok(size), _) => Ok(size),
-        (Err(_), Ok(bytes)) => Ok(Size::Bytes(bytes)),
-        (Err(error), Err(_)) => Err(error),
-    }
+    text.parse().or_else(|error| quantity::bytes_within(0..=1 << 28)(text).map(Size::Bytes).map_err(|_| error))
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ const MESSAGES: u32 = 16;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Rounds
-    #[arg(long, value_name = "NUMBER", default_value_t = 15, value_parser = quantity::at_least(1_u32))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 15, value_parser = quantity::whole_number(1_u32..))]
     rounds: u32,
 
     /// Exit with status 1 when the ratio is smaller than this for any number of threads

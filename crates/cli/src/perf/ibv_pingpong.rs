@@ -62,7 +62,7 @@ pub(crate) struct Arguments {
     rx_depth: u32,
 
     /// Messages each way
-    #[arg(short = 'n', long = "iters", value_name = "NUMBER", default_value_t = 1000, value_parser = quantity::at_least(1_u64))]
+    #[arg(short = 'n', long = "iters", value_name = "NUMBER", default_value_t = 1000, value_parser = quantity::whole_number(1_u64..))]
     iterations: u64,
 
     /// Acknowledgement time-out of RC, 4.096 µs · 2^N; theirs is 14

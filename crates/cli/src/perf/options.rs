@@ -133,12 +133,12 @@ pub(crate) struct ClientArguments {
     all: bool,
 
     /// Messages on each queue pair [default: 5000 for bandwidth, 1000 for latency]
-    #[arg(short = 'n', long = "iters", value_name = "NUMBER", value_parser = quantity::at_least(1_u64))]
+    #[arg(short = 'n', long = "iters", value_name = "NUMBER", value_parser = quantity::whole_number(1_u64..))]
     iterations: Option<u64>,
 
     /// Run for this many seconds instead
     #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with = "iterations",
-          value_parser = quantity::at_least(1_u32))]
+          value_parser = quantity::whole_number(1_u32..))]
     pub(crate) duration: Option<u32>,
 
     /// Queue pairs (bandwidth)
@@ -160,7 +160,7 @@ pub(crate) struct ClientArguments {
     rx_depth: Option<u32>,
 
     /// READs and atomics that each queue pair may have outstanding [default: as many as the device can]
-    #[arg(short, long, value_name = "NUMBER", value_parser = quantity::at_least(1_u8))]
+    #[arg(short, long, value_name = "NUMBER", value_parser = quantity::whole_number(1_u8..))]
     outs: Option<u8>,
 
     /// The atomic to measure [default: FETCH_AND_ADD]

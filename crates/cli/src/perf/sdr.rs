@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use self::ends::{Pair, Work};
 use super::statistics::Sorted;
 use crate::opened_device::{DeviceChoice, OpenedDevice, Towards};
-use crate::quantity::{bytes, bytes_text};
+use crate::quantity::{bytes, bytes_text, bytes_within};
 use crate::stop::Stop;
 
 /// Memory of an end at most.
@@ -35,7 +35,7 @@ const WARM_UP: Duration = Duration::from_millis(50);
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Sizes of messages
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "16KiB,64KiB,512KiB,4MiB", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "16KiB,64KiB,512KiB,4MiB", value_parser = bytes_within::<usize>(1..=MEMORY_BYTES_MAX as u64))]
     sizes: Vec<usize>,
 
     /// Sizes of chunks, multiples of 4096
@@ -53,12 +53,6 @@ pub(crate) struct Arguments {
     /// Print one line of JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-fn size(text: &str) -> Result<usize, String> {
-    let fits = bytes(text).ok().and_then(|bytes| usize::try_from(bytes).ok());
-    let fits = fits.filter(|bytes| (1..=MEMORY_BYTES_MAX).contains(bytes));
-    fits.ok_or_else(|| format!("expected 1 byte to {}, got \"{text}\"", bytes_text(MEMORY_BYTES_MAX as u64)))
 }
 
 fn chunk(text: &str) -> Result<u32, String> {

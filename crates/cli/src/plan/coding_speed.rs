@@ -5,11 +5,10 @@
 //! be seen from here; so even a figure that is kept is measured again after some days.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use longhaul_coding::Code;
 use longhaul_plan::question::CodingSpeed;
-use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::perf;
@@ -79,7 +78,7 @@ pub(super) fn measured() -> Result<CodingSpeed, Stop> {
 
 /// The best of some rounds, and which share of the time this thread ran.
 fn measure() -> Result<(CodingSpeed, f64), Stop> {
-    let (began, used_before) = (Instant::now(), thread_time()?);
+    let (began, used_before) = (Instant::now(), perf::thread_time_used()?);
     let mut best = CodingSpeed { mds_bytes_per_second: 0.0, xor_bytes_per_second: 0.0 };
     for _ in 0..ROUNDS {
         let of = |code: Result<Code, _>| match code {
@@ -89,13 +88,8 @@ fn measure() -> Result<(CodingSpeed, f64), Stop> {
         best.mds_bytes_per_second = best.mds_bytes_per_second.max(of(Code::mds(32, 8))?);
         best.xor_bytes_per_second = best.xor_bytes_per_second.max(of(Code::xor(32, 8))?);
     }
-    let used = thread_time()?.saturating_sub(used_before);
+    let used = perf::thread_time_used()?.saturating_sub(used_before);
     Ok((best, used.as_secs_f64() / began.elapsed().as_secs_f64().max(1e-9)))
-}
-
-fn thread_time() -> Result<Duration, Stop> {
-    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
-    time.map(Duration::from).map_err(|error| Stop::missing("reading the processor time of a thread", error))
 }
 
 fn unix_seconds() -> u64 {

@@ -1,9 +1,6 @@
 //! What is asked of `longhaul plan`: the options, and the questions that they stand for.
 
-use std::fmt::Display;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use longhaul_plan::link::{Link, Loss};
 use longhaul_plan::question::{Candidate, CodingSpeed, Objective, Question};
@@ -47,7 +44,7 @@ pub(super) struct Options {
     size: Vec<u64>,
 
     /// A ring all-reduce over this many sites, 2 to 64, instead of one message
-    #[arg(long, value_name = "SITES", value_parser = whole_number(RING_SITES))]
+    #[arg(long, value_name = "SITES", value_parser = quantity::whole_number(RING_SITES))]
     ring: Option<u32>,
 
     /// How much is done by then? The recommendation is what is done in time most often
@@ -86,17 +83,6 @@ pub(super) struct Options {
     /// Print one line of JSON instead of a table
     #[arg(long)]
     pub(super) json: bool,
-}
-
-/// A whole number within a range. clap's own parser shows the range in Rust's notation, and names none for what is not a number.
-pub(super) fn whole_number<N>(range: RangeInclusive<N>) -> impl Fn(&str) -> Result<N, String> + Clone
-where
-    N: FromStr + PartialOrd + Display + Clone,
-{
-    move |text| {
-        let number = text.parse().ok().filter(|number: &N| range.contains(number));
-        number.ok_or_else(|| format!("expected a whole number from {} to {}", range.start(), range.end()))
-    }
 }
 
 fn objective(text: &str) -> Result<Objective, String> {

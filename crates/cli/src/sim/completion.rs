@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
     paper: bool,
 
     /// Messages of each row
-    #[arg(long, value_name = "NUMBER", default_value_t = 200, value_parser = quantity::at_least(1_u32))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 200, value_parser = quantity::whole_number(1_u32..))]
     samples: u32,
 
     /// Everything random comes from it

@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     queue_pairs: u32,
 
     /// Messages that each queue pair sends
-    #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = quantity::at_least(1_u32))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = quantity::whole_number(1_u32..))]
     messages: u32,
 
     /// Bytes of a message

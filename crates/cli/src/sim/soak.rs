@@ -20,7 +20,7 @@ use crate::{message, progress, soak_report};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// How many seeds to run
-    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = quantity::at_least(1_u64))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = quantity::whole_number(1_u64..))]
     seeds: u64,
 
     /// The first seed; the others follow it

@@ -18,11 +18,11 @@ use crate::stop::{self, Stop};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Packets of each measurement
-    #[arg(long, value_name = "NUMBER", default_value_t = 500_000, value_parser = quantity::at_least(1_u64))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 500_000, value_parser = quantity::whole_number(1_u64..))]
     packets: u64,
 
     /// Rounds; the best one counts
-    #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = quantity::at_least(1_u32))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = quantity::whole_number(1_u32..))]
     rounds: u32,
 
     /// Exit with status 1 when UC with payload is slower than this many packets a second
