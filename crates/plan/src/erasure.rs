@@ -39,6 +39,8 @@ pub(crate) struct Erasure {
     /// Time on the wire of a chunk of data, and of one of parity.
     pub(crate) chunk_seconds: f64,
     pub(crate) parity_seconds: f64,
+    /// Of the parity of a submessage.
+    pub(crate) submessage_parity_bytes: u64,
     /// And of a packet of data.
     pub(crate) packet_seconds: f64,
     /// Loss of a packet: of what the receiver asks.

@@ -94,12 +94,18 @@ impl Case {
                 let chunks = message_bytes.div_ceil(chunk_bytes.into());
                 let packets = message_bytes.div_ceil(link.packet_bytes.into());
                 let data_seconds = link.wire_seconds(message_bytes, WRITE_OVERHEAD_BYTES);
+                // Parity of a message that is shorter than a chunk is as short, and its chunks share packets: they are lost with as many of
+                // them as have the packets of the message.
+                let submessage_parity_bytes = u64::from(code.parity) * message_bytes.min(chunk_bytes.into());
+                let lost_apart = (submessage_parity_bytes / u64::from(lossy_bytes)).clamp(1, code.parity.into()) as u32;
+                let parity_seconds = link.wire_seconds(submessage_parity_bytes, WRITE_OVERHEAD_BYTES);
                 Ok(Parts::Erasure(Erasure {
                     chain: ChunkChain::new(&link, lossy_bytes)?,
-                    code,
+                    code: Code { parity: lost_apart, ..code },
                     chunks,
                     chunk_seconds: data_seconds / chunks as f64,
-                    parity_seconds: link.wire_seconds(chunk_bytes.into(), WRITE_OVERHEAD_BYTES),
+                    parity_seconds: parity_seconds / f64::from(lost_apart),
+                    submessage_parity_bytes,
                     packet_seconds: data_seconds / packets as f64,
                     packet_loss: link.loss.mean(),
                     timers,
@@ -129,7 +135,7 @@ impl Case {
             },
             Parts::Erasure(parts) => {
                 let (distribution, repeated) = parts.distribution();
-                let parity = parts.submessages() as f64 * f64::from(parts.code.parity) * f64::from(self.chunk_bytes);
+                let parity = (parts.submessages() * parts.submessage_parity_bytes) as f64;
                 let packets = self.message_bytes.div_ceil(self.link.packet_bytes.into());
                 let repeated = repeated * self.message_bytes as f64 / packets as f64;
                 Completion {

@@ -8,9 +8,13 @@
 //!
 //! A message is cut into submessages of `k` chunks, each with `m` chunks of parity. Without losses beyond what the code can mend, no
 //! round trip is spent on losses at all. With more the receiver falls back to asking, as selective repeat does.
+//!
+//! The chunk of a message that is shorter than a chunk is the message itself. Its parity chunks are as short, and several share a packet: whole
+//! chunks of parity would be `m` packets for a message of one.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::sync::Arc;
 
 use longhaul_coding::{Arrived, ChunkSet, Code, Coder, MessageLayout};
 use longhaul_sdr::backed_off;
@@ -23,11 +27,11 @@ use crate::report::MessageReport;
 use crate::scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo, retry_after};
 
 /// Erasure coding with a code.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Erasure {
-    /// The code, and with it `k` and `m`.
-    pub code: Code,
+    /// For the code, and with it `k` and `m`. One for all messages: making its tables takes longer than coding a short message.
+    coder: Arc<Coder>,
     /// The receiver asks when nothing has come for β round trips.
     pub beta: f64,
     /// But not before: timers of hosts are not exact.
@@ -37,7 +41,12 @@ pub struct Erasure {
 impl Erasure {
     /// With a code, β = 1.
     pub fn new(code: Code) -> Self {
-        Erasure { code, beta: 1.0, timeout_min: Duration::from_millis(1) }
+        Erasure { coder: Arc::new(Coder::new(code)), beta: 1.0, timeout_min: Duration::from_millis(1) }
+    }
+
+    /// The code.
+    pub fn code(&self) -> Code {
+        self.coder.code()
     }
 
     fn timeout(&self, round_trip: Duration) -> Duration {
@@ -45,19 +54,21 @@ impl Erasure {
     }
 
     fn layout(&self, shape: &MessageShape) -> MessageLayout {
-        MessageLayout::new(self.code, shape.chunk_bytes as usize, shape.message_bytes as usize)
+        let chunk_bytes = coded_chunk_bytes(shape.message_bytes, shape.chunk_bytes);
+        MessageLayout::new(self.code(), chunk_bytes as usize, shape.message_bytes as usize)
             .expect("chunks have bytes, and a message and its parity are in memory")
     }
 }
 
 impl Scheme for Erasure {
     fn name(&self) -> String {
-        format!("ec:{}", self.code)
+        format!("ec:{}", self.code())
     }
 
     fn parity_bytes(&self, message_bytes: u64, chunk_bytes: u32) -> u64 {
-        let submessage_bytes = self.code.data_chunks() as u64 * u64::from(chunk_bytes);
-        let parity_bytes = self.code.parity_chunks() as u64 * u64::from(chunk_bytes);
+        let chunk_bytes = coded_chunk_bytes(message_bytes, chunk_bytes);
+        let submessage_bytes = self.code().data_chunks() as u64 * chunk_bytes;
+        let parity_bytes = self.code().parity_chunks() as u64 * chunk_bytes;
         message_bytes.div_ceil(submessage_bytes).saturating_mul(parity_bytes)
     }
 
@@ -65,13 +76,15 @@ impl Scheme for Erasure {
         let layout = self.layout(shape);
         // Only what the receiver asks for is repeated; it asks again itself.
         let repeater = Repeater::new(shape.packet_count(), shape.packet_bytes, false);
-        Box::new(Sender { coder: Coder::new(self.code), layout, repeater, next: 0, retry_at: None })
+        Box::new(Sender { coder: self.coder.clone(), layout, repeater, next: 0, retry_at: None })
     }
 
     fn receiver(&self, shape: &MessageShape) -> Box<dyn ReceiveHalf> {
         Box::new(Receiver {
-            scheme: *self,
+            scheme: self.clone(),
             layout: self.layout(shape),
+            packet_bytes: shape.packet_bytes,
+            has_short_parity: shape.message_bytes < shape.chunk_bytes.into(),
             decodable_below: 0,
             seen: 0,
             begun: None,
@@ -83,8 +96,13 @@ impl Scheme for Erasure {
     }
 }
 
+/// Bytes of a chunk for the code: those of the message, if it is shorter.
+fn coded_chunk_bytes(message_bytes: u64, chunk_bytes: u32) -> u64 {
+    message_bytes.clamp(1, chunk_bytes.into())
+}
+
 struct Sender {
-    coder: Coder,
+    coder: Arc<Coder>,
     layout: MessageLayout,
     repeater: Repeater,
     /// The submessage that is sent next.
@@ -151,6 +169,9 @@ impl SendHalf for Sender {
 struct Receiver {
     scheme: Erasure,
     layout: MessageLayout,
+    packet_bytes: u32,
+    /// Its chunks of parity are not those of the bitmap.
+    has_short_parity: bool,
     /// Every submessage below can be computed.
     decodable_below: usize,
     /// Chunks that had arrived when something came last.
@@ -165,8 +186,21 @@ struct Receiver {
 }
 
 impl Receiver {
+    /// What has arrived of a submessage.
+    fn arrived(&self, submessage: usize, data: Arrivals<'_>, parity: Option<Arrivals<'_>>) -> Arrived {
+        let (data_chunks, parity_chunks) = chunks_of(&self.layout, submessage);
+        let parity = match parity {
+            None => ChunkSet::default(),
+            Some(parity) if self.has_short_parity => {
+                short_parity(parity, parity_chunks, self.layout.chunk_bytes() as u64, self.packet_bytes.into())
+            }
+            Some(parity) => extract(parity, parity_chunks),
+        };
+        Arrived { data: extract(data, data_chunks), parity }
+    }
+
     fn can_decode(&self, submessage: usize, data: Arrivals<'_>, parity: Option<Arrivals<'_>>) -> bool {
-        let arrived = arrived(&self.layout, submessage, data, parity);
+        let arrived = self.arrived(submessage, data, parity);
         self.layout.submessage_code(submessage).can_decode(&arrived)
     }
 
@@ -248,7 +282,7 @@ impl ReceiveHalf for Receiver {
         report: &mut MessageReport,
     ) -> Vec<Range<u32>> {
         let parity_arrivals = parity.map(|(_, arrivals)| arrivals);
-        let there = |submessage| arrived(&self.layout, submessage, arrived_data, parity_arrivals);
+        let there = |submessage| self.arrived(submessage, arrived_data, parity_arrivals);
         for submessage in 0..self.layout.submessages() {
             let (there, code) = (there(submessage), self.layout.submessage_code(submessage));
             let lost = code.data_chunks() - there.data.count_of_first(code.data_chunks());
@@ -261,7 +295,8 @@ impl ReceiveHalf for Receiver {
             return Vec::new();
         }
         let bytes = parity.map_or(&[][..], |(bytes, _)| bytes);
-        let decoded = Coder::new(self.scheme.code).decode_message(&self.layout, NonZeroUsize::MIN, there, data, bytes);
+        let mut coder = Coder::clone(&self.scheme.coder);
+        let decoded = coder.decode_message(&self.layout, NonZeroUsize::MIN, there, data, bytes);
         match decoded {
             Ok(()) => Vec::new(),
             // It was decodable when it was finished, and bits are never taken back.
@@ -270,13 +305,15 @@ impl ReceiveHalf for Receiver {
     }
 }
 
-/// What has arrived of a submessage.
-fn arrived(layout: &MessageLayout, submessage: usize, data: Arrivals<'_>, parity: Option<Arrivals<'_>>) -> Arrived {
-    let (data_chunks, parity_chunks) = chunks_of(layout, submessage);
-    Arrived {
-        data: extract(data, data_chunks),
-        parity: parity.map_or_else(ChunkSet::default, |parity| extract(parity, parity_chunks)),
-    }
+/// The chunks of short parity that are whole: they begin and end anywhere in packets.
+fn short_parity(arrivals: Arrivals<'_>, chunks: Range<u32>, chunk_bytes: u64, packet_bytes: u64) -> ChunkSet {
+    let is_whole = |chunk: u64| {
+        let (first, end) = (chunk * chunk_bytes / packet_bytes, ((chunk + 1) * chunk_bytes).div_ceil(packet_bytes));
+        arrivals.first_missing_packet(first as u32).is_none_or(|missing| u64::from(missing) >= end)
+    };
+    let mut set = ChunkSet::default();
+    chunks.filter(|chunk| is_whole((*chunk).into())).for_each(|chunk| set.insert(chunk as usize));
+    set
 }
 
 /// A range of a bitmap, as a set of its own that begins at 0.
@@ -321,10 +358,27 @@ mod tests {
     }
 
     #[test]
-    fn parity_is_whole_chunks_of_whole_submessages() {
+    fn short_parity_is_whole_when_its_packets_are() {
+        // 5 chunks of 30 bytes in packets of 64: the second and the fourth lie in two packets each.
+        let bitmap = MessageBitmap::new(16, 4);
+        let arrivals = Arrivals::new(&bitmap, 3, 4);
+        let there = || (0..5).filter(|chunk| short_parity(arrivals, 0..5, 30, 64).contains(*chunk)).collect::<Vec<_>>();
+        assert_eq!(there(), [0; 0]);
+        bitmap.record(1);
+        assert_eq!(there(), [3]);
+        bitmap.record(2);
+        assert_eq!(there(), [3, 4]);
+        bitmap.record(0);
+        assert_eq!(there(), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn parity_is_whole_chunks_of_whole_submessages_but_that_of_a_short_message_is_as_short() {
         let scheme = Erasure::new(Code::mds(4, 2).expect("a code"));
         assert_eq!(scheme.parity_bytes(0, 100), 0);
-        assert_eq!(scheme.parity_bytes(1, 100), 200);
+        assert_eq!(scheme.parity_bytes(1, 100), 2);
+        assert_eq!(scheme.parity_bytes(99, 100), 198);
+        assert_eq!(scheme.parity_bytes(101, 100), 200);
         assert_eq!(scheme.parity_bytes(400, 100), 200);
         assert_eq!(scheme.parity_bytes(401, 100), 400);
         assert_eq!(scheme.name(), "ec:mds:4,2");

@@ -476,6 +476,12 @@ impl IncomingMessage {
             let ours = part_of(part_bytes, part.offset(), part.cut.whole_bytes());
             return other(ours, part_of(offer.part_bytes, offer.offset, bytes));
         }
+        // A peer of another version may lay its parity out otherwise.
+        let parity_bytes = terms.shape_of(part.bytes()).parity_bytes;
+        if offer.parity_bytes != parity_bytes {
+            let with_parity = |bytes: u64| format!("{ours}, with {bytes} bytes of parity");
+            return other(with_parity(parity_bytes), with_parity(offer.parity_bytes));
+        }
         Ok(part)
     }
 

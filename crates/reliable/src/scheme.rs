@@ -19,8 +19,7 @@ pub trait Scheme: Send + Sync {
     /// Its name with all its parameters that the ends must agree on. A receiver refuses messages of a sender whose name differs.
     fn name(&self) -> String;
 
-    /// Bytes of parity for a message of `message_bytes`: a whole number of chunks, more for longer messages, and 0 for all of them when
-    /// the scheme has none. Parity is a second message of `sdr` that belongs to the first.
+    /// Bytes of parity for a message of `message_bytes`: never fewer for a longer message, and 0 for all of them when the scheme has none. Parity is a second message of `sdr` that belongs to the first.
     fn parity_bytes(&self, message_bytes: u64, chunk_bytes: u32) -> u64 {
         let _ = (message_bytes, chunk_bytes);
         0

@@ -65,8 +65,11 @@ impl Terms {
     pub(crate) fn part_bytes(&mut self) -> Option<u64> {
         if self.part_bytes.is_none() {
             let most = self.queue_pair.message_bytes_max()?;
-            let fits = |bytes: u64| self.scheme.parity_bytes(bytes, self.template.chunk_bytes) <= most;
-            self.part_bytes = Some(parts::longest(most.min(u32::MAX.into()), fits));
+            let chunk_bytes = self.template.chunk_bytes;
+            let fits = |bytes: u64| self.scheme.parity_bytes(bytes, chunk_bytes) <= most;
+            // Parts that are shorter than a chunk, so that their parity fits, would be hundreds for a message that is not long.
+            let has_room = fits(chunk_bytes.into());
+            self.part_bytes = Some(if has_room { parts::longest(most.min(u32::MAX.into()), fits) } else { 0 });
         }
         self.part_bytes
     }

@@ -1,7 +1,5 @@
 //! What the ends of a queue pair tell each other: completions and control messages in, state and control messages out.
 
-use std::collections::VecDeque;
-
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{CompletionOperation, CompletionQueue, CompletionStatus, WorkCompletion};
 
@@ -14,6 +12,7 @@ use crate::control_path::ControlPath;
 use crate::link_estimate::RoundTripTime;
 use crate::queue_pair::QueuePairError;
 use crate::receiving::Receiving;
+use crate::scheme_queue::SchemeQueue;
 use crate::sending::Sending;
 
 /// Marks ids of control messages that leave; those of data are numbers of internal queue pairs.
@@ -22,8 +21,6 @@ const CONTROL_SEND: u64 = 1 << 63;
 const BATCH: usize = 32;
 /// How often they are looked for before the rest is done.
 const POLLS_MAX: usize = 64;
-/// Frames of the scheme above that wait to be taken. More are dropped, as the network might have.
-const SCHEME_FRAMES_MAX: usize = 1024;
 
 /// What a queue pair knows, under its lock.
 pub(crate) struct State {
@@ -49,8 +46,8 @@ pub(crate) struct State {
     polled: Option<Instant>,
     /// Since when messages have waited for a clear-to-send without one coming.
     waits_for_clear: Option<Instant>,
-    pub(crate) to_scheme: VecDeque<Vec<u8>>,
-    pub(crate) from_scheme: VecDeque<Vec<u8>>,
+    pub(crate) to_scheme: SchemeQueue,
+    from_scheme: SchemeQueue,
     pub(crate) failure: Option<CompletionStatus>,
     pub(crate) counters: ControlCounters,
     #[cfg(feature = "mutations")]
@@ -81,7 +78,7 @@ pub struct ControlCounters {
     /// Received for this connection, but of a version that this end does not speak. `connect` has made sure that the peer's is the
     /// same, so they are not the peer's.
     pub other_version: u64,
-    /// Of the scheme above, dropped because nobody took them.
+    /// What schemes tell each other, dropped because nobody took it.
     pub dropped: u64,
 }
 
@@ -102,8 +99,8 @@ impl State {
             stamps: Stamps::default(),
             polled: None,
             waits_for_clear: None,
-            to_scheme: VecDeque::new(),
-            from_scheme: VecDeque::new(),
+            to_scheme: SchemeQueue::default(),
+            from_scheme: SchemeQueue::default(),
             failure: None,
             counters: ControlCounters::default(),
             #[cfg(feature = "mutations")]
@@ -161,11 +158,7 @@ impl State {
     /// Queue bytes of our scheme for the peer's.
     pub(crate) fn send_to_peer(&mut self, bytes: Vec<u8>) {
         // The newest state is what counts.
-        if self.from_scheme.len() == SCHEME_FRAMES_MAX {
-            self.from_scheme.pop_front();
-            self.counters.dropped += 1;
-        }
-        self.from_scheme.push_back(bytes);
+        self.counters.dropped += self.from_scheme.push_newest(bytes);
     }
 
     pub(crate) fn patience(&self, attributes: &QueuePairAttributes) -> Duration {
@@ -273,10 +266,9 @@ impl State {
                     cleared_beyond = bits;
                     self.receiving.on_cleared_beyond(header.cleared_through, bits);
                 }
-                Ok(Record::Scheme(bytes)) if self.to_scheme.len() < SCHEME_FRAMES_MAX => {
-                    self.to_scheme.push_back(bytes.to_vec());
+                Ok(Record::Scheme(bytes)) => {
+                    self.counters.dropped += u64::from(!self.to_scheme.push(bytes.to_vec()));
                 }
-                Ok(Record::Scheme(_)) => self.counters.dropped += 1,
                 Err(_) => self.counters.ignored += 1,
             }
         }
@@ -348,12 +340,8 @@ impl State {
             numbers.extend(
                 clears.iter().take_while(|clear| writer.push(&Record::ClearToSend(**clear))).map(|clear| clear.number),
             );
-            let mut scheme_frames = 0;
-            while let Some(frame) = self.from_scheme.get(scheme_frames)
-                && writer.push(&Record::Scheme(frame))
-            {
-                scheme_frames += 1;
-            }
+            let scheme_records =
+                self.from_scheme.iter().take_while(|record| writer.push(&Record::Scheme(record))).count();
             let length = writer.finish();
             if !self.control.send(&bytes[..length], CONTROL_SEND)? {
                 break;
@@ -361,7 +349,7 @@ impl State {
             self.counters.sent += 1;
             self.stamps.on_sent(stamp);
             self.receiving.told(&numbers, stamp, now);
-            self.from_scheme.drain(..scheme_frames);
+            self.from_scheme.drop_first(scheme_records);
             self.reported = arrived;
             self.owes_answer = false;
             if asks {

@@ -64,6 +64,7 @@ mod pacer;
 mod queue_pair;
 pub mod receive_table;
 mod receiving;
+mod scheme_queue;
 mod sending;
 mod sync;
 

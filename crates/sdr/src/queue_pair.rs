@@ -310,7 +310,7 @@ impl QueuePair {
 
     /// The next bytes of the peer's scheme, if some have come.
     pub fn take_from_peer(&self) -> Option<Vec<u8>> {
-        self.shared.state().to_scheme.pop_front()
+        self.shared.state().to_scheme.pop()
     }
 
     /// Numbers of messages that are being sent and were cleared, have bytes that left the device, are over, or turned out too long since this was

@@ -1,6 +1,6 @@
 //! The sending half of a queue pair: messages that wait for their clear-to-send, writes that wait for room, and those on their way.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
@@ -98,6 +98,10 @@ pub(crate) struct Sending {
     clear: BTreeMap<u64, ClearToSend>,
     /// Every clear-to-send below has come.
     cleared_through: u64,
+    /// Clear-to-sends below are of messages that are open or not begun: the others have been forgotten.
+    swept_through: u64,
+    /// Messages that have something to send, cleared or not.
+    working: BTreeSet<u64>,
     /// Every message below is over at the receiver.
     peer_open_from: u64,
     pub(crate) window: Window,
@@ -165,6 +169,8 @@ impl Sending {
             open: BTreeMap::new(),
             clear: BTreeMap::new(),
             cleared_through: first_number,
+            swept_through: first_number,
+            working: BTreeSet::new(),
             peer_open_from: first_number,
             window: Window::new(0),
             pacer,
@@ -245,6 +251,7 @@ impl Sending {
             && !send.is_over
         {
             (send.fragments, send.first_byte) = (from..count, Some(first_byte));
+            self.working.insert(number);
         }
     }
 
@@ -255,6 +262,7 @@ impl Sending {
             && !send.is_over
         {
             send.pieces.push_back(Piece { bytes, done: 0, offset });
+            self.working.insert(number);
         }
     }
 
@@ -356,8 +364,7 @@ impl Sending {
 
     /// Whether something could be sent if the receiver had cleared it.
     pub(crate) fn waits_for_clear(&self) -> bool {
-        let mut waiting = self.open.range(self.cleared_through..);
-        waiting.any(|(number, send)| send.has_work() && !self.clear.contains_key(number))
+        self.working.range(self.cleared_through..).any(|number| !self.clear.contains_key(number))
     }
 
     /// Clear-to-sends in order are remembered by one number; of the others, only those of messages that will be sent are kept.
@@ -365,8 +372,14 @@ impl Sending {
         while self.clear.contains_key(&self.cleared_through) {
             self.cleared_through += 1;
         }
-        let (open, next, through) = (&self.open, self.next_number, self.cleared_through);
-        self.clear.retain(|number, _| *number >= next || *number >= through || open.contains_key(number));
+        // Each is looked at once: this is called for every clear-to-send. One that is open now goes with its message.
+        let passed = self.clear.range(self.swept_through..self.cleared_through).map(|(number, _)| *number);
+        let is_over = |number: &u64| *number < self.next_number && !self.open.contains_key(number);
+        let over: Vec<u64> = passed.filter(is_over).collect();
+        for number in over {
+            self.clear.remove(&number);
+        }
+        self.swept_through = self.cleared_through;
     }
 
     /// Send nothing more of a message.
@@ -375,6 +388,7 @@ impl Sending {
             send.is_over = true;
             send.pieces.clear();
             (send.fragments, send.first_byte) = (0..0, None);
+            self.working.remove(&number);
         }
         self.note(number);
         self.forget_if_done(number);
@@ -408,24 +422,26 @@ impl Sending {
 
     /// Whether something could be sent if the receiver's window were open.
     pub(crate) fn waits_for_window(&self) -> bool {
-        let can_send = |number: &u64| self.clear.contains_key(number);
-        self.window.available() == 0 && self.open.iter().any(|(number, send)| send.has_work() && can_send(number))
+        self.window.available() == 0 && self.can_send()
     }
 
     /// When something can be sent that has to wait for the rate.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let at = self.pacer.ready_at()?;
-        let can_send = |number: &u64, send: &OpenSend| send.has_work() && self.clear.contains_key(number);
-        let is_waiting = self.was_paced && self.open.iter().any(|(number, send)| can_send(number, send));
-        is_waiting.then_some(at)
+        (self.was_paced && self.can_send()).then_some(at)
+    }
+
+    /// Whether something is cleared and not posted.
+    fn can_send(&self) -> bool {
+        self.working.iter().any(|number| self.clear.contains_key(number))
     }
 
     /// Post what can be sent now, messages in order.
     pub(crate) fn pump(&mut self, now: Instant) -> Result<(), PostError> {
-        let Sending { shape, open, clear, lanes, window, pacer, next_channel, counters, .. } = self;
+        let Sending { shape, open, working, clear, lanes, window, pacer, next_channel, counters, .. } = self;
         let mut touched = Vec::new();
-        for (&number, send) in open.iter_mut().filter(|(_, send)| send.has_work()) {
-            let Some(clear) = clear.get(&number) else { continue };
+        for &number in &*working {
+            let (Some(clear), Some(send)) = (clear.get(&number), open.get_mut(&number)) else { continue };
             let mut message = Message { shape, number, clear, send };
             let generation = shape.generation_of(number) as usize;
             let mut full_lanes = 0;
@@ -459,7 +475,11 @@ impl Sending {
         }
         self.was_paced = !pacer.is_ready(now);
         for number in touched {
-            if self.open.get(&number).is_some_and(|send| send.room.is_some()) {
+            let Some(send) = self.open.get(&number) else { continue };
+            if !send.has_work() {
+                self.working.remove(&number);
+            }
+            if send.room.is_some() {
                 self.note(number);
             }
             self.forget_if_done(number);
