@@ -7,17 +7,17 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 
 use longhaul_reliable::{Connection as Reliable, ConnectionError, MessageError, MessageReport};
 use longhaul_sdr::{Memory, QueuePair, RoundTripTime};
 use longhaul_verbs::RegisterError;
 use thiserror::Error;
 
-use crate::driver::{self, End, Shared};
 use crate::message::{BufferPool, Message};
 use crate::options::Options;
-use crate::pending::{Pending, Promised};
+use crate::pending::{Pending, wait_until};
+use crate::runtime::Runtime;
+use crate::shared::{End, Shared};
 use crate::waking::Waiting;
 
 /// Why a message was not written or received.
@@ -73,7 +73,9 @@ pub struct Connection {
     pool: Arc<BufferPool>,
     scheme: String,
     ends: PathEnds,
-    thread: Option<JoinHandle<()>>,
+    runtime: Arc<Runtime>,
+    /// Somebody else waits until it is closed.
+    is_closing: bool,
 }
 
 /// The devices between which the packets of a connection pass: addresses and UDP ports.
@@ -84,26 +86,24 @@ pub(crate) struct PathEnds {
 }
 
 impl Connection {
-    /// Over a queue pair that is connected.
-    pub(crate) fn start(queue_pair: QueuePair, options: &Options, ends: PathEnds) -> io::Result<Self> {
+    /// Over a queue pair that is connected, and was made in a context of the runtime.
+    pub(crate) fn start(runtime: Arc<Runtime>, queue_pair: QueuePair, options: &Options, ends: PathEnds) -> Self {
         let mut attributes = longhaul_reliable::Attributes::default();
         attributes.message_timeout = options.message_timeout;
         attributes.message_deadline = options.message_deadline;
         attributes.waiting_max = options.waiting_max;
         attributes.checksum = options.checksum;
         let reliable = Reliable::new(queue_pair, options.scheme.clone(), attributes);
-        let shared = Shared::new(reliable, options.message_timeout, ends.peer)?;
-        let driven = shared.clone();
-        let thread = thread::Builder::new().name("longhaul".to_owned()).spawn(move || driver::drive(&driven))?;
-        let (pool, scheme) = (BufferPool::new(), options.scheme.name());
-        Ok(Connection { shared, pool, scheme, ends, thread: Some(thread) })
+        let mailbox = runtime.mailbox_of(reliable.queue_pair().context()).clone();
+        let shared = Shared::new(reliable, mailbox, options.message_timeout, ends.peer);
+        runtime.drive(shared.clone());
+        Connection { shared, pool: BufferPool::new(), scheme: options.scheme.name(), ends, runtime, is_closing: false }
     }
 
     /// When this TCP connection goes, the peer has gone.
     pub(crate) fn watch(&self, stream: Arc<TcpStream>) -> io::Result<()> {
         stream.set_nonblocking(true)?;
-        self.shared.set_lifeline(stream);
-        Ok(())
+        self.shared.set_lifeline(stream)
     }
 
     /// Write bytes as one message; over when the other end has all of it. Memory of other forms is copied or moved:
@@ -238,19 +238,13 @@ impl Connection {
     }
 
     /// Close it without blocking; over when the peer has heard what it must (see [`Connection`]).
-    pub fn close(self) -> Pending<(), Infallible> {
-        let promised = Promised::new();
-        let closed = promised.clone();
-        let close = move || {
-            drop(self);
-            closed.give(Ok(()));
-        };
-        // If there is no thread to be had, the closure and the connection in it are dropped here, which closes it just
-        // as well.
-        match thread::Builder::new().name("longhaul-close".to_owned()).spawn(close) {
-            Ok(_) => Pending::new(promised.taken()),
-            Err(_) => Pending::ready(Ok(())),
-        }
+    pub fn close(mut self) -> Pending<(), Infallible> {
+        self.is_closing = true;
+        let closed = self.shared.close(self.runtime.clone());
+        Pending::new(async move {
+            closed.taken().await;
+            Ok(())
+        })
     }
 
     /// Whether it is over, here or at the peer.
@@ -305,11 +299,13 @@ impl Iterator for Incoming<'_> {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.shared.close();
-        let thread = self.thread.take();
+        if self.is_closing {
+            return;
+        }
+        let closed = self.shared.close(self.runtime.clone());
         // A waker that drops the connection may run on the driver's own thread, which cannot wait for itself.
-        if let Some(thread) = thread.filter(|driver| driver.thread().id() != thread::current().id()) {
-            let _ = thread.join();
+        if !self.runtime.is_driven_here(&self.shared) {
+            let _ = wait_until(std::pin::pin!(closed.taken()), None);
         }
     }
 }

@@ -4,15 +4,21 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use longhaul_rdmacore::RdmaDevice;
+use longhaul_sdr::Memory;
 use longhaul_softnic::Config;
 use longhaul_softnic::udp::{self, UdpConfig, UdpDevice, path};
-use longhaul_verbs::{Capabilities, Device, Gid, GidChoice, GidChoiceError, Mtu, PathAttributes, QueryError};
+use longhaul_verbs::{
+    Capabilities, Device, Gid, GidChoice, GidChoiceError, Mtu, PathAttributes, QueryError, RegisterError,
+};
 use thiserror::Error;
 
 use crate::device::{DeviceName, SOFTNIC};
 use crate::randomness::random;
+use crate::runtime::{Runtime, StartError};
 
 /// RoCEv2's UDP port: the only one that devices of libibverbs have.
 pub const UDP_PORT_ROCE: u16 = 4791;
@@ -101,6 +107,18 @@ pub enum OpenError {
     Randomness(#[source] io::Error),
 }
 
+/// Why memory was not registered.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RegisterMemoryError {
+    /// There is nothing to register it with.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The device takes no memory.
+    #[error("the device did not register the memory")]
+    Register(#[from] RegisterError),
+}
+
 fn there_is(known: &[String]) -> String {
     match known {
         [] => "libibverbs finds no RDMA device on this host".to_owned(),
@@ -133,6 +151,14 @@ pub struct Endpoint {
     softnic: Option<UdpDevice>,
     warnings: Vec<String>,
     description: String,
+    drivers: Arc<Drivers>,
+}
+
+/// What drives the connections of an endpoint, once there is one.
+#[derive(Default)]
+struct Drivers {
+    threads: Option<NonZeroUsize>,
+    runtime: Mutex<Option<Arc<Runtime>>>,
 }
 
 impl Endpoint {
@@ -152,7 +178,18 @@ impl Endpoint {
     pub fn new(device: Device, gid: Gid, gid_index: u8, port: u8, udp_port: u16) -> Self {
         let address = gid.to_ip();
         let description = format!("{} ({address})", device.name());
-        Endpoint { device, address, gid, gid_index, port, udp_port, softnic: None, warnings: Vec::new(), description }
+        Endpoint {
+            device,
+            address,
+            gid,
+            gid_index,
+            port,
+            udp_port,
+            softnic: None,
+            warnings: Vec::new(),
+            description,
+            drivers: Arc::default(),
+        }
     }
 
     fn open_softnic(addresses: &[IpAddr], towards: Towards, udp: UdpConfig) -> Result<Self, OpenError> {
@@ -174,6 +211,7 @@ impl Endpoint {
             warnings: device.warnings().iter().map(ToString::to_string).collect(),
             description: format!("{SOFTNIC}:{address} (UDP port {udp_port})"),
             softnic: Some(device),
+            drivers: Arc::default(),
         })
     }
 
@@ -204,6 +242,7 @@ impl Endpoint {
             softnic: None,
             warnings: Vec::new(),
             description: format!("{name} (libibverbs{driver})"),
+            drivers: Arc::default(),
         })
     }
 
@@ -270,6 +309,28 @@ impl Endpoint {
     /// The way to a peer's device, which listens at this UDP port.
     pub fn path_to(&self, peer: Gid, udp_port: u16) -> PathAttributes {
         PathAttributes { source_gid_index: self.gid_index, port: self.port, udp_port, ..PathAttributes::to(peer) }
+    }
+
+    /// The same device, with so many threads that drive its connections: each connection belongs to one of them. One is enough until it is
+    /// busy all the time. Connections that there are already stay where they are.
+    #[must_use]
+    pub fn with_driver_threads(self, threads: NonZeroUsize) -> Self {
+        Endpoint { drivers: Arc::new(Drivers { threads: Some(threads), runtime: Mutex::default() }), ..self }
+    }
+
+    /// Register bytes that messages are written from and received into, without a copy, on any connection of the endpoint.
+    pub fn register(&self, buffer: Vec<u8>) -> Result<Memory, RegisterMemoryError> {
+        Ok(Memory::register(self.runtime()?.domain(), buffer)?)
+    }
+
+    /// What drives its connections.
+    pub(crate) fn runtime(&self) -> Result<Arc<Runtime>, StartError> {
+        let mut runtime = self.drivers.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(runtime) = &*runtime {
+            return Ok(runtime.clone());
+        }
+        let started = Runtime::start(&self.device, self.drivers.threads.unwrap_or(NonZeroUsize::MIN))?;
+        Ok(runtime.insert(started).clone())
     }
 
     pub(crate) fn capabilities(&self) -> Result<Capabilities, QueryError> {

@@ -14,9 +14,10 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use longhaul_sdr::info::{InfoError, QueuePairInfo};
-use longhaul_sdr::{Context, ContextAttributes, CreateQueuePairError, QueuePair};
+use longhaul_sdr::{ContextAttributes, CreateQueuePairError, QueuePair};
 use longhaul_verbs::{Capabilities, CreateError, Mtu, QueryError};
 use thiserror::Error;
 
@@ -29,6 +30,7 @@ use crate::peer_claims::{
     CHUNK_BYTES_FROM_PEER_MAX, Claim, check_chunks, check_longest, check_paths, check_token, contradiction, peer_info,
 };
 use crate::randomness::random;
+use crate::runtime::{Runtime, StartError};
 
 /// What both ends hold to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,9 +161,9 @@ pub enum HandshakeError {
     /// The queue pairs do not fit.
     #[error("the queue pairs cannot be connected")]
     Connect(#[from] longhaul_sdr::ConnectError),
-    /// The system refused.
-    #[error("the connection's thread cannot be started")]
-    Start(#[source] io::Error),
+    /// What all connections of the endpoint share cannot be made.
+    #[error("connections cannot be driven")]
+    Start(#[from] StartError),
     /// Sequence numbers must be random.
     #[error("cannot read /dev/urandom")]
     Randomness(#[source] io::Error),
@@ -194,6 +196,7 @@ pub struct Connecting {
 /// The accepting end, between answer and info.
 pub struct Accepting {
     endpoint: Endpoint,
+    runtime: Arc<Runtime>,
     queue_pair: QueuePair,
     options: Options,
     message_bytes_max: u64,
@@ -270,11 +273,11 @@ impl Connecting {
         check_paths(&answer.paths, claim)?;
         let peer = peer_info(&answer.queue_pair, &answer.paths, agreement.message_bytes_max)?;
         check_reachable(&endpoint, answer.capabilities, &answer.paths)?;
-        let queue_pair = make_queue_pair(&endpoint, &options, &agreement)?;
+        let (runtime, queue_pair) = make_queue_pair(&endpoint, &options, &agreement)?;
         queue_pair.connect(&peer)?;
         let info = Info { paths: paths(&endpoint), queue_pair: queue_pair.info().to_bytes() };
         let ends = path_ends(&endpoint, &peer);
-        Ok((Connection::start(queue_pair, &options, ends).map_err(HandshakeError::Start)?, info.to_bytes()))
+        Ok((Connection::start(runtime, queue_pair, &options, ends), info.to_bytes()))
     }
 }
 
@@ -316,7 +319,7 @@ impl Accepting {
             channels: channels(options).min(hello.channels.into()),
         };
         check_longest(agreement.message_bytes_max)?;
-        let queue_pair = make_queue_pair(endpoint, options, &agreement)?;
+        let (runtime, queue_pair) = make_queue_pair(endpoint, options, &agreement)?;
         let answer = Answer {
             capabilities: capabilities(endpoint)?,
             mtu,
@@ -329,6 +332,7 @@ impl Accepting {
         };
         let accepting = Accepting {
             endpoint: endpoint.clone(),
+            runtime,
             queue_pair,
             options: options.clone(),
             message_bytes_max: agreement.message_bytes_max,
@@ -354,7 +358,7 @@ impl Accepting {
         let peer = peer_info(&info.queue_pair, &info.paths, self.message_bytes_max)?;
         self.queue_pair.connect(&peer)?;
         let ends = path_ends(&self.endpoint, &peer);
-        Connection::start(self.queue_pair, &self.options, ends).map_err(HandshakeError::Start)
+        Ok(Connection::start(self.runtime, self.queue_pair, &self.options, ends))
     }
 }
 
@@ -438,14 +442,18 @@ fn check_addresses(seen: Option<(IpAddr, IpAddr)>, believed: Option<(IpAddr, IpA
     Ok(())
 }
 
-fn make_queue_pair(endpoint: &Endpoint, options: &Options, agreement: &Agreement) -> Result<QueuePair, HandshakeError> {
+fn make_queue_pair(
+    endpoint: &Endpoint,
+    options: &Options,
+    agreement: &Agreement,
+) -> Result<(Arc<Runtime>, QueuePair), HandshakeError> {
     let device = endpoint.device().attributes()?;
     let random = random().map(u64::from_le_bytes).map_err(HandshakeError::Randomness)?;
     let attributes = options.queue_pair(endpoint, &device, agreement, random);
     let mut context = ContextAttributes::default();
     context.channels = agreement.channels;
     context.completions = attributes.receive_depth * u32::from(attributes.generations);
-    context.events = device.capabilities.contains(Capabilities::COMPLETION_CHANNEL);
-    let context = Context::create(endpoint.device(), &context)?;
-    Ok(QueuePair::create(&context, &attributes)?)
+    let runtime = endpoint.runtime()?;
+    let context = runtime.create_context(&context)?;
+    Ok((runtime, QueuePair::create(&context, &attributes)?))
 }

@@ -62,8 +62,9 @@ mod carrier;
 mod connect;
 mod connection;
 mod device;
-mod driver;
+mod driven;
 mod endpoint;
+mod engine;
 mod fields;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -71,6 +72,7 @@ mod handle;
 mod handshake;
 mod handshake_bytes;
 mod listener;
+mod mailbox;
 mod message;
 mod options;
 mod panicked;
@@ -78,13 +80,15 @@ mod path_check;
 mod peer_claims;
 mod pending;
 mod randomness;
+mod runtime;
+mod shared;
 mod waking;
 
 pub use carrier::CarrierError;
 pub use connect::{ConnectError, Destination, connect};
 pub use connection::{Connection, Incoming, TransferError};
 pub use device::{DeviceChoice, DeviceName, DeviceNameError, SOFTNIC};
-pub use endpoint::{Endpoint, OpenError, Towards, UDP_PORT_ROCE};
+pub use endpoint::{Endpoint, OpenError, RegisterMemoryError, Towards, UDP_PORT_ROCE};
 pub use fields::FieldError;
 pub use handle::ListenHandle;
 pub use handshake::{Accepting, Connecting, HandshakeError, Meeting};
@@ -96,6 +100,7 @@ pub use message::Message;
 pub use options::Options;
 pub use path_check::{LostDirection, PathError};
 pub use pending::Pending;
+pub use runtime::StartError;
 
 /// What a reliability scheme is, and those that there are.
 pub mod scheme {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use crate::driver::Shared;
+use crate::shared::Shared;
 
 /// An operation that has begun. [`Pending::wait`] blocks until it is over; `.await` does the same on any executor,
 /// since wakers are all it needs. Dropping it does not undo anything: what was begun goes on.
@@ -42,6 +42,14 @@ impl<T, E> Pending<T, E> {
         let deadline = Instant::now().checked_add(patience);
         let Pending { future, connection } = self;
         wait_until(future, deadline).map_err(|future| Pending { future, connection })
+    }
+
+    /// How it ended, if it is over; otherwise it can be asked again. Never waits.
+    pub fn ask(mut self) -> Result<Result<T, E>, Self> {
+        match self.future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => Ok(output),
+            Poll::Pending => Err(self),
+        }
     }
 
     /// Drive the connection until it is over, or nothing happens for a while.
@@ -96,7 +104,7 @@ thread_local! {
 }
 
 /// Drive a future on this thread; gives it back when the deadline comes first.
-fn wait_until<F: Future + Unpin>(mut future: F, deadline: Option<Instant>) -> Result<F::Output, F> {
+pub(crate) fn wait_until<F: Future + Unpin>(mut future: F, deadline: Option<Instant>) -> Result<F::Output, F> {
     let waker = THREAD_WAKER.with(Waker::clone);
     let mut context = Context::from_waker(&waker);
     loop {
@@ -165,6 +173,7 @@ mod tests {
         let promised = Promised::new();
         let pending: Pending<u32, ()> = Pending::new(promised.clone().taken());
         let pending = pending.wait_for(Duration::from_millis(5)).expect_err("it is not there yet");
+        let pending = pending.ask().expect_err("nor when it is asked");
         let giver = thread::spawn(move || {
             thread::sleep(Duration::from_millis(5));
             promised.give(Ok(7));
@@ -172,5 +181,6 @@ mod tests {
         assert_eq!(pending.wait(), Ok(7));
         giver.join().expect("it ends");
         assert_eq!(Pending::<u32, u32>::ready(Err(3)).wait(), Err(3));
+        assert_eq!(Pending::<u32, u32>::ready(Ok(4)).ask().expect("it is over"), Ok(4));
     }
 }

@@ -28,7 +28,8 @@ pub struct ContextAttributes {
     pub channels: usize,
     /// Room for completions in each channel: receives of all its queue pairs.
     pub completions: u32,
-    /// Completions can raise events, so that whoever drives can sleep until something happens ([`Context::events`]).
+    /// Completions can raise events, so that whoever drives can sleep until something happens ([`Context::events`]). For
+    /// [`Context::create`]; whoever brings a channel has decided.
     pub events: bool,
 }
 
@@ -47,6 +48,7 @@ pub struct Context {
 struct Inner {
     domain: ProtectionDomain,
     events: Option<CompletionChannel>,
+    token: u64,
     channels: Vec<Channel>,
     /// That each channel's queue has room for.
     completions: u32,
@@ -89,17 +91,31 @@ impl Context {
     /// Set up what queue pairs share (the paper's `context_create`).
     pub fn create(device: &Device, attributes: &ContextAttributes) -> Result<Self, CreateError> {
         let events = attributes.events.then(|| device.create_completion_channel()).transpose()?;
+        Self::create_in(&device.allocate_protection_domain()?, events.as_ref(), 0, attributes)
+    }
+
+    /// Set up what queue pairs share, in a protection domain that others use as well: memory that is registered with one of them can be used
+    /// with all. Their events, if they are to raise any, arrive on one channel and name their context by its token.
+    pub fn create_in(
+        domain: &ProtectionDomain,
+        events: Option<&CompletionChannel>,
+        token: u64,
+        attributes: &ContextAttributes,
+    ) -> Result<Self, CreateError> {
         let channel = || {
-            let completions = create_completion_queue(device, attributes.completions, events.as_ref())?;
+            let completions = create_completion_queue(domain.device(), attributes.completions, events, token)?;
             let taken = vec![WorkCompletion::default(); BATCH].into_boxed_slice();
             let state = ChannelState { receivers: HashMap::new(), room: attributes.completions, taken };
             Ok(Channel { completions, state: Mutex::new(state) })
         };
-        let domain = device.allocate_protection_domain()?;
         let channels: Result<_, CreateError> = (0..attributes.channels.max(1)).map(|_| channel()).collect();
-        Ok(Context {
-            inner: Arc::new(Inner { domain, channels: channels?, completions: attributes.completions, events }),
-        })
+        let (domain, events, completions) = (domain.clone(), events.cloned(), attributes.completions);
+        Ok(Context { inner: Arc::new(Inner { domain, events, token, channels: channels?, completions }) })
+    }
+
+    /// What its events say of it.
+    pub fn token(&self) -> u64 {
+        self.inner.token
     }
 
     /// Register bytes for sends and receives (the paper's `mr_reg`).
@@ -155,7 +171,7 @@ impl Context {
 
     /// A completion queue that raises events where this context's do.
     pub(crate) fn create_completion_queue(&self, entries: u32) -> Result<CompletionQueue, CreateError> {
-        create_completion_queue(self.inner.domain.device(), entries, self.events())
+        create_completion_queue(self.inner.domain.device(), entries, self.events(), self.token())
     }
 
     pub(crate) fn completions(&self, channel: usize) -> &CompletionQueue {
@@ -210,10 +226,11 @@ fn create_completion_queue(
     device: &Device,
     entries: u32,
     events: Option<&CompletionChannel>,
+    token: u64,
 ) -> Result<CompletionQueue, CreateError> {
     match events {
-        // Whoever is woken polls everything: it need not know which queue it was.
-        Some(events) => device.create_completion_queue_on(entries, events, 0),
+        // Whoever is woken polls all queues of the context: it need not know which it was.
+        Some(events) => device.create_completion_queue_on(entries, events, token),
         None => device.create_completion_queue(entries),
     }
 }

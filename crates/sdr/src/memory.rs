@@ -69,8 +69,8 @@ pub enum BorrowError {
 }
 
 impl Memory {
-    /// Register bytes; they come back with [`Memory::into_buffer`].
-    pub(crate) fn register(domain: &ProtectionDomain, buffer: Vec<u8>) -> Result<Self, RegisterError> {
+    /// Register bytes; they come back with [`Memory::into_buffer`]. Every context of the protection domain can use them.
+    pub fn register(domain: &ProtectionDomain, buffer: Vec<u8>) -> Result<Self, RegisterError> {
         let buffer = buffer.into_boxed_slice();
         let length = buffer.len();
         let pointer = Box::into_raw(buffer).cast::<u8>();

@@ -1,0 +1,155 @@
+//! What all connections of an endpoint share: registered memory's protection domain, and the threads that drive them.
+//!
+//! ```text
+//!   program's threads ── letters ──┐
+//!   completion queues ── events ───┼──▶ driver:  take what has come ─▶ each connection that needs it has a turn ─▶ wait
+//!   peers, over TCP ── their end ──┘
+//! ```
+//!
+//! A connection belongs to one driver, and costs no thread of its own, and no descriptor beside its TCP connection.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle, ThreadId};
+
+use longhaul_sdr::{Context, ContextAttributes};
+use longhaul_time::{Duration, Instant};
+use longhaul_verbs::{Capabilities, CreateError, Device, ProtectionDomain, QueryError};
+use thiserror::Error;
+
+use crate::engine::{Engine, Next};
+use crate::mailbox::{Letter, Mailbox};
+use crate::panicked::catch;
+use crate::shared::{End, Shared};
+
+/// While some connections are busy, what has come for the others is looked for this often.
+const LOOK_EVERY: Duration = Duration::from_micros(20);
+
+/// Why the connections of an endpoint cannot be driven.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The device does not say what it can do.
+    #[error("the device does not say what it can do")]
+    Query(#[from] QueryError),
+    /// The device refused.
+    #[error("the device refused what all connections share")]
+    Create(#[from] CreateError),
+    /// The host has no thread, or no descriptors.
+    #[error("a thread that drives connections cannot be started")]
+    Thread(#[from] io::Error),
+}
+
+pub(crate) struct Runtime {
+    domain: ProtectionDomain,
+    drivers: Vec<Driver>,
+    /// The driver of the next connection.
+    next: AtomicUsize,
+    ids: AtomicU64,
+}
+
+struct Driver {
+    mailbox: Arc<Mailbox>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    thread_id: ThreadId,
+}
+
+impl Runtime {
+    /// With so many threads.
+    pub(crate) fn start(device: &Device, threads: NonZeroUsize) -> Result<Arc<Self>, StartError> {
+        let has_events = device.attributes()?.capabilities.contains(Capabilities::COMPLETION_CHANNEL);
+        let domain = device.allocate_protection_domain()?;
+        // If a later one cannot be started, those before stop.
+        let mut runtime =
+            Runtime { domain, drivers: Vec::new(), next: AtomicUsize::default(), ids: AtomicU64::default() };
+        for _ in 0..threads.get() {
+            let events = has_events.then(|| device.create_completion_channel()).transpose()?;
+            runtime.drivers.push(Driver::start(Mailbox::new(events)?)?);
+        }
+        Ok(Arc::new(runtime))
+    }
+
+    pub(crate) fn domain(&self) -> &ProtectionDomain {
+        &self.domain
+    }
+
+    /// What a connection's queues are made in: it belongs to one of the drivers.
+    pub(crate) fn create_context(&self, attributes: &ContextAttributes) -> Result<Context, CreateError> {
+        let index = self.next.fetch_add(1, Ordering::Relaxed) % self.drivers.len();
+        let count = self.drivers.len() as u64;
+        // The driver can be told from the number.
+        let id = self.ids.fetch_add(1, Ordering::Relaxed) * count + index as u64;
+        Context::create_in(&self.domain, self.drivers[index].mailbox.events(), id, attributes)
+    }
+
+    fn driver_of(&self, id: u64) -> &Driver {
+        &self.drivers[(id % self.drivers.len() as u64) as usize]
+    }
+
+    /// The mailbox of the driver that a connection with this context belongs to.
+    pub(crate) fn mailbox_of(&self, context: &Context) -> &Arc<Mailbox> {
+        &self.driver_of(context.token()).mailbox
+    }
+
+    /// Drive a connection from now on.
+    pub(crate) fn drive(&self, shared: Arc<Shared>) {
+        self.driver_of(shared.id()).mailbox.put(Letter::Add(shared));
+    }
+
+    /// Whether this thread drives that connection: then it cannot wait for anything to happen on it.
+    pub(crate) fn is_driven_here(&self, shared: &Shared) -> bool {
+        self.driver_of(shared.id()).thread_id == thread::current().id()
+    }
+}
+
+impl Driver {
+    fn start(mailbox: Arc<Mailbox>) -> io::Result<Self> {
+        let own = mailbox.clone();
+        let thread = thread::Builder::new().name("longhaul".to_owned()).spawn(move || {
+            let mut engine = Engine::default();
+            let end = match catch(|| drive(&mut engine, &own)) {
+                Ok(Ok(())) => End::Closed,
+                Ok(Err(error)) => End::Failed(Arc::new(error)),
+                Err(panicked) => End::from(panicked),
+            };
+            // Whatever happened, nobody waits for a connection that nobody drives.
+            engine.end_all(&end);
+            own.shut(&end);
+        })?;
+        let thread_id = thread.thread().id();
+        Ok(Driver { mailbox, thread: Mutex::new(Some(thread)), thread_id })
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.mailbox.put(Letter::Stop);
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        // The last connection may be let go by its driver's own thread, which cannot wait for itself.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The driver's thread.
+fn drive(engine: &mut Engine, mailbox: &Mailbox) -> io::Result<()> {
+    let mut letters = Vec::new();
+    let mut looked = Instant::ZERO;
+    while !engine.is_stopped() {
+        let now = mailbox.now();
+        match engine.turn(now) {
+            Next::Now if now.saturating_since(looked) < LOOK_EVERY => thread::yield_now(),
+            Next::Now => {
+                mailbox.take(&mut letters)?;
+                looked = now;
+                thread::yield_now();
+            }
+            Next::At(at) => mailbox.wait(at.map(|at| at.saturating_since(mailbox.now())), &mut letters)?,
+        }
+        letters.drain(..).for_each(|letter| engine.take(letter));
+    }
+    Ok(())
+}

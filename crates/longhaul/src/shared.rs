@@ -1,0 +1,363 @@
+//! One connection, as the program's threads and the driver share it.
+//!
+//! ```text
+//!   Connection::write ─▶ post under the lock, do what is due at once ─▶ wake the driver, if it would look too late
+//!   driver:  poll ─▶ something happened? again ─▶ else ask for events, poll once more, leave it alone until one comes, or the deadline
+//!   Pending::wait ─▶ drives in the driver's place for a moment, then parks and leaves it to the driver
+//! ```
+//!
+//! A thread that waits for a message drives the connection itself for as long as something happens, and for a moment
+//! after: that saves waking the driver, and the driver waking it. Meanwhile the driver looks at the peer and at the
+//! clock, but at no packets.
+
+use std::net::{SocketAddr, TcpStream};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use longhaul_reliable::Connection as Reliable;
+use longhaul_sdr::Context;
+use longhaul_time::{Duration, Instant};
+
+use crate::mailbox::{Letter, Mailbox};
+use crate::panicked::{Panicked, catch};
+use crate::pending::Promised;
+use crate::runtime::Runtime;
+use crate::waking::Woken;
+
+/// A thread that waits drives the connection for this long after something happened; then it parks.
+const ATTENDED: Duration = Duration::from_micros(50);
+/// Batches of packets that are put into bitmaps in one turn. The driver has other connections, too.
+const BATCHES_A_TURN: usize = 16;
+
+/// What the driver and the program's threads share.
+pub(crate) struct Shared {
+    pub(crate) context: Context,
+    /// Whoever must be woken as soon as `state` is unlocked.
+    pub(crate) woken: Arc<Woken>,
+    state: Mutex<State>,
+    /// Of the driver.
+    mailbox: Arc<Mailbox>,
+    /// While something is pending, the peer must be heard this often.
+    pub(crate) silence_max: Duration,
+    /// The peer's device, for errors.
+    pub(crate) peer: SocketAddr,
+}
+
+/// The state, locked. When it is unlocked, the wakers that were collected meanwhile are called.
+pub(crate) struct Locked<'a> {
+    // Dropped in this order.
+    state: MutexGuard<'a, State>,
+    _wakes: WakesOnDrop<'a>,
+}
+
+struct WakesOnDrop<'a>(&'a Woken);
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for WakesOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.wake_all();
+    }
+}
+
+pub(crate) struct State {
+    /// `None` when it has ended.
+    pub(crate) reliable: Option<Reliable>,
+    /// Why it has ended.
+    pub(crate) end: Option<End>,
+    /// Messages of both directions that were posted.
+    posted: u64,
+    /// A receive was posted: the sender of a message may have to be told again that it is done.
+    pub(crate) receives: bool,
+    /// This end is to close.
+    closing: Option<Closing>,
+    /// The driver has let go of it.
+    is_let_go: bool,
+    /// When the driver looks again by itself; `None` while it looks all the time.
+    resting_until: Option<Instant>,
+    /// A thread that waits drives it.
+    is_attended: bool,
+    /// When one did last, and did not leave it to the driver.
+    attended: Option<Instant>,
+    /// The peer's end of the TCP connection that the handshake was made on: when it goes, the peer has gone.
+    lifeline: Option<Arc<TcpStream>>,
+}
+
+/// Somebody wants it closed.
+pub(crate) struct Closing {
+    /// Who hears when it is.
+    closed: Arc<Promised<()>>,
+    /// Until then there must be somebody to do it.
+    _runtime: Arc<Runtime>,
+}
+
+impl State {
+    /// Use the connection. If that panics, the connection has failed, and the driver takes it away.
+    fn with<T>(&mut self, work: impl FnOnce(&mut Reliable) -> T) -> Result<T, End> {
+        let (Some(reliable), None) = (&mut self.reliable, &self.end) else {
+            return Err(self.end.clone().unwrap_or(End::Closed));
+        };
+        catch(|| work(reliable)).map_err(|panicked| {
+            let end = End::from(panicked);
+            self.end = Some(end.clone());
+            end
+        })
+    }
+}
+
+/// Why a connection has ended.
+#[derive(Clone, Debug)]
+pub(crate) enum End {
+    /// This end has closed it.
+    Closed,
+    /// The other end has, or its process or host has ended.
+    PeerClosed,
+    /// It has failed.
+    Failed(Arc<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<Panicked> for End {
+    fn from(panicked: Panicked) -> Self {
+        End::Failed(Arc::new(panicked))
+    }
+}
+
+/// What whoever drives it saw.
+pub(crate) struct Look {
+    pub(crate) now: Instant,
+    pub(crate) arrived: usize,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) over_count: u64,
+    /// Messages have been posted that have not ended.
+    pub(crate) has_pending: bool,
+    /// Writes that were sent, and control messages that were received.
+    pub(crate) progress: (u64, u64),
+    pub(crate) patience: Duration,
+    pub(crate) closing: bool,
+    pub(crate) receives: bool,
+    pub(crate) attended: Option<Instant>,
+}
+
+impl Shared {
+    pub(crate) fn new(reliable: Reliable, mailbox: Arc<Mailbox>, silence_max: Duration, peer: SocketAddr) -> Arc<Self> {
+        let context = reliable.queue_pair().context().clone();
+        let state = State {
+            reliable: Some(reliable),
+            end: None,
+            posted: 0,
+            receives: false,
+            closing: None,
+            is_let_go: false,
+            resting_until: None,
+            is_attended: false,
+            attended: None,
+            lifeline: None,
+        };
+        Arc::new(Shared { context, woken: Arc::default(), state: Mutex::new(state), mailbox, silence_max, peer })
+    }
+
+    /// Names it to the driver, and in the events of its completion queues.
+    pub(crate) fn id(&self) -> u64 {
+        self.context.token()
+    }
+
+    pub(crate) fn state(&self) -> Locked<'_> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { state, _wakes: WakesOnDrop(&self.woken) }
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.mailbox.now()
+    }
+
+    fn wake_driver(&self) {
+        self.mailbox.put(Letter::Look(self.id()));
+    }
+
+    /// Use the connection from a thread of the program: `post` a message, and do at once what is due for it.
+    pub(crate) fn post<T, E>(
+        &self,
+        post: impl FnOnce(&mut Reliable, Instant) -> Result<T, E>,
+    ) -> Result<Result<T, E>, End> {
+        let mut state = self.state();
+        // Read under the lock, so that time never goes back for what is below.
+        let now = self.now();
+        let posted = state.with(|reliable| {
+            let posted = post(reliable, now);
+            // An error shows again at the driver's next poll, which ends the connection.
+            let is_failed = reliable.poll(now).is_err();
+            (posted, is_failed, reliable.next_deadline(now))
+        });
+        state.posted += u64::from(matches!(posted, Ok((Ok(_), ..))));
+        let is_too_late = state.resting_until.is_some_and(|until| match &posted {
+            Ok((_, is_failed, next)) => *is_failed || next.is_some_and(|next| next < until),
+            Err(_) => true,
+        });
+        if is_too_late {
+            state.resting_until = None;
+        }
+        drop(state);
+        if is_too_late {
+            self.wake_driver();
+        }
+        posted.map(|(posted, ..)| posted)
+    }
+
+    /// Drive it from a thread that waits, until `is_done` or nothing has happened for a while.
+    pub(crate) fn attend(&self, mut is_done: impl FnMut() -> bool) {
+        // One at a time: two would only wait for each other's lock.
+        if std::mem::replace(&mut self.state().is_attended, true) {
+            return;
+        }
+        let (mut active, mut seen) = (self.now(), None);
+        let is_left_to_driver = loop {
+            if is_done() {
+                break false;
+            }
+            // An error shows again when the driver looks.
+            let Ok(look) = self.poll() else { break true };
+            let progress = (look.progress, look.over_count);
+            if look.arrived > 0 || seen.replace(progress) != Some(progress) {
+                active = look.now;
+            } else if look.now.saturating_since(active) >= ATTENDED {
+                break true;
+            }
+            self.state().attended = Some(look.now);
+        };
+        let mut state = self.state();
+        state.is_attended = false;
+        if is_left_to_driver {
+            state.attended = None;
+            drop(state);
+            self.wake_driver();
+        }
+    }
+
+    /// When this goes, the peer has gone.
+    pub(crate) fn set_lifeline(&self, stream: Arc<TcpStream>) -> std::io::Result<()> {
+        self.mailbox.watch(&stream, self.id())?;
+        self.state().lifeline = Some(stream);
+        // It may have gone in between.
+        self.mailbox.put(Letter::PeerSaid(self.id()));
+        Ok(())
+    }
+
+    pub(crate) fn lifeline(&self) -> Option<Arc<TcpStream>> {
+        self.state().lifeline.clone()
+    }
+
+    /// The peer has gone: there is nothing more to hear from it.
+    pub(crate) fn drop_lifeline(&self) {
+        let lifeline = self.state().lifeline.take();
+        lifeline.into_iter().for_each(|stream| self.mailbox.watch_no_longer(&stream));
+    }
+
+    /// Have the driver end the connection, when the peer has heard what it must.
+    pub(crate) fn close(&self, runtime: Arc<Runtime>) -> Arc<Promised<()>> {
+        let closed = Promised::new();
+        let mut state = self.state();
+        if state.is_let_go {
+            drop(state);
+            closed.give(());
+            return closed;
+        }
+        state.closing = Some(Closing { closed: closed.clone(), _runtime: runtime });
+        drop(state);
+        self.wake_driver();
+        closed
+    }
+
+    /// Put what has arrived into bitmaps, and do what is due.
+    pub(crate) fn poll(&self) -> Result<Look, End> {
+        let failed = |error: Arc<dyn std::error::Error + Send + Sync>| End::Failed(error);
+        let mut arrived = 0;
+        for _ in 0..BATCHES_A_TURN {
+            let count = self.context.poll().map_err(|error| failed(Arc::new(error)))?;
+            arrived += count;
+            if count == 0 {
+                break;
+            }
+        }
+        let mut state = self.state();
+        let now = self.now();
+        let (closing, receives) = (state.closing.is_some(), state.receives);
+        let (attended, posted) = (state.attended, state.posted);
+        state.with(|reliable| {
+            reliable.poll(now).map_err(|error| failed(error))?;
+            let queue_pair = reliable.queue_pair();
+            let (sent, _, control) = queue_pair.counters();
+            Ok(Look {
+                now,
+                arrived,
+                deadline: reliable.next_deadline(now),
+                over_count: reliable.over_count(),
+                has_pending: reliable.over_count() < posted,
+                progress: (sent.writes, control.received),
+                patience: queue_pair.round_trip_time().patience(queue_pair.attributes().round_trip_guess),
+                closing,
+                receives,
+                attended,
+            })
+        })?
+    }
+
+    /// Ask the peer for a sign of life.
+    pub(crate) fn ask_peer(&self) -> Result<(), End> {
+        self.state().with(|reliable| reliable.queue_pair().ask_peer())
+    }
+
+    /// Have everything raise an event.
+    pub(crate) fn arm(&self) -> Result<(), End> {
+        let failed = |error: longhaul_verbs::PollError| End::Failed(Arc::new(error));
+        self.context.request_notification().map_err(failed)?;
+        let state = self.state();
+        let Some(reliable) = &state.reliable else { return Err(End::Closed) };
+        reliable.queue_pair().request_notification().map_err(failed)
+    }
+
+    /// From here on whoever posts wakes the driver if it is needed. Returns `false` if that came too late: something that
+    /// was posted since the last look is due before.
+    pub(crate) fn rest(&self, until: Option<Instant>, now: Instant) -> bool {
+        let mut state = self.state();
+        let next = state.reliable.as_ref().and_then(|reliable| reliable.next_deadline(now));
+        let may_rest = next.is_none_or(|next| until.is_some_and(|until| until <= next));
+        state.resting_until = may_rest.then_some(until.unwrap_or(Instant::FAR_FUTURE));
+        may_rest
+    }
+
+    /// The driver looks again.
+    pub(crate) fn rest_no_longer(&self) {
+        self.state().resting_until = None;
+    }
+
+    /// It has ended, and nobody drives it any more. Whatever happened, nobody waits for it afterwards.
+    pub(crate) fn let_go(&self, end: End) {
+        self.drop_lifeline();
+        let (reliable, closing) = {
+            let mut state = self.state();
+            // A panic on another thread is the reason, if there was one.
+            state.end.get_or_insert(end);
+            state.resting_until = None;
+            state.is_let_go = true;
+            (state.reliable.take(), state.closing.take())
+        };
+        // Messages that are open fail now. A scheme that has panicked may do so again.
+        let _ = catch(|| drop(reliable));
+        self.woken.wake_all();
+        if let Some(closing) = closing {
+            closing.closed.give(());
+        }
+    }
+}
