@@ -18,6 +18,7 @@ use crate::options::Options;
 use crate::pending::{Pending, wait_until};
 use crate::runtime::Runtime;
 use crate::shared::{End, Shared};
+use crate::statistics::Statistics;
 use crate::waking::Waiting;
 
 /// Why a message was not written or received.
@@ -192,6 +193,11 @@ impl Connection {
     pub fn round_trip_time(&self) -> Option<RoundTripTime> {
         let state = self.shared.state();
         state.reliable.as_ref().map(|reliable| reliable.queue_pair().round_trip_time())
+    }
+
+    /// What this end has counted in every layer, so far or until the connection was over.
+    pub fn statistics(&self) -> Statistics {
+        self.shared.state().statistics()
     }
 
     /// Payload of a packet; `None` when the connection is over.

@@ -19,6 +19,7 @@ use thiserror::Error;
 use crate::device::{DeviceName, SOFTNIC};
 use crate::randomness::random;
 use crate::runtime::{Runtime, StartError};
+use crate::statistics::Statistics;
 
 /// RoCEv2's UDP port: the only one that devices of libibverbs have.
 pub const UDP_PORT_ROCE: u16 = 4791;
@@ -321,6 +322,23 @@ impl Endpoint {
     /// Register bytes that messages are written from and received into, without a copy, on any connection of the endpoint.
     pub fn register(&self, buffer: Vec<u8>) -> Result<Memory, RegisterMemoryError> {
         Ok(Memory::register(self.runtime()?.domain(), buffer)?)
+    }
+
+    /// What the device has counted, for all that use it, and what the bad network in process has done, if there is one.
+    pub fn statistics(&self) -> Statistics {
+        let mut statistics = Statistics::default();
+        for counter in self.device.counters() {
+            statistics.add(format!("device.{}", counter.name), counter.value);
+        }
+        let impaired = self.softnic.as_ref().and_then(UdpDevice::impairment_counters);
+        for (direction, counters) in ["sent", "received"].into_iter().zip(impaired.into_iter().flatten()) {
+            statistics.add(format!("impairment.{direction}.packets"), counters.packets);
+            statistics.add(format!("impairment.{direction}.lost"), counters.lost + counters.queue_full);
+            statistics.add(format!("impairment.{direction}.reordered"), counters.reordered);
+            statistics.add(format!("impairment.{direction}.duplicated"), counters.duplicated);
+            statistics.add(format!("impairment.{direction}.corrupted"), counters.corrupted);
+        }
+        statistics
     }
 
     /// What drives its connections.

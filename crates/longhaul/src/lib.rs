@@ -82,6 +82,7 @@ mod pending;
 mod randomness;
 mod runtime;
 mod shared;
+mod statistics;
 mod waking;
 
 pub use carrier::CarrierError;
@@ -101,6 +102,7 @@ pub use options::Options;
 pub use path_check::{LostDirection, PathError};
 pub use pending::Pending;
 pub use runtime::StartError;
+pub use statistics::Statistics;
 
 /// What a reliability scheme is, and those that there are.
 pub mod scheme {

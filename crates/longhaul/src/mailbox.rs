@@ -136,7 +136,7 @@ impl Mailbox {
         };
         for token in seen[..count].iter().map(EpollEvent::data) {
             match token {
-                BELL => {}
+                BELL => drop(self.bell.read()),
                 EVENTS => {
                     let events =
                         self.events.iter().flat_map(|events| std::iter::from_fn(|| events.next_event().ok()?));
@@ -153,16 +153,20 @@ impl Mailbox {
     pub(crate) fn wait(&self, patience: Option<Duration>, taken: &mut Vec<Letter>) -> io::Result<()> {
         self.is_asleep.store(true, Ordering::SeqCst);
         // What was put before rang no bell.
-        if self.letters().waiting.is_empty() {
-            // Epoll's own timeouts are milliseconds, and a thread that waits may be waited for only for microseconds.
+        let is_time_over = self.letters().waiting.is_empty() && {
+            // Epoll's own timeouts are milliseconds, and the next deadline may be microseconds away.
             let timeout = patience.map(TimeSpec::from_duration);
             match ppoll(&mut [PollFd::new(self.watched.0.as_fd(), PollFlags::POLLIN)], timeout, None) {
-                Ok(_) | Err(Errno::EINTR) => {}
+                Ok(0) => true,
+                Ok(_) | Err(Errno::EINTR) => false,
                 Err(error) => return Err(error.into()),
             }
-        }
+        };
         self.is_asleep.store(false, Ordering::SeqCst);
-        let _ = self.bell.read();
+        if is_time_over {
+            taken.append(&mut self.letters().waiting);
+            return Ok(());
+        }
         self.take(taken)
     }
 }

@@ -22,6 +22,7 @@ use crate::mailbox::{Letter, Mailbox};
 use crate::panicked::{Panicked, catch};
 use crate::pending::Promised;
 use crate::runtime::Runtime;
+use crate::statistics::Statistics;
 use crate::waking::Woken;
 
 /// A thread that waits drives the connection for this long after something happened; then it parks.
@@ -77,6 +78,8 @@ pub(crate) struct State {
     pub(crate) reliable: Option<Reliable>,
     /// Why it has ended.
     pub(crate) end: Option<End>,
+    /// What had been counted by then.
+    last_statistics: Statistics,
     /// Messages of both directions that were posted.
     posted: u64,
     /// A receive was posted: the sender of a message may have to be told again that it is done.
@@ -104,6 +107,15 @@ pub(crate) struct Closing {
 }
 
 impl State {
+    /// What was counted so far, or until it ended.
+    pub(crate) fn statistics(&self) -> Statistics {
+        let Some(reliable) = &self.reliable else { return self.last_statistics.clone() };
+        let mut statistics = Statistics::default();
+        // A scheme that has panicked may do so again.
+        let _ = catch(|| reliable.visit_counters(&mut |name, value| statistics.add(name, value)));
+        statistics
+    }
+
     /// Use the connection. If that panics, the connection has failed, and the driver takes it away.
     fn with<T>(&mut self, work: impl FnOnce(&mut Reliable) -> T) -> Result<T, End> {
         let (Some(reliable), None) = (&mut self.reliable, &self.end) else {
@@ -156,6 +168,7 @@ impl Shared {
         let state = State {
             reliable: Some(reliable),
             end: None,
+            last_statistics: Statistics::default(),
             posted: 0,
             receives: false,
             closing: None,
@@ -351,6 +364,7 @@ impl Shared {
             state.end.get_or_insert(end);
             state.resting_until = None;
             state.is_let_go = true;
+            state.last_statistics = state.statistics();
             (state.reliable.take(), state.closing.take())
         };
         // Messages that are open fail now. A scheme that has panicked may do so again.

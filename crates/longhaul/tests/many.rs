@@ -69,11 +69,21 @@ fn connections_share_threads_descriptors_and_memory() {
     let refused = pairs[0].0.write_from(&foreign, 0..10).wait();
     assert!(matches!(refused, Err(TransferError::Refused(_))), "memory of another endpoint: {refused:?}");
 
+    // Each layer's counts, of a connection and of the device below all of them.
+    let counted = |connection: &Connection, name: &str| connection.statistics().get(name).expect("it is counted");
+    let packets = counted(&pairs[1].0, "reliable.data_packets_sent");
+    assert!(packets >= 5, "{packets} packets of 20,000 bytes");
+    assert!(counted(&pairs[1].1, "sdr.packets_arrived") >= packets);
+    let statistics = ours.statistics();
+    let of_device = statistics.get("device.sent_pkts").expect("a softnic counts packets");
+    assert!(of_device >= packets * COUNT as u64, "{statistics}");
+
     // A connection that ends disturbs no other, and what waits on it hears of it.
     let waiting = pairs[0].1.receive(10);
     let (one, other) = pairs.swap_remove(0);
     drop(one);
     assert!(matches!(waiting.wait(), Err(TransferError::PeerClosed)));
+    assert!(counted(&other, "sdr.packets_arrived") >= packets, "what was counted until the end");
     drop(other);
     let receiving = pairs[0].1.receive(10);
     pairs[0].0.write("on").wait().expect("it is written");

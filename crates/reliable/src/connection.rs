@@ -83,6 +83,17 @@ impl Connection {
         counters
     }
 
+    /// Visit all that has been counted here and below, by name.
+    pub fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let counters = self.counters();
+        visit("reliable.messages_over", self.over_count);
+        visit("reliable.data_packets_sent", counters.data_packets_sent);
+        visit("reliable.data_packets_repeated", counters.data_packets_repeated);
+        visit("reliable.parity_packets_sent", counters.parity_packets_sent);
+        visit("reliable.duplicate_packets", counters.duplicate_packets);
+        self.queue_pair().visit_counters(visit);
+    }
+
     /// Send bytes as one message, of any length. They must not be changed until it is over.
     pub fn send(&mut self, memory: &Memory, range: Range<usize>, now: Instant) -> Result<SendTicket, ConnectionError> {
         self.check(memory, self.outgoing.waiting())?;

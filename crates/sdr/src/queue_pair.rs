@@ -368,6 +368,22 @@ impl QueuePair {
         Some(theirs.min(self.shared.attributes.message_bytes_max))
     }
 
+    /// Visit all that has been counted, by name.
+    pub fn visit_counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let (sent, received, control) = self.counters();
+        visit("sdr.writes_posted", sent.writes);
+        visit("sdr.bytes_posted", sent.bytes);
+        visit("sdr.writes_presumed_lost", sent.presumed_lost);
+        visit("sdr.packets_arrived", received.arrived);
+        visit("sdr.packets_late", received.late);
+        visit("sdr.packets_stray", received.stray);
+        visit("sdr.control_sent", control.sent);
+        visit("sdr.control_received", control.received);
+        visit("sdr.control_ignored", control.ignored);
+        visit("sdr.control_other_version", control.other_version);
+        visit("sdr.scheme_records_dropped", control.dropped);
+    }
+
     /// What has been counted.
     pub fn counters(&self) -> (SendCounters, ReceiveCounters, ControlCounters) {
         let state = self.shared.state();
