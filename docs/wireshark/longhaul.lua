@@ -29,7 +29,7 @@ end)
 -- Control frames ---------------------------------------------------------------------------------------------------------------------------
 
 local frame = Proto("longhaul", "Longhaul control frame")
-local VERSION, HEADER_BYTES = 2, 68
+local VERSION, HEADER_BYTES = 3, 68
 
 local record_kinds = { [1] = "clear-to-send", [2] = "scheme", [3] = "cleared-beyond" }
 local scheme_kinds = {

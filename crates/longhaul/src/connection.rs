@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::message::{BufferPool, Message};
 use crate::options::Options;
 use crate::pending::{Pending, wait_until};
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, is_driver_thread};
 use crate::shared::{End, Shared};
 use crate::statistics::Statistics;
 use crate::waking::Waiting;
@@ -247,8 +247,11 @@ impl Connection {
     pub fn close(mut self) -> Pending<(), Infallible> {
         self.is_closing = true;
         let closed = self.shared.close(self.runtime.clone());
+        // If this connection was the last one, its device is closed when this is over, and not some time later.
+        let runtime = self.runtime.clone();
         Pending::new(async move {
             closed.taken().await;
+            drop(runtime);
             Ok(())
         })
     }
@@ -309,8 +312,8 @@ impl Drop for Connection {
             return;
         }
         let closed = self.shared.close(self.runtime.clone());
-        // A waker that drops the connection may run on the driver's own thread, which cannot wait for itself.
-        if !self.runtime.is_driven_here(&self.shared) {
+        // A waker that drops the connection may run on a driver's thread.
+        if !is_driver_thread() {
             let _ = wait_until(std::pin::pin!(closed.taken()), None);
         }
     }

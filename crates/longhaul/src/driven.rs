@@ -121,12 +121,15 @@ impl Driven {
         if happened || look.now.saturating_since(self.active) < SPIN {
             return Ok(Turn::Again);
         }
-        self.shared.arm()?;
+        let has_events = self.shared.context.events().is_some();
+        if has_events {
+            self.shared.arm()?;
+        }
         let look = self.shared.poll()?;
         if self.note(&look) {
             return Ok(Turn::Again);
         }
-        let blind = self.shared.context.events().is_none().then(|| look.now + BLIND_NAP);
+        let blind = (!has_events).then(|| look.now + BLIND_NAP);
         let until = Instant::earlier_of(Instant::earlier_of(until, look.deadline), blind);
         Ok(self.rest(until, look.now))
     }

@@ -344,7 +344,7 @@ impl Endpoint {
     /// What drives its connections.
     pub(crate) fn runtime(&self) -> Result<Arc<Runtime>, StartError> {
         let mut runtime = self.drivers.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(runtime) = &*runtime {
+        if let Some(runtime) = runtime.as_ref().filter(|runtime| !runtime.has_failed()) {
             return Ok(runtime.clone());
         }
         let started = Runtime::start(&self.device, self.drivers.threads.unwrap_or(NonZeroUsize::MIN))?;

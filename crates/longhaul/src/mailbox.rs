@@ -117,6 +117,10 @@ impl Mailbox {
         waiting.into_iter().for_each(|letter| letter.return_to_sender(end));
     }
 
+    pub(crate) fn is_shut(&self) -> bool {
+        self.letters().end.is_some()
+    }
+
     /// Tell the driver when this peer says something.
     pub(crate) fn watch(&self, stream: &TcpStream, id: u64) -> io::Result<()> {
         Ok(self.watched.add(stream.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, id))?)
@@ -138,9 +142,11 @@ impl Mailbox {
             match token {
                 BELL => drop(self.bell.read()),
                 EVENTS => {
-                    let events =
-                        self.events.iter().flat_map(|events| std::iter::from_fn(|| events.next_event().ok()?));
-                    taken.extend(events.map(Letter::Look));
+                    let Some(events) = &self.events else { continue };
+                    // An error stays readable: a driver that ignored it would never sleep again.
+                    while let Some(id) = events.next_event().map_err(io::Error::other)? {
+                        taken.push(Letter::Look(id));
+                    }
                 }
                 id => taken.push(Letter::PeerSaid(id)),
             }

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use crate::panicked::catch;
 use crate::shared::Shared;
 
 /// An operation that has begun. [`Pending::wait`] blocks until it is over; `.await` does the same on any executor,
@@ -105,7 +106,9 @@ thread_local! {
 
 /// Drive a future on this thread; gives it back when the deadline comes first.
 pub(crate) fn wait_until<F: Future + Unpin>(mut future: F, deadline: Option<Instant>) -> Result<F::Output, F> {
-    let waker = THREAD_WAKER.with(Waker::clone);
+    // A connection in a thread's own storage may be dropped after it.
+    let waker =
+        THREAD_WAKER.try_with(Waker::clone).unwrap_or_else(|_| Waker::from(Arc::new(Unpark(thread::current()))));
     let mut context = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(output) = pin!(&mut future).poll(&mut context) {
@@ -146,7 +149,8 @@ impl<T: Send + 'static> Promised<T> {
             state.value = Some(value);
             state.waker.take()
         };
-        waker.into_iter().for_each(Waker::wake);
+        // It is the program's, and this may be a driver's thread, which others need.
+        let _ = catch(|| waker.into_iter().for_each(Waker::wake));
     }
 
     /// When it is there.

@@ -8,11 +8,12 @@
 //!
 //! A connection belongs to one driver, and costs no thread of its own, and no descriptor beside its TCP connection.
 
+use std::cell::Cell;
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle, ThreadId};
+use std::thread::{self, JoinHandle};
 
 use longhaul_sdr::{Context, ContextAttributes};
 use longhaul_time::{Duration, Instant};
@@ -53,7 +54,16 @@ pub(crate) struct Runtime {
 struct Driver {
     mailbox: Arc<Mailbox>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    thread_id: ThreadId,
+}
+
+thread_local! {
+    static IS_DRIVER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread drives connections, of whatever endpoint: then it waits for nothing. Wakers of programs run on it, and two drivers that waited
+/// for each other would wait for ever.
+pub(crate) fn is_driver_thread() -> bool {
+    IS_DRIVER.with(Cell::get)
 }
 
 impl Runtime {
@@ -66,6 +76,8 @@ impl Runtime {
             Runtime { domain, drivers: Vec::new(), next: AtomicUsize::default(), ids: AtomicU64::default() };
         for _ in 0..threads.get() {
             let events = has_events.then(|| device.create_completion_channel()).transpose()?;
+            // Without a descriptor nothing would wake the driver.
+            let events = events.filter(|events| events.descriptor().is_some());
             runtime.drivers.push(Driver::start(Mailbox::new(events)?)?);
         }
         Ok(Arc::new(runtime))
@@ -98,9 +110,9 @@ impl Runtime {
         self.driver_of(shared.id()).mailbox.put(Letter::Add(shared));
     }
 
-    /// Whether this thread drives that connection: then it cannot wait for anything to happen on it.
-    pub(crate) fn is_driven_here(&self, shared: &Shared) -> bool {
-        self.driver_of(shared.id()).thread_id == thread::current().id()
+    /// Whether one of its threads has failed. Its connections have ended then, and it can drive no others.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.drivers.iter().any(|driver| driver.mailbox.is_shut())
     }
 }
 
@@ -108,6 +120,7 @@ impl Driver {
     fn start(mailbox: Arc<Mailbox>) -> io::Result<Self> {
         let own = mailbox.clone();
         let thread = thread::Builder::new().name("longhaul".to_owned()).spawn(move || {
+            IS_DRIVER.with(|is_driver| is_driver.set(true));
             let mut engine = Engine::default();
             let end = match catch(|| drive(&mut engine, &own)) {
                 Ok(Ok(())) => End::Closed,
@@ -118,8 +131,7 @@ impl Driver {
             engine.end_all(&end);
             own.shut(&end);
         })?;
-        let thread_id = thread.thread().id();
-        Ok(Driver { mailbox, thread: Mutex::new(Some(thread)), thread_id })
+        Ok(Driver { mailbox, thread: Mutex::new(Some(thread)) })
     }
 }
 
@@ -127,8 +139,8 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.mailbox.put(Letter::Stop);
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // The last connection may be let go by its driver's own thread, which cannot wait for itself.
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id()) {
+        // The last connection may be let go by a driver's thread.
+        if let Some(thread) = thread.filter(|_| !is_driver_thread()) {
             let _ = thread.join();
         }
     }

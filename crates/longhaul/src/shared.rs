@@ -103,7 +103,7 @@ pub(crate) struct Closing {
     /// Who hears when it is.
     closed: Arc<Promised<()>>,
     /// Until then there must be somebody to do it.
-    _runtime: Arc<Runtime>,
+    runtime: Arc<Runtime>,
 }
 
 impl State {
@@ -260,8 +260,14 @@ impl Shared {
 
     /// When this goes, the peer has gone.
     pub(crate) fn set_lifeline(&self, stream: Arc<TcpStream>) -> std::io::Result<()> {
+        let mut state = self.state();
+        // Of a connection that has ended nobody wants to know, and dropping the stream tells the peer.
+        if state.is_let_go {
+            return Ok(());
+        }
         self.mailbox.watch(&stream, self.id())?;
-        self.state().lifeline = Some(stream);
+        state.lifeline = Some(stream);
+        drop(state);
         // It may have gone in between.
         self.mailbox.put(Letter::PeerSaid(self.id()));
         Ok(())
@@ -286,7 +292,7 @@ impl Shared {
             closed.give(());
             return closed;
         }
-        state.closing = Some(Closing { closed: closed.clone(), _runtime: runtime });
+        state.closing = Some(Closing { closed: closed.clone(), runtime });
         drop(state);
         self.wake_driver();
         closed
@@ -345,7 +351,7 @@ impl Shared {
     pub(crate) fn rest(&self, until: Option<Instant>, now: Instant) -> bool {
         let mut state = self.state();
         let next = state.reliable.as_ref().and_then(|reliable| reliable.next_deadline(now));
-        let may_rest = next.is_none_or(|next| until.is_some_and(|until| until <= next));
+        let may_rest = state.end.is_none() && next.is_none_or(|next| until.is_some_and(|until| until <= next));
         state.resting_until = may_rest.then_some(until.unwrap_or(Instant::FAR_FUTURE));
         may_rest
     }
@@ -370,8 +376,10 @@ impl Shared {
         // Messages that are open fail now. A scheme that has panicked may do so again.
         let _ = catch(|| drop(reliable));
         self.woken.wake_all();
-        if let Some(closing) = closing {
-            closing.closed.give(());
+        if let Some(Closing { closed, runtime }) = closing {
+            // Whoever waits has it, too, and can wait for its threads, which this one cannot.
+            drop(runtime);
+            closed.give(());
         }
     }
 }

@@ -90,6 +90,7 @@ fn connections_share_threads_descriptors_and_memory() {
     assert_eq!(*receiving.wait().expect("it comes"), b"on"[..]);
 
     a_waker_may_drop_another_connection(&mut pairs);
+    a_waker_that_panics_when_a_connection_is_closed_disturbs_no_other(&mut pairs);
 
     // Closing them all takes as long as closing one.
     let begun = Instant::now();
@@ -135,6 +136,36 @@ impl WaitForIt for std::pin::Pin<Box<longhaul::Pending<longhaul::Message, Transf
     fn wait_for_it(self) -> longhaul::Message {
         std::pin::Pin::into_inner(self).wait().expect("it comes")
     }
+}
+
+/// Panics when it is woken, as a task of an executor that has been shut down may.
+struct PanicsWhenWoken;
+
+impl Wake for PanicsWhenWoken {
+    fn wake(self: Arc<Self>) {
+        panic!("on purpose");
+    }
+}
+
+fn a_waker_that_panics_when_a_connection_is_closed_disturbs_no_other(pairs: &mut Vec<(Connection, Connection)>) {
+    let panics = Waker::from(Arc::new(PanicsWhenWoken));
+    for _ in 0..2 {
+        let (closed, other) = pairs.pop().expect("there are many");
+        // Closing takes a moment, because something was just received.
+        let receiving = closed.receive(10);
+        other.write("last").wait().expect("it is written");
+        receiving.wait().expect("it comes");
+        let mut closing = Box::pin(closed.close());
+        let _ = closing.as_mut().poll(&mut Context::from_waker(&panics));
+        let begun = Instant::now();
+        while !other.is_over() {
+            assert!(begun.elapsed() < Duration::from_secs(5), "nobody closes it");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let receiving = pairs[0].1.receive(10);
+    pairs[0].0.write("on").wait().expect("it is written");
+    assert_eq!(*receiving.wait().expect("it comes"), b"on"[..]);
 }
 
 fn several_drivers() {

@@ -94,9 +94,9 @@ impl Case {
                 let chunks = message_bytes.div_ceil(chunk_bytes.into());
                 let packets = message_bytes.div_ceil(link.packet_bytes.into());
                 let data_seconds = link.wire_seconds(message_bytes, WRITE_OVERHEAD_BYTES);
-                // Parity of a message that is shorter than a chunk is as short, and its chunks share packets: they are lost with as many of
-                // them as have the packets of the message.
-                let submessage_parity_bytes = u64::from(code.parity) * message_bytes.min(chunk_bytes.into());
+                // Parity chunks of a message that is shorter than a chunk are about as short, and those that share a packet are lost together.
+                let coded_bytes = message_bytes.next_power_of_two().min(chunk_bytes.into());
+                let submessage_parity_bytes = u64::from(code.parity) * coded_bytes;
                 let lost_apart = (submessage_parity_bytes / u64::from(lossy_bytes)).clamp(1, code.parity.into()) as u32;
                 let parity_seconds = link.wire_seconds(submessage_parity_bytes, WRITE_OVERHEAD_BYTES);
                 Ok(Parts::Erasure(Erasure {

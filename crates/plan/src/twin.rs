@@ -50,9 +50,10 @@ impl Case {
         if sites < 2 {
             return Err(PlanError::Ring(sites));
         }
-        let parts = self.stage_of_ring(sites).parts()?;
+        let stage = self.stage_of_ring(sites);
+        let parts = stage.parts()?;
         Ok(in_blocks(threads, count, |block, count| {
-            let mut channel = self.channel(block, seed);
+            let mut channel = stage.channel(block, seed);
             let mut ring = Ring::new(sites);
             (0..count).map(|_| ring.sample(|times| times.fill_with(|| sample(&parts, &mut channel)))).collect()
         }))

@@ -97,6 +97,11 @@ impl<'a> Arrivals<'a> {
         self.bitmap.whole_chunks()
     }
 
+    /// How many packets of the receive have arrived.
+    pub fn arrived_packets(&self) -> u32 {
+        self.bitmap.arrived_packets()
+    }
+
     /// Packets that came more than once.
     pub fn duplicates(&self) -> u32 {
         self.bitmap.duplicates()

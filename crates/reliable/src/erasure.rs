@@ -9,8 +9,9 @@
 //! A message is cut into submessages of `k` chunks, each with `m` chunks of parity. Without losses beyond what the code can mend, no
 //! round trip is spent on losses at all. With more the receiver falls back to asking, as selective repeat does.
 //!
-//! The chunk of a message that is shorter than a chunk is the message itself. Its parity chunks are as short, and several share a packet: whole
-//! chunks of parity would be `m` packets for a message of one.
+//! The chunk of a message that is shorter than a chunk is the message itself. Its parity chunks are as short, but for being rounded up to a power of
+//! two, so that none lies in two packets of which it needs both; several share a packet. Whole chunks of parity would be `m` packets for a message
+//! of one.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -84,7 +85,7 @@ impl Scheme for Erasure {
             scheme: self.clone(),
             layout: self.layout(shape),
             packet_bytes: shape.packet_bytes,
-            has_short_parity: shape.message_bytes < shape.chunk_bytes.into(),
+            has_short_parity: self.layout(shape).chunk_bytes() < shape.chunk_bytes as usize,
             decodable_below: 0,
             seen: 0,
             begun: None,
@@ -96,9 +97,9 @@ impl Scheme for Erasure {
     }
 }
 
-/// Bytes of a chunk for the code: those of the message, if it is shorter.
+/// Bytes of a chunk for the code: about those of the message, if it is shorter.
 fn coded_chunk_bytes(message_bytes: u64, chunk_bytes: u32) -> u64 {
-    message_bytes.clamp(1, chunk_bytes.into())
+    message_bytes.clamp(1, chunk_bytes.into()).next_power_of_two().min(chunk_bytes.into())
 }
 
 struct Sender {
@@ -249,7 +250,11 @@ impl ReceiveHalf for Receiver {
             return Progress::Finished;
         }
         let begun = *self.begun.get_or_insert(now);
-        let seen = data.whole_count() + parity.map_or(0, |parity| parity.whole_count());
+        let parity_seen = |parity: Arrivals<'_>| match self.has_short_parity {
+            true => parity.arrived_packets(),
+            false => parity.whole_count(),
+        };
+        let seen = data.whole_count() + parity.map_or(0, parity_seen);
         if seen != self.seen || self.news_at == Instant::ZERO {
             (self.seen, self.news_at) = (seen, now);
         }
@@ -377,7 +382,9 @@ mod tests {
         let scheme = Erasure::new(Code::mds(4, 2).expect("a code"));
         assert_eq!(scheme.parity_bytes(0, 100), 0);
         assert_eq!(scheme.parity_bytes(1, 100), 2);
-        assert_eq!(scheme.parity_bytes(99, 100), 198);
+        assert_eq!(scheme.parity_bytes(33, 100), 128);
+        assert_eq!(scheme.parity_bytes(64, 100), 128);
+        assert_eq!(scheme.parity_bytes(65, 100), 200);
         assert_eq!(scheme.parity_bytes(101, 100), 200);
         assert_eq!(scheme.parity_bytes(400, 100), 200);
         assert_eq!(scheme.parity_bytes(401, 100), 400);

@@ -27,8 +27,10 @@ impl ParityPool {
     }
 
     pub(crate) fn put_back(&mut self, memory: Memory) {
-        if self.free.len() < FREE_MAX {
-            self.free.push(memory);
+        // The oldest goes: kept for good, memories of short messages would leave no place for those of longer ones.
+        if self.free.len() == FREE_MAX {
+            self.free.remove(0);
         }
+        self.free.push(memory);
     }
 }

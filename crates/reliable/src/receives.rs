@@ -225,7 +225,12 @@ impl OpenReceive {
             let data = shape.arrivals(self.data.bitmap(), shape.message_bytes);
             let parity = self.parity.as_ref();
             let parity = parity.map(|(receive, _)| shape.arrivals(receive.bitmap(), shape.parity_bytes));
-            let seen = Some([seen(data), parity.map_or_else(Seen::default, seen)]);
+            let mut parity_seen = parity.map_or_else(Seen::default, seen);
+            if let (Some(parity), true) = (parity, shape.message_bytes < shape.chunk_bytes.into()) {
+                // A packet of its parity may be all that a short message needs, and is no whole chunk.
+                parity_seen.0 = parity.arrived_packets();
+            }
+            let seen = Some([seen(data), parity_seen]);
             let is_due = self.half_deadline.is_some_and(|at| at <= moment.now);
             if self.is_asked || self.seen != seen || is_due {
                 let mut io = ReceiveIo {

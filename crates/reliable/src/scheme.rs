@@ -105,11 +105,6 @@ impl MessageShape {
         self.message_bytes.div_ceil(self.chunk_bytes.into()) as u32
     }
 
-    /// Chunks of its parity.
-    pub fn parity_chunk_count(&self) -> u32 {
-        self.parity_bytes.div_ceil(self.chunk_bytes.into()) as u32
-    }
-
     /// Packets of the message.
     pub fn packet_count(&self) -> u32 {
         self.message_bytes.div_ceil(self.packet_bytes.into()) as u32
@@ -127,7 +122,7 @@ impl MessageShape {
         within(chunks, self.chunk_bytes, self.message_bytes)
     }
 
-    /// Where chunks of parity lie in the parity.
+    /// Where chunks of parity lie in the parity. (A scheme may cut the parity of a message that is shorter than a chunk otherwise.)
     pub fn parity_bytes_of(&self, chunks: Range<u32>) -> Range<u64> {
         within(chunks, self.chunk_bytes, self.parity_bytes)
     }

@@ -17,7 +17,7 @@ use longhaul_time::Duration;
 use thiserror::Error;
 
 /// The version of frames that this code writes and reads.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes before the records.
 pub const HEADER_BYTES: usize = 68;
 /// The echo proves that the frame has arrived, but not when: its time is not to be measured with.
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let mut expected = vec![2, 1, 0, 0, 1, 2, 3, 4];
+        let mut expected = vec![3, 1, 0, 0, 1, 2, 3, 4];
         for number in [5_u64, 6, 7, 8] {
             expected.extend(number.to_be_bytes());
         }
@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(records(&bytes[..76]), Err(FrameError::Short { expected: 36, came: 8 }));
         bytes[0] = 1;
         let refused = records(&bytes).expect_err("another version");
-        assert_eq!(refused.to_string(), "this end speaks version 2 of control messages, the peer version 1");
+        assert_eq!(refused.to_string(), "this end speaks version 3 of control messages, the peer version 1");
         assert_eq!((receiver_of(&bytes), receiver_of(&bytes[..7])), (Some(0x0102_0304), None));
         bytes[0] = VERSION;
         bytes.truncate(HEADER_BYTES);

@@ -401,6 +401,7 @@ impl Sending {
             && (send.is_over || !send.has_work())
         {
             self.open.remove(&number);
+            self.working.remove(&number);
             if number < self.cleared_through {
                 self.clear.remove(&number);
             }
