@@ -214,7 +214,7 @@ fn every_message_of_the_handshake_is_read() {
         ("scheme, text: ", 2),
         ("token, bytes: abababab", 1),
         ("receiver, number: ", 2),
-        ("control_version, number: 2", 2),
+        ("control_version, number: 3", 2),
         ("refusal, refusal: wrong-token (3)", 1),
         ("has_heard, number: 1", 1),
         ("unknown field", 0),
