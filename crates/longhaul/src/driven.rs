@@ -30,7 +30,7 @@ const LINGER_MAX: Duration = Duration::from_secs(2);
 const SILENCE_PATIENCES: u32 = 8;
 const SILENCE_MIN: Duration = Duration::from_secs(1);
 
-/// What a connection needs next.
+/// What a connection needs next, or all of a driver's together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Another turn.

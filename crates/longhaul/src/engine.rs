@@ -25,26 +25,8 @@ pub(crate) struct Engine {
 
 struct Place {
     driven: Driven,
-    rest: Rest,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Rest {
-    /// It is among the busy ones.
-    None,
-    /// Until something happens.
-    Unlimited,
-    /// It is in the agenda.
-    Until(Instant),
-}
-
-/// When the engine must have its next turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// At once: there are busy connections.
-    Now,
-    /// When something comes, or at this moment.
-    At(Option<Instant>),
+    /// What it needs next: it is among the busy ones, in the agenda, or in neither.
+    next: Turn,
 }
 
 impl Engine {
@@ -52,7 +34,7 @@ impl Engine {
         match letter {
             Letter::Add(shared) => {
                 let id = shared.id();
-                self.connections.insert(id, Place { driven: Driven::new(shared), rest: Rest::None });
+                self.connections.insert(id, Place { driven: Driven::new(shared), next: Turn::Again });
                 self.busy.push(id);
             }
             Letter::Look(id) => self.wake(id, true),
@@ -75,18 +57,18 @@ impl Engine {
         // One that has ended may still have events.
         let Some(place) = self.connections.get_mut(&id) else { return };
         place.driven.wake(is_news);
-        match std::mem::replace(&mut place.rest, Rest::None) {
-            Rest::None => return,
-            Rest::Unlimited => {}
-            Rest::Until(at) => {
+        match std::mem::replace(&mut place.next, Turn::Again) {
+            Turn::Again => return,
+            Turn::Rest(None) => {}
+            Turn::Rest(Some(at)) => {
                 self.agenda.remove(&(at, id));
             }
         }
         self.busy.push(id);
     }
 
-    /// Give each connection that needs it a turn.
-    pub(crate) fn turn(&mut self, now: Instant) -> Next {
+    /// Give each connection that needs it a turn. Returns when the engine itself needs its next one.
+    pub(crate) fn turn(&mut self, now: Instant) -> Turn {
         while let Some(&(at, id)) = self.agenda.first()
             && at <= now
         {
@@ -97,30 +79,29 @@ impl Engine {
         // Wakers of the program may have run; what they did comes by letter.
         self.busy.append(&mut busy);
         match self.busy.is_empty() {
-            true => Next::At(self.agenda.first().map(|(at, _)| *at)),
-            false => Next::Now,
+            true => Turn::Rest(self.agenda.first().map(|(at, _)| *at)),
+            false => Turn::Again,
         }
     }
 
     /// Returns whether it needs another one.
     fn turn_of(&mut self, id: u64) -> bool {
         let Some(place) = self.connections.get_mut(&id) else { return false };
-        let rest = match catch(|| place.driven.turn()).unwrap_or_else(|panicked| Err(End::from(panicked))) {
-            Ok(Turn::Again) => return true,
-            Ok(Turn::Rest(None)) => Rest::Unlimited,
-            Ok(Turn::Rest(Some(at))) => {
-                self.agenda.insert((at, id));
-                Rest::Until(at)
+        match catch(|| place.driven.turn()).unwrap_or_else(|panicked| Err(End::from(panicked))) {
+            Ok(next) => {
+                place.next = next;
+                if let Turn::Rest(Some(at)) = next {
+                    self.agenda.insert((at, id));
+                }
+                next == Turn::Again
             }
             Err(end) => {
                 if let Some(place) = self.connections.remove(&id) {
                     place.driven.let_go(end);
                 }
-                return false;
+                false
             }
-        };
-        place.rest = rest;
-        false
+        }
     }
 
     /// Everything has ended.

@@ -11,8 +11,8 @@
 use std::cell::Cell;
 use std::io;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use longhaul_sdr::{Context, ContextAttributes};
@@ -20,7 +20,8 @@ use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{Capabilities, CreateError, Device, ProtectionDomain, QueryError};
 use thiserror::Error;
 
-use crate::engine::{Engine, Next};
+use crate::driven::Turn;
+use crate::engine::Engine;
 use crate::mailbox::{Letter, Mailbox};
 use crate::panicked::catch;
 use crate::shared::{End, Shared};
@@ -46,14 +47,13 @@ pub enum StartError {
 pub(crate) struct Runtime {
     domain: ProtectionDomain,
     drivers: Vec<Driver>,
-    /// The driver of the next connection.
-    next: AtomicUsize,
-    ids: AtomicU64,
+    /// Of the next connection.
+    id: AtomicU64,
 }
 
 struct Driver {
     mailbox: Arc<Mailbox>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 thread_local! {
@@ -72,8 +72,7 @@ impl Runtime {
         let has_events = device.attributes()?.capabilities.contains(Capabilities::COMPLETION_CHANNEL);
         let domain = device.allocate_protection_domain()?;
         // If a later one cannot be started, those before stop.
-        let mut runtime =
-            Runtime { domain, drivers: Vec::new(), next: AtomicUsize::default(), ids: AtomicU64::default() };
+        let mut runtime = Runtime { domain, drivers: Vec::new(), id: AtomicU64::default() };
         for _ in 0..threads.get() {
             let events = has_events.then(|| device.create_completion_channel()).transpose()?;
             // Without a descriptor nothing would wake the driver.
@@ -89,13 +88,11 @@ impl Runtime {
 
     /// What a connection's queues are made in: it belongs to one of the drivers.
     pub(crate) fn create_context(&self, attributes: &ContextAttributes) -> Result<Context, CreateError> {
-        let index = self.next.fetch_add(1, Ordering::Relaxed) % self.drivers.len();
-        let count = self.drivers.len() as u64;
-        // The driver can be told from the number.
-        let id = self.ids.fetch_add(1, Ordering::Relaxed) * count + index as u64;
-        Context::create_in(&self.domain, self.drivers[index].mailbox.events(), id, attributes)
+        let id = self.id.fetch_add(1, Ordering::Relaxed);
+        Context::create_in(&self.domain, self.driver_of(id).mailbox.events(), id, attributes)
     }
 
+    /// Connections take turns.
     fn driver_of(&self, id: u64) -> &Driver {
         &self.drivers[(id % self.drivers.len() as u64) as usize]
     }
@@ -131,16 +128,15 @@ impl Driver {
             engine.end_all(&end);
             own.shut(&end);
         })?;
-        Ok(Driver { mailbox, thread: Mutex::new(Some(thread)) })
+        Ok(Driver { mailbox, thread: Some(thread) })
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
         self.mailbox.put(Letter::Stop);
-        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         // The last connection may be let go by a driver's thread.
-        if let Some(thread) = thread.filter(|_| !is_driver_thread()) {
+        if let Some(thread) = self.thread.take().filter(|_| !is_driver_thread()) {
             let _ = thread.join();
         }
     }
@@ -153,13 +149,13 @@ fn drive(engine: &mut Engine, mailbox: &Mailbox) -> io::Result<()> {
     while !engine.is_stopped() {
         let now = mailbox.now();
         match engine.turn(now) {
-            Next::Now if now.saturating_since(looked) < LOOK_EVERY => thread::yield_now(),
-            Next::Now => {
+            Turn::Again if now.saturating_since(looked) < LOOK_EVERY => thread::yield_now(),
+            Turn::Again => {
                 mailbox.take(&mut letters)?;
                 looked = now;
                 thread::yield_now();
             }
-            Next::At(at) => mailbox.wait(at.map(|at| at.saturating_since(mailbox.now())), &mut letters)?,
+            Turn::Rest(at) => mailbox.wait(at.map(|at| at.saturating_since(mailbox.now())), &mut letters)?,
         }
         letters.drain(..).for_each(|letter| engine.take(letter));
     }

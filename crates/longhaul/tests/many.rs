@@ -3,6 +3,7 @@
 mod ends;
 
 use std::num::NonZeroUsize;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
@@ -116,26 +117,16 @@ fn a_waker_may_drop_another_connection(pairs: &mut Vec<(Connection, Connection)>
     let (dropped, its_peer) = pairs.pop().expect("there are many");
     let waker = Arc::new(DropsWhenWoken(std::sync::Mutex::new(Some(dropped)), AtomicUsize::default()));
     let (one, other) = &pairs[0];
-    let mut receiving = Box::pin(one.receive(10));
+    let mut receiving = one.receive(10);
     let task = Waker::from(waker.clone());
-    assert!(receiving.as_mut().poll(&mut Context::from_waker(&task)).is_pending());
+    assert!(Pin::new(&mut receiving).poll(&mut Context::from_waker(&task)).is_pending());
     other.write("wake").wait().expect("it is written");
     let begun = Instant::now();
     while waker.1.load(Ordering::SeqCst) == 0 || !its_peer.is_over() {
         assert!(begun.elapsed() < Duration::from_secs(5), "the driver waits for itself");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(*receiving.wait_for_it(), b"wake"[..]);
-}
-
-trait WaitForIt {
-    fn wait_for_it(self) -> longhaul::Message;
-}
-
-impl WaitForIt for std::pin::Pin<Box<longhaul::Pending<longhaul::Message, TransferError>>> {
-    fn wait_for_it(self) -> longhaul::Message {
-        std::pin::Pin::into_inner(self).wait().expect("it comes")
-    }
+    assert_eq!(*receiving.wait().expect("it comes"), b"wake"[..]);
 }
 
 /// Panics when it is woken, as a task of an executor that has been shut down may.
@@ -155,8 +146,8 @@ fn a_waker_that_panics_when_a_connection_is_closed_disturbs_no_other(pairs: &mut
         let receiving = closed.receive(10);
         other.write("last").wait().expect("it is written");
         receiving.wait().expect("it comes");
-        let mut closing = Box::pin(closed.close());
-        let _ = closing.as_mut().poll(&mut Context::from_waker(&panics));
+        let mut closing = closed.close();
+        let _ = Pin::new(&mut closing).poll(&mut Context::from_waker(&panics));
         let begun = Instant::now();
         while !other.is_over() {
             assert!(begun.elapsed() < Duration::from_secs(5), "nobody closes it");

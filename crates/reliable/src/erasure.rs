@@ -81,11 +81,12 @@ impl Scheme for Erasure {
     }
 
     fn receiver(&self, shape: &MessageShape) -> Box<dyn ReceiveHalf> {
+        let layout = self.layout(shape);
         Box::new(Receiver {
             scheme: self.clone(),
-            layout: self.layout(shape),
+            layout,
             packet_bytes: shape.packet_bytes,
-            has_short_parity: self.layout(shape).chunk_bytes() < shape.chunk_bytes as usize,
+            has_short_parity: layout.chunk_bytes() < shape.chunk_bytes as usize,
             decodable_below: 0,
             seen: 0,
             begun: None,
