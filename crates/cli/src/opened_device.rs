@@ -88,6 +88,11 @@ impl DeviceChoice {
 }
 
 impl OpenedDevice {
+    /// As programs use it.
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
     /// Opens it. `udp` is for the software RNIC alone.
     pub(crate) fn open(choice: &DeviceChoice, towards: Towards, udp: UdpConfig) -> Result<Self, Stop> {
         let endpoint = Endpoint::open(&choice.name, towards, udp).map_err(stop)?;

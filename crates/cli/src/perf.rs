@@ -4,9 +4,11 @@
 
 mod bitmap;
 mod checksum;
+mod child;
 mod client;
 mod coding;
 mod compare;
+mod connections;
 mod ibv_pingpong;
 mod options;
 mod sdr;
@@ -63,8 +65,11 @@ enum Command {
     Coding(coding::Arguments),
     Bitmap(bitmap::Arguments),
     Sdr(sdr::Arguments),
+    Connections(connections::Arguments),
     #[command(hide = true)]
     End(compare::EndArguments),
+    #[command(hide = true)]
+    ConnectionsEnd(connections::EndArguments),
 }
 
 /// Runs the subcommand.
@@ -77,6 +82,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
         Command::Coding(arguments) => coding::run(arguments),
         Command::Bitmap(arguments) => bitmap::run(arguments),
         Command::Sdr(arguments) => sdr::run(arguments),
+        Command::Connections(arguments) => connections::run(arguments),
         Command::End(arguments) => compare::run_end(arguments),
+        Command::ConnectionsEnd(arguments) => connections::run_end(arguments),
     }
 }

@@ -10,8 +10,8 @@ use thiserror::Error;
 use crate::shared::{End, Look, Shared};
 
 /// The driver looks again and again for this long after something happened before it leaves a connection alone: waking
-/// up takes about as long.
-const SPIN: Duration = Duration::from_micros(50);
+/// up takes about as long. Where it has several that are busy, they share this time: it does not sleep anyway.
+pub(crate) const SPIN: Duration = Duration::from_micros(50);
 /// The driver leaves a connection alone for this long after a thread that waits has driven it.
 const NAP: Duration = Duration::from_micros(250);
 /// Where completions raise no events, it looks this often.
@@ -109,16 +109,16 @@ impl Driven {
         }
     }
 
-    /// Do what is due.
-    pub(crate) fn turn(&mut self) -> Result<Turn, End> {
+    /// Do what is due. It has another turn for so long after something has happened.
+    pub(crate) fn turn(&mut self, spin: Duration) -> Result<Turn, End> {
         let look = self.shared.poll()?;
-        let happened = self.note(&look);
+        self.note(&look);
         let until = Instant::earlier_of(self.end_of(&look)?, self.listen(&look)?);
         if let Some(nap) = look.attended.map(|attended| attended + NAP).filter(|nap| *nap > look.now) {
             let until = Instant::earlier_of(Instant::earlier_of(until, look.deadline), Some(nap));
             return Ok(self.rest(until, look.now));
         }
-        if happened || look.now.saturating_since(self.active) < SPIN {
+        if look.now.saturating_since(self.active) < spin {
             return Ok(Turn::Again);
         }
         let has_events = self.shared.context.events().is_some();

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use longhaul_time::Instant;
+use longhaul_time::{Duration, Instant};
 
-use crate::driven::{Driven, Turn};
+use crate::driven::{Driven, SPIN, Turn};
 use crate::mailbox::Letter;
 use crate::panicked::catch;
 use crate::shared::End;
@@ -75,7 +75,8 @@ impl Engine {
             self.wake(id, false);
         }
         let mut busy = std::mem::take(&mut self.busy);
-        busy.retain(|id| self.turn_of(*id));
+        let spin = SPIN / u32::try_from(busy.len()).unwrap_or(u32::MAX).max(1);
+        busy.retain(|id| self.turn_of(*id, spin));
         // Wakers of the program may have run; what they did comes by letter.
         self.busy.append(&mut busy);
         match self.busy.is_empty() {
@@ -85,9 +86,9 @@ impl Engine {
     }
 
     /// Returns whether it needs another one.
-    fn turn_of(&mut self, id: u64) -> bool {
+    fn turn_of(&mut self, id: u64, spin: Duration) -> bool {
         let Some(place) = self.connections.get_mut(&id) else { return false };
-        match catch(|| place.driven.turn()).unwrap_or_else(|panicked| Err(End::from(panicked))) {
+        match catch(|| place.driven.turn(spin)).unwrap_or_else(|panicked| Err(End::from(panicked))) {
             Ok(next) => {
                 place.next = next;
                 if let Turn::Rest(Some(at)) = next {

@@ -32,7 +32,7 @@ impl<T, E> Pending<T, E> {
 
     /// Wait until it is over.
     pub fn wait(mut self) -> Result<T, E> {
-        if let Some(result) = self.attend() {
+        if let Some(result) = self.attend(None) {
             return result;
         }
         wait_until(self.future, None).unwrap_or_else(|_| unreachable!("without a deadline it ends when it is over"))
@@ -41,7 +41,11 @@ impl<T, E> Pending<T, E> {
     /// Wait until it is over, but not longer than this; after that it can be waited for again.
     pub fn wait_for(self, patience: Duration) -> Result<Result<T, E>, Self> {
         let deadline = Instant::now().checked_add(patience);
-        let Pending { future, connection } = self;
+        let mut waiting = self;
+        if let Some(result) = waiting.attend(deadline) {
+            return Ok(result);
+        }
+        let Pending { future, connection } = waiting;
         wait_until(future, deadline).map_err(|future| Pending { future, connection })
     }
 
@@ -53,8 +57,8 @@ impl<T, E> Pending<T, E> {
         }
     }
 
-    /// Drive the connection until it is over, or nothing happens for a while.
-    fn attend(&mut self) -> Option<Result<T, E>> {
+    /// Drive the connection until it is over, or nothing happens for a while, or it is too late.
+    fn attend(&mut self, deadline: Option<Instant>) -> Option<Result<T, E>> {
         let Pending { future, connection } = self;
         let connection = connection.as_ref()?;
         let waker = THREAD_WAKER.with(Waker::clone);
@@ -65,7 +69,7 @@ impl<T, E> Pending<T, E> {
                 result = Some(output);
                 true
             }
-            Poll::Pending => false,
+            Poll::Pending => deadline.is_some_and(|deadline| Instant::now() >= deadline),
         });
         result
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
-use longhaul_sdr::{Context, ContextAttributes};
+use longhaul_sdr::{Context, ContextAttributes, ControlMemory};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{Capabilities, CreateError, Device, ProtectionDomain, QueryError};
 use thiserror::Error;
@@ -45,7 +45,8 @@ pub enum StartError {
 }
 
 pub(crate) struct Runtime {
-    domain: ProtectionDomain,
+    /// Of control messages, and with it the protection domain of all memory.
+    control: ControlMemory,
     drivers: Vec<Driver>,
     /// Of the next connection.
     id: AtomicU64,
@@ -70,9 +71,9 @@ impl Runtime {
     /// With so many threads.
     pub(crate) fn start(device: &Device, threads: NonZeroUsize) -> Result<Arc<Self>, StartError> {
         let has_events = device.attributes()?.capabilities.contains(Capabilities::COMPLETION_CHANNEL);
-        let domain = device.allocate_protection_domain()?;
+        let control = ControlMemory::new(&device.allocate_protection_domain()?);
         // If a later one cannot be started, those before stop.
-        let mut runtime = Runtime { domain, drivers: Vec::new(), id: AtomicU64::default() };
+        let mut runtime = Runtime { control, drivers: Vec::new(), id: AtomicU64::default() };
         for _ in 0..threads.get() {
             let events = has_events.then(|| device.create_completion_channel()).transpose()?;
             // Without a descriptor nothing would wake the driver.
@@ -83,13 +84,13 @@ impl Runtime {
     }
 
     pub(crate) fn domain(&self) -> &ProtectionDomain {
-        &self.domain
+        self.control.domain()
     }
 
     /// What a connection's queues are made in: it belongs to one of the drivers.
     pub(crate) fn create_context(&self, attributes: &ContextAttributes) -> Result<Context, CreateError> {
         let id = self.id.fetch_add(1, Ordering::Relaxed);
-        Context::create_in(&self.domain, self.driver_of(id).mailbox.events(), id, attributes)
+        Context::create_in(&self.control, self.driver_of(id).mailbox.events(), id, attributes)
     }
 
     /// Connections take turns.

@@ -27,12 +27,12 @@ const DONES_MAX: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Incoming {
     /// All that are not over, in the order in which they were posted.
-    messages: BTreeMap<u64, IncomingMessage>,
+    messages: BTreeMap<u64, Box<IncomingMessage>>,
     next: u64,
     /// Those before have all the numbers that they will ever have.
     opening: u64,
-    /// Parts, by number.
-    open: BTreeMap<u64, OpenReceive>,
+    /// Parts, by number. In boxes, as messages are: a map keeps room for eleven, and thousands of connections have none.
+    open: BTreeMap<u64, Box<OpenReceive>>,
     /// What became of parts that are closed.
     answers: Answers,
     /// The first of the parts that were finished last, and when.
@@ -93,12 +93,13 @@ impl Incoming {
             missing: Vec::new(),
             report: MessageReport::default(),
         };
-        self.messages.insert(self.next, message);
+        self.messages.insert(self.next, Box::new(message));
         self.next += 1;
     }
 
     pub(crate) fn count(&self, counters: &mut ConnectionCounters) {
-        counters.duplicate_packets = self.duplicates + self.open.values().map(OpenReceive::duplicates).sum::<u64>();
+        counters.duplicate_packets =
+            self.duplicates + self.open.values().map(|receive| receive.duplicates()).sum::<u64>();
     }
 
     /// Receives that wait for numbers.
@@ -313,7 +314,7 @@ impl Incoming {
         let was_accepted = message.cut.is_some_and(|cut| cut.count() > 1);
         let numbers = message.cut.map_or(1, |cut| cut.count()) * terms.numbers_a_part();
         let failed = self.open.values().filter(|receive| receive.message == own);
-        self.duplicates += failed.map(OpenReceive::duplicates).sum::<u64>();
+        self.duplicates += failed.map(|receive| receive.duplicates()).sum::<u64>();
         // The keys go before the program hears of it: it may use the memory again then.
         self.open.retain(|_, receive| receive.message != own);
         (message.half_open, message.spare, message.has_failed) = (None, None, true);
@@ -397,7 +398,7 @@ impl IncomingMessage {
         part_bytes: u64,
         terms: &Terms,
         pool: &mut ParityPool,
-        open: &mut BTreeMap<u64, OpenReceive>,
+        open: &mut BTreeMap<u64, Box<OpenReceive>>,
         now: Instant,
     ) -> Result<(), NotOpened> {
         if self.open_parts >= terms.attributes.parts_open_max.max(1) {
@@ -445,7 +446,7 @@ impl IncomingMessage {
         // A first part has nothing before its offer; of a later one packets may come first.
         let checksum = if self.has_checksums { ExpectedChecksum::Awaited } else { ExpectedChecksum::None };
         let receive = OpenReceive::new(own, part, data, parity, checksum, part.map(|_| self.begun), now);
-        open.insert(receive.number(), receive);
+        open.insert(receive.number(), Box::new(receive));
         Ok(())
     }
 

@@ -23,12 +23,12 @@ use crate::ticket::{MessageError, Promise};
 #[derive(Default)]
 pub(crate) struct Outgoing {
     /// All that are not over, in the order in which they were sent.
-    messages: BTreeMap<u64, OutgoingMessage>,
+    messages: BTreeMap<u64, Box<OutgoingMessage>>,
     next: u64,
     /// Those before have all the numbers that they will ever have.
     opening: u64,
-    /// Parts, by number.
-    open: BTreeMap<u64, OpenSend>,
+    /// Parts, by number. In boxes, as messages are: a map keeps room for eleven, and thousands of connections have none.
+    open: BTreeMap<u64, Box<OpenSend>>,
     agenda: Agenda,
     /// Parts to look at, whatever the agenda says.
     news: BTreeSet<u64>,
@@ -83,7 +83,7 @@ impl Outgoing {
             report: MessageReport::default(),
             ended: begun,
         };
-        self.messages.insert(self.next, message);
+        self.messages.insert(self.next, Box::new(message));
         self.next += 1;
     }
 
@@ -115,7 +115,7 @@ impl Outgoing {
                 let has_others = !self.open.is_empty();
                 let mut opened = |send: OpenSend| {
                     self.news.insert(send.number);
-                    self.open.insert(send.number, send);
+                    self.open.insert(send.number, Box::new(send));
                 };
                 let opened = message.open_parts(self.opening, cut, terms, pool, &mut opened);
                 // Its time ran out while it waited. It takes its numbers all the same, so that its receive ends with it and those after it
@@ -236,7 +236,7 @@ impl Outgoing {
     /// When a part's time seems to be up: it may be queued behind others that progress.
     fn look_ahead(&mut self, number: u64, moment: &Moment, terms: &Terms) {
         let is_late = |send: &OpenSend| send.progressed() + terms.attributes.message_timeout <= moment.now;
-        if !self.open.get(&number).is_some_and(is_late) {
+        if !self.open.get(&number).is_some_and(|send| is_late(send)) {
             return;
         }
         let before = self.open.range(..number).map(|(_, send)| send.progressed());
@@ -265,7 +265,7 @@ impl Outgoing {
 
     /// A part is over. Returns whether its message is.
     fn end_part(&mut self, number: u64, moment: &Moment, pool: &mut ParityPool) -> bool {
-        let Some(ended) = self.open.remove(&number).map(OpenSend::finish) else { return false };
+        let Some(ended) = self.open.remove(&number).map(|send| send.finish()) else { return false };
         ended.parity.into_iter().for_each(|memory| pool.put_back(memory));
         let Some(message) = self.messages.get_mut(&ended.message) else { return false };
         message.open_parts -= 1;

@@ -6,7 +6,7 @@
 //! case is one atomic operation for a packet, and two more for a chunk.
 
 use crate::immediate::{Fragments, ImmediateLayout};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 const WORD_BITS: u32 = 64;
 
@@ -28,6 +28,8 @@ pub struct MessageBitmap {
     fragments: AtomicU64,
     /// The last word of packets (of chunks, where a packet is one) that is not empty.
     last_word: AtomicU32,
+    /// The message has left its slot.
+    over: AtomicBool,
 }
 
 /// What a packet did.
@@ -63,7 +65,17 @@ impl MessageBitmap {
             duplicates: AtomicU32::new(0),
             fragments: AtomicU64::new(0),
             last_word: AtomicU32::new(0),
+            over: AtomicBool::new(false),
         }
+    }
+
+    /// The message has left its slot: what comes for it now is late.
+    pub(crate) fn set_over(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
     }
 
     /// Packets of the message.

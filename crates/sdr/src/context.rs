@@ -3,7 +3,6 @@
 //! A channel is a completion queue into which every queue pair of the context completes its receives of data. Each channel can be
 //! polled by a thread of its own; packets of one message arrive on all of them.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longhaul_verbs::{
@@ -12,6 +11,7 @@ use longhaul_verbs::{
 };
 use thiserror::Error;
 
+use crate::control_memory::ControlMemory;
 use crate::memory::Memory;
 use crate::receive_table::{Lookups, ReceiveTable};
 
@@ -46,7 +46,7 @@ pub struct Context {
 }
 
 struct Inner {
-    domain: ProtectionDomain,
+    control: ControlMemory,
     events: Option<CompletionChannel>,
     token: u64,
     channels: Vec<Channel>,
@@ -60,10 +60,10 @@ struct Channel {
 }
 
 struct ChannelState {
-    receivers: HashMap<QueuePairNumber, Receiver>,
+    /// In the order of their numbers.
+    receivers: Vec<Receiver>,
     /// Room that nobody has asked for yet.
     room: u32,
-    taken: Box<[WorkCompletion]>,
 }
 
 /// An internal queue pair, as a channel sees it.
@@ -91,26 +91,27 @@ impl Context {
     /// Set up what queue pairs share (the paper's `context_create`).
     pub fn create(device: &Device, attributes: &ContextAttributes) -> Result<Self, CreateError> {
         let events = attributes.events.then(|| device.create_completion_channel()).transpose()?;
-        Self::create_in(&device.allocate_protection_domain()?, events.as_ref(), 0, attributes)
+        let control = ControlMemory::new(&device.allocate_protection_domain()?);
+        Self::create_in(&control, events.as_ref(), 0, attributes)
     }
 
-    /// Set up what queue pairs share, in a protection domain that others use as well: memory that is registered with one of them can be used
-    /// with all. Their events, if they are to raise any, arrive on one channel and name their context by its token.
+    /// Set up what queue pairs share, beside others in the same protection domain: memory that is registered with one of them can be used with
+    /// all, and control messages share theirs. Their events, if they are to raise any, arrive on one channel and name their context by its token.
     pub fn create_in(
-        domain: &ProtectionDomain,
+        control: &ControlMemory,
         events: Option<&CompletionChannel>,
         token: u64,
         attributes: &ContextAttributes,
     ) -> Result<Self, CreateError> {
         let channel = || {
-            let completions = create_completion_queue(domain.device(), attributes.completions, events, token)?;
-            let taken = vec![WorkCompletion::default(); BATCH].into_boxed_slice();
-            let state = ChannelState { receivers: HashMap::new(), room: attributes.completions, taken };
+            let completions =
+                create_completion_queue(control.domain().device(), attributes.completions, events, token)?;
+            let state = ChannelState { receivers: Vec::new(), room: attributes.completions };
             Ok(Channel { completions, state: Mutex::new(state) })
         };
         let channels: Result<_, CreateError> = (0..attributes.channels.max(1)).map(|_| channel()).collect();
-        let (domain, events, completions) = (domain.clone(), events.cloned(), attributes.completions);
-        Ok(Context { inner: Arc::new(Inner { domain, events, token, channels: channels?, completions }) })
+        let (control, events, completions) = (control.clone(), events.cloned(), attributes.completions);
+        Ok(Context { inner: Arc::new(Inner { control, events, token, channels: channels?, completions }) })
     }
 
     /// What its events say of it.
@@ -120,12 +121,16 @@ impl Context {
 
     /// Register bytes for sends and receives (the paper's `mr_reg`).
     pub fn register(&self, buffer: Vec<u8>) -> Result<Memory, RegisterError> {
-        Memory::register(&self.inner.domain, buffer)
+        Memory::register(self.domain(), buffer)
     }
 
     /// Its protection domain.
     pub fn domain(&self) -> &ProtectionDomain {
-        &self.inner.domain
+        self.inner.control.domain()
+    }
+
+    pub(crate) fn control_memory(&self) -> &ControlMemory {
+        &self.inner.control
     }
 
     /// Channels.
@@ -138,9 +143,9 @@ impl Context {
     pub fn poll_channel(&self, channel: usize) -> Result<usize, ChannelError> {
         let Channel { completions, state } = &self.inner.channels[channel];
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-        let ChannelState { receivers, taken, .. } = &mut *state;
-        let count = completions.poll(taken)?;
-        record(&taken[..count], receivers)?;
+        let mut taken = [WorkCompletion::default(); BATCH];
+        let count = completions.poll(&mut taken)?;
+        record(&taken[..count], &mut state.receivers)?;
         Ok(count)
     }
 
@@ -171,7 +176,7 @@ impl Context {
 
     /// A completion queue that raises events where this context's do.
     pub(crate) fn create_completion_queue(&self, entries: u32) -> Result<CompletionQueue, CreateError> {
-        create_completion_queue(self.inner.domain.device(), entries, self.events(), self.token())
+        create_completion_queue(self.domain().device(), entries, self.events(), self.token())
     }
 
     pub(crate) fn completions(&self, channel: usize) -> &CompletionQueue {
@@ -206,13 +211,15 @@ impl Context {
         let number = queue_pair.number();
         let receiver =
             Receiver { table: table.clone(), generation, queue_pair, lookups: Lookups::default(), consumed: 0 };
-        self.inner.channels[channel].state().receivers.insert(number, receiver);
+        let receivers = &mut self.inner.channels[channel].state().receivers;
+        let place = receivers.partition_point(|other| other.queue_pair.number() < number);
+        receivers.insert(place, receiver);
         Ok(())
     }
 
     /// Forget an internal queue pair.
     pub(crate) fn remove_receiver(&self, channel: usize, number: QueuePairNumber) {
-        self.inner.channels[channel].state().receivers.remove(&number);
+        self.inner.channels[channel].state().receivers.retain(|receiver| receiver.queue_pair.number() != number);
     }
 }
 
@@ -236,11 +243,13 @@ fn create_completion_queue(
 }
 
 /// Completions of one channel become bits, and their receives are posted again.
-fn record(completions: &[WorkCompletion], receivers: &mut HashMap<QueuePairNumber, Receiver>) -> Result<(), PostError> {
-    // Packets come in runs: the map is looked into where a run begins.
+fn record(completions: &[WorkCompletion], receivers: &mut [Receiver]) -> Result<(), PostError> {
+    // Packets come in runs: the queue pair is looked for where a run begins.
     for run in completions.chunk_by(|one, next| one.queue_pair == next.queue_pair) {
         // Not there: the queue pair has been dropped, and this was on its way.
-        let Some(receiver) = receivers.get_mut(&run[0].queue_pair) else { continue };
+        let found = receivers.binary_search_by_key(&run[0].queue_pair, |receiver| receiver.queue_pair.number());
+        let Ok(index) = found else { continue };
+        let receiver = &mut receivers[index];
         for completion in run {
             if !completion.is_success() {
                 receiver.table.fail(completion.status);

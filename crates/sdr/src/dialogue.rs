@@ -1,7 +1,7 @@
 //! What the ends of a queue pair tell each other: completions and control messages in, state and control messages out.
 
 use longhaul_time::{Duration, Instant};
-use longhaul_verbs::{CompletionOperation, CompletionQueue, CompletionStatus, WorkCompletion};
+use longhaul_verbs::{CompletionOperation, CompletionQueue, CompletionStatus, PostError, WorkCompletion};
 
 use crate::asking::{BackOff, Stamps};
 use crate::attributes::QueuePairAttributes;
@@ -153,6 +153,12 @@ impl State {
         if self.waited_for.replace(number) != Some(number) {
             self.asking = BackOff::default();
         }
+    }
+
+    /// Before anything is sent that the peer answers.
+    pub(crate) fn post_control_receives(&mut self) -> Result<(), PostError> {
+        self.control.expect_messages(self.sending.open_count() + self.receiving.open_count());
+        self.control.post_receives()
     }
 
     /// Queue bytes of our scheme for the peer's.

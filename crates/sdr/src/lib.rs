@@ -51,6 +51,7 @@ mod attributes;
 mod bitmap;
 mod context;
 pub mod control;
+mod control_memory;
 mod control_path;
 mod dialogue;
 #[doc(hidden)]
@@ -72,6 +73,7 @@ pub use asking::{BackOff, backed_off};
 pub use attributes::{QueuePairAttributes, default_chunk_bytes};
 pub use bitmap::{MessageBitmap, Recorded};
 pub use context::{ChannelError, Context, ContextAttributes};
+pub use control_memory::ControlMemory;
 pub use control_path::ControlPathError;
 pub use dialogue::ControlCounters;
 pub use link_estimate::RoundTripTime;

@@ -124,6 +124,9 @@ impl QueuePair {
         }
         state.sending.add(stream.number, 0, bytes);
         state.sending.end(stream.number);
+        if packets > 1 {
+            state.control.expect_long_message();
+        }
         drop(state);
         Ok(stream)
     }
@@ -175,6 +178,9 @@ impl QueuePair {
         }
         table.enter(number, bitmap.clone());
         let generation = shape.generation_of(number) as u8;
+        if packet_count > 1 {
+            state.control.expect_long_message();
+        }
         state.receiving.opened(ClearToSend { number, address, length, key: remote_key, generation, is_over: false });
         drop(state);
         Ok(Receive { shared: self.shared.clone(), number, bitmap, open: Some((incoming, key)) })
@@ -228,8 +234,13 @@ impl SendStream {
     /// number of times.
     pub fn send_at(&self, offset: u64, memory: &Memory, range: Range<usize>) -> Result<(), SendError> {
         self.shared.check_piece(offset, range.len())?;
+        let is_long = range.len() > self.shared.shape.packet_bytes as usize;
         let bytes = memory.lend_to_send(range)?;
-        self.shared.state().sending.add(self.number, offset, bytes);
+        let mut state = self.shared.state();
+        state.sending.add(self.number, offset, bytes);
+        if is_long {
+            state.control.expect_long_message();
+        }
         Ok(())
     }
 

@@ -411,8 +411,7 @@ impl Shared {
         let lanes = channels * usize::from(attributes.generations);
         let own = ControlPath::COMPLETIONS + lanes as u32 * attributes.send_depth;
         let completions = context.create_completion_queue(own)?;
-        let frame_bytes = attributes.mtu.byte_count().min(1024) as usize;
-        let control = ControlPath::create(domain, &completions, frame_bytes)?;
+        let control = ControlPath::create(context.control_memory(), &completions, attributes.mtu.byte_count())?;
         let limits = QueuePairLimits {
             send_requests: attributes.send_depth,
             receive_requests: attributes.receive_depth,
@@ -482,6 +481,7 @@ impl Shared {
         if let Some(status) = state.failure.or(self.table.failure()) {
             return Err(QueuePairError::Failed(status));
         }
+        state.post_control_receives()?;
         state.sending.pump(now)?;
         state.send_frames(now, &self.attributes, self.table.arrived())
     }

@@ -4,13 +4,15 @@
 //! immediate) and of which generation it is (the queue pair that it came on). Only if the message that now has the slot is of that
 //! generation is its bit set; otherwise the packet is late, and counted.
 //!
-//! Every message has bitmaps of its own. A thread that looked up a message keeps its bitmaps, and checks at each packet whether the slot
-//! still has that message; so a bit can never be set for another one, whatever happens between the look and the bit.
+//! Every message has bitmaps of its own. A thread that looked up a message keeps its bitmaps, and asks them at each packet whether the message
+//! still has its slot; so a bit can never be set for another one, whatever happens between the look and the bit. Only open messages take
+//! room: an endpoint may have thousands of tables that rest.
 //!
 //! Only a write of at least one byte proves anything: the device checked its key and its range. A write of nothing needs no key, so
 //! anybody who knows a queue pair's number can send one; it is counted and otherwise ignored.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use longhaul_verbs::{CompletionFlags, CompletionStatus, WorkCompletion};
 
@@ -35,7 +37,8 @@ pub struct ReceiveTable {
     layout: ImmediateLayout,
     generations: u32,
     packet_bytes: u32,
-    slots: Box<[Slot]>,
+    /// By slot.
+    open: Mutex<HashMap<u32, Open>>,
     arrived: AtomicU64,
     late: AtomicU64,
     stray: AtomicU64,
@@ -45,16 +48,19 @@ pub struct ReceiveTable {
     mutation: Option<crate::queue_pair::Mutation>,
 }
 
-#[derive(Debug, Default)]
-struct Slot {
-    /// One more than the number of the message that has the slot; 0 when none has.
-    occupant: AtomicU64,
-    bitmap: Mutex<Option<Arc<MessageBitmap>>>,
+/// The message that has a slot.
+#[derive(Clone, Debug)]
+struct Open {
+    number: u64,
+    bitmap: Arc<MessageBitmap>,
 }
 
-/// What a thread has looked up: for each slot the message that had it then.
+/// What a thread has looked up. Packets come in runs, of a few messages at a time: a message is kept until another one needs its place.
 #[derive(Debug, Default)]
-pub struct Lookups(Vec<Option<(u64, Arc<MessageBitmap>)>>);
+pub struct Lookups(Box<[Option<(u32, Open)>]>);
+
+/// Messages that a thread keeps.
+const LOOKUPS: usize = 16;
 
 impl ReceiveTable {
     /// A table without messages, for packets of so many bytes.
@@ -63,7 +69,7 @@ impl ReceiveTable {
             layout,
             generations,
             packet_bytes,
-            slots: (0..layout.slot_count()).map(|_| Slot::default()).collect(),
+            open: Mutex::default(),
             arrived: AtomicU64::new(0),
             late: AtomicU64::new(0),
             stray: AtomicU64::new(0),
@@ -80,19 +86,19 @@ impl ReceiveTable {
 
     /// Give a message its slot. The one that had it must have left it.
     pub fn enter(&self, number: u64, bitmap: Arc<MessageBitmap>) {
-        let slot = &self.slots[self.layout.slot_of(number) as usize];
-        let mut place = slot.bitmap.lock().unwrap_or_else(PoisonError::into_inner);
-        assert!(place.is_none(), "the slot of message {number} is in use");
-        *place = Some(bitmap);
-        slot.occupant.store(number + 1, Ordering::Release);
+        let before = self.open().insert(self.layout.slot_of(number), Open { number, bitmap });
+        assert!(before.is_none(), "the slot of message {number} is in use");
     }
 
     /// Take a message's slot away: from now on its packets are late.
     pub fn leave(&self, number: u64) {
-        let slot = &self.slots[self.layout.slot_of(number) as usize];
-        let mut place = slot.bitmap.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.occupant.store(0, Ordering::Release);
-        *place = None;
+        if let Some(open) = self.open().remove(&self.layout.slot_of(number)) {
+            open.bitmap.set_over();
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<u32, Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Data has arrived on a queue pair of `generation`.
@@ -137,26 +143,15 @@ impl ReceiveTable {
     /// The bitmaps of the message that has a slot now, if it is of this generation.
     #[inline]
     fn look_up<'a>(&self, slot: u32, generation: u32, lookups: &'a mut Lookups) -> Option<&'a MessageBitmap> {
-        let index = slot as usize;
-        let occupant = self.slots[index].occupant.load(Ordering::Acquire);
-        if occupant == 0 || self.is_of_another_generation(occupant - 1, generation) {
-            return None;
-        }
         if lookups.0.is_empty() {
-            lookups.0.resize_with(self.slots.len(), || None);
+            lookups.0 = vec![None; LOOKUPS].into();
         }
-        let known = &mut lookups.0[index];
-        if !matches!(known, Some((number, _)) if *number == occupant) {
-            // Between the look and here the message may have left, and another may have come.
-            let place = self.slots[index].bitmap.lock().unwrap_or_else(PoisonError::into_inner);
-            let occupant = self.slots[index].occupant.load(Ordering::Acquire);
-            let bitmap = place.as_ref()?;
-            if self.is_of_another_generation(occupant - 1, generation) {
-                return None;
-            }
-            *known = Some((occupant, bitmap.clone()));
+        let known = &mut lookups.0[slot as usize % LOOKUPS];
+        if !matches!(known, Some((of, open)) if *of == slot && !open.bitmap.is_over()) {
+            *known = self.open().get(&slot).map(|open| (slot, open.clone()));
         }
-        known.as_ref().map(|(_, bitmap)| &**bitmap)
+        let (_, open) = known.as_ref()?;
+        (!self.is_of_another_generation(open.number, generation)).then_some(&*open.bitmap)
     }
 
     #[inline]

@@ -56,6 +56,10 @@ impl Receiving {
         }
     }
 
+    pub(crate) fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
     pub(crate) fn next_number(&self) -> u64 {
         self.next_number
     }

@@ -226,6 +226,10 @@ impl Sending {
         self.cleared_through
     }
 
+    pub(crate) fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
     /// Begin the next message. `None` when as many are open as the table has slots.
     pub(crate) fn start(&mut self, user_immediate: Option<u32>) -> Option<u64> {
         if self.open.len() >= self.shape.layout.slot_count() as usize {

@@ -26,6 +26,7 @@ mod lazy;
 mod queue_pair;
 mod rc_completer;
 mod rc_requester;
+mod receive_queue;
 mod requester;
 mod uc_requester;
 mod ud_requester;

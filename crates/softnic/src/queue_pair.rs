@@ -23,12 +23,13 @@ use crate::peer::{PeerShare, charge_bytes};
 use crate::port::Route;
 use crate::rc_requester::ReliableRequester;
 use crate::rc_responder::ReliableResponder;
+use crate::receive_queue::ReceiveQueue;
 use crate::requester::Requester;
 use crate::resources::Resources;
 use crate::responder::{Arriving, Responder};
 use crate::shared_receive::SharedReceiveQueueKey;
 use crate::timer::Scheduled;
-use crate::work::{ReceiveWork, SendKind, SendWork};
+use crate::work::{SendKind, SendWork};
 
 /// What a queue pair was made with and does not change.
 pub(crate) struct Identity {
@@ -170,7 +171,7 @@ const _: () = assert!(size_of::<QueuePair>() <= 176);
 pub(crate) struct Traffic {
     pub(crate) send_queue: VecDeque<SendWork>,
     /// With a shared receive queue, only the receive that it has taken from there.
-    pub(crate) receive_queue: VecDeque<ReceiveWork>,
+    pub(crate) receive_queue: ReceiveQueue,
     pub(crate) arriving: Arriving,
     pub(crate) scheduled: Scheduled,
     pub(crate) counters: QueuePairCounters,
@@ -180,7 +181,7 @@ impl Unused for Traffic {
     fn unused() -> &'static Self {
         static UNUSED: Traffic = Traffic {
             send_queue: VecDeque::new(),
-            receive_queue: VecDeque::new(),
+            receive_queue: ReceiveQueue::new(),
             arriving: Arriving::NONE,
             scheduled: Scheduled::NEVER,
             counters: QueuePairCounters { sent_packets: 0, received_packets: 0, retransmitted_packets: 0 },
@@ -475,7 +476,7 @@ impl QueuePair {
     pub(crate) fn flush_receives(&mut self, shared: &mut Resources) {
         let (into, number) = (self.identity.receive_completions, self.identity.number);
         let Some(traffic) = self.traffic.used_mut() else { return };
-        for work in traffic.receive_queue.drain(..) {
+        while let Some(work) = traffic.receive_queue.pop_front() {
             let operation = CompletionOperation::Receive;
             shared.complete_in_error(into, number, work.id, operation, CompletionStatus::FlushedError);
         }

@@ -51,6 +51,13 @@ pub(crate) struct ReceiveWork {
     pub(crate) entries: Entries,
 }
 
+impl ReceiveWork {
+    /// Whether only a WRITE with immediate, which brings its own place, can use it.
+    pub(crate) fn has_no_memory(&self) -> bool {
+        matches!(&self.entries, Entries::Many(entries) if entries.is_empty())
+    }
+}
+
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination {

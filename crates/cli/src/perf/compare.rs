@@ -7,6 +7,7 @@
 mod bare_udp;
 mod end;
 mod ends;
+mod facade;
 mod namespace;
 mod orders;
 mod report;
@@ -49,7 +50,8 @@ const WARM_UP: Duration = Duration::from_millis(60);
 /// allowed, on the loopback device, and the report says so. Measured are: bare UDP with segmentation offload (the
 /// limit: same packet size, socket buffers and bytes per call, counted as payload that arrived), kernel TCP, UC and RC WRITEs
 /// of 1 MiB through the software RNIC; messages of 16 MiB with selective repeat (sdr-sr) and with erasure coding (sdr-ec), a WRITE
-/// for each packet; and one-way latency of bare UDP datagrams beside RC SENDs of 2 bytes. Each end cycles through 128 MiB of
+/// for each packet; the former also through the library, as programs use it (facade-sr); and one-way latency of bare UDP datagrams beside RC
+/// SENDs of 2 bytes and messages of 64 bytes through the library (facade). Each end cycles through 128 MiB of
 /// buffers, and UC and the schemes have 3 MiB on their way. All take turns in short rounds, and the median round counts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -101,6 +103,8 @@ enum Only {
     SdrSr,
     /// Messages of 16 MiB with erasure coding
     SdrEc,
+    /// Messages of 16 MiB with selective repeat, through the library as programs use it
+    FacadeSr,
     Latency,
 }
 
@@ -123,7 +127,8 @@ impl Arguments {
                 Subject::RcRead => return self.only.contains(&Only::RcRead),
                 Subject::SdrSelectiveRepeat => Only::SdrSr,
                 Subject::SdrErasure => Only::SdrEc,
-                Subject::BareUdpPingPong | Subject::RcSendPingPong => Only::Latency,
+                Subject::FacadeSelectiveRepeat => Only::FacadeSr,
+                Subject::BareUdpPingPong | Subject::RcSendPingPong | Subject::FacadePingPong => Only::Latency,
             };
             self.only.is_empty() || self.only.contains(&name)
         };

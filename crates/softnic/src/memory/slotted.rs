@@ -31,7 +31,8 @@ pub(super) struct Slotted {
 /// The number that a slot has now.
 struct Live {
     number: u64,
-    bound: Option<Bound>,
+    /// In a box, because few of a region's slots are bound at a time.
+    bound: Option<Box<Bound>>,
 }
 
 /// What a slot is bound to.
@@ -65,7 +66,7 @@ impl Slotted {
     fn live(&self, number: u64) -> Result<Option<&Bound>, AccessDenied> {
         let slot = number % u64::from(self.slots);
         match self.live.get(slot as usize) {
-            Some(live) if live.number == number => Ok(live.bound.as_ref()),
+            Some(live) if live.number == number => Ok(live.bound.as_deref()),
             None if slot == number => Ok(None),
             _ => Err(AccessDenied),
         }
@@ -167,7 +168,8 @@ impl MemoryTable {
         let slot = (number % u64::from(slotted.slots)) as usize;
         let first_numbers = slotted.live.len() as u64..=slot as u64;
         slotted.live.extend(first_numbers.map(|number| Live { number, bound: None }));
-        slotted.live[slot] = Live { number, bound: to.map(|slot| Bound { slot, written: Cell::new(0) }) };
+        let bound = to.map(|slot| Box::new(Bound { slot, written: Cell::new(0) }));
+        slotted.live[slot] = Live { number, bound };
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! An end: does what the coordinator says, until its standard input ends.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, Write as _};
+use std::io::BufRead as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -10,7 +10,8 @@ use std::time::Duration;
 use super::bare_udp;
 use super::namespace::{self, Place};
 use super::orders::{Answer, Contact, Order, Outcome, Role, Settings, Subject};
-use super::{scheme, softnic, tcp};
+use super::{facade, scheme, softnic, tcp};
+use crate::perf::child::answer;
 use crate::perf::nic::Nic;
 use crate::stop::Stop;
 
@@ -52,16 +53,10 @@ pub(crate) fn run_end(arguments: &EndArguments) -> Result<(), Stop> {
     let entered = namespace::enter(arguments.place);
     let stop = StopSign::default();
     let orders = read_orders(stop.clone());
-    match entered {
-        Ok(namespace) => answer(&Answer::Started { process: std::process::id(), namespace }),
-        Err(error) => answer(&Answer::Failed(error.to_string())),
-    }
+    answer(&entered.map(|namespace| Answer::Started { process: std::process::id(), namespace }));
     let mut worker = Worker { measurements: BTreeMap::new(), buffers: Buffers::default(), stop };
     while let Ok(order) = orders.recv() {
-        match worker.carry_out(order) {
-            Ok(reply) => answer(&reply),
-            Err(error) => answer(&Answer::Failed(error.to_string())),
-        }
+        answer(&worker.carry_out(order));
     }
     Ok(())
 }
@@ -79,19 +74,15 @@ fn read_orders(stop: StopSign) -> Receiver<Order> {
                         break;
                     }
                 }
-                Err(error) => answer(&Answer::Failed(format!("an order that cannot be read: {error}: {line}"))),
+                Err(error) => {
+                    answer::<Answer>(&Err(Stop::failed(format!("an order that cannot be read: {line}"), error)));
+                }
             }
         }
         // The coordinator is gone, whatever this end is just doing.
         std::process::exit(0);
     });
     receiver
-}
-
-fn answer(answer: &Answer) {
-    let line = serde_json::to_string(answer).unwrap_or_else(|error| format!("{{\"Failed\":\"{error}\"}}"));
-    // Nobody to tell that nobody listens: the end of standard input ends this process.
-    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 struct Worker {
@@ -114,6 +105,9 @@ impl Worker {
                     | Subject::RcWriteMany
                     | Subject::RcRead
                     | Subject::RcSendPingPong => softnic::prepare(subject, &settings, &mut self.buffers)?,
+                    Subject::FacadeSelectiveRepeat | Subject::FacadePingPong => {
+                        facade::prepare(subject, &settings, &mut self.buffers)?
+                    }
                     Subject::SdrSelectiveRepeat | Subject::SdrErasure => {
                         scheme::prepare(subject, &settings, &mut self.buffers)?
                     }
@@ -127,7 +121,7 @@ impl Worker {
                 let stop = self.stop.clone();
                 let (role, measurement) = self.measurement(subject)?;
                 if *role == Role::Receiver {
-                    answer(&Answer::Running);
+                    answer(&Ok(Answer::Running));
                 }
                 measurement.run(Duration::from_millis(milliseconds), &stop).map(Answer::Outcome)
             }

@@ -35,14 +35,18 @@ pub(super) enum Subject {
     SdrSelectiveRepeat,
     /// The same with erasure coding.
     SdrErasure,
+    /// Messages of 16 MiB with selective repeat through the library, as programs use it.
+    FacadeSelectiveRepeat,
     /// A datagram back and forth.
     BareUdpPingPong,
     /// RC SENDs of 2 bytes back and forth.
     RcSendPingPong,
+    /// Messages of 64 bytes back and forth through the library.
+    FacadePingPong,
 }
 
 impl Subject {
-    pub(super) const BANDWIDTH: [Subject; 8] = [
+    pub(super) const BANDWIDTH: [Subject; 9] = [
         Subject::BareUdp,
         Subject::Tcp,
         Subject::UcWrite,
@@ -51,13 +55,15 @@ impl Subject {
         Subject::RcRead,
         Subject::SdrSelectiveRepeat,
         Subject::SdrErasure,
+        Subject::FacadeSelectiveRepeat,
     ];
-    pub(super) const LATENCY: [Subject; 2] = [Subject::BareUdpPingPong, Subject::RcSendPingPong];
+    pub(super) const LATENCY: [Subject; 3] =
+        [Subject::BareUdpPingPong, Subject::RcSendPingPong, Subject::FacadePingPong];
 
     /// The reliability scheme that it measures, by its name.
     pub(super) const fn scheme(self) -> Option<&'static str> {
         match self {
-            Subject::SdrSelectiveRepeat => Some("sr:nack"),
+            Subject::SdrSelectiveRepeat | Subject::FacadeSelectiveRepeat => Some("sr:nack"),
             Subject::SdrErasure => Some("ec:mds:32,8"),
             _ => None,
         }
@@ -74,8 +80,10 @@ impl Subject {
             Subject::RcRead => "rc-read",
             Subject::SdrSelectiveRepeat => "sdr-sr",
             Subject::SdrErasure => "sdr-ec",
+            Subject::FacadeSelectiveRepeat => "facade-sr",
             Subject::BareUdpPingPong => "bare_udp",
             Subject::RcSendPingPong => "rc_send",
+            Subject::FacadePingPong => "facade",
         }
     }
 }
@@ -165,14 +173,9 @@ pub(super) struct Outcome {
 /// From an end to the coordinator.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    Started {
-        process: u32,
-        namespace: super::namespace::Kind,
-    },
+    Started { process: u32, namespace: super::namespace::Kind },
     Done,
     Contact(Contact),
     Running,
     Outcome(Outcome),
-    /// What went wrong.
-    Failed(String),
 }

@@ -1,0 +1,200 @@
+//! One of the two processes: it listens, or it connects. Both do with the library what a program would do: a task for each connection.
+
+use std::io::BufRead as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use longhaul::{Connection, DeviceName, Endpoint, Listener, Options, Towards};
+use longhaul_reliable::NamedScheme;
+use longhaul_softnic::udp::{UdpConfig, UdpPortChoice};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+
+use super::usage::Usage;
+use super::{Answer, MESSAGE_BYTES, Order};
+use crate::message::with_sources;
+use crate::perf::child::answer;
+use crate::stop::Stop;
+
+/// Handshakes at the same time: a listener has places for a few of each host.
+const CONNECTING_MAX: usize = 4;
+/// A host that is busy with thousands of connections answers late.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// One end of `perf connections`, which starts it
+#[derive(Debug, clap::Args)]
+pub(crate) struct EndArguments {
+    role: Role,
+
+    #[arg(long)]
+    scheme: NamedScheme,
+
+    /// Messages that are on their way at once on each connection
+    #[arg(long)]
+    in_flight: usize,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Role {
+    Listen,
+    Connect,
+}
+
+/// Runs an end, until its standard input ends.
+pub(crate) fn run_end(arguments: &EndArguments) -> Result<(), Stop> {
+    let end = End::start(arguments);
+    let mut end = match end {
+        Ok((end, Some(address))) => {
+            answer(&Ok(Answer::Listening(address)));
+            end
+        }
+        Ok((end, None)) => end,
+        Err(stop) => {
+            answer::<Answer>(&Err(stop));
+            return Ok(());
+        }
+    };
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let order = serde_json::from_str(&line);
+        let order = order.map_err(|error| Stop::failed(format!("an order that cannot be read: {line}"), error));
+        answer(&order.and_then(|order| end.carry_out(order)));
+    }
+    // What both ends have open is as good as closed when both processes are gone.
+    std::process::exit(0);
+}
+
+struct End {
+    endpoint: Endpoint,
+    options: Options,
+    /// Runs the tasks of this thread, while it waits for them.
+    tasks: Runtime,
+    in_flight: usize,
+    connections: Vec<Arc<Sender>>,
+}
+
+/// A connection, and the messages that it has sent.
+struct Sender {
+    connection: Connection,
+    sent: std::sync::atomic::AtomicU64,
+}
+
+fn failed(what: &'static str) -> impl Fn(&dyn std::error::Error) -> Stop {
+    move |error| Stop::Failed(format!("{what}: {}", with_sources(error)))
+}
+
+impl End {
+    /// And where it listens, if it does.
+    fn start(arguments: &EndArguments) -> Result<(Self, Option<SocketAddr>), Stop> {
+        allow_descriptors();
+        let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let mut udp = UdpConfig::default();
+        udp.udp_port = UdpPortChoice::Free;
+        let name = DeviceName::Softnic { addresses: vec![local] };
+        let endpoint = Endpoint::open(&name, Towards { local, peer: local, gid_index: None }, udp)
+            .map_err(|error| failed("the device cannot be opened")(&error))?;
+        let mut options = Options::default();
+        options.scheme = arguments.scheme.scheme();
+        options.connect_timeout = CONNECT_TIMEOUT;
+        let tasks = Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .map_err(|error| failed("tasks cannot be run")(&error))?;
+        let in_flight = arguments.in_flight;
+        let end = End { endpoint, options, tasks, in_flight, connections: Vec::new() };
+        match arguments.role {
+            Role::Connect => Ok((end, None)),
+            Role::Listen => {
+                let listener = end.endpoint.listen((local, 0), &end.options);
+                let listener = listener.map_err(|error| failed("nobody can listen")(&error))?;
+                let address = listener.local_address();
+                std::thread::spawn(move || receive_all(&listener, in_flight));
+                Ok((end, Some(address)))
+            }
+        }
+    }
+
+    fn carry_out(&mut self, order: Order) -> Result<Answer, Stop> {
+        match order {
+            Order::Connect { to, connections } => self.connect(to, connections as usize).map(|()| Answer::Done),
+            Order::Use => Usage::now().map(Answer::Uses),
+            Order::Send(messages) => self.send(move |sender| sender.sent() < messages).map(|_| Answer::Done),
+            Order::Run(duration) => {
+                let before: Vec<u64> = self.connections.iter().map(|sender| sender.sent()).collect();
+                let begun = Instant::now();
+                let elapsed = self.send(move |_| begun.elapsed() < duration)?;
+                let counted = self.connections.iter().zip(before).map(|(sender, before)| sender.sent() - before);
+                Ok(Answer::Sent { messages: counted.collect(), elapsed })
+            }
+        }
+    }
+
+    fn connect(&mut self, to: SocketAddr, count: usize) -> Result<(), Stop> {
+        let (mut left, mut connecting) = (count, JoinSet::new());
+        self.connections.reserve_exact(count);
+        self.tasks.block_on(async {
+            while left > 0 || !connecting.is_empty() {
+                while left > 0 && connecting.len() < CONNECTING_MAX {
+                    let pending = self.endpoint.connect(to, &self.options);
+                    connecting.spawn(pending);
+                    left -= 1;
+                }
+                let Some(Ok(connected)) = connecting.join_next().await else { continue };
+                let connection = connected.map_err(|error| failed("a connection cannot be made")(&error))?;
+                self.connections.push(Arc::new(Sender { connection, sent: Default::default() }));
+            }
+            Ok(())
+        })
+    }
+
+    /// Send on all connections, as long as each wants to. How long that took.
+    fn send(&self, goes_on: impl Fn(&Sender) -> bool + Clone + Send + 'static) -> Result<Duration, Stop> {
+        let begun = Instant::now();
+        self.tasks.block_on(async {
+            let mut sending = JoinSet::new();
+            for sender in self.connections.iter().flat_map(|sender| std::iter::repeat_n(sender, self.in_flight)) {
+                sending.spawn(sender.clone().send(goes_on.clone()));
+            }
+            while let Some(sent) = sending.join_next().await {
+                sent.map_err(|error| failed("a task has ended early")(&error))?
+                    .map_err(|error| failed("a message was not sent")(&error))?;
+            }
+            Ok(begun.elapsed())
+        })
+    }
+}
+
+impl Sender {
+    fn sent(&self) -> u64 {
+        self.sent.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    async fn send(self: Arc<Self>, goes_on: impl Fn(&Sender) -> bool) -> Result<(), longhaul::TransferError> {
+        while goes_on(&self) {
+            self.connection.write([0x5a; MESSAGE_BYTES]).await?;
+            self.sent.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// Accept whoever comes, and receive what they send, until the process ends.
+fn receive_all(listener: &Listener, in_flight: usize) {
+    let Ok(tasks) = Builder::new_current_thread().enable_time().build() else { return };
+    tasks.block_on(async {
+        while let Ok(connection) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut messages = connection.incoming(MESSAGE_BYTES, in_flight);
+                while messages.next_message().await.is_ok() {}
+            });
+        }
+    });
+}
+
+/// A connection has a descriptor. If the host allows too few, connecting says so.
+fn allow_descriptors() {
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    }
+}
