@@ -108,7 +108,7 @@ pub use statistics::Statistics;
 pub mod scheme {
     pub use longhaul_reliable::{
         Arrivals, Erasure, MessageShape, NamedScheme, Progress, ReceiveHalf, ReceiveIo, Scheme, SchemeNameError,
-        SelectiveRepeat, SendHalf, SendIo,
+        SelectiveRepeat, SendHalf, SendIo, scheme_named,
     };
     pub use longhaul_time::{Duration, Instant};
 }

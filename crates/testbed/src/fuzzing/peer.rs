@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use longhaul_reliable::{Attributes, Connection, NamedScheme, ReceiveTicket, SendTicket};
+use longhaul_reliable::{Attributes, Connection, NamedScheme, ReceiveTicket, SendTicket, scheme_named};
 use longhaul_sdr::control::{ClearToSend, FrameReader, FrameWriter, Header, Record};
 use longhaul_sdr::immediate::ImmediateLayout;
 use longhaul_sdr::info::QueuePairInfo;
@@ -97,7 +97,7 @@ impl End {
         End {
             device,
             context,
-            connection: Connection::new(queue_pair, scheme.scheme(), terms),
+            connection: Connection::new(queue_pair, scheme_named(scheme), terms),
             memory,
             info,
             sends: Vec::new(),
