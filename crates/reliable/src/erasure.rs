@@ -20,8 +20,9 @@ use longhaul_scheme::timers::{self, BETA, TIMEOUT_MIN};
 use longhaul_scheme::{NamedScheme, parity};
 use longhaul_sdr::backed_off;
 use longhaul_time::{Duration, Instant};
+use longhaul_wire::acknowledgement::Acknowledgement;
 
-use crate::acknowledgement::{self, Acknowledgement};
+use crate::acknowledgement;
 use crate::arrivals::Arrivals;
 use crate::repeater::Repeater;
 use crate::report::MessageReport;
@@ -146,7 +147,7 @@ impl SendHalf for Sender {
     }
 
     fn on_feedback(&mut self, bytes: &[u8], io: &mut SendIo<'_>) {
-        let Some(acknowledgement) = Acknowledgement::decode(bytes) else { return };
+        let Some(acknowledgement) = Acknowledgement::parse(bytes) else { return };
         let runs = self.repeater.on_acknowledgement(&acknowledgement, io.now(), io.round_trip(), io.variation());
         if !runs.is_empty() {
             io.report().fallbacks += 1;

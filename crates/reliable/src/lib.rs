@@ -41,7 +41,6 @@ mod outgoing;
 mod parity_pool;
 mod parts;
 mod receives;
-pub mod record;
 mod repeater;
 mod report;
 mod scheme;
@@ -58,7 +57,10 @@ pub use checksum::checksum;
 pub use connection::{Connection, ConnectionError};
 pub use erasure::Erasure;
 pub use longhaul_scheme::{NamedScheme, SchemeNameError};
+/// The format of records, from below.
+pub use longhaul_wire::record;
 pub use report::{ConnectionCounters, MessageReport};
 pub use scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo, scheme_named};
 pub use selective_repeat::SelectiveRepeat;
+pub use terms::record_bytes;
 pub use ticket::{MessageError, ReceiveTicket, Received, SendTicket};

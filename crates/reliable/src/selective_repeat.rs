@@ -17,8 +17,9 @@ use longhaul_scheme::NamedScheme;
 use longhaul_scheme::timers::{self, ACKNOWLEDGEMENTS, ALPHA, GAP_REPORTS, REORDERING_PACKETS, SILENCE, TIMEOUT_MIN};
 use longhaul_sdr::BackOff;
 use longhaul_time::{Duration, Instant};
+use longhaul_wire::acknowledgement::Acknowledgement;
 
-use crate::acknowledgement::{self, Acknowledgement};
+use crate::acknowledgement;
 use crate::repeater::Repeater;
 use crate::scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo};
 
@@ -179,7 +180,7 @@ impl SendHalf for Sender {
     }
 
     fn on_feedback(&mut self, bytes: &[u8], io: &mut SendIo<'_>) {
-        let Some(acknowledgement) = Acknowledgement::decode(bytes) else { return };
+        let Some(acknowledgement) = Acknowledgement::parse(bytes) else { return };
         let runs = self.repeater.on_acknowledgement(&acknowledgement, io.now(), io.round_trip(), io.variation());
         if self.repeater.take_news() {
             self.back_off.on_news();
@@ -343,8 +344,8 @@ mod tests {
             report: &mut report,
         };
         let progress = half.poll(&mut io);
-        let told = feedback.iter().filter_map(|bytes| Acknowledgement::decode(bytes));
-        (progress, told.map(|told| (told.cumulative, told.lost_below)).collect())
+        let told = feedback.iter().filter_map(|bytes| Acknowledgement::parse(bytes));
+        (progress, told.map(|told| (told.header.cumulative, told.header.lost_below)).collect())
     }
 
     fn arrive(bitmap: &MessageBitmap, chunks: std::ops::Range<u32>) {

@@ -74,8 +74,8 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("capture", &["time"]),
     ("netsim", &["time", "impair", "capture"]),
     ("softnic", &["time", "wire", "verbs", "impair", "capture"]),
-    ("sdr", &["time", "verbs"]),
-    ("reliable", &["time", "sdr", "coding", "scheme"]),
+    ("sdr", &["time", "wire", "verbs"]),
+    ("reliable", &["time", "wire", "sdr", "coding", "scheme"]),
     ("rdmacore", &["verbs"]),
     ("longhaul", &["time", "verbs", "impair", "softnic", "sdr", "reliable", "rdmacore"]),
     (

@@ -55,6 +55,12 @@ pub mod packet;
 
 pub mod icrc;
 
+pub mod immediate_layout;
+
+pub mod acknowledgement;
+pub mod control;
+pub mod record;
+
 pub mod ethernet;
 pub mod frame;
 pub mod ip;
@@ -62,7 +68,7 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod udp;
 
-#[cfg(feature = "document")]
+#[cfg(any(test, feature = "document"))]
 #[doc(hidden)]
 pub mod document;
 #[doc(hidden)]
