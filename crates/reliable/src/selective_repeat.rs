@@ -14,7 +14,9 @@
 //! after about one round trip.
 
 use longhaul_scheme::NamedScheme;
-use longhaul_scheme::timers::{self, ACKNOWLEDGEMENTS, ALPHA, GAP_REPORTS, REORDERING_PACKETS, SILENCE, TIMEOUT_MIN};
+use longhaul_scheme::timers::{
+    self, ACKNOWLEDGEMENTS, ALPHA, GAP_REPORTS, REORDERING_PACKETS, SILENCE, TIMEOUT_MIN, TIMEOUT_MIN_WITH_REPORTS,
+};
 use longhaul_sdr::BackOff;
 use longhaul_time::{Duration, Instant};
 use longhaul_wire::acknowledgement::Acknowledgement;
@@ -29,9 +31,6 @@ const TOLD_TIMES: u32 = 3;
 const SILENCES_MAX: u32 = 12;
 /// Not before this many packets would have arrived.
 const PACKETS_OF_SILENCE: u64 = 2;
-/// With negative acknowledgements a timeout is only for the case that the reports are lost, too, or nothing arrives at all. It can wait until
-/// a peer that was kept off its processor is back, which takes 5 to 30 ms on a busy host.
-const TIMEOUT_MIN_WITH_REPORTS: Duration = Duration::from_millis(20);
 /// A timeout that is noticed later than by this part of itself shows that this end stood still. What arrived meanwhile may not have
 /// been read yet: the reader has this part of the timeout for it.
 const LATE_PART: u32 = 4;

@@ -77,7 +77,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("sdr", &["time", "wire", "verbs"]),
     ("reliable", &["time", "wire", "sdr", "coding", "scheme"]),
     ("rdmacore", &["verbs"]),
-    ("longhaul", &["time", "verbs", "impair", "softnic", "sdr", "reliable", "rdmacore"]),
+    ("longhaul", &["time", "wire", "verbs", "impair", "softnic", "sdr", "reliable", "rdmacore"]),
     (
         "testbed",
         &["time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "scheme", "reliable", "plan"],

@@ -69,13 +69,15 @@ pub struct Fields {
 }
 
 impl Default for ImmediateLayout {
-    /// The paper's: 1,024 messages, 1 GiB at an MTU of 4 KiB, 4 bits of the user's.
     fn default() -> Self {
-        ImmediateLayout { message_bits: 10, packet_bits: 18 }
+        ImmediateLayout::PAPER
     }
 }
 
 impl ImmediateLayout {
+    /// The paper's: 1,024 messages, 1 GiB at an MTU of 4 KiB, 4 bits of the user's.
+    pub const PAPER: ImmediateLayout = ImmediateLayout { message_bits: 10, packet_bits: 18 };
+
     /// A division of 32 bits.
     pub const fn new(message: u8, packet: u8, user: u8) -> Result<Self, LayoutError> {
         if message as u32 + packet as u32 + user as u32 != 32 {
