@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 
 use longhaul::{Accepting, Connecting, DeviceName, Endpoint, HandshakeError, Meeting, Options, SOFTNIC, Towards};
 use longhaul_reliable::record::{Offer, Record as Message, Refusal, Refused};
+use longhaul_reliable::record_bytes;
 use longhaul_sdr::control::{ClearToSend, FrameWriter, HEADER_BYTES, Header, Record};
 use longhaul_softnic::udp::{UdpConfig, UdpPortChoice};
 use perf_server::Server;
@@ -66,7 +67,7 @@ fn capture(folder: &Path, name: &str, ports: &[&str], payloads: &[Vec<u8>]) -> O
 fn control_packet(records: &[Record<'_>]) -> Vec<u8> {
     let mut frame = vec![0; 4096];
     let header = Header { receiver: 7, window: 9, ..Header::default() };
-    let mut writer = FrameWriter::new(&mut frame, &header);
+    let mut writer = FrameWriter::new(&mut frame, &header).expect("room for a header");
     assert!(records.iter().all(|record| writer.push(record)));
     let length = writer.finish();
     assert!(length >= HEADER_BYTES);
@@ -127,7 +128,7 @@ fn every_kind_of_record_is_read() {
         Message::Withdrawn(77),
         Message::Arrived(88),
     ];
-    let encoded = messages.map(|message| message.encode(1234));
+    let encoded = messages.map(|message| record_bytes(1234, &message));
     let clear = ClearToSend { number: 11, address: 12, length: 13, key: 14, generation: 3, is_over: true };
     let mut records = vec![Record::ClearToSend(clear), Record::ClearedBeyond(&[0x06])];
     records.extend(encoded.iter().map(|bytes| Record::Scheme(bytes)));

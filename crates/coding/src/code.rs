@@ -11,14 +11,17 @@ pub const CHUNKS_MAX: usize = 255;
 /// An erasure code: its kind, and how many data and parity chunks a submessage has. Written `mds:32,8` or `xor:32,8`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Code {
-    kind: Kind,
+    kind: CodeKind,
     data_chunks: u8,
     parity_chunks: u8,
 }
 
+/// What a code can repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub enum CodeKind {
+    /// One loss in each of the interleaved groups, of which there are as many as parity chunks.
     Xor,
+    /// As many losses as there are parity chunks, anywhere in a submessage.
     Mds,
 }
 
@@ -70,18 +73,19 @@ pub enum ParseCodeError {
 impl Code {
     /// The XOR code: parity chunk `i` is the XOR of the data chunks `j` with `j mod parity_chunks = i`.
     pub const fn xor(data_chunks: usize, parity_chunks: usize) -> Result<Code, CodeError> {
-        if parity_chunks > data_chunks && data_chunks > 0 {
-            return Err(CodeError::XorParityUnused { data_chunks, parity_chunks });
-        }
-        Code::new(Kind::Xor, data_chunks, parity_chunks)
+        Code::new(CodeKind::Xor, data_chunks, parity_chunks)
     }
 
     /// The Reed–Solomon code: any `data_chunks` of all chunks give all others.
     pub const fn mds(data_chunks: usize, parity_chunks: usize) -> Result<Code, CodeError> {
-        Code::new(Kind::Mds, data_chunks, parity_chunks)
+        Code::new(CodeKind::Mds, data_chunks, parity_chunks)
     }
 
-    const fn new(kind: Kind, data_chunks: usize, parity_chunks: usize) -> Result<Code, CodeError> {
+    /// The code of a kind.
+    pub const fn new(kind: CodeKind, data_chunks: usize, parity_chunks: usize) -> Result<Code, CodeError> {
+        if matches!(kind, CodeKind::Xor) && parity_chunks > data_chunks && data_chunks > 0 {
+            return Err(CodeError::XorParityUnused { data_chunks, parity_chunks });
+        }
         if data_chunks == 0 || parity_chunks == 0 {
             return Err(CodeError::Empty { data_chunks, parity_chunks });
         }
@@ -91,7 +95,8 @@ impl Code {
         Ok(Code { kind, data_chunks: data_chunks as u8, parity_chunks: parity_chunks as u8 })
     }
 
-    pub(crate) const fn kind(self) -> Kind {
+    /// Which of the codes.
+    pub const fn kind(self) -> CodeKind {
         self.kind
     }
 
@@ -125,8 +130,8 @@ impl Code {
         let data = arrived.data.count_of_first(self.data_chunks());
         let lost = self.data_chunks() - data;
         match self.kind {
-            Kind::Mds => lost <= arrived.parity.count_of_first(self.parity_chunks()),
-            Kind::Xor => lost == 0 || (0..self.parity_chunks()).all(|group| self.can_decode_group(group, arrived)),
+            CodeKind::Mds => lost <= arrived.parity.count_of_first(self.parity_chunks()),
+            CodeKind::Xor => lost == 0 || (0..self.parity_chunks()).all(|group| self.can_decode_group(group, arrived)),
         }
     }
 
@@ -137,13 +142,18 @@ impl Code {
     }
 }
 
+impl fmt::Display for CodeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CodeKind::Xor => "xor",
+            CodeKind::Mds => "mds",
+        })
+    }
+}
+
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            Kind::Xor => "xor",
-            Kind::Mds => "mds",
-        };
-        write!(f, "{kind}:{},{}", self.data_chunks, self.parity_chunks)
+        write!(f, "{}:{},{}", self.kind, self.data_chunks, self.parity_chunks)
     }
 }
 
@@ -154,7 +164,7 @@ impl FromStr for Code {
         let parts = || {
             let (kind, counts) = text.split_once(':')?;
             let (data, parity) = counts.split_once(',')?;
-            Some((kind, data.parse().ok()?, parity.parse().ok()?))
+            Some((kind, data.trim().parse().ok()?, parity.trim().parse().ok()?))
         };
         match parts() {
             Some(("xor", data, parity)) => Ok(Code::xor(data, parity)?),

@@ -1,6 +1,6 @@
 //! Encodes and decodes one submessage.
 
-use crate::code::{CHUNKS_MAX, Kind};
+use crate::code::{CHUNKS_MAX, CodeKind};
 use crate::combine::{combine, exclusive_or};
 use crate::kernel::Kernel;
 use crate::matrix::{Coefficients, Solver};
@@ -138,8 +138,8 @@ impl Coder {
     pub fn with_kernel(code: Code, kernel: Kernel) -> Coder {
         assert!(kernel.is_available(), "{kernel} does not run on this processor");
         let parity = match code.kind() {
-            Kind::Mds => Coefficients::of_parity(code.data_chunks(), code.parity_chunks()),
-            Kind::Xor => Coefficients::default(),
+            CodeKind::Mds => Coefficients::of_parity(code.data_chunks(), code.parity_chunks()),
+            CodeKind::Xor => Coefficients::default(),
         };
         Coder { code, kernel, parity, solver: Solver::default() }
     }
@@ -184,8 +184,8 @@ impl Coder {
             return Err(EncodeError::DataLength { chunk, most: expected, got });
         }
         match code.kind() {
-            Kind::Mds => combine(self.kernel, &self.parity, first, data, parity),
-            Kind::Xor => {
+            CodeKind::Mds => combine(self.kernel, &self.parity, first, data, parity),
+            CodeKind::Xor => {
                 for (group, parity) in (first..).zip(parity) {
                     exclusive_or(data.iter().skip(group).step_by(count).copied(), parity);
                 }
@@ -199,8 +199,8 @@ impl Coder {
     pub fn decode(&mut self, arrived: &Arrived, data: &mut [&mut [u8]], parity: &[&[u8]]) -> Result<(), DecodeError> {
         self.check_decode(arrived, data, parity)?;
         match self.code.kind() {
-            Kind::Mds => self.decode_mds(arrived, data, parity),
-            Kind::Xor => self.decode_xor(arrived, data, parity),
+            CodeKind::Mds => self.decode_mds(arrived, data, parity),
+            CodeKind::Xor => self.decode_xor(arrived, data, parity),
         }
         Ok(())
     }

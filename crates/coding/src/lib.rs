@@ -58,7 +58,7 @@ mod kernel;
 mod message;
 
 pub use arrived::{Arrived, ChunkSet};
-pub use code::{CHUNKS_MAX, Code, CodeError, ParseCodeError};
+pub use code::{CHUNKS_MAX, Code, CodeError, CodeKind, ParseCodeError};
 pub use coder::{Coder, DecodeError, EncodeError};
 pub use kernel::Kernel;
 pub use message::{DecodeMessageError, EncodeMessageError, LayoutError, MessageLayout};

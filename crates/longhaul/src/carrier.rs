@@ -6,13 +6,12 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use longhaul_wire::handshake::BYTES_MAX;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeSpec;
 use thiserror::Error;
-
-use crate::handshake_bytes::BYTES_MAX;
 
 /// Why the other end of the TCP connection does not say what it should.
 #[derive(Debug, Error)]

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
+use longhaul_wire::fields::FieldError;
 use thiserror::Error;
 
 use crate::carrier::{Carrier, CarrierError, deadline_in};
 use crate::connection::{Connection, TransferError};
 use crate::device::{DeviceChoice, DeviceNameError};
 use crate::endpoint::{Endpoint, OpenError, Towards};
-use crate::fields::FieldError;
 use crate::handle::{self, ListenHandle};
 use crate::handshake::{Connecting, HandshakeError, Meeting};
 use crate::options::Options;

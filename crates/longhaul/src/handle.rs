@@ -1,25 +1,13 @@
-//! A listener's handle: all that a connecting end must know, in 128 bytes at most, which is what NCCL's bootstrap
-//! carries.
-//!
-//! `"LHH" · version 1` and fields (see `fields`): the TCP port, a random token, and as many of the listener's addresses
-//! as fit.
+//! A listener's handle: all that a connecting end must know. Its bytes are [`longhaul_wire::handle`]'s; here it has a text, too.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::fields::{self, Field, FieldError, FieldWriter, Named, Padding, address_bytes};
+use longhaul_wire::fields::{FieldError, FieldProblem};
+use longhaul_wire::handle::{self, Handle};
 
 /// What the text of a handle begins with.
 pub(crate) const TEXT_PREFIX: &str = "lh:";
-/// The version that this code writes and reads.
-const VERSION: u8 = 1;
-const MAGIC: &str = "LHH";
-
-mod tag {
-    pub(super) const PORT: u16 = 1;
-    pub(super) const TOKEN: u16 = 2;
-    pub(super) const ADDRESS: u16 = 3;
-}
 
 /// All that a connecting end must know of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +19,7 @@ pub struct ListenHandle {
 
 impl ListenHandle {
     /// No handle is longer.
-    pub const BYTES_MAX: usize = 128;
+    pub const BYTES_MAX: usize = handle::BYTES_MAX;
 
     pub(crate) fn new(addresses: Vec<IpAddr>, port: u16, token: [u8; 16]) -> Self {
         ListenHandle { addresses, port, token }
@@ -39,37 +27,21 @@ impl ListenHandle {
 
     /// The bytes. Addresses that do not fit are left out, the last ones first.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut writer = FieldWriter::new(*b"LHH", VERSION);
-        writer.push(tag::PORT, &self.port.to_be_bytes());
-        writer.push(tag::TOKEN, &self.token);
-        for address in &self.addresses {
-            let bytes = address_bytes(*address);
-            if writer.len() + 4 + bytes.len() <= Self::BYTES_MAX {
-                writer.push(tag::ADDRESS, &bytes);
-            }
-        }
-        writer.finish()
+        let handle = Handle { port: self.port, token: self.token, addresses: self.addresses[..].into() };
+        let mut bytes = vec![0; handle.byte_count()];
+        handle.emit(&mut bytes).expect("it has the size of the handle");
+        bytes
     }
 
     /// Read them. What follows them may be zeros, as in a field of fixed size.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, FieldError> {
-        let fields = fields::read(bytes, MAGIC, VERSION, Self::BYTES_MAX, Padding::Zeros)?;
-        let address = |field: &Field<'_>| Named { name: "address", value: field.value }.address();
-        let addresses = fields.iter().filter(|field| field.tag == tag::ADDRESS).map(address);
-        let addresses = addresses.collect::<Result<Vec<_>, FieldError>>()?;
-        if addresses.is_empty() {
-            return Err(FieldError::Missing("address"));
-        }
-        Ok(ListenHandle {
-            addresses,
-            port: fields::need(&fields, tag::PORT, "port")?.u16()?,
-            token: fields::need(&fields, tag::TOKEN, "token")?.array()?,
-        })
+        let Handle { port, token, addresses } = Handle::parse(bytes)?;
+        Ok(ListenHandle { addresses: addresses.iter().collect(), port, token })
     }
 
     /// Read the text that [`ListenHandle`] is displayed as.
     pub(crate) fn from_text(text: &str) -> Result<Self, FieldError> {
-        let wrong = || FieldError::Value { field: "handle", message: "expected lh: and hexadecimal digits".to_owned() };
+        let wrong = || FieldError::Value { field: "handle", problem: FieldProblem::NotHexadecimal };
         let digits = text.strip_prefix(TEXT_PREFIX).filter(|digits| digits.is_ascii()).ok_or_else(wrong)?;
         let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
         if !rest.is_empty() {
@@ -109,48 +81,11 @@ mod tests {
 
     use super::*;
 
-    fn handle() -> ListenHandle {
-        let addresses = ["192.0.2.1", "2001:db8::1"].map(|text| text.parse().expect("an address"));
-        ListenHandle::new(addresses.to_vec(), 7471, *b"0123456789abcdef")
-    }
-
-    #[test]
-    fn the_document_is_true() {
-        let tags = [(tag::PORT, "port"), (tag::TOKEN, "token"), (tag::ADDRESS, "address")];
-        longhaul_wire::document::check_numbers("Handle", 0, &tags);
-    }
-
-    #[test]
-    fn golden_bytes() {
-        let mut expected = b"LHH\x01".to_vec();
-        expected.extend([0, 1, 0, 2, 0x1d, 0x2f]);
-        expected.extend([0, 2, 0, 16]);
-        expected.extend(b"0123456789abcdef");
-        expected.extend([0, 3, 0, 4, 192, 0, 2, 1]);
-        expected.extend([0, 3, 0, 16, 0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
-        assert_eq!(handle().to_bytes(), expected);
-        assert_eq!(ListenHandle::from_bytes(&expected), Ok(handle()));
-        expected.resize(ListenHandle::BYTES_MAX, 0);
-        assert_eq!(ListenHandle::from_bytes(&expected), Ok(handle()), "a field of fixed size");
-    }
-
     #[test]
     fn text_that_is_no_handle() {
         for text in ["", "lh:", "lh:4", "lh:4c48480", "lh:zz", "4c4848", "lh:\u{fc}\u{fc}"] {
             assert!(ListenHandle::from_text(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn bytes_that_are_missing_or_wrong_are_no_handle() {
-        let bytes = handle().to_bytes();
-        for length in 0..bytes.len() {
-            // Without its last field it is whole, and a zero that begins a field may be padding.
-            let is_whole = [20, 19].contains(&(bytes.len() - length));
-            assert_eq!(ListenHandle::from_bytes(&bytes[..length]).is_ok(), is_whole, "{length} bytes");
-        }
-        let version = ListenHandle::from_bytes(b"LHH\x02").expect_err("another version").to_string();
-        assert!(version.contains("version 1") && version.contains("version 2"), "{version}");
     }
 
     proptest! {
@@ -169,14 +104,6 @@ mod tests {
             prop_assert_eq!(from_text.as_ref(), Ok(&read));
             let whole = handle.addresses.len() == read.addresses.len();
             prop_assert!(!whole || read == handle);
-        }
-
-        #[test]
-        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), place in 0_usize..50, value: u8) {
-            let _ = ListenHandle::from_bytes(&bytes);
-            let mut changed = handle().to_bytes();
-            changed[place] = value;
-            let _ = ListenHandle::from_bytes(&changed);
         }
     }
 }

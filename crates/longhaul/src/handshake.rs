@@ -16,18 +16,19 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use longhaul_sdr::info::{InfoError, QueuePairInfo};
+use longhaul_sdr::info::QueuePairInfo;
 use longhaul_sdr::{ContextAttributes, CreateQueuePairError, QueuePair};
 use longhaul_verbs::{Capabilities, CreateError, Mtu, QueryError};
+use longhaul_wire::fields::{FieldError, FieldProblem};
+use longhaul_wire::handshake::{Answer, Hello, Info, Message, Path, Refusal};
 use thiserror::Error;
 
 use crate::connection::{Connection, PathEnds};
 use crate::endpoint::{Endpoint, UDP_PORT_ROCE};
-use crate::fields::FieldError;
-use crate::handshake_bytes::{Answer, Hello, Info, PathInfo, Refusal, Reply};
 use crate::options::Options;
 use crate::peer_claims::{
     CHUNK_BYTES_FROM_PEER_MAX, Claim, check_chunks, check_longest, check_paths, check_token, contradiction, peer_info,
+    socket,
 };
 use crate::randomness::random;
 use crate::runtime::{Runtime, StartError};
@@ -59,7 +60,7 @@ pub enum HandshakeError {
     Fields(#[from] FieldError),
     /// The queue pair's part of it is not readable.
     #[error("the peer's queue pair info cannot be used")]
-    Info(#[from] InfoError),
+    Info(#[source] FieldError),
     /// Different schemes.
     #[error("the ends have different schemes: {ours} here, {theirs} at the peer; give both the same")]
     OtherScheme {
@@ -172,14 +173,18 @@ pub enum HandshakeError {
 impl HandshakeError {
     /// What an accepting end tells the connecting one instead of an answer.
     pub fn to_refusal(&self) -> Vec<u8> {
+        let text;
         let refusal = match self {
-            HandshakeError::OtherScheme { ours, .. } => Refusal::OtherScheme { theirs: ours.clone() },
+            HandshakeError::OtherScheme { ours, .. } => Refusal::OtherScheme { theirs: ours },
             HandshakeError::OtherChunks { ours, .. } => Refusal::OtherChunks { theirs: *ours },
             HandshakeError::WrongToken => Refusal::WrongToken,
             HandshakeError::NoToken => Refusal::NoToken,
-            other => Refusal::Other(crate::endpoint::with_sources(other)),
+            other => {
+                text = crate::endpoint::with_sources(other);
+                Refusal::Other { number: Refusal::OTHER, text: Some(&text) }
+            }
         };
-        Reply::Refused(refusal).to_bytes()
+        to_bytes(&Message::Refused(refusal))
     }
 }
 
@@ -200,7 +205,7 @@ pub struct Accepting {
     queue_pair: QueuePair,
     options: Options,
     message_bytes_max: u64,
-    paths: Vec<PathInfo>,
+    paths: Vec<Path>,
     claim: Claim,
 }
 
@@ -210,22 +215,22 @@ impl Connecting {
         let peer = meeting.addresses.map(|(_, peer)| peer);
         let mtu = own_mtu(endpoint, options, peer)?;
         let message_bytes_max = message_bytes_max(options.mtu);
-        let hello = Hello {
+        let hello = to_bytes(&Message::Hello(Hello {
             capabilities: capabilities(endpoint)?,
-            mtu,
-            paths: paths(endpoint),
-            scheme: options.scheme.name(),
+            mtu: mtu.byte_count(),
+            paths: own_paths(endpoint)[..].into(),
+            scheme: &options.scheme.name(),
             chunk_bytes: options.chunk_bytes,
             message_bytes_max,
             channels: channels(options) as u16,
             token: meeting.token,
             addresses: meeting.addresses,
-        };
+        }));
         Ok(Connecting {
             endpoint: endpoint.clone(),
             options: options.clone(),
             mtu,
-            hello: hello.to_bytes(),
+            hello,
             message_bytes_max,
             claim: Claim { seen: peer, has_token: meeting.token.is_some() },
         })
@@ -240,12 +245,13 @@ impl Connecting {
     /// have come there.
     pub fn on_answer(self, answer: &[u8]) -> Result<(Connection, Vec<u8>), HandshakeError> {
         let Connecting { endpoint, options, mtu, message_bytes_max, claim, .. } = self;
-        let answer = match Reply::from_bytes(answer)? {
-            Reply::Answer(answer) => answer,
-            Reply::Refused(refusal) => return Err(refused(refusal, &options)),
+        let answer = match Message::parse(answer)? {
+            Message::Answer(answer) => answer,
+            Message::Refused(refusal) => return Err(refused(refusal, &options)),
+            other => return Err(other.unexpected().into()),
         };
         if answer.scheme != options.scheme.name() {
-            return Err(HandshakeError::OtherScheme { ours: options.scheme.name(), theirs: answer.scheme });
+            return Err(HandshakeError::OtherScheme { ours: options.scheme.name(), theirs: answer.scheme.to_owned() });
         }
         if let Some(ours) = options.chunk_bytes.filter(|ours| *ours != answer.chunk_bytes) {
             return Err(HandshakeError::OtherChunks { ours, theirs: answer.chunk_bytes });
@@ -254,30 +260,33 @@ impl Connecting {
             check_chunks(answer.chunk_bytes)?;
         }
         let agreement = Agreement {
-            mtu: answer.mtu,
+            mtu: known_mtu(answer.mtu)?,
             chunk_bytes: answer.chunk_bytes,
             message_bytes_max: answer.message_bytes_max,
             channels: answer.channels.into(),
         };
-        let beyond = |field| FieldError::Value { field, message: "more than this end has asked for".to_owned() };
-        if answer.mtu > mtu {
-            return Err(beyond("MTU").into());
-        }
-        if agreement.channels > channels(&options) {
-            return Err(beyond("channels").into());
-        }
-        if agreement.message_bytes_max > message_bytes_max {
-            return Err(beyond("longest message").into());
+        // No more than this end has asked for.
+        for (field, found, most) in [
+            ("MTU", answer.mtu.into(), mtu.byte_count().into()),
+            ("channels", answer.channels.into(), channels(&options) as u64),
+            ("longest message", answer.message_bytes_max, message_bytes_max),
+        ] {
+            if found > most {
+                let problem = FieldProblem::Range { found, least: 0, most };
+                return Err(FieldError::Value { field, problem }.into());
+            }
         }
         check_longest(agreement.message_bytes_max)?;
-        check_paths(&answer.paths, claim)?;
-        let peer = peer_info(&answer.queue_pair, &answer.paths, agreement.message_bytes_max)?;
-        check_reachable(&endpoint, answer.capabilities, &answer.paths)?;
+        let paths: Vec<Path> = answer.paths.iter().collect();
+        check_paths(&paths, claim)?;
+        let peer = peer_info(answer.queue_pair, &paths, agreement.message_bytes_max)?;
+        check_reachable(&endpoint, answer.capabilities, &paths)?;
         let (runtime, queue_pair) = make_queue_pair(&endpoint, &options, &agreement)?;
         queue_pair.connect(&peer)?;
-        let info = Info { paths: paths(&endpoint), queue_pair: queue_pair.info().to_bytes() };
+        let (paths, own) = (own_paths(&endpoint), queue_pair.info().to_bytes());
+        let info = to_bytes(&Message::Info(Info { paths: paths[..].into(), queue_pair: &own }));
         let ends = path_ends(&endpoint, &peer);
-        Ok((Connection::start(runtime, queue_pair, &options, ends), info.to_bytes()))
+        Ok((Connection::start(runtime, queue_pair, &options, ends), info))
     }
 }
 
@@ -295,7 +304,7 @@ impl Accepting {
         let hello = check_token(meeting, needs_token, hello)?;
         let ours = options.scheme.name();
         if hello.scheme != ours {
-            return Err(HandshakeError::OtherScheme { ours, theirs: hello.scheme });
+            return Err(HandshakeError::OtherScheme { ours, theirs: hello.scheme.to_owned() });
         }
         check_addresses(meeting.addresses, hello.addresses)?;
         let chunk_bytes = match (options.chunk_bytes, hello.chunk_bytes) {
@@ -309,9 +318,11 @@ impl Accepting {
             (ours, _) => ours,
         };
         let claim = Claim { seen: meeting.addresses.map(|(_, peer)| peer), has_token: hello.token.is_some() };
-        check_paths(&hello.paths, claim)?;
-        check_reachable(endpoint, hello.capabilities, &hello.paths)?;
-        let mtu = own_mtu(endpoint, options, hello.paths.first().map(|path| path.gid.to_ip()))?.min(hello.mtu);
+        let paths: Vec<Path> = hello.paths.iter().collect();
+        check_paths(&paths, claim)?;
+        check_reachable(endpoint, hello.capabilities, &paths)?;
+        let peer = paths.first().map(|path| socket(path).ip());
+        let mtu = own_mtu(endpoint, options, peer)?.min(known_mtu(hello.mtu)?);
         let agreement = Agreement {
             mtu,
             chunk_bytes: chunk_bytes.unwrap_or_else(|| longhaul_sdr::default_chunk_bytes(mtu)),
@@ -320,26 +331,26 @@ impl Accepting {
         };
         check_longest(agreement.message_bytes_max)?;
         let (runtime, queue_pair) = make_queue_pair(endpoint, options, &agreement)?;
-        let answer = Answer {
+        let answer = to_bytes(&Message::Answer(Answer {
             capabilities: capabilities(endpoint)?,
-            mtu,
-            paths: paths(endpoint),
-            scheme: ours,
+            mtu: mtu.byte_count(),
+            paths: own_paths(endpoint)[..].into(),
+            scheme: &ours,
             chunk_bytes: agreement.chunk_bytes,
             message_bytes_max: agreement.message_bytes_max,
             channels: agreement.channels as u16,
-            queue_pair: queue_pair.info().to_bytes(),
-        };
+            queue_pair: &queue_pair.info().to_bytes(),
+        }));
         let accepting = Accepting {
             endpoint: endpoint.clone(),
             runtime,
             queue_pair,
             options: options.clone(),
             message_bytes_max: agreement.message_bytes_max,
-            paths: hello.paths,
+            paths,
             claim,
         };
-        Ok((accepting, Reply::Answer(answer).to_bytes()))
+        Ok((accepting, answer))
     }
 
     /// Whether the hello had the token, which then was the right one.
@@ -349,35 +360,43 @@ impl Accepting {
 
     /// The info has come: the connection works.
     pub fn on_info(self, info: &[u8]) -> Result<Connection, HandshakeError> {
-        let info = Info::from_bytes(info)?;
-        check_paths(&info.paths, self.claim)?;
+        let info = match Message::parse(info)? {
+            Message::Info(info) => info,
+            other => return Err(other.unexpected().into()),
+        };
+        let paths: Vec<Path> = info.paths.iter().collect();
+        check_paths(&paths, self.claim)?;
         // A path that the hello did not have was not looked at.
-        if let Some(other) = info.paths.iter().find(|path| !self.paths.contains(path)) {
-            return Err(contradiction("path", self.paths.first().map(PathInfo::socket), other.socket()));
+        if let Some(other) = paths.iter().find(|path| !self.paths.contains(path)) {
+            return Err(contradiction("path", self.paths.first().map(socket), socket(other)));
         }
-        let peer = peer_info(&info.queue_pair, &info.paths, self.message_bytes_max)?;
+        let peer = peer_info(info.queue_pair, &paths, self.message_bytes_max)?;
         self.queue_pair.connect(&peer)?;
         let ends = path_ends(&self.endpoint, &peer);
         Ok(Connection::start(self.runtime, self.queue_pair, &self.options, ends))
     }
 }
 
-fn refused(refusal: Refusal, options: &Options) -> HandshakeError {
+fn refused(refusal: Refusal<'_>, options: &Options) -> HandshakeError {
     match refusal {
-        Refusal::OtherScheme { theirs } => HandshakeError::OtherScheme { ours: options.scheme.name(), theirs },
+        Refusal::OtherScheme { theirs } => {
+            HandshakeError::OtherScheme { ours: options.scheme.name(), theirs: theirs.to_owned() }
+        }
         Refusal::OtherChunks { theirs } => {
             HandshakeError::OtherChunks { ours: options.chunk_bytes.unwrap_or(0), theirs }
         }
         Refusal::WrongToken => HandshakeError::WrongToken,
         Refusal::NoToken => HandshakeError::NoToken,
-        Refusal::Other(text) => HandshakeError::Refused(text),
+        Refusal::Other { number, text } => {
+            HandshakeError::Refused(text.map_or_else(|| format!("for a reason numbered {number}"), str::to_owned))
+        }
     }
 }
 
 fn path_ends(endpoint: &Endpoint, peer: &QueuePairInfo) -> PathEnds {
     PathEnds {
         local: SocketAddr::new(endpoint.address(), endpoint.udp_port()),
-        peer: PathInfo { gid: peer.gid, udp_port: peer.udp_port }.socket(),
+        peer: SocketAddr::new(peer.gid.to_ip(), peer.udp_port),
     }
 }
 
@@ -389,8 +408,20 @@ fn capabilities(endpoint: &Endpoint) -> Result<u64, HandshakeError> {
     Ok(capabilities.bits())
 }
 
-fn paths(endpoint: &Endpoint) -> Vec<PathInfo> {
-    vec![PathInfo { gid: endpoint.gid(), udp_port: endpoint.udp_port() }]
+fn own_paths(endpoint: &Endpoint) -> [Path; 1] {
+    [Path { gid: endpoint.gid().0, udp_port: endpoint.udp_port() }]
+}
+
+fn known_mtu(bytes: u32) -> Result<Mtu, FieldError> {
+    let problem = FieldProblem::Mtu(bytes);
+    Mtu::from_byte_count(bytes).ok_or(FieldError::Value { field: "MTU", problem })
+}
+
+/// A message as bytes for its carrier.
+pub(crate) fn to_bytes(message: &Message<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; message.byte_count()];
+    message.emit(&mut bytes).expect("it has the size of the message");
+    bytes
 }
 
 /// The longest that the immediate can count; longer ones are cut.
@@ -414,7 +445,7 @@ fn own_mtu(endpoint: &Endpoint, options: &Options, peer: Option<IpAddr>) -> Resu
 }
 
 /// Each end must be able to send to the port at which the other's device listens.
-fn check_reachable(endpoint: &Endpoint, peer_capabilities: u64, peer: &[PathInfo]) -> Result<(), HandshakeError> {
+fn check_reachable(endpoint: &Endpoint, peer_capabilities: u64, peer: &[Path]) -> Result<(), HandshakeError> {
     let any_port = Capabilities::FREE_UDP_PORT;
     let peer_capabilities = Capabilities::from_bits_truncate(peer_capabilities);
     let ports = peer.iter().map(|path| path.udp_port);

@@ -65,12 +65,10 @@ mod device;
 mod driven;
 mod endpoint;
 mod engine;
-mod fields;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handle;
 mod handshake;
-mod handshake_bytes;
 mod listener;
 mod mailbox;
 mod message;
@@ -90,13 +88,13 @@ pub use connect::{ConnectError, Destination, connect};
 pub use connection::{Connection, Incoming, TransferError};
 pub use device::{DeviceChoice, DeviceName, DeviceNameError, SOFTNIC};
 pub use endpoint::{Endpoint, OpenError, RegisterMemoryError, Towards, UDP_PORT_ROCE};
-pub use fields::FieldError;
 pub use handle::ListenHandle;
 pub use handshake::{Accepting, Connecting, HandshakeError, Meeting};
 pub use listener::{AcceptError, ListenError, Listener};
 pub use longhaul_reliable::{ConnectionError, MessageError, MessageReport};
 pub use longhaul_sdr::{Memory, RoundTripTime};
 pub use longhaul_verbs::Mtu;
+pub use longhaul_wire::fields::{FieldError, FieldProblem};
 pub use message::Message;
 pub use options::Options;
 pub use path_check::{LostDirection, PathError};
@@ -108,7 +106,7 @@ pub use statistics::Statistics;
 pub mod scheme {
     pub use longhaul_reliable::{
         Arrivals, Erasure, MessageShape, NamedScheme, Progress, ReceiveHalf, ReceiveIo, Scheme, SchemeNameError,
-        SelectiveRepeat, SendHalf, SendIo,
+        SelectiveRepeat, SendHalf, SendIo, scheme_named,
     };
     pub use longhaul_time::{Duration, Instant};
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longhaul_reliable::{NamedScheme, Scheme, SchemeNameError};
+use longhaul_reliable::{NamedScheme, Scheme, SchemeNameError, scheme_named};
 use longhaul_sdr::QueuePairAttributes;
 use longhaul_time::Duration;
 use longhaul_verbs::{DeviceAttributes, Mtu};
@@ -61,7 +61,7 @@ impl Default for Options {
     fn default() -> Self {
         let reliable = longhaul_reliable::Attributes::default();
         Options {
-            scheme: NamedScheme::NegativeAcknowledgements.scheme(),
+            scheme: scheme_named(NamedScheme::NegativeAcknowledgements),
             chunk_bytes: None,
             mtu: Mtu::Bytes4096,
             window_bytes: None,
@@ -82,7 +82,7 @@ impl Default for Options {
 impl Options {
     /// The default, with another scheme by its name: `sr:rto`, `sr:nack`, `ec:mds:32,8`, `ec:xor:32,8`.
     pub fn with_scheme(name: &str) -> Result<Self, SchemeNameError> {
-        let scheme = name.parse::<NamedScheme>()?.scheme();
+        let scheme = scheme_named(name.parse()?);
         Ok(Options { scheme, ..Options::default() })
     }
 

@@ -7,11 +7,12 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use longhaul_wire::handshake::Message;
 use thiserror::Error;
 
 use crate::carrier::{Carrier, CarrierError};
 use crate::connection::{Connection, TransferError};
-use crate::handshake_bytes::PathReport;
+use crate::handshake::to_bytes;
 
 /// How long an end that gives up waits for what the other has heard.
 const REPORT_WAIT: Duration = Duration::from_secs(1);
@@ -99,11 +100,11 @@ pub(crate) fn verify(connection: &Connection, carrier: &mut Carrier) -> Result<(
             return Ok(());
         }
         connection.check()?;
-        let failed = |theirs: Option<PathReport>| PathError {
+        let failed = |theirs: Option<bool>| PathError {
             local: connection.local_udp(),
             peer: connection.peer_udp(),
             waited: begun.elapsed(),
-            direction: match (connection.has_heard(), theirs.map(|report| report.has_heard)) {
+            direction: match (connection.has_heard(), theirs) {
                 (false, Some(true)) => LostDirection::FromPeer,
                 (true, Some(false)) => LostDirection::ToPeer,
                 (false, Some(false)) => LostDirection::Both,
@@ -111,19 +112,27 @@ pub(crate) fn verify(connection: &Connection, carrier: &mut Carrier) -> Result<(
                 (true, _) => LostDirection::Unanswered,
             },
         };
-        let ours = || PathReport { has_heard: connection.has_heard() }.to_bytes();
+        let ours = || to_bytes(&Message::PathReport { has_heard: connection.has_heard() });
         // The peer says something only when it has given up.
         if carrier.is_readable_within(nap)? {
             carrier.set_patience(REPORT_WAIT);
-            let theirs = PathReport::from_bytes(&carrier.receive()?).ok();
+            let theirs = heard_by_peer(&carrier.receive()?);
             let _ = carrier.send(&ours());
             return Err(failed(theirs).into());
         }
         if carrier.is_late() {
             carrier.set_patience(REPORT_WAIT);
             let theirs = carrier.send(&ours()).and_then(|()| carrier.receive());
-            return Err(failed(theirs.ok().and_then(|bytes| PathReport::from_bytes(&bytes).ok())).into());
+            return Err(failed(theirs.ok().and_then(|bytes| heard_by_peer(&bytes))).into());
         }
         nap = (nap * 2).min(NAP_MAX);
+    }
+}
+
+/// Whether the peer has heard anything, if that is what it says.
+fn heard_by_peer(bytes: &[u8]) -> Option<bool> {
+    match Message::parse(bytes) {
+        Ok(Message::PathReport { has_heard }) => Some(has_heard),
+        _ => None,
     }
 }

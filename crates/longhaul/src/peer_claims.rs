@@ -3,14 +3,14 @@
 //! Whoever reaches the TCP port can say anything. What it can make us allocate is bounded and small, and packets go to
 //! nobody who has not asked for them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use longhaul_sdr::info::QueuePairInfo;
+use longhaul_verbs::Gid;
+use longhaul_wire::fields::{FieldError, FieldProblem};
+use longhaul_wire::handshake::{Hello, Message, Path};
 
-use crate::endpoint::UDP_PORT_ROCE;
-use crate::fields::FieldError;
 use crate::handshake::{HandshakeError, Meeting};
-use crate::handshake_bytes::{Hello, PathInfo};
 
 /// Chunks of at most this size are taken from the peer; larger ones only if both ends are set so.
 pub(crate) const CHUNK_BYTES_FROM_PEER_MAX: u32 = 64 << 10;
@@ -31,8 +31,15 @@ pub(crate) struct Claim {
 }
 
 /// Read a hello, and refuse it unless its token is as it must be. This needs nothing but the bytes.
-pub(crate) fn check_token(meeting: &Meeting, needs_token: bool, hello: &[u8]) -> Result<Hello, HandshakeError> {
-    let hello = Hello::from_bytes(hello)?;
+pub(crate) fn check_token<'a>(
+    meeting: &Meeting,
+    needs_token: bool,
+    hello: &'a [u8],
+) -> Result<Hello<'a>, HandshakeError> {
+    let hello = match Message::parse(hello)? {
+        Message::Hello(hello) => hello,
+        other => return Err(other.unexpected().into()),
+    };
     match hello.token {
         None if needs_token => Err(HandshakeError::NoToken),
         // One that was given a handle was given ours, or is wrong here.
@@ -58,23 +65,24 @@ pub(crate) fn check_chunks(bytes: u32) -> Result<(), HandshakeError> {
 /// Longer messages are cut into parts of this length: tiny ones would be work without end.
 pub(crate) fn check_longest(bytes: u64) -> Result<(), HandshakeError> {
     if bytes < MESSAGE_BYTES_FROM_PEER_MIN {
-        let message = format!("{bytes} bytes, expected at least {MESSAGE_BYTES_FROM_PEER_MIN}");
-        return Err(FieldError::Value { field: "longest message", message }.into());
+        let problem = FieldProblem::Range { found: bytes, least: MESSAGE_BYTES_FROM_PEER_MIN, most: u64::MAX };
+        return Err(FieldError::Value { field: "longest message", problem }.into());
     }
     Ok(())
 }
 
 /// A peer that has shown no token is only where its TCP connection comes from: otherwise it could have us send packets
 /// to somebody else.
-pub(crate) fn check_paths(paths: &[PathInfo], claim: Claim) -> Result<(), HandshakeError> {
+pub(crate) fn check_paths(paths: &[Path], claim: Claim) -> Result<(), HandshakeError> {
     for path in paths {
-        let port = path.udp_port;
-        if port != UDP_PORT_ROCE && port < FREE_UDP_PORT_MIN {
-            let message = format!("UDP port {port}, expected {UDP_PORT_ROCE} or at least {FREE_UDP_PORT_MIN}");
-            return Err(FieldError::Value { field: "path", message }.into());
+        // RoCE's own port is one of them.
+        if path.udp_port < FREE_UDP_PORT_MIN {
+            let (found, least) = (path.udp_port.into(), FREE_UDP_PORT_MIN.into());
+            let problem = FieldProblem::Range { found, least, most: u16::MAX.into() };
+            return Err(FieldError::Value { field: "UDP port of a path", problem }.into());
         }
         let Some(seen) = claim.seen.filter(|_| !claim.has_token) else { continue };
-        let claimed = path.gid.to_ip().to_canonical();
+        let claimed = socket(path).ip().to_canonical();
         // A device of libibverbs has none of the host's loopback addresses.
         let is_here = || seen.is_loopback() && !claimed.is_loopback() && own_addresses().contains(&claimed);
         if claimed != seen && !is_here() {
@@ -82,6 +90,11 @@ pub(crate) fn check_paths(paths: &[PathInfo], claim: Claim) -> Result<(), Handsh
         }
     }
     Ok(())
+}
+
+/// Where packets on a path go.
+pub(crate) fn socket(path: &Path) -> SocketAddr {
+    SocketAddr::new(Gid(path.gid).to_ip(), path.udp_port)
 }
 
 /// The addresses of this host.
@@ -97,22 +110,18 @@ pub(crate) fn own_addresses() -> Vec<IpAddr> {
 
 /// The queue pair's part of an answer or info, which must fit the rest of it. (That both ends have the same MTU,
 /// channels, generations and division of the immediate is seen when they are connected.)
-pub(crate) fn peer_info(
-    bytes: &[u8],
-    paths: &[PathInfo],
-    message_bytes_max: u64,
-) -> Result<QueuePairInfo, HandshakeError> {
-    let info = QueuePairInfo::from_bytes(bytes)?;
-    let path = PathInfo { gid: info.gid, udp_port: info.udp_port };
+pub(crate) fn peer_info(bytes: &[u8], paths: &[Path], message_bytes_max: u64) -> Result<QueuePairInfo, HandshakeError> {
+    let info = QueuePairInfo::from_bytes(bytes).map_err(HandshakeError::Info)?;
+    let path = Path { gid: info.gid.0, udp_port: info.udp_port };
     if !paths.contains(&path) {
-        return Err(contradiction("path", paths.first().map(PathInfo::socket), path.socket()));
+        return Err(contradiction("path", paths.first().map(socket), socket(&path)));
     }
     if info.message_bytes_max != message_bytes_max {
         return Err(contradiction("longest message", Some(message_bytes_max), info.message_bytes_max));
     }
     if info.window == 0 || info.window > WINDOW_FROM_PEER_MAX {
-        let message = format!("{} packets, expected 1 to {WINDOW_FROM_PEER_MAX}", info.window);
-        return Err(FieldError::Value { field: "window", message }.into());
+        let problem = FieldProblem::Range { found: info.window.into(), least: 1, most: WINDOW_FROM_PEER_MAX.into() };
+        return Err(FieldError::Value { field: "window", problem }.into());
     }
     Ok(info)
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ends::{device, pair, pattern};
 use longhaul::scheme::{
-    Instant, MessageShape, NamedScheme, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo,
+    Instant, MessageShape, NamedScheme, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo, scheme_named,
 };
 use longhaul::{ConnectError, Connection, Listener, Options, Pending, TransferError, connect};
 
@@ -152,7 +152,7 @@ impl ReceiveHalf for PanicsReceiving {
 
 fn panics_in(place: PanicsIn) -> (Options, Arc<AtomicBool>) {
     let armed = Arc::new(AtomicBool::new(false));
-    let inner = NamedScheme::NegativeAcknowledgements.scheme();
+    let inner = scheme_named(NamedScheme::NegativeAcknowledgements);
     let mut options = Options::default();
     options.scheme = Arc::new(Panics { place, armed: armed.clone(), inner });
     (options, armed)

@@ -22,11 +22,13 @@
 //! Approximated: that, the number of packets that a missing chunk lacks, and the number of chunks asked for after the second time, which are taken at
 //! their means.
 
+use longhaul_scheme::Code;
+
 use crate::asked::{Failures, FirstAsked, Numbers, first_asked, gathered};
 use crate::distribution::Distribution;
 use crate::losses::ChunkChain;
 use crate::probability::failures_before;
-use crate::scheme::{Code, Timers};
+use crate::scheme::Timers;
 use crate::submessage::Submessage;
 
 /// A message that is sent with erasure coding.
@@ -54,26 +56,27 @@ const SHOWN_MIN: f64 = 1e-4;
 
 impl Erasure {
     pub(crate) fn submessages(&self) -> u64 {
-        self.chunks.div_ceil(self.code.data.into())
+        self.chunks.div_ceil(self.code.data_chunks() as u64)
     }
 
     /// Data chunks of the last submessage.
     fn last_data(&self) -> u32 {
-        (self.chunks - (self.submessages() - 1) * u64::from(self.code.data)) as u32
+        (self.chunks - (self.submessages() - 1) * self.code.data_chunks() as u64) as u32
     }
 
     /// Until all data and parity has left.
     pub(crate) fn end(&self) -> f64 {
-        let parity = self.submessages() * u64::from(self.code.parity);
+        let parity = self.submessages() * self.code.parity_chunks() as u64;
         self.chunks as f64 * self.chunk_seconds + parity as f64 * self.parity_seconds
     }
 
     /// The distribution, without loss of what the receiver tells in the end; and how many packets of data are sent again, in the mean.
     pub(crate) fn distribution(&self) -> (Distribution, f64) {
-        let (count, parity) = (self.submessages(), self.code.parity as usize);
+        let (count, parity) = (self.submessages(), self.code.parity_chunks());
         let last = Submessage::new(&self.chain, self.code, self.last_data());
-        let full = match count > 1 && self.last_data() != self.code.data {
-            true => Submessage::new(&self.chain, self.code, self.code.data),
+        let data = self.code.data_chunks() as u32;
+        let full = match count > 1 && self.last_data() != data {
+            true => Submessage::new(&self.chain, self.code, data),
             false => last.clone(),
         };
         // In bursts neighbours fail together, and so fewer on their own: as many fewer as without asking, where it is known exactly.

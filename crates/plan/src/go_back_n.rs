@@ -22,10 +22,11 @@
 //! loss is without it. It shows at the end of the block, so A is longer by the repair packets and by what is behind the first loss that is not mended: of two
 //! single losses the first is two thirds of a block from its end in the mean, a burst is anywhere. Where there are few losses, that has a distribution.
 
+use longhaul_scheme::Code;
+
 use crate::distribution::Distribution;
 use crate::losses::ChunkChain;
 use crate::probability::{NEGLIGIBLE, binomial, failures_before, normal_quantile, skewed_quantile};
-use crate::scheme::Code;
 use crate::submessage::Submessage;
 
 /// A message on a reliable connection.
@@ -102,13 +103,13 @@ impl GoBackN {
     }
 
     fn blocks(&self) -> u64 {
-        self.shim.map_or(0, |code| self.packets.div_ceil(code.data.into()))
+        self.shim.map_or(0, |code| self.packets.div_ceil(code.data_chunks() as u64))
     }
 
     fn repair_packets(&self) -> u64 {
         let Some(code) = self.shim else { return 0 };
-        let last = self.packets - (self.blocks() - 1) * u64::from(code.data);
-        (self.blocks() - 1) * u64::from(code.parity) + last.min(code.parity.into())
+        let last = self.packets - (self.blocks() - 1) * code.data_chunks() as u64;
+        (self.blocks() - 1) * code.parity_chunks() as u64 + last.min(code.parity_chunks() as u64)
     }
 
     fn costs(&self) -> Costs {
@@ -127,9 +128,11 @@ impl GoBackN {
                 behind: None,
             },
             Some(code) => {
-                let size = (u64::from(code.data)).min(self.packets) as u32;
-                let parity = code.parity.min(size);
-                let block = Submessage::new(&self.chain, Code { parity, ..code }, size);
+                let size = (code.data_chunks() as u64).min(self.packets) as u32;
+                let parity = code.parity_chunks().min(size as usize);
+                let short =
+                    Code::new(code.kind(), code.data_chunks(), parity).expect("it has no more parity than the code");
+                let block = Submessage::new(&self.chain, short, size);
                 let on_its_own = block.failure[0].0;
                 // After a burst the sender waits until it is over: a block begins behind one that was mended.
                 let fails = match block.computable.filter(|_| on_its_own > 1e-9) {
@@ -141,14 +144,14 @@ impl GoBackN {
                 };
                 // The receiver says it once for each packet: only when the same one is lost again, and cannot be mended again, the sender waits for its
                 // timeout. That takes another loss in its group, or a burst that reaches the next of the group.
-                let group = f64::from(size) / f64::from(parity);
+                let group = f64::from(size) / parity as f64;
                 let stays = (1.0 - 1.0 / self.chain.mean_run()).max(0.0);
                 let another = -f64::exp_m1(group * (-packet_loss).ln_1p());
                 let lost_again = packet_loss * (another + stays.powi(parity as i32)).min(1.0);
-                let repair = ((self.blocks() - 1) * u64::from(code.parity)) as f64 * tau;
+                let repair = ((self.blocks() - 1) * code.parity_chunks() as u64) as f64 * tau;
                 let behind = Behind { block_seconds: f64::from(size) * tau, is_burst: !self.chain.is_independent };
                 let share = if behind.is_burst { 1.0 / 2.0 } else { 2.0 / 3.0 };
-                let rest = share * behind.block_seconds + f64::from(parity) * tau;
+                let rest = share * behind.block_seconds + parity as f64 * tau;
                 Costs {
                     lossless: data + repair + self.round_trip,
                     trials: self.blocks(),

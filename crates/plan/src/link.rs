@@ -11,6 +11,7 @@
 //! hold the probability that a packet is kept (lost) and the chain goes from `s` to `s'`. Consecutive packets multiply matrices: a chunk
 //! of n packets is whole with `keptⁿ`, and is lost with `(kept + lost)ⁿ − keptⁿ`. For independent loss that is the usual 1 − (1 − p)ⁿ.
 
+use longhaul_scheme::CodeError;
 use thiserror::Error;
 
 use crate::losses::ChunkChain;
@@ -216,16 +217,8 @@ pub enum PlanError {
     #[error("expected sr:rto, sr:nack, ec:mds:k,m, ec:xor:k,m, rc or lowar:r,c, got {0:?}")]
     SchemeName(String),
     /// No such code.
-    #[error(
-        "expected a code with at least 1 data chunk and 1 parity chunk, at most 255 together, and for xor and lowar no more parity than \
-         data, got {data} and {parity}"
-    )]
-    Code {
-        /// Data chunks.
-        data: u32,
-        /// Parity chunks.
-        parity: u32,
-    },
+    #[error(transparent)]
+    Code(CodeError),
     /// Not a ring.
     #[error("expected a ring of 2 to 64 sites, got {0}")]
     Ring(u32),

@@ -4,12 +4,14 @@
 //! tells that it is done three times, 1/32 of a round trip apart, and then whenever it is asked: that all of the first j tellings are lost has
 //! probability pʲ, and delays the whole.
 
+use longhaul_scheme::{Code, NamedScheme, parity};
+
 use crate::distribution::Distribution;
 use crate::erasure::Erasure;
 use crate::go_back_n::GoBackN;
 use crate::link::{Link, PlanError, RELIABLE_OVERHEAD_BYTES, WRITE_OVERHEAD_BYTES};
 use crate::losses::ChunkChain;
-use crate::scheme::{Code, Scheme, Timers, reliable_timeout};
+use crate::scheme::{Scheme, Timers, reliable_timeout};
 use crate::selective_repeat::{Delays, SelectiveRepeat};
 
 /// A message over a link with a scheme.
@@ -85,26 +87,25 @@ impl Case {
         };
         match scheme {
             Scheme::GoBackN => on_connection(None),
-            Scheme::Shim(code) => on_connection(Some(Code::new(code.kind, code.data, code.parity)?)),
-            Scheme::SelectiveRepeat => selective_repeat(false),
-            Scheme::NegativeAcknowledgements => selective_repeat(true),
-            Scheme::Erasure(code) => {
+            Scheme::Shim(code) => on_connection(Some(code)),
+            Scheme::Reliable(NamedScheme::SelectiveRepeat) => selective_repeat(false),
+            Scheme::Reliable(NamedScheme::NegativeAcknowledgements) => selective_repeat(true),
+            Scheme::Reliable(NamedScheme::Erasure(code)) => {
                 link.check(message_bytes, chunk_bytes)?;
-                let code = Code::new(code.kind, code.data, code.parity)?;
                 let chunks = message_bytes.div_ceil(chunk_bytes.into());
                 let packets = message_bytes.div_ceil(link.packet_bytes.into());
                 let data_seconds = link.wire_seconds(message_bytes, WRITE_OVERHEAD_BYTES);
                 // Parity chunks of a message that is shorter than a chunk are about as short, and those that share a packet are lost together.
-                let coded_bytes = message_bytes.next_power_of_two().min(chunk_bytes.into());
-                let submessage_parity_bytes = u64::from(code.parity) * coded_bytes;
-                let lost_apart = (submessage_parity_bytes / u64::from(lossy_bytes)).clamp(1, code.parity.into()) as u32;
+                let submessage_parity_bytes = parity::submessage_parity_bytes(code, message_bytes, chunk_bytes);
+                let most_apart = code.parity_chunks() as u64;
+                let lost_apart = (submessage_parity_bytes / u64::from(lossy_bytes)).clamp(1, most_apart);
                 let parity_seconds = link.wire_seconds(submessage_parity_bytes, WRITE_OVERHEAD_BYTES);
                 Ok(Parts::Erasure(Erasure {
                     chain: ChunkChain::new(&link, lossy_bytes)?,
-                    code: Code { parity: lost_apart, ..code },
+                    code: Code::new(code.kind(), code.data_chunks(), lost_apart as usize).map_err(PlanError::Code)?,
                     chunks,
                     chunk_seconds: data_seconds / chunks as f64,
-                    parity_seconds: parity_seconds / f64::from(lost_apart),
+                    parity_seconds: parity_seconds / lost_apart as f64,
                     submessage_parity_bytes,
                     packet_seconds: data_seconds / packets as f64,
                     packet_loss: link.loss.mean(),
@@ -140,7 +141,7 @@ impl Case {
                 let repeated = repeated * self.message_bytes as f64 / packets as f64;
                 Completion {
                     distribution: told(distribution),
-                    lossless_seconds: parts.end() - f64::from(parts.code.parity) * parts.parity_seconds
+                    lossless_seconds: parts.end() - parts.code.parity_chunks() as f64 * parts.parity_seconds
                         + timers.round_trip,
                     extra_bandwidth: (parity + repeated) / self.message_bytes as f64,
                 }

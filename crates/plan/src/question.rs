@@ -6,16 +6,19 @@
 use std::fmt;
 use std::str::FromStr;
 
+use longhaul_scheme::timers::{ALPHA, BETA};
+use longhaul_scheme::{Code, CodeKind, NamedScheme};
+
 use crate::bounded::{Arrived, arrived_by};
 use crate::distribution::{Distribution, Summary};
 use crate::link::{Link, PlanError};
 use crate::model::Case;
 use crate::recommendation::{Recommendation, TAIL_SHARE, Tie, prefer, recommend};
 use crate::ring::{DRAWS, RING_SITES, ring};
-use crate::scheme::{Code, CodeKind, Scheme};
+use crate::scheme::Scheme;
 
 /// The codes that are tried where a code is left open: data and parity chunks.
-pub const CODES: [(u32, u32); 9] = [(8, 2), (8, 4), (16, 4), (16, 8), (32, 2), (32, 4), (32, 8), (32, 16), (64, 8)];
+pub const CODES: [(usize, usize); 9] = [(8, 2), (8, 4), (16, 4), (16, 8), (32, 2), (32, 4), (32, 8), (32, 16), (64, 8)];
 /// The chunks that are tried where the chunk is left open, in packets.
 pub const CHUNK_PACKETS: [u32; 5] = [1, 2, 4, 8, 16];
 /// Every question has the same answer every time.
@@ -68,8 +71,7 @@ impl fmt::Display for Candidate {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Candidate::Scheme(scheme) => scheme.fmt(formatter),
-            Candidate::AnyCode(CodeKind::Mds) => formatter.write_str("ec:mds"),
-            Candidate::AnyCode(CodeKind::Xor) => formatter.write_str("ec:xor"),
+            Candidate::AnyCode(kind) => write!(formatter, "ec:{kind}"),
         }
     }
 }
@@ -166,12 +168,12 @@ impl Question {
     /// All schemes, everything else left open.
     pub fn new(link: Link, message_bytes: u64) -> Self {
         let candidates = vec![
-            Candidate::Scheme(Scheme::SelectiveRepeat),
-            Candidate::Scheme(Scheme::NegativeAcknowledgements),
+            Candidate::Scheme(Scheme::Reliable(NamedScheme::SelectiveRepeat)),
+            Candidate::Scheme(Scheme::Reliable(NamedScheme::NegativeAcknowledgements)),
             Candidate::AnyCode(CodeKind::Mds),
             Candidate::AnyCode(CodeKind::Xor),
             Candidate::Scheme(Scheme::GoBackN),
-            Candidate::Scheme(Scheme::Shim(Code { kind: CodeKind::Xor, data: 32, parity: 1 })),
+            Candidate::Scheme(Scheme::Shim(Code::xor(32, 1).expect("a code"))),
         ];
         Question {
             link,
@@ -251,7 +253,7 @@ impl Question {
             Candidate::AnyCode(kind) => CODES
                 .iter()
                 .filter_map(|&(data, parity)| Code::new(kind, data, parity).ok())
-                .map(Scheme::Erasure)
+                .map(|code| Scheme::Reliable(NamedScheme::Erasure(code)))
                 .collect(),
         };
         let chunks: Vec<u32> = match self.chunk_bytes {
@@ -262,7 +264,7 @@ impl Question {
         let mut error = None;
         for &scheme in &schemes {
             // What repeats packets takes the same time whatever the chunk: a packet then, as the protocol has it by default.
-            let has_chunks = matches!(scheme, Scheme::Erasure(_));
+            let has_chunks = scheme.erasure_code().is_some();
             for &chunk_bytes in if has_chunks { &chunks[..] } else { &chunks[..1] } {
                 // A chunk that is longer than the message is only more parity.
                 if self.chunk_bytes.is_none()
@@ -301,25 +303,28 @@ impl Question {
         let summary = completion.distribution.summary();
         let bytes_per_second = self.link.rate_bits_per_second / 8.0;
         let round_trip = self.link.round_trip_seconds;
-        let cores = match scheme {
-            Scheme::Erasure(Code { kind, data, parity }) => {
-                let data_per_second = bytes_per_second * f64::from(data) / f64::from(data + parity);
+        let cores = match scheme.erasure_code() {
+            Some(code) => {
+                let (data, parity) = (code.data_chunks() as f64, code.parity_chunks() as f64);
+                let data_per_second = bytes_per_second * data / (data + parity);
                 // However little parity there is, all data is read once, as exclusive or does.
                 let xor_seconds = 1.0 / self.coding.xor_bytes_per_second;
-                let mds_seconds = f64::from(parity) / 8.0 / self.coding.mds_bytes_per_second;
-                match kind {
+                let mds_seconds = parity / 8.0 / self.coding.mds_bytes_per_second;
+                match code.kind() {
                     CodeKind::Mds => data_per_second * mds_seconds.max(xor_seconds),
                     CodeKind::Xor => data_per_second * xor_seconds,
                 }
             }
             // The shim's work is the hardware's.
-            _ => 0.0,
+            None => 0.0,
         };
         // From leaving until acknowledged when it is lost once: what a sender must be able to repeat.
         let (kept, parity_share) = match scheme {
-            Scheme::SelectiveRepeat => (4.0 * round_trip, 0.0),
-            Scheme::NegativeAcknowledgements => (2.0 * round_trip, 0.0),
-            Scheme::Erasure(code) => (3.0 * round_trip, f64::from(code.parity) / f64::from(code.data)),
+            Scheme::Reliable(NamedScheme::SelectiveRepeat) => ((2.0 + ALPHA) * round_trip, 0.0),
+            Scheme::Reliable(NamedScheme::NegativeAcknowledgements) => (2.0 * round_trip, 0.0),
+            Scheme::Reliable(NamedScheme::Erasure(code)) => {
+                ((2.0 + BETA) * round_trip, code.parity_chunks() as f64 / code.data_chunks() as f64)
+            }
             Scheme::GoBackN | Scheme::Shim(_) => (round_trip, 0.0),
         };
         let window_bytes = (kept * bytes_per_second).min(message_bytes as f64 * (1.0 + parity_share));

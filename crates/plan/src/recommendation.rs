@@ -4,9 +4,11 @@
 //! this order: if there is a deadline, what is done by then within a thousandth of most often; of that, what is within 2 % of the shortest by the objective; of that, what is within 2 % of the shortest 99.9th percentile; of that, what costs
 //! least (bandwidth, then cores for coding). Of equals it is the shorter scheme, and of one scheme's chunks the larger, because there is less to keep account of.
 
+use longhaul_scheme::{CodeKind, NamedScheme};
+
 use crate::digits::significant;
 use crate::question::{Question, Row};
-use crate::scheme::{Code, CodeKind, Family, Scheme};
+use crate::scheme::{Family, Scheme};
 
 /// Differences below this are none.
 const INDIFFERENT: f64 = 1.02;
@@ -68,7 +70,7 @@ pub(crate) fn recommend(question: &Question, rows: &[Row]) -> Option<Recommendat
     let best = &pool[prefer(question, &pool, TAIL_SHARE, Tie::Shorter)?];
     let others: Vec<Row> = pool.iter().filter(|row| row.scheme.family() != best.scheme.family()).cloned().collect();
     let second = prefer(question, &others, TAIL_SHARE, Tie::Shorter).map(|index| &others[index]);
-    let is_coded = |row: &Row| matches!(row.scheme, Scheme::Erasure(_));
+    let is_coded = |row: &Row| row.scheme.erasure_code().is_some();
     let others: Vec<Row> = pool.iter().filter(|row| is_coded(row) != is_coded(best)).cloned().collect();
     let otherwise = prefer(question, &others, TAIL_SHARE, Tie::Shorter).map(|index| &others[index]);
     let of = |row: &Row| question.objective.of(&row.completion);
@@ -121,8 +123,9 @@ fn reason(question: &Question, best: &Row, otherwise: Option<&Row>) -> String {
         return format!("nothing is lost on this link, so nothing has to be sent for losses{instead}");
     }
     match best.scheme {
-        Scheme::Erasure(Code { kind, data, parity }) => {
-            let repairs = match kind {
+        Scheme::Reliable(NamedScheme::Erasure(code)) => {
+            let (data, parity) = (code.data_chunks(), code.parity_chunks());
+            let repairs = match code.kind() {
                 CodeKind::Mds => format!("any {parity} losses in {} chunks", data + parity),
                 CodeKind::Xor => format!("a loss in each of {parity} groups of {data} chunks"),
             };

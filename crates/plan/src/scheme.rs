@@ -3,54 +3,23 @@
 use std::fmt;
 use std::str::FromStr;
 
+use longhaul_scheme::timers::{
+    self, ALPHA, BETA, DONE_REPORTS, DONE_TIMES, GAP_REPORTS, Period, REORDERING_PACKETS, SILENCE, TIMEOUT_MIN,
+};
+use longhaul_scheme::{Code, CodeKind, NamedScheme, ParseCodeError, SchemeNameError};
+
 use crate::link::PlanError;
 
-/// How a message is brought over. Names are as in `longhaul-reliable`, and `rc` and `lowar:r,c` for comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// How a message is brought over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Scheme {
-    /// `sr:rto`: what is not acknowledged within three round trips is sent again.
-    SelectiveRepeat,
-    /// `sr:nack`: the receiver also tells what is missing.
-    NegativeAcknowledgements,
-    /// `ec:mds:k,m` and `ec:xor:k,m`: parity goes along; what it cannot mend is asked for.
-    Erasure(Code),
-    /// `rc`: a reliable connection, go-back-N.
+    /// A scheme of `longhaul-reliable`.
+    Reliable(NamedScheme),
+    /// `rc`, for comparison: a reliable connection, go-back-N.
     GoBackN,
-    /// `lowar:r,c`: go-back-N below which a shim sends `c` repair packets with each `r` packets.
+    /// `lowar:r,c`, for comparison: go-back-N below which a shim sends `c` repair packets with each `r` packets, as an XOR code does.
     Shim(Code),
-}
-
-/// An erasure code's kind and size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Code {
-    /// Which.
-    pub kind: CodeKind,
-    /// Chunks of data in a submessage.
-    pub data: u32,
-    /// Chunks of parity for them.
-    pub parity: u32,
-}
-
-/// What a code can mend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum CodeKind {
-    /// Any `parity` losses among all chunks of a submessage.
-    Mds,
-    /// One loss in each of `parity` interleaved groups.
-    Xor,
-}
-
-impl Code {
-    /// If there is such a code.
-    pub fn new(kind: CodeKind, data: u32, parity: u32) -> Result<Self, PlanError> {
-        let fits = data > 0 && parity > 0 && data.saturating_add(parity) <= 255;
-        match fits && (kind == CodeKind::Mds || parity <= data) {
-            true => Ok(Code { kind, data, parity }),
-            false => Err(PlanError::Code { data, parity }),
-        }
-    }
 }
 
 /// Schemes that are one kind, whatever their parameters.
@@ -75,30 +44,37 @@ impl Scheme {
     /// Its kind.
     pub fn family(&self) -> Family {
         match self {
-            Scheme::SelectiveRepeat => Family::SelectiveRepeat,
-            Scheme::NegativeAcknowledgements => Family::NegativeAcknowledgements,
-            Scheme::Erasure(Code { kind: CodeKind::Mds, .. }) => Family::Mds,
-            Scheme::Erasure(Code { kind: CodeKind::Xor, .. }) => Family::Xor,
+            Scheme::Reliable(NamedScheme::SelectiveRepeat) => Family::SelectiveRepeat,
+            Scheme::Reliable(NamedScheme::NegativeAcknowledgements) => Family::NegativeAcknowledgements,
+            Scheme::Reliable(NamedScheme::Erasure(code)) => match code.kind() {
+                CodeKind::Mds => Family::Mds,
+                CodeKind::Xor => Family::Xor,
+            },
             Scheme::GoBackN => Family::GoBackN,
             Scheme::Shim(_) => Family::Shim,
         }
     }
 
+    /// Its code, if it is erasure coding.
+    pub fn erasure_code(&self) -> Option<Code> {
+        match *self {
+            Scheme::Reliable(NamedScheme::Erasure(code)) => Some(code),
+            _ => None,
+        }
+    }
+
     /// Whether a connection of `longhaul-reliable` can use it; the others are there for comparison.
     pub fn is_available(&self) -> bool {
-        !matches!(self, Scheme::GoBackN | Scheme::Shim(_))
+        matches!(self, Scheme::Reliable(_))
     }
 }
 
 impl fmt::Display for Scheme {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Scheme::SelectiveRepeat => formatter.write_str("sr:rto"),
-            Scheme::NegativeAcknowledgements => formatter.write_str("sr:nack"),
-            Scheme::Erasure(Code { kind: CodeKind::Mds, data, parity }) => write!(formatter, "ec:mds:{data},{parity}"),
-            Scheme::Erasure(Code { kind: CodeKind::Xor, data, parity }) => write!(formatter, "ec:xor:{data},{parity}"),
+            Scheme::Reliable(name) => name.fmt(formatter),
             Scheme::GoBackN => formatter.write_str("rc"),
-            Scheme::Shim(Code { data, parity, .. }) => write!(formatter, "lowar:{data},{parity}"),
+            Scheme::Shim(code) => write!(formatter, "lowar:{},{}", code.data_chunks(), code.parity_chunks()),
         }
     }
 }
@@ -107,38 +83,32 @@ impl FromStr for Scheme {
     type Err = PlanError;
 
     fn from_str(name: &str) -> Result<Self, PlanError> {
-        let unknown = || PlanError::SchemeName(name.to_owned());
-        let code = |kind, text: &str| {
-            let (data, parity) = text.split_once(',').ok_or_else(unknown)?;
-            let number = |text: &str| text.trim().parse::<u32>().map_err(|_| unknown());
-            Code::new(kind, number(data)?, number(parity)?)
+        let refused = |error: ParseCodeError| match error {
+            ParseCodeError::Code(error) => PlanError::Code(error),
+            _ => PlanError::SchemeName(name.to_owned()),
         };
-        match name {
-            "sr:rto" => Ok(Scheme::SelectiveRepeat),
-            "sr:nack" => Ok(Scheme::NegativeAcknowledgements),
-            "rc" => Ok(Scheme::GoBackN),
-            _ => match name.rsplit_once(':') {
-                Some(("ec:mds", text)) => code(CodeKind::Mds, text).map(Scheme::Erasure),
-                Some(("ec:xor", text)) => code(CodeKind::Xor, text).map(Scheme::Erasure),
-                Some(("lowar", text)) => code(CodeKind::Xor, text).map(Scheme::Shim),
-                _ => Err(unknown()),
-            },
+        match (name, name.strip_prefix("lowar:")) {
+            ("rc", _) => Ok(Scheme::GoBackN),
+            (_, Some(counts)) => format!("xor:{counts}").parse().map(Scheme::Shim).map_err(refused),
+            _ => name.parse().map(Scheme::Reliable).map_err(|error| match error {
+                SchemeNameError::Code { source, .. } => refused(source),
+                _ => PlanError::SchemeName(name.to_owned()),
+            }),
         }
     }
 }
 
-/// Timers of hosts are not exact; timeouts are not shorter than this.
-const TIMEOUT_MIN_SECONDS: f64 = 1e-3;
-/// Feedback is not more frequent than this.
-const PERIOD_MIN_SECONDS: f64 = 50e-6;
-/// So many packets may overtake one before it is told to be missing, and one more tells it.
-pub(crate) const OVERTAKING_PACKETS: u64 = 65;
+/// The model has a smaller minimum than the protocol, so the two differ below a round trip of 4 ms, where the protocol waits
+/// for 1 ms.
+const MODEL_SILENCE: Period = Period { least: GAP_REPORTS.least, ..SILENCE };
+/// The packets that may overtake one before it is reported missing, and one more that shows it.
+pub(crate) const OVERTAKING_PACKETS: u64 = REORDERING_PACKETS as u64 + 1;
 
 /// What the protocols wait for, from the round trip.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timers {
     pub(crate) round_trip: f64,
-    /// From a packet's leaving to its repetition, with timeouts: three round trips.
+    /// From a packet's leaving to its repetition, with timeouts.
     pub(crate) timeout: f64,
     /// How long a gap may wait to be told: feedback is paced.
     pub(crate) telling: f64,
@@ -146,7 +116,7 @@ pub(crate) struct Timers {
     pub(crate) silence: f64,
     /// When nothing has come for so long, erasure coding falls back to asking.
     pub(crate) fallback: f64,
-    /// That a message is done is told three times, so far apart.
+    /// That a message is done is told several times, so far apart.
     pub(crate) done_apart: f64,
     /// When all of them were lost, the sender asks after about so long.
     pub(crate) asking: f64,
@@ -156,20 +126,20 @@ impl Timers {
     pub(crate) fn new(round_trip: f64) -> Self {
         Timers {
             round_trip,
-            timeout: (3.0 * round_trip).max(TIMEOUT_MIN_SECONDS),
-            telling: (round_trip / 32.0).max(PERIOD_MIN_SECONDS),
-            silence: (round_trip / 4.0).max(PERIOD_MIN_SECONDS),
-            fallback: round_trip.max(TIMEOUT_MIN_SECONDS),
-            done_apart: round_trip / 32.0,
-            asking: (1.5 * round_trip).max(TIMEOUT_MIN_SECONDS),
+            timeout: timers::retransmission(ALPHA, TIMEOUT_MIN).seconds(round_trip),
+            telling: GAP_REPORTS.seconds(round_trip),
+            silence: MODEL_SILENCE.seconds(round_trip),
+            fallback: timers::fallback(BETA, TIMEOUT_MIN).seconds(round_trip),
+            done_apart: DONE_REPORTS.seconds(round_trip),
+            asking: (1.5 * round_trip).max(TIMEOUT_MIN.as_secs_f64()),
         }
     }
 
     /// How much later than its first telling the sender hears that a message is done, when the first `lost` tellings were lost.
     pub(crate) fn done_delay(&self, lost: u32) -> f64 {
         match lost {
-            0..=2 => f64::from(lost) * self.done_apart,
-            _ => f64::from(lost - 2) * (self.asking + self.round_trip),
+            0..DONE_TIMES => f64::from(lost) * self.done_apart,
+            _ => f64::from(lost - (DONE_TIMES - 1)) * (self.asking + self.round_trip),
         }
     }
 }

@@ -3,11 +3,12 @@
 //! Numbers of losses among its chunks come from the chain (see [`crate::losses`]). A Reed–Solomon code (MDS) mends any losses up to its parity; XOR one in each of
 //! its interleaved groups, which are followed chunk by chunk in bursts, and are on their own otherwise.
 
+use longhaul_scheme::{Code, CodeKind};
+
 use crate::asked::Asked;
 use crate::losses::ChunkChain;
 use crate::matrix::Matrix;
 use crate::probability::binomial_tails;
-use crate::scheme::{Code, CodeKind};
 
 /// Codes with more groups have too many sets of groups to follow each.
 const GROUPS_FOLLOWED_MAX: u32 = 8;
@@ -40,9 +41,9 @@ const ASKED_MIN: f64 = 1e-12;
 impl Submessage {
     /// Of a code with `data` chunks of data, which may be fewer than it has: the end of a message.
     pub(crate) fn new(chain: &ChunkChain, code: Code, data: u32) -> Self {
-        match code.kind {
-            CodeKind::Mds => Submessage::mds(chain, data as usize, code.parity as usize),
-            CodeKind::Xor => Submessage::xor(chain, data, code.parity),
+        match code.kind() {
+            CodeKind::Mds => Submessage::mds(chain, data as usize, code.parity_chunks()),
+            CodeKind::Xor => Submessage::xor(chain, data, code.parity_chunks() as u32),
         }
     }
 
@@ -399,8 +400,8 @@ mod tests {
             assert!((bursts.loss - independent.loss).abs() < 1e-12);
             assert!((bursts.missing_after(3) / independent.missing_after(3) - 1.0).abs() < deviation);
             for kind in [CodeKind::Mds, CodeKind::Xor] {
-                let code = Code { kind, data: 6, parity: 3 };
-                let [one, other] = [independent, bursts].map(|chain| Submessage::new(&chain, code, code.data));
+                let code = Code::new(kind, 6, 3).expect("a code");
+                let [one, other] = [independent, bursts].map(|chain| Submessage::new(&chain, code, 6));
                 for (one, other) in one.failure.iter().zip(&other.failure).take(3) {
                     assert!((one.0 / other.0 - 1.0).abs() < deviation, "{one:?} {other:?}");
                 }
@@ -428,12 +429,12 @@ mod tests {
     fn the_papers_probabilities_of_recovery() {
         let p: f64 = 0.02;
         let chain = chain(Loss::Independent(p), 1);
-        let mds = Submessage::new(&chain, Code { kind: CodeKind::Mds, data: 4, parity: 2 }, 4);
+        let mds = Submessage::new(&chain, Code::mds(4, 2).expect("a code"), 4);
         let choose = [1.0, 6.0, 15.0];
         let expected: f64 = (0..=2).map(|i| choose[i as usize] * p.powi(i) * (1.0 - p).powi(6 - i)).sum();
         assert!((1.0 - mds.failure[0].0 - expected).abs() < 1e-12);
         assert!((mds.computable_after[2] - expected).abs() < 1e-12);
-        let xor = Submessage::new(&chain, Code { kind: CodeKind::Xor, data: 4, parity: 2 }, 4);
+        let xor = Submessage::new(&chain, Code::xor(4, 2).expect("a code"), 4);
         // Two data chunks and their parity, one of which may be lost; but a lost parity with all data there is no failure either.
         let group = (1.0 - p).powi(3) + 3.0 * p * (1.0 - p).powi(2);
         assert!((1.0 - xor.failure[0].0 - group.powi(2)).abs() < 1e-12, "{xor:?}");
@@ -443,8 +444,9 @@ mod tests {
     fn bursts_pass_between_groups() {
         let bursts = chain(Loss::bursts(0.01, 2.0), 1);
         let independent = chain(Loss::Independent(0.01), 1);
-        let failure =
-            |chain: &ChunkChain, kind, parity| Submessage::new(chain, Code { kind, data: 32, parity }, 32).failure[0].0;
+        let failure = |chain: &ChunkChain, kind, parity| {
+            Submessage::new(chain, Code::new(kind, 32, parity).expect("a code"), 32).failure[0].0
+        };
         // Interleaving helps XOR against short bursts; without, they are worse than single losses.
         assert!(failure(&bursts, CodeKind::Xor, 8) < failure(&independent, CodeKind::Xor, 8));
         assert!(failure(&bursts, CodeKind::Xor, 1) > 0.5 * failure(&independent, CodeKind::Xor, 1));

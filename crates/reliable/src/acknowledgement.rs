@@ -1,51 +1,8 @@
-//! The feedback of selective repeat, and of erasure coding's fallback: what has arrived, as a number and as much bitmap as fits.
-//!
-//! ```text
-//!   cumulative 4 · lost below 4 · first 4 · words, 8 each
-//! ```
-//!
-//! Numbers are big-endian. Everything below `cumulative` is there. Bit `i` of word `w` stands for chunk `first + 64·w + i`, and is set when
-//! that chunk is there (or can be computed). A chunk below `lost below` whose bit is not set will not come by itself.
+//! What a receiver's half reports about arrived packets, cut into as many acknowledgements as it takes.
 
-use std::ops::Range;
+use longhaul_wire::acknowledgement::{HEADER_BYTES, Header, WORD_BYTES, WORD_CHUNKS};
 
-/// Bytes before the words.
-const HEADER_BYTES: usize = 12;
-
-/// What one record says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Acknowledgement<'a> {
-    pub(crate) cumulative: u32,
-    pub(crate) lost_below: u32,
-    /// A multiple of 64.
-    pub(crate) first: u32,
-    words: &'a [u8],
-}
-
-impl<'a> Acknowledgement<'a> {
-    pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
-        let number = |at: usize| Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        let (cumulative, lost_below, first) = (number(0)?, number(4)?, number(8)?);
-        let words = &bytes[HEADER_BYTES..];
-        let is_readable = first.is_multiple_of(64) && words.len().is_multiple_of(8);
-        is_readable.then_some(Acknowledgement { cumulative, lost_below, first, words })
-    }
-
-    /// The words, each with its place in the bitmap of the message.
-    pub(crate) fn words(&self) -> impl Iterator<Item = (usize, u64)> + use<'a> {
-        let first = (self.first / 64) as usize;
-        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_be_bytes);
-        self.words.chunks(8).enumerate().map(move |(index, bytes)| (first + index, word(bytes)))
-    }
-
-    /// The chunks that its words are about.
-    pub(crate) fn covered(&self) -> Range<u32> {
-        let chunks = u32::try_from(self.words.len() * 8).unwrap_or(u32::MAX);
-        self.first.max(self.cumulative)..self.first.saturating_add(chunks)
-    }
-}
-
-/// Records of at most `bytes_max` bytes that tell everything from `cumulative` to `end`; at least one.
+/// Acknowledgements of at most `bytes_max` bytes that report everything from `cumulative` to `end`; at least one.
 pub(crate) fn encode(
     cumulative: u32,
     lost_below: u32,
@@ -53,18 +10,16 @@ pub(crate) fn encode(
     bytes_max: usize,
     word: impl Fn(usize) -> u64,
 ) -> Vec<Vec<u8>> {
-    let words_max = ((bytes_max - HEADER_BYTES) / 8).max(1);
-    let all = (cumulative / 64) as usize..end.max(cumulative).div_ceil(64) as usize;
+    let words_max = ((bytes_max - HEADER_BYTES) / WORD_BYTES).max(1);
+    let all = (cumulative / WORD_CHUNKS) as usize..end.max(cumulative).div_ceil(WORD_CHUNKS) as usize;
     let mut records = Vec::new();
     let mut first = all.start;
     while first < all.end || records.is_empty() {
         let words = first..all.end.min(first + words_max);
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + words.len() * 8);
-        for number in [cumulative, lost_below, first as u32 * 64] {
-            bytes.extend(number.to_be_bytes());
-        }
+        let mut bytes = vec![0; HEADER_BYTES + words.len() * WORD_BYTES];
+        let header = Header { cumulative, lost_below, first: first as u32 * WORD_CHUNKS };
         first = words.end.max(first + 1);
-        words.for_each(|index| bytes.extend(word(index).to_be_bytes()));
+        header.emit(words.map(&word), &mut bytes).expect("it has the size of its words");
         records.push(bytes);
     }
     records
@@ -72,23 +27,14 @@ pub(crate) fn encode(
 
 #[cfg(test)]
 mod tests {
+    use longhaul_wire::acknowledgement::Acknowledgement;
+
     use super::*;
 
     #[test]
-    fn golden_bytes() {
+    fn words_are_those_from_the_cumulative_number_on() {
         let records = encode(65, 70, 72, 100, |index| [7, 0x81][index]);
-        let expected = [0, 0, 0, 65, 0, 0, 0, 70, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0x81];
-        assert_eq!(records, [expected]);
-        let read = Acknowledgement::decode(&expected).expect("it is whole");
-        assert_eq!((read.cumulative, read.lost_below, read.covered()), (65, 70, 65..128));
-        assert_eq!(read.words().collect::<Vec<_>>(), [(1, 0x81)]);
-        let fields: [(&str, &[u8]); 4] = [
-            ("cumulative", &[0, 0, 0, 65]),
-            ("lost_below", &[0, 0, 0, 70]),
-            ("first", &[0, 0, 0, 64]),
-            ("words", &[0, 0, 0, 0, 0, 0, 0, 0x81]),
-        ];
-        longhaul_wire::document::check_layout("Acknowledgement", 0, &expected, &fields);
+        assert_eq!(records, [[0, 0, 0, 65, 0, 0, 0, 70, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0x81]]);
     }
 
     #[test]
@@ -97,7 +43,7 @@ mod tests {
         assert_eq!(records.len(), 3);
         let words: Vec<_> = records
             .iter()
-            .flat_map(|record| Acknowledgement::decode(record).expect("it is whole").words().collect::<Vec<_>>())
+            .flat_map(|record| Acknowledgement::parse(record).expect("it is whole").words().collect::<Vec<_>>())
             .collect();
         assert_eq!(words, (0..5).map(|index| (index, index as u64)).collect::<Vec<_>>());
     }
@@ -106,14 +52,7 @@ mod tests {
     fn a_cumulative_number_alone() {
         let records = encode(128, 0, 0, 100, |_| unreachable!("no words"));
         assert_eq!(records.len(), 1);
-        let read = Acknowledgement::decode(&records[0]).expect("it is whole");
-        assert_eq!((read.cumulative, read.covered().is_empty(), read.words().count()), (128, true, 0));
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_nothing() {
-        assert_eq!(Acknowledgement::decode(&[0; 11]), None);
-        assert_eq!(Acknowledgement::decode(&[0; 13]), None);
-        assert_eq!(Acknowledgement::decode(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]), None);
+        let read = Acknowledgement::parse(&records[0]).expect("it is whole");
+        assert_eq!((read.header.cumulative, read.covered().is_empty(), read.words().count()), (128, true, 0));
     }
 }

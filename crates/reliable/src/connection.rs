@@ -12,7 +12,7 @@ use crate::attributes::Attributes;
 use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
 use crate::parity_pool::ParityPool;
-use crate::record::{self, Record};
+use crate::record::Record;
 use crate::report::ConnectionCounters;
 use crate::scheme::Scheme;
 use crate::sends::Moment;
@@ -155,7 +155,7 @@ impl Connection {
         terms.listen(now);
         let moment = Moment::new(terms, now);
         while let Some(bytes) = terms.queue_pair.take_from_peer() {
-            match record::decode(&bytes) {
+            match Record::parse(&bytes) {
                 Some((number, Record::Offer(offer))) => {
                     *over_count += incoming.on_offer(number, &offer, &moment, terms);
                 }

@@ -9,19 +9,20 @@
 //! A message is cut into submessages of `k` chunks, each with `m` chunks of parity. Without losses beyond what the code can mend, no
 //! round trip is spent on losses at all. With more the receiver falls back to asking, as selective repeat does.
 //!
-//! The chunk of a message that is shorter than a chunk is the message itself. Its parity chunks are as short, but for being rounded up to a power of
-//! two, so that none lies in two packets of which it needs both; several share a packet. Whole chunks of parity would be `m` packets for a message
-//! of one.
+//! How much parity there is, and how short messages are coded, is in [`longhaul_scheme::parity`].
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
 
 use longhaul_coding::{Arrived, ChunkSet, Code, Coder, MessageLayout};
+use longhaul_scheme::timers::{self, BETA, TIMEOUT_MIN};
+use longhaul_scheme::{NamedScheme, parity};
 use longhaul_sdr::backed_off;
 use longhaul_time::{Duration, Instant};
+use longhaul_wire::acknowledgement::Acknowledgement;
 
-use crate::acknowledgement::{self, Acknowledgement};
+use crate::acknowledgement;
 use crate::arrivals::Arrivals;
 use crate::repeater::Repeater;
 use crate::report::MessageReport;
@@ -42,7 +43,7 @@ pub struct Erasure {
 impl Erasure {
     /// With a code, β = 1.
     pub fn new(code: Code) -> Self {
-        Erasure { coder: Arc::new(Coder::new(code)), beta: 1.0, timeout_min: Duration::from_millis(1) }
+        Erasure { coder: Arc::new(Coder::new(code)), beta: BETA, timeout_min: TIMEOUT_MIN }
     }
 
     /// The code.
@@ -51,11 +52,11 @@ impl Erasure {
     }
 
     fn timeout(&self, round_trip: Duration) -> Duration {
-        round_trip.mul_f64(self.beta).max(self.timeout_min)
+        timers::fallback(self.beta, self.timeout_min).after(round_trip)
     }
 
     fn layout(&self, shape: &MessageShape) -> MessageLayout {
-        let chunk_bytes = coded_chunk_bytes(shape.message_bytes, shape.chunk_bytes);
+        let chunk_bytes = parity::coded_chunk_bytes(shape.message_bytes, shape.chunk_bytes);
         MessageLayout::new(self.code(), chunk_bytes as usize, shape.message_bytes as usize)
             .expect("chunks have bytes, and a message and its parity are in memory")
     }
@@ -63,14 +64,11 @@ impl Erasure {
 
 impl Scheme for Erasure {
     fn name(&self) -> String {
-        format!("ec:{}", self.code())
+        NamedScheme::Erasure(self.code()).to_string()
     }
 
     fn parity_bytes(&self, message_bytes: u64, chunk_bytes: u32) -> u64 {
-        let chunk_bytes = coded_chunk_bytes(message_bytes, chunk_bytes);
-        let submessage_bytes = self.code().data_chunks() as u64 * chunk_bytes;
-        let parity_bytes = self.code().parity_chunks() as u64 * chunk_bytes;
-        message_bytes.div_ceil(submessage_bytes).saturating_mul(parity_bytes)
+        parity::parity_bytes(self.code(), message_bytes, chunk_bytes)
     }
 
     fn sender(&self, shape: &MessageShape) -> Box<dyn SendHalf> {
@@ -96,11 +94,6 @@ impl Scheme for Erasure {
             deadline: None,
         })
     }
-}
-
-/// Bytes of a chunk for the code: about those of the message, if it is shorter.
-fn coded_chunk_bytes(message_bytes: u64, chunk_bytes: u32) -> u64 {
-    message_bytes.clamp(1, chunk_bytes.into()).next_power_of_two().min(chunk_bytes.into())
 }
 
 struct Sender {
@@ -155,7 +148,7 @@ impl SendHalf for Sender {
     }
 
     fn on_feedback(&mut self, bytes: &[u8], io: &mut SendIo<'_>) {
-        let Some(acknowledgement) = Acknowledgement::decode(bytes) else { return };
+        let Some(acknowledgement) = Acknowledgement::parse(bytes) else { return };
         let runs = self.repeater.on_acknowledgement(&acknowledgement, io.now(), io.round_trip(), io.variation());
         if !runs.is_empty() {
             io.report().fallbacks += 1;
@@ -376,19 +369,5 @@ mod tests {
         assert_eq!(there(), [3, 4]);
         bitmap.record(0);
         assert_eq!(there(), [0, 1, 2, 3, 4]);
-    }
-
-    #[test]
-    fn parity_is_whole_chunks_of_whole_submessages_but_that_of_a_short_message_is_as_short() {
-        let scheme = Erasure::new(Code::mds(4, 2).expect("a code"));
-        assert_eq!(scheme.parity_bytes(0, 100), 0);
-        assert_eq!(scheme.parity_bytes(1, 100), 2);
-        assert_eq!(scheme.parity_bytes(33, 100), 128);
-        assert_eq!(scheme.parity_bytes(64, 100), 128);
-        assert_eq!(scheme.parity_bytes(65, 100), 200);
-        assert_eq!(scheme.parity_bytes(101, 100), 200);
-        assert_eq!(scheme.parity_bytes(400, 100), 200);
-        assert_eq!(scheme.parity_bytes(401, 100), 400);
-        assert_eq!(scheme.name(), "ec:mds:4,2");
     }
 }

@@ -2,16 +2,18 @@
 //!
 //! Hidden from the documentation; not part of the API.
 
-use crate::acknowledgement::Acknowledgement;
-use crate::record::{self, Record};
+use longhaul_wire::acknowledgement::Acknowledgement;
+use longhaul_wire::record::Record;
+
+use crate::terms::record_bytes;
 
 /// Reads the bytes as a record, and those of a feedback as an acknowledgement. A record that can be read is written again and read as the same.
 pub fn record(bytes: &[u8]) {
     acknowledgement(bytes);
-    if let Some((message, record)) = record::decode(bytes) {
-        let again = record.encode(message);
+    if let Some((message, record)) = Record::parse(bytes) {
+        let again = record_bytes(message, &record);
         assert!(again.len() <= bytes.len());
-        assert_eq!(record::decode(&again), Some((message, record)));
+        assert_eq!(Record::parse(&again), Some((message, record)));
         if let Record::Feedback(feedback) = record {
             acknowledgement(feedback);
         }
@@ -19,7 +21,7 @@ pub fn record(bytes: &[u8]) {
 }
 
 fn acknowledgement(bytes: &[u8]) {
-    if let Some(acknowledgement) = Acknowledgement::decode(bytes) {
+    if let Some(acknowledgement) = Acknowledgement::parse(bytes) {
         let covered = acknowledgement.covered();
         // What a sender does with it takes time and memory by its size, never by the numbers in it.
         assert!(covered.is_empty() || (covered.end - covered.start) as usize <= bytes.len() * 8);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
+use longhaul_scheme::timers::{DONE_REPORTS, DONE_TIMES};
 use longhaul_sdr::memory::ReceivedBytes;
 use longhaul_sdr::{Memory, Receive, ReceiveError, RegisterError};
 use longhaul_time::Instant;
@@ -18,9 +19,6 @@ use crate::sends::Moment;
 use crate::terms::{self, Terms};
 use crate::ticket::{MessageError, Promise, Received};
 
-/// That a message is done is told so often, this part of a round trip apart, without being asked.
-const DONE_TIMES: u32 = 3;
-const DONES_A_ROUND_TRIP: u32 = 32;
 /// Done messages that are told again without being asked.
 const DONES_MAX: usize = 1024;
 
@@ -330,7 +328,7 @@ impl Incoming {
     }
 
     fn tell_dones(&mut self, moment: &Moment, terms: &Terms) {
-        let pause = moment.round_trip / DONES_A_ROUND_TRIP;
+        let pause = DONE_REPORTS.after(moment.round_trip);
         for done in self.dones.iter_mut().filter(|done| done.at <= moment.now) {
             terms.tell(done.number, &Record::Done);
             (done.times, done.at) = (done.times - 1, moment.now + pause);

@@ -15,7 +15,7 @@
 //! | [`SelectiveRepeat`] | the receiver tells what it has; what is missing after a timeout, or (if so chosen) as soon as a gap shows, is sent again |
 //! | [`Erasure`] | parity goes along; the receiver computes what is lost, and only asks for what it cannot compute |
 //!
-//! [`NamedScheme`] reads their names. Whoever wants another implements [`Scheme`]; nothing in here knows which one runs.
+//! [`NamedScheme`] reads their names, and [`scheme_named`] makes them. Whoever wants another implements [`Scheme`]; nothing in here knows which one runs.
 //!
 //! # What a connection does for every scheme
 //!
@@ -37,12 +37,10 @@ mod erasure;
 #[doc(hidden)]
 pub mod fuzzing;
 mod incoming;
-mod named;
 mod outgoing;
 mod parity_pool;
 mod parts;
 mod receives;
-pub mod record;
 mod repeater;
 mod report;
 mod scheme;
@@ -58,8 +56,11 @@ pub use attributes::Mutation;
 pub use checksum::checksum;
 pub use connection::{Connection, ConnectionError};
 pub use erasure::Erasure;
-pub use named::{NamedScheme, SchemeNameError};
+pub use longhaul_scheme::{NamedScheme, SchemeNameError};
+/// The format of records, from below.
+pub use longhaul_wire::record;
 pub use report::{ConnectionCounters, MessageReport};
-pub use scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo};
+pub use scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo, scheme_named};
 pub use selective_repeat::SelectiveRepeat;
+pub use terms::record_bytes;
 pub use ticket::{MessageError, ReceiveTicket, Received, SendTicket};

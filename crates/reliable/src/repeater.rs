@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use longhaul_time::{Duration, Instant};
+use longhaul_wire::acknowledgement::Acknowledgement;
 
-use crate::acknowledgement::Acknowledgement;
 use crate::chunk_set::ChunkSet;
 use crate::scheme::SendIo;
 
@@ -111,12 +111,12 @@ impl Repeater {
         round_trip: Duration,
         variation: Duration,
     ) -> Vec<Range<u32>> {
-        self.has_news |= self.acknowledged.insert_below(acknowledgement.cumulative);
+        self.has_news |= self.acknowledged.insert_below(acknowledgement.header.cumulative);
         for (index, word) in acknowledgement.words() {
             self.has_news |= self.acknowledged.insert_word(index, word);
         }
         let covered = acknowledgement.covered();
-        let range = covered.start..covered.end.min(acknowledgement.lost_below).min(self.left_below);
+        let range = covered.start..covered.end.min(acknowledgement.header.lost_below).min(self.left_below);
         if let Some((index, word)) = acknowledgement.words().filter(|(_, word)| *word != 0).last() {
             let end = (index as u32).saturating_mul(64).saturating_add(64 - word.leading_zeros());
             self.arrived_below = self.arrived_below.max(end.min(self.packet_count));
@@ -125,14 +125,14 @@ impl Repeater {
         // is noticed a little late: hence not quite all of it. Where later packets have come, that is enough. Where only nothing came for a
         // while, the packet may still be in flight, and for longer than the mean; so may one that was repeated.
         let away = round_trip * 63 / 64;
-        let is_silence = acknowledgement.lost_below >= self.packet_count;
+        let is_silence = acknowledgement.header.lost_below >= self.packet_count;
         let away_min = if is_silence && self.has_timeouts { SILENCE_BELIEVED } else { Duration::ZERO };
         let repeated_away = (away + variation.min(round_trip / 8)).max(away_min);
         let silent_away = (round_trip + variation.min(round_trip.max(away_min))).max(away_min);
         let overtaken_below = match is_silence {
             // A receiver that asks tells what it does not need like what it has, so that nothing is known of who overtook whom.
             _ if !self.has_timeouts => 0,
-            false => acknowledgement.lost_below,
+            false => acknowledgement.header.lost_below,
             true => self.arrived_below,
         };
         let (left_at, repeated) = (&self.left_at, &self.repeated);
@@ -196,7 +196,7 @@ mod tests {
 
     fn acknowledge(repeater: &mut Repeater, cumulative: u32, lost_below: u32, word: u64, now: u64) -> Vec<Range<u32>> {
         let records = encode(cumulative, lost_below, repeater.packet_count, 100, |_| word);
-        let read = Acknowledgement::decode(&records[0]).expect("it is whole");
+        let read = Acknowledgement::parse(&records[0]).expect("it is whole");
         repeater.on_acknowledgement(&read, at(now), ROUND_TRIP, Duration::ZERO)
     }
 
@@ -273,7 +273,7 @@ mod tests {
         repeater.on_left(95, at(0), short);
         let mut acknowledge = |lost_below: u32, now: u64| {
             let records = encode(0, lost_below, 10, 100, |_| 0b1010);
-            let read = Acknowledgement::decode(&records[0]).expect("it is whole");
+            let read = Acknowledgement::parse(&records[0]).expect("it is whole");
             repeater.on_acknowledgement(&read, at(now), short, Duration::ZERO)
         };
         assert_eq!(acknowledge(3, 1), [0..1, 2..3], "overtaken");
@@ -288,7 +288,7 @@ mod tests {
         repeater.on_left(95, at(0), ROUND_TRIP);
         let mut acknowledge = |word: u64, now: u64| {
             let records = encode(0, 10, 10, 100, |_| word);
-            let read = Acknowledgement::decode(&records[0]).expect("it is whole");
+            let read = Acknowledgement::parse(&records[0]).expect("it is whole");
             repeater.on_acknowledgement(&read, at(now), ROUND_TRIP, variation)
         };
         // Packets 0 and 2 were overtaken; whether those from 4 on are lost is not known yet.

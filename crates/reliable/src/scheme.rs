@@ -5,14 +5,18 @@
 //! block, sleep or look at a clock.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use longhaul_scheme::NamedScheme;
 use longhaul_sdr::memory::{ReadGuard, WriteGuard};
 use longhaul_sdr::{Memory, SendStream};
 use longhaul_time::{Duration, Instant};
 
 use crate::arrivals::Arrivals;
 use crate::chunk_set::ChunkSet;
+use crate::erasure::Erasure;
 use crate::report::MessageReport;
+use crate::selective_repeat::SelectiveRepeat;
 
 /// A reliability scheme: how messages of a connection are brought over. Both ends must have the same, with the same parameters.
 pub trait Scheme: Send + Sync {
@@ -30,6 +34,15 @@ pub trait Scheme: Send + Sync {
 
     /// The receiver's half for one message, made when the message's length is known.
     fn receiver(&self, shape: &MessageShape) -> Box<dyn ReceiveHalf>;
+}
+
+/// The scheme with this name, with its usual parameters.
+pub fn scheme_named(name: NamedScheme) -> Arc<dyn Scheme> {
+    match name {
+        NamedScheme::SelectiveRepeat => Arc::new(SelectiveRepeat::default()),
+        NamedScheme::NegativeAcknowledgements => Arc::new(SelectiveRepeat::with_negative_acknowledgements()),
+        NamedScheme::Erasure(code) => Arc::new(Erasure::new(code)),
+    }
 }
 
 /// The sender's half of a scheme, for one message. It goes when the receiver has told that it is done.

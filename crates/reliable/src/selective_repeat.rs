@@ -13,33 +13,27 @@
 //! receiver also reports as soon as later packets show that one is missing, or when nothing comes any more, and the sender then repeats it
 //! after about one round trip.
 
+use longhaul_scheme::NamedScheme;
+use longhaul_scheme::timers::{
+    self, ACKNOWLEDGEMENTS, ALPHA, GAP_REPORTS, REORDERING_PACKETS, SILENCE, TIMEOUT_MIN, TIMEOUT_MIN_WITH_REPORTS,
+};
 use longhaul_sdr::BackOff;
 use longhaul_time::{Duration, Instant};
+use longhaul_wire::acknowledgement::Acknowledgement;
 
-use crate::acknowledgement::{self, Acknowledgement};
+use crate::acknowledgement;
 use crate::repeater::Repeater;
 use crate::scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo};
 
-/// An acknowledgement is sent this often in a round trip, at most.
-const ACKNOWLEDGEMENTS_A_ROUND_TRIP: u32 = 8;
-/// Gaps that show within this part of a round trip are told together.
-const GAPS_A_ROUND_TRIP: u32 = 32;
 /// How often an acknowledgement is sent when nothing new comes.
 const TOLD_TIMES: u32 = 3;
 /// How often a receiver tells that nothing comes any more, before it leaves asking to the sender.
 const SILENCES_MAX: u32 = 12;
 /// Not before this many packets would have arrived.
 const PACKETS_OF_SILENCE: u64 = 2;
-/// Nor before: within a fraction of this, hosts pause between any two packets.
-const SILENCE_MIN: Duration = Duration::from_millis(1);
-/// With negative acknowledgements a timeout is only for the case that the reports are lost, too, or nothing arrives at all. It can wait until
-/// a peer that was kept off its processor is back, which takes 5 to 30 ms on a busy host.
-const TIMEOUT_MIN_WITH_REPORTS: Duration = Duration::from_millis(20);
 /// A timeout that is noticed later than by this part of itself shows that this end stood still. What arrived meanwhile may not have
 /// been read yet: the reader has this part of the timeout for it.
 const LATE_PART: u32 = 4;
-/// Shorter times between acknowledgements cost more than they bring.
-const PERIOD_MIN: Duration = Duration::from_micros(50);
 
 /// Selective repeat.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,7 +57,7 @@ pub struct ReorderingAllowance {
 impl Default for SelectiveRepeat {
     /// With timeouts alone, α = 2.
     fn default() -> Self {
-        SelectiveRepeat { alpha: 2.0, timeout_min: Duration::from_millis(1), negative: None }
+        SelectiveRepeat { alpha: ALPHA, timeout_min: TIMEOUT_MIN, negative: None }
     }
 }
 
@@ -72,22 +66,23 @@ impl SelectiveRepeat {
     pub fn with_negative_acknowledgements() -> Self {
         SelectiveRepeat {
             timeout_min: TIMEOUT_MIN_WITH_REPORTS,
-            negative: Some(ReorderingAllowance { packets: 64 }),
+            negative: Some(ReorderingAllowance { packets: REORDERING_PACKETS }),
             ..Default::default()
         }
     }
 
     fn timeout(&self, round_trip: Duration) -> Duration {
-        round_trip.mul_f64(1.0 + self.alpha).max(self.timeout_min)
+        timers::retransmission(self.alpha, self.timeout_min).after(round_trip)
     }
 }
 
 impl Scheme for SelectiveRepeat {
     fn name(&self) -> String {
-        match self.negative {
-            None => "sr:rto".to_owned(),
-            Some(_) => "sr:nack".to_owned(),
-        }
+        let name = match self.negative {
+            None => NamedScheme::SelectiveRepeat,
+            Some(_) => NamedScheme::NegativeAcknowledgements,
+        };
+        name.to_string()
     }
 
     fn sender(&self, shape: &MessageShape) -> Box<dyn SendHalf> {
@@ -184,7 +179,7 @@ impl SendHalf for Sender {
     }
 
     fn on_feedback(&mut self, bytes: &[u8], io: &mut SendIo<'_>) {
-        let Some(acknowledgement) = Acknowledgement::decode(bytes) else { return };
+        let Some(acknowledgement) = Acknowledgement::parse(bytes) else { return };
         let runs = self.repeater.on_acknowledgement(&acknowledgement, io.now(), io.round_trip(), io.variation());
         if self.repeater.take_news() {
             self.back_off.on_news();
@@ -237,8 +232,8 @@ impl ReceiveHalf for Receiver {
             (self.seen, self.news_at) = (seen, Some(now));
             (self.untold, self.silences) = (TOLD_TIMES, 0);
         }
-        let period = (io.round_trip() / ACKNOWLEDGEMENTS_A_ROUND_TRIP).max(PERIOD_MIN);
-        let gap_period = (io.round_trip() / GAPS_A_ROUND_TRIP).max(PERIOD_MIN);
+        let period = ACKNOWLEDGEMENTS.after(io.round_trip());
+        let gap_period = GAP_REPORTS.after(io.round_trip());
         let lost_below = self.lost_below(io);
         let has_new_gaps = self.has_new_gaps(io, lost_below);
         let due =
@@ -279,7 +274,7 @@ impl Receiver {
     fn silence_at(&self, io: &ReceiveIo<'_>) -> Option<Instant> {
         // On a slow link the next packet may take longer than a round trip.
         let next = io.shape().injection_time(PACKETS_OF_SILENCE * u64::from(io.shape().packet_bytes));
-        let pause = (io.round_trip() / 4).max(SILENCE_MIN).max(next);
+        let pause = SILENCE.after(io.round_trip()).max(next);
         (self.silences < SILENCES_MAX).then(|| self.news_at.map(|news| news + pause * (self.silences + 1)))?
     }
 
@@ -348,8 +343,8 @@ mod tests {
             report: &mut report,
         };
         let progress = half.poll(&mut io);
-        let told = feedback.iter().filter_map(|bytes| Acknowledgement::decode(bytes));
-        (progress, told.map(|told| (told.cumulative, told.lost_below)).collect())
+        let told = feedback.iter().filter_map(|bytes| Acknowledgement::parse(bytes));
+        (progress, told.map(|told| (told.header.cumulative, told.header.lost_below)).collect())
     }
 
     fn arrive(bitmap: &MessageBitmap, chunks: std::ops::Range<u32>) {

@@ -96,13 +96,20 @@ impl Terms {
     }
 
     pub(crate) fn tell(&self, number: u64, record: &Record<'_>) {
-        self.queue_pair.send_to_peer(record.encode(number));
+        self.queue_pair.send_to_peer(record_bytes(number, record));
     }
 
     pub(crate) fn refuse(&self, number: u64, reason: Refusal, was_accepted: bool) {
         let refused = Refused { reason, was_accepted, scheme: &self.describe() };
         self.tell(number, &Record::Refused(refused));
     }
+}
+
+/// A record of a message as bytes for [`QueuePair::send_to_peer`].
+pub fn record_bytes(number: u64, record: &Record<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; record.byte_count()];
+    record.emit(number, &mut bytes).expect("it has the size of the record");
+    bytes
 }
 
 /// What the ends must have in common.

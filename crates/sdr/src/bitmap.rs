@@ -5,7 +5,8 @@
 //! thread does. It, or where a chunk has several words the one that fills the last of them, sets the chunk's bit. So the common
 //! case is one atomic operation for a packet, and two more for a chunk.
 
-use crate::immediate::{Fragments, ImmediateLayout};
+use crate::fragments::Fragments;
+use crate::immediate::ImmediateLayout;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 const WORD_BITS: u32 = 64;

@@ -6,7 +6,7 @@ use longhaul_verbs::{CompletionOperation, CompletionQueue, CompletionStatus, Pos
 use crate::asking::{BackOff, Stamps};
 use crate::attributes::QueuePairAttributes;
 use crate::control::{
-    self, CLEARED_BEYOND_BYTES_MAX, FrameError, FrameReader, FrameWriter, HELD_UNKNOWN, Header, Record,
+    self, CLEARED_BEYOND_BYTES_MAX, ControlFrame, FrameError, FrameWriter, HELD_UNKNOWN, Header, Record,
 };
 use crate::control_path::ControlPath;
 use crate::link_estimate::RoundTripTime;
@@ -225,7 +225,7 @@ impl State {
             self.counters.ignored += 1;
             return;
         };
-        let frame = match FrameReader::parse(bytes) {
+        let frame = match ControlFrame::new_checked(bytes) {
             Ok(frame) => frame,
             Err(FrameError::Version(_)) => {
                 self.counters.other_version += 1;
@@ -236,7 +236,7 @@ impl State {
                 return;
             }
         };
-        let header = frame.header;
+        let header = Header::parse(&frame);
         self.counters.received += 1;
         if peer.echo.is_none_or(|(newest, _)| header.sent_at > newest) {
             peer.echo = Some((header.sent_at, arrival));
@@ -336,7 +336,7 @@ impl State {
                 sends_from: self.sending.sends_from(),
             };
             bytes.resize(self.control.frame_bytes(), 0);
-            let mut writer = FrameWriter::new(&mut bytes, &header);
+            let mut writer = FrameWriter::new(&mut bytes, &header).expect("every path carries a header");
             let beyond = self.sending.cleared_beyond(CLEARED_BEYOND_BYTES_MAX);
             if !beyond.is_empty() {
                 // First, so that there is room.

@@ -2,19 +2,20 @@
 //!
 //! Hidden from the documentation; not part of the API.
 
-use crate::control::{FrameReader, FrameWriter, HEADER_BYTES, Record};
+use crate::control::{ControlFrame, FrameWriter, HEADER_BYTES, Header, Record};
 use crate::info::QueuePairInfo;
 
 /// Reads the bytes as a control message. What can be read is written again and read as the same.
 pub fn control_frame(bytes: &[u8]) {
-    let Ok(frame) = FrameReader::parse(bytes) else { return };
+    let Ok(frame) = ControlFrame::new_checked(bytes) else { return };
     let records: Vec<Record<'_>> = frame.records().filter_map(Result::ok).collect();
     let mut buffer = vec![0xa5; bytes.len().max(HEADER_BYTES)];
-    let mut writer = FrameWriter::new(&mut buffer, &frame.header);
+    let header = Header::parse(&frame);
+    let mut writer = FrameWriter::new(&mut buffer, &header).expect("there is room for a header");
     assert!(records.iter().all(|record| writer.push(record)), "what was read fits where it came from");
     let length = writer.finish();
-    let again = FrameReader::parse(&buffer[..length]).expect("what we write can be read");
-    assert_eq!(again.header, frame.header);
+    let again = ControlFrame::new_checked(&buffer[..length]).expect("what we write can be read");
+    assert_eq!(Header::parse(&again), header);
     assert!(again.records().eq(records.into_iter().map(Ok)));
 }
 

@@ -50,13 +50,12 @@ mod asking;
 mod attributes;
 mod bitmap;
 mod context;
-pub mod control;
 mod control_memory;
 mod control_path;
 mod dialogue;
+mod fragments;
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod immediate;
 pub mod info;
 mod link_estimate;
 pub mod memory;
@@ -79,6 +78,8 @@ pub use dialogue::ControlCounters;
 pub use link_estimate::RoundTripTime;
 /// Why a device gives no memory or key, from below.
 pub use longhaul_verbs::RegisterError;
+/// The formats of control frames and immediates, from below.
+pub use longhaul_wire::{control, immediate_layout as immediate};
 pub use memory::Memory;
 pub use message::{CompleteError, Receive, ReceiveError, ReceivedMessage, RevokeError, SendError, SendStream};
 #[cfg(feature = "mutations")]

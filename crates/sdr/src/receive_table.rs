@@ -17,7 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use longhaul_verbs::{CompletionFlags, CompletionStatus, WorkCompletion};
 
 use crate::bitmap::MessageBitmap;
-use crate::immediate::{Fragments, ImmediateLayout};
+use crate::fragments::Fragments;
+use crate::immediate::ImmediateLayout;
 use crate::sync::{AtomicU64, Ordering};
 
 /// What data packets did that did not become a new bit.

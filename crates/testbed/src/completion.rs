@@ -11,7 +11,8 @@ mod sampling;
 use std::str::FromStr;
 
 use longhaul_impair::{Loss, Profile};
-use longhaul_reliable::NamedScheme;
+use longhaul_reliable::{NamedScheme, scheme_named};
+use longhaul_scheme::parity::parity_bytes;
 use longhaul_softnic::PayloadMode;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
@@ -97,8 +98,7 @@ impl CompletionOptions {
         let repeated = self.loss / (1.0 - self.loss);
         match self.scheme {
             CompletionScheme::Named(NamedScheme::Erasure(code)) => {
-                let scheme = NamedScheme::Erasure(code).scheme();
-                let parity = scheme.parity_bytes(self.message_bytes as u64, self.chunk_bytes) as f64 / packet_bytes;
+                let parity = parity_bytes(code, self.message_bytes as u64, self.chunk_bytes) as f64 / packet_bytes;
                 let failed = 1.0 - formula::decoding_probability(code, formula::chunk_loss(self));
                 packets * (1.0 + failed * repeated) + parity
             }
@@ -166,7 +166,7 @@ impl Completion {
     /// Set up both ends.
     pub fn new(options: CompletionOptions) -> Self {
         let scheme = match options.scheme {
-            CompletionScheme::Named(scheme) => scheme.scheme(),
+            CompletionScheme::Named(name) => scheme_named(name),
             CompletionScheme::ReliableConnection => {
                 let setting = Box::new(ReliableSetting::new(&options));
                 return Completion { options, ground: Setting::Reliable(setting) };

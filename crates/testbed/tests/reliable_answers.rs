@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use longhaul_impair::{Loss, Profile};
 use longhaul_reliable::record::{Offer, Record, Refusal, Refused};
-use longhaul_reliable::{Attributes, Connection, Erasure, ReceiveTicket, Scheme, SelectiveRepeat, SendTicket};
+use longhaul_reliable::{
+    Attributes, Connection, Erasure, ReceiveTicket, Scheme, SelectiveRepeat, SendTicket, record_bytes,
+};
 use longhaul_sdr::{Context, ContextAttributes, QueuePair, QueuePairAttributes};
 use longhaul_testbed::end_to_end::{Ground, GroundOptions, VirtualGround};
 use longhaul_testbed::world::{World, WorldConfig};
@@ -84,7 +86,7 @@ fn no_message_ends_before_its_offer_has_come() {
     let length = bytes.len() as u64;
     let (chunk_bytes, scheme) = (MTU as u32, "sr:rto");
     let offer = Offer { length, offset: 0, part_bytes, chunk_bytes, parity_bytes: 0, checksum: None, scheme };
-    ends.sender.queue_pair.send_to_peer(Record::Offer(offer).encode(stream.number()));
+    ends.sender.queue_pair.send_to_peer(record_bytes(stream.number(), &Record::Offer(offer)));
     drive(&mut ends);
     assert!(!receive.is_over(), "the offer promises two more packets");
     stream.send_at(4 * MTU as u64, &ends.sender.memory, 4 * MTU..6 * MTU).expect("it fits");
@@ -154,10 +156,10 @@ fn a_peer_that_takes_its_acceptance_back_holds_nobody_up() {
         };
         drive(&mut ends);
         let number = ends.receiver.queue_pair.peer_sends_from();
-        ends.receiver.queue_pair.send_to_peer(Record::Accepted.encode(number));
+        ends.receiver.queue_pair.send_to_peer(record_bytes(number, &Record::Accepted));
         drive(&mut ends);
         let refused = Refused { reason: Refusal::TooLong, was_accepted: false, scheme: "sr:rto" };
-        ends.receiver.queue_pair.send_to_peer(Record::Refused(refused).encode(number));
+        ends.receiver.queue_pair.send_to_peer(record_bytes(number, &Record::Refused(refused)));
         drive(&mut ends);
         tell.send((long.is_over(), next.is_over())).expect("somebody waits");
     });

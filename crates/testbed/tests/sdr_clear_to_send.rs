@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use longhaul_impair::{Loss, Profile};
-use longhaul_reliable::{NamedScheme, ReceiveTicket, SendTicket};
+use longhaul_reliable::{ReceiveTicket, SendTicket, scheme_named};
 use longhaul_sdr::control::{ClearToSend, Header, Record};
 use longhaul_sdr::{Receive, RoundTripTime, SendStatus, SendStream};
 use longhaul_testbed::end_to_end::{Ground, GroundOptions, VirtualGround};
@@ -89,7 +89,7 @@ fn packets_that_are_held_back_make_nobody_wait() {
 
 /// The longest time from sending a message to both ends being done with it.
 fn longest_completion(scheme: &str, profile: Profile, messages: usize, seed: u64) -> Duration {
-    let scheme = scheme.parse::<NamedScheme>().unwrap().scheme();
+    let scheme = scheme_named(scheme.parse().unwrap());
     let options = GroundOptions {
         seed,
         mtu: Mtu::Bytes1024,

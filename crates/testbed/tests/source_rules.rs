@@ -68,28 +68,32 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("verbs", &[]),
     ("coding", &[]),
-    ("plan", &[]),
+    ("scheme", &["coding"]),
+    ("plan", &["scheme"]),
     ("impair", &["time"]),
     ("capture", &["time"]),
     ("netsim", &["time", "impair", "capture"]),
     ("softnic", &["time", "wire", "verbs", "impair", "capture"]),
-    ("sdr", &["time", "verbs"]),
-    ("reliable", &["time", "sdr", "coding"]),
+    ("sdr", &["time", "wire", "verbs"]),
+    ("reliable", &["time", "wire", "sdr", "coding", "scheme"]),
     ("rdmacore", &["verbs"]),
-    ("longhaul", &["time", "verbs", "impair", "softnic", "sdr", "reliable", "rdmacore"]),
-    ("testbed", &["time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "reliable", "plan"]),
+    ("longhaul", &["time", "wire", "verbs", "impair", "softnic", "sdr", "reliable", "rdmacore"]),
+    (
+        "testbed",
+        &["time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "scheme", "reliable", "plan"],
+    ),
     (
         "cli",
         &[
-            "time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "reliable", "plan", "rdmacore",
-            "longhaul", "testbed",
+            "time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "scheme", "reliable", "plan",
+            "rdmacore", "longhaul", "testbed",
         ],
     ),
 ];
 
 /// Crates that are driven: time and packets come in as arguments.
 const DRIVEN_CRATES: &[&str] =
-    &["wire", "verbs", "coding", "impair", "capture", "netsim", "softnic", "sdr", "reliable"];
+    &["wire", "verbs", "coding", "impair", "capture", "netsim", "softnic", "sdr", "scheme", "reliable"];
 /// What a driven crate may not name, nor anything below it. Importing all of a parent counts as naming it.
 const DRIVERS_ONLY: &[&str] = &[
     "std::time::Instant",

@@ -124,6 +124,11 @@ impl Mtu {
         128 << (self as u32)
     }
 
+    /// The path MTU with exactly this payload.
+    pub fn from_byte_count(byte_count: u32) -> Option<Mtu> {
+        Mtu::ALL.into_iter().find(|mtu| mtu.byte_count() == byte_count)
+    }
+
     /// The largest MTU whose packets carry at most this many payload bytes; `None` below 256.
     pub fn largest_within(byte_count: u32) -> Option<Mtu> {
         Mtu::ALL.into_iter().rev().find(|mtu| mtu.byte_count() <= byte_count)

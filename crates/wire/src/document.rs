@@ -1,12 +1,10 @@
 //! The tables of docs/WIRE.md, for the tests that hold them against the code.
-//!
-//! Hidden from the documentation; not part of the API.
 
 const TEXT: &str = include_str!("../../../docs/WIRE.md");
 
 /// The rows of the table with number `index` (from 0) below a heading, without the table's own head. A row has the cells that are asked for,
 /// and may have more. Panics when there is no such table: then the document is wrong.
-pub fn table<const CELLS: usize>(heading: &str, index: usize) -> impl Iterator<Item = [&'static str; CELLS]> {
+pub(crate) fn table<const CELLS: usize>(heading: &str, index: usize) -> impl Iterator<Item = [&'static str; CELLS]> {
     let is_heading = |line: &str| line.trim_start_matches('#').trim() == heading && line.starts_with('#');
     let mut lines = TEXT.lines();
     assert!(lines.any(is_heading), "docs/WIRE.md has no heading \"{heading}\"");
@@ -27,7 +25,7 @@ pub fn table<const CELLS: usize>(heading: &str, index: usize) -> impl Iterator<I
 
 /// Holds a table of `offset | bytes | field` against bytes whose fields are known: the fields are there in this order, without gaps, and each
 /// has its value at its place. A field of 0 bytes goes to the end.
-pub fn check_layout(heading: &str, index: usize, bytes: &[u8], expected: &[(&str, &[u8])]) {
+pub(crate) fn check_layout(heading: &str, index: usize, bytes: &[u8], expected: &[(&str, &[u8])]) {
     let mut rows = table::<3>(heading, index);
     let mut at = 0;
     for (name, value) in expected {
@@ -44,7 +42,7 @@ pub fn check_layout(heading: &str, index: usize, bytes: &[u8], expected: &[(&str
 }
 
 /// Holds a table of `number | name` against the code's.
-pub fn check_numbers(heading: &str, index: usize, expected: &[(u16, &str)]) {
+pub(crate) fn check_numbers(heading: &str, index: usize, expected: &[(u16, &str)]) {
     let mut rows = table::<2>(heading, index);
     for (number, name) in expected {
         let Some([in_table, field]) = rows.next() else { panic!("\"{heading}\" ends before {name}") };

@@ -1,4 +1,4 @@
-//! RoCEv2 on the wire.
+//! RoCEv2 on the wire, and what Longhaul puts inside it.
 //!
 //! A RoCEv2 packet is an InfiniBand transport packet carried in a UDP datagram:
 //!
@@ -18,6 +18,9 @@
 //! - How do they come together? [`packet`]: BTH to ICRC, which is what a UDP socket sends and receives.
 //! - What protects them? [`icrc`]: the checksum over everything that routers do not change, and what can be done about the
 //!   one covered field that a socket does not show.
+//! - What does Longhaul put inside? [`immediate_layout`] (of its data packets), [`control`] (frames that the ends exchange),
+//!   [`record`] (inside those, of the reliability layer) and [`acknowledgement`] (inside those). Before the first packet:
+//!   [`handshake`], [`info`] and [`handle`], which are all made of [`fields`]. docs/WIRE.md has every field of these.
 //! - What is around them? [`ip`], [`ipv4`], [`ipv6`], [`udp`], [`ethernet`] and [`frame`], for captures, raw sockets,
 //!   gateways and switches.
 //!
@@ -31,6 +34,9 @@
 //! - A value, for example [`bth::Header`], is a plain `Copy` struct: `parse` takes all fields out of a view, `emit` puts all
 //!   of them in. Bits that the specification reserves are kept where it says "ignored on receipt", so that a packet that is
 //!   parsed and emitted again has the same bytes, and with them the same ICRC.
+//!
+//! What has no fixed length (records, acknowledgements, fields) has no view: its value borrows texts, bitmaps and lists from
+//! the bytes that it was parsed from, has iterators over what repeats, and is emitted into a caller's buffer.
 //!
 //! References of the form "IBTA 9.2.1" are to the InfiniBand Architecture Specification, volume 1; "A17" is its annex on RoCEv2.
 #![no_std]
@@ -55,6 +61,17 @@ pub mod packet;
 
 pub mod icrc;
 
+pub mod immediate_layout;
+
+pub mod acknowledgement;
+pub mod control;
+pub mod record;
+
+pub mod fields;
+pub mod handle;
+pub mod handshake;
+pub mod info;
+
 pub mod ethernet;
 pub mod frame;
 pub mod ip;
@@ -62,9 +79,8 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod udp;
 
-#[cfg(feature = "document")]
-#[doc(hidden)]
-pub mod document;
+#[cfg(test)]
+mod document;
 #[doc(hidden)]
 pub mod fuzzing;
 

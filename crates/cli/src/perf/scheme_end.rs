@@ -2,7 +2,7 @@
 
 use std::time::Instant as Clock;
 
-use longhaul_reliable::{Attributes, Connection, NamedScheme};
+use longhaul_reliable::{Attributes, Connection, NamedScheme, scheme_named};
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_sdr::{Context, ContextAttributes, Memory, QueuePair, QueuePairAttributes, default_chunk_bytes};
 use longhaul_time::{Duration, Instant};
@@ -122,7 +122,7 @@ impl SchemeEnd {
     /// Makes the queue pair and registers memory.
     pub(crate) fn create(device: &OpenedDevice, options: &SchemeOptions) -> Result<Self, Stop> {
         let SchemeOptions { mtu, buffer_bytes, message_bytes_max, rate_bits_per_second: rate, .. } = *options;
-        let scheme = options.scheme.scheme();
+        let scheme = scheme_named(options.scheme);
         let verbs = device.verbs();
         let device_attributes = verbs.attributes();
         let capabilities = device_attributes

@@ -1,8 +1,9 @@
 //! Erasure coding, played through: every submessage with a loss is looked at, and what cannot be computed is asked for.
 
+use longhaul_scheme::{Code, CodeKind};
+
 use super::channel::Channel;
 use crate::erasure::Erasure;
-use crate::scheme::{Code, CodeKind};
 
 /// A submessage with losses.
 struct Damaged {
@@ -14,10 +15,11 @@ struct Damaged {
 
 impl Damaged {
     fn is_computable(&self, code: Code) -> bool {
-        match code.kind {
-            CodeKind::Mds => self.missing.len() + self.parity_lost.len() <= code.parity as usize,
+        match code.kind() {
+            CodeKind::Mds => self.missing.len() + self.parity_lost.len() <= code.parity_chunks(),
             CodeKind::Xor => {
-                let mut lost: Vec<u32> = self.missing.iter().map(|(chunk, _)| chunk % code.parity).collect();
+                let groups = code.parity_chunks() as u32;
+                let mut lost: Vec<u32> = self.missing.iter().map(|(chunk, _)| chunk % groups).collect();
                 lost.sort_unstable();
                 let is_double = lost.windows(2).any(|pair| pair[0] == pair[1]);
                 !is_double && lost.iter().all(|group| !self.parity_lost.contains(group))
@@ -27,7 +29,7 @@ impl Damaged {
 
     /// How many parity chunks must have been sent before it is computable, if it is with all.
     fn parity_needed(&self, code: Code) -> u32 {
-        match code.kind {
+        match code.kind() {
             CodeKind::Mds => {
                 let mut needed = self.missing.len() as u32;
                 let mut sent = 0;
@@ -37,7 +39,10 @@ impl Damaged {
                 }
                 sent
             }
-            CodeKind::Xor => self.missing.iter().map(|(chunk, _)| chunk % code.parity + 1).max().unwrap_or(0),
+            CodeKind::Xor => {
+                let groups = code.parity_chunks() as u32;
+                self.missing.iter().map(|(chunk, _)| chunk % groups + 1).max().unwrap_or(0)
+            }
         }
     }
 }
@@ -45,10 +50,11 @@ impl Damaged {
 pub(super) fn sample(message: &Erasure, channel: &mut Channel) -> f64 {
     let Erasure { code, chunks, parity_seconds, packet_seconds, timers, .. } = *message;
     let submessages = message.submessages();
-    let sent = u64::from(code.data + code.parity);
-    let all = chunks + submessages * u64::from(code.parity);
+    let (data_chunks, parity_chunks) = (code.data_chunks() as u32, code.parity_chunks() as u32);
+    let sent = u64::from(data_chunks + parity_chunks);
+    let all = chunks + submessages * u64::from(parity_chunks);
     let packets = channel.packets_per_chunk;
-    let last_data = (chunks - (submessages - 1) * u64::from(code.data)) as u32;
+    let last_data = (chunks - (submessages - 1) * u64::from(data_chunks)) as u32;
     let mut damaged: Vec<(u64, Damaged)> = Vec::new();
     let mut last_chunk = u64::MAX;
     channel.send(all * packets, |at| {
@@ -57,7 +63,7 @@ pub(super) fn sample(message: &Erasure, channel: &mut Channel) -> f64 {
         if damaged.last().is_none_or(|last| last.0 != submessage) {
             damaged.push((submessage, Damaged { missing: Vec::new(), parity_lost: Vec::new() }));
         }
-        let data = if submessage + 1 == submessages { last_data } else { code.data };
+        let data = if submessage + 1 == submessages { last_data } else { data_chunks };
         let is_new = chunk != last_chunk;
         last_chunk = chunk;
         if let Some((_, last)) = damaged.last_mut() {
@@ -80,7 +86,7 @@ pub(super) fn sample(message: &Erasure, channel: &mut Channel) -> f64 {
     let mut failed: Vec<Damaged> =
         damaged.into_iter().map(|(_, damaged)| damaged).filter(|damaged| !damaged.is_computable(code)).collect();
     if failed.is_empty() {
-        let unneeded = f64::from(code.parity - last_needs) * parity_seconds;
+        let unneeded = f64::from(parity_chunks - last_needs) * parity_seconds;
         return end - unneeded + timers.round_trip + channel.done_delay();
     }
     let mut asked_at = end + timers.round_trip / 2.0 + timers.fallback;

@@ -47,7 +47,7 @@ fn finish(mut ended: f64, message: &GoBackN, channel: &mut Channel) -> f64 {
 pub(super) fn sample_with_shim(message: &GoBackN, channel: &mut Channel) -> f64 {
     let GoBackN { packets, packet_seconds, round_trip, timeout, .. } = *message;
     let Some(code) = message.shim else { return sample(message, channel) };
-    let (size, repair) = (u64::from(code.data), u64::from(code.parity));
+    let (size, repair) = (code.data_chunks() as u64, code.parity_chunks() as u64);
     let (mut next, mut begins) = (0, 0.0);
     // The packet that a sequence error was told for, if it has not arrived since.
     let mut told_for = None;

@@ -5,7 +5,7 @@
 //! acknowledgements is, as in the paper, a timeout of one round trip. One thing is kept that the paper's appendix drops on the way: a
 //! number of timeouts is a whole number.
 
-use longhaul_coding::Code;
+use longhaul_coding::{Code, CodeKind};
 use longhaul_reliable::NamedScheme;
 
 use super::{CompletionOptions, CompletionScheme, MTU};
@@ -42,7 +42,7 @@ pub fn mean_slowdown(options: &CompletionOptions) -> Option<f64> {
 /// The probability that a submessage can be decoded (appendix B), when each chunk is lost with this probability.
 pub fn decoding_probability(code: Code, loss: f64) -> f64 {
     let (data, parity) = (code.data_chunks() as i32, code.parity_chunks() as i32);
-    if Code::xor(code.data_chunks(), code.parity_chunks()).is_ok_and(|xor| xor == code) {
+    if code.kind() == CodeKind::Xor {
         let group = f64::from(data) / f64::from(parity) + 1.0;
         let at_most_one = (1.0 - loss).powf(group) + group * loss * (1.0 - loss).powf(group - 1.0);
         return at_most_one.powi(parity);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use longhaul_impair::{Loss, Profile};
-use longhaul_reliable::{NamedScheme, Scheme, SchemeNameError};
+use longhaul_reliable::{Scheme, SchemeNameError, scheme_named};
 use longhaul_time::Duration;
 use thiserror::Error;
 
@@ -49,7 +49,7 @@ pub fn schemes() -> Vec<Arc<dyn Scheme>> {
 pub fn scheme_by_name(name: &str) -> Result<Arc<dyn Scheme>, SchemeNameError> {
     match name {
         "twice" => Ok(Arc::new(Twice)),
-        _ => Ok(name.parse::<NamedScheme>()?.scheme()),
+        _ => Ok(scheme_named(name.parse()?)),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use longhaul_reliable::{Attributes, Connection, NamedScheme, ReceiveTicket, SendTicket};
-use longhaul_sdr::control::{ClearToSend, FrameReader, FrameWriter, Header, Record};
+use longhaul_reliable::{Attributes, Connection, NamedScheme, ReceiveTicket, SendTicket, scheme_named};
+use longhaul_sdr::control::{ClearToSend, ControlFrame, FrameWriter, Header, Record};
 use longhaul_sdr::immediate::ImmediateLayout;
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_sdr::{Context, ContextAttributes, Memory, QueuePair, QueuePairAttributes};
@@ -97,7 +97,7 @@ impl End {
         End {
             device,
             context,
-            connection: Connection::new(queue_pair, scheme.scheme(), terms),
+            connection: Connection::new(queue_pair, scheme_named(scheme), terms),
             memory,
             info,
             sends: Vec::new(),
@@ -172,7 +172,7 @@ impl End {
             open_from: choices.number(self.said.sends_from),
             sends_from: choices.number(self.said.open_from),
         };
-        let mut writer = FrameWriter::new(&mut bytes, &header);
+        let mut writer = FrameWriter::new(&mut bytes, &header).expect("room for a header");
         for _ in 0..choices.u8() % 4 {
             if choices.flag() {
                 let number = choices.number(self.said.sends_from);
@@ -233,8 +233,8 @@ impl End {
         if packet.headers.bth.destination_qp != CONTROL_QUEUE_PAIR {
             return;
         }
-        let frame = FrameReader::parse(packet.payload).expect("an end sends frames that can be read");
-        self.said = frame.header;
+        let frame = ControlFrame::new_checked(packet.payload).expect("an end sends frames that can be read");
+        self.said = Header::parse(&frame);
         for record in frame.records() {
             if let Record::ClearToSend(clear) = record.expect("and records") {
                 self.clears.insert(clear.number, clear);

@@ -83,7 +83,7 @@ fn wild_frame(dice: &mut Dice) -> Vec<u8> {
         ..Default::default()
     };
     let mut bytes = vec![0; MTU];
-    let length = FrameWriter::new(&mut bytes, &header).finish();
+    let length = FrameWriter::new(&mut bytes, &header).expect("room for a header").finish();
     bytes.truncate(length);
     bytes
 }

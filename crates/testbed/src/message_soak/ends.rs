@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use longhaul_reliable::{Attributes, Connection, NamedScheme, Scheme};
+use longhaul_reliable::{Attributes, Connection, Scheme, scheme_named};
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_sdr::{Context, ContextAttributes, CreateQueuePairError, Memory, QueuePair, QueuePairAttributes};
 use longhaul_time::{Duration, Instant};
@@ -155,7 +155,7 @@ pub(super) fn connect(
         let carrier = match plan.schemes {
             None => Carrier::Plain(queue_pair),
             Some(names) => {
-                let scheme = names[end].parse::<NamedScheme>().expect("a scheme of ours").scheme();
+                let scheme = scheme_named(names[end].parse().expect("a scheme of ours"));
                 let mut attributes = Attributes::default();
                 attributes.message_timeout = plan.timeout;
                 Carrier::Scheme(Box::new((makers.connection)(queue_pair, scheme, attributes)))

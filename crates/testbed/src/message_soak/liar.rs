@@ -1,6 +1,7 @@
 //! A peer that speaks the protocol, knows everything that a peer knows, and lies.
 
 use longhaul_reliable::record::{self, Offer, Refusal, Refused};
+use longhaul_reliable::record_bytes;
 use longhaul_sdr::control::{ClearToSend, FrameWriter, Header, Record};
 use longhaul_sdr::info::QueuePairInfo;
 
@@ -78,7 +79,7 @@ fn frame(dice: &mut Dice, victim: &QueuePairInfo, plan: &ConnectionPlan) -> Vec<
         sends_from: if is_wild(dice) { number(dice, plan) } else { 0 },
     };
     let mut bytes = vec![0; MTU];
-    let mut writer = FrameWriter::new(&mut bytes, &header);
+    let mut writer = FrameWriter::new(&mut bytes, &header).expect("room for a header");
     for _ in 0..dice.within(0..=3) {
         if dice.chance(40) {
             let clear = ClearToSend {
@@ -116,13 +117,13 @@ fn scheme_record(dice: &mut Dice, plan: &ConnectionPlan) -> Vec<u8> {
                 checksum: dice.chance(20).then(|| wild(dice)),
                 scheme: if dice.chance(10) { "banana" } else { scheme },
             };
-            record::Record::Offer(offer).encode(number)
+            record_bytes(number, &record::Record::Offer(offer))
         }
         2..=3 => {
             let bytes: Vec<u8> = (0..dice.index(40)).map(|_| wild(dice) as u8).collect();
-            record::Record::Feedback(&bytes).encode(number)
+            record_bytes(number, &record::Record::Feedback(&bytes))
         }
-        4 => record::Record::Done.encode(number),
+        4 => record_bytes(number, &record::Record::Done),
         5 => {
             let reason = dice.pick(&[
                 Refusal::OtherScheme,
@@ -132,9 +133,9 @@ fn scheme_record(dice: &mut Dice, plan: &ConnectionPlan) -> Vec<u8> {
                 Refusal::Checksum,
             ]);
             let refused = Refused { reason, was_accepted: dice.chance(50), scheme };
-            record::Record::Refused(refused).encode(number)
+            record_bytes(number, &record::Record::Refused(refused))
         }
-        _ if dice.chance(50) => record::Record::Accepted.encode(number),
-        _ => record::Record::Withdrawn(wild(dice)).encode(number),
+        _ if dice.chance(50) => record_bytes(number, &record::Record::Accepted),
+        _ => record_bytes(number, &record::Record::Withdrawn(wild(dice))),
     }
 }

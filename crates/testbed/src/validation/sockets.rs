@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use longhaul_impair::{Loss, Profile};
 use longhaul_plan::link::PlanError;
-use longhaul_reliable::NamedScheme;
+use longhaul_reliable::{NamedScheme, scheme_named};
 use longhaul_softnic::udp::{UdpConfig, UdpPortChoice};
 use longhaul_time::Duration;
 
@@ -113,7 +113,8 @@ fn measure(
     progress: &impl Fn(),
 ) -> Result<Vec<f64>, ProtocolError> {
     let name = point.scheme.to_string();
-    let scheme = name.parse::<NamedScheme>().map_err(|error| ProtocolError::Scheme(error.to_string()))?.scheme();
+    let name = name.parse::<NamedScheme>().map_err(|error| ProtocolError::Scheme(error.to_string()))?;
+    let scheme = scheme_named(name);
     let options = GroundOptions {
         seed,
         chunk_bytes: point.chunk_bytes,

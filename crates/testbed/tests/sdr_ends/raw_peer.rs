@@ -1,6 +1,6 @@
 //! A peer that says whatever the test wants: a plain queue pair in the place of an end's control queue pair.
 
-use longhaul_sdr::control::{FrameReader, FrameWriter, Header, Record};
+use longhaul_sdr::control::{ControlFrame, FrameWriter, Header, Record};
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_time::Duration;
 use longhaul_verbs::{
@@ -78,7 +78,7 @@ impl RawPeer {
     /// The same, but time does not pass.
     pub(crate) fn say_unpolled(&mut self, header: &Header, records: &[Record<'_>]) {
         let mut bytes = [0; FRAME];
-        let mut writer = FrameWriter::new(&mut bytes, header);
+        let mut writer = FrameWriter::new(&mut bytes, header).unwrap();
         assert!(records.iter().all(|record| writer.push(record)));
         let length = writer.finish();
         self.post(&bytes[..length]);
@@ -108,9 +108,9 @@ impl RawPeer {
                 let mut bytes = vec![0; completion.byte_count as usize];
                 self.region.copy_out(place * FRAME, &mut bytes);
                 post_receive(&self.queue_pair, &self.region, place);
-                let frame = FrameReader::parse(&bytes).unwrap();
+                let frame = ControlFrame::new_checked(&bytes).unwrap();
                 let clears = frame.records().filter(|record| matches!(record, Ok(Record::ClearToSend(_)))).count();
-                headers.push((frame.header, clears));
+                headers.push((Header::parse(&frame), clears));
             }
             if count == 0 {
                 return headers;

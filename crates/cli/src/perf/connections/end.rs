@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longhaul::{Connection, DeviceName, Endpoint, Listener, Options, Towards};
-use longhaul_reliable::NamedScheme;
+use longhaul_reliable::{NamedScheme, scheme_named};
 use longhaul_softnic::udp::{UdpConfig, UdpPortChoice};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
@@ -95,7 +95,7 @@ impl End {
         let endpoint = Endpoint::open(&name, Towards { local, peer: local, gid_index: None }, udp)
             .map_err(|error| failed("the device cannot be opened")(&error))?;
         let mut options = Options::default();
-        options.scheme = arguments.scheme.scheme();
+        options.scheme = scheme_named(arguments.scheme);
         options.connect_timeout = CONNECT_TIMEOUT;
         let tasks = Builder::new_current_thread()
             .enable_time()

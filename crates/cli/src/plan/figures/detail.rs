@@ -1,12 +1,13 @@
 //! Figure 10: one column and one row of figure 9, what a loss costs selective repeat, and how much parity is enough.
 
 use longhaul_plan::link::PlanError;
-use longhaul_plan::scheme::{Code, CodeKind, Scheme};
+use longhaul_plan::scheme::Scheme;
+use longhaul_scheme::CodeKind;
 
 use super::Figure;
 use super::points::{
-    Answered, MDS, Point, ROUND_TRIP, SR_NACK, SR_RTO, XOR, answers, answers_with_formula, csv, losses, scheme_name,
-    sizes,
+    Answered, MDS, Point, ROUND_TRIP, SR_NACK, SR_RTO, XOR, answers, answers_with_formula, coded, csv, losses,
+    scheme_name, sizes,
 };
 use crate::plan::chart::{self, Axis, Guide, LineChart, Scale, Series, Style};
 
@@ -96,13 +97,13 @@ fn penalty(all: &[Answered], scheme: Scheme, what: &str, step: f64, highest: f64
 
 /// Figure 10d.
 pub(super) fn splits() -> Result<Figure, PlanError> {
-    let splits = [2, 4, 8, 16, 32].map(|parity| Scheme::Erasure(Code { kind: CodeKind::Mds, data: 32, parity }));
+    let splits = [2, 4, 8, 16, 32].map(|parity| coded(CodeKind::Mds, 32, parity));
     let of = |scheme| losses(-5, -1, 16).into_iter().map(move |loss| Point { loss, ..Point::new(scheme) });
     let all = answers(&splits.into_iter().flat_map(of).collect::<Vec<_>>())?;
     let series = splits.into_iter().enumerate().map(|(index, scheme)| {
         let own = all.iter().filter(|answered| answered.point.scheme == scheme);
-        let Scheme::Erasure(code) = scheme else { unreachable!("all are codes") };
-        let share = 100.0 * f64::from(code.parity) / f64::from(code.data);
+        let code = scheme.erasure_code().expect("all are codes");
+        let share = 100.0 * code.parity_chunks() as f64 / code.data_chunks() as f64;
         let name = format!("{}, +{share} % bytes", scheme_name(scheme));
         Series::new(
             name,

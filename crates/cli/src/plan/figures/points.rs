@@ -3,7 +3,8 @@
 use longhaul_plan::distribution::Summary;
 use longhaul_plan::link::{Link, Loss, PlanError};
 use longhaul_plan::model::Case;
-use longhaul_plan::scheme::{Code, CodeKind, Scheme};
+use longhaul_plan::scheme::Scheme;
+use longhaul_scheme::{Code, CodeKind, NamedScheme};
 use longhaul_testbed::completion::{CompletionOptions, formula};
 use longhaul_time::Duration;
 
@@ -19,18 +20,28 @@ pub(super) const LOSS: f64 = 1e-5;
 /// The message that the paper takes where it varies something else.
 pub(super) const MESSAGE_BYTES: u64 = 128 << 20;
 
-pub(super) const SR_RTO: Scheme = Scheme::SelectiveRepeat;
-pub(super) const SR_NACK: Scheme = Scheme::NegativeAcknowledgements;
-pub(super) const MDS: Scheme = Scheme::Erasure(Code { kind: CodeKind::Mds, data: 32, parity: 8 });
-pub(super) const XOR: Scheme = Scheme::Erasure(Code { kind: CodeKind::Xor, data: 32, parity: 8 });
+pub(super) const SR_RTO: Scheme = Scheme::Reliable(NamedScheme::SelectiveRepeat);
+pub(super) const SR_NACK: Scheme = Scheme::Reliable(NamedScheme::NegativeAcknowledgements);
+pub(super) const MDS: Scheme = coded(CodeKind::Mds, 32, 8);
+pub(super) const XOR: Scheme = coded(CodeKind::Xor, 32, 8);
+
+/// Erasure coding with a code that there is.
+pub(super) const fn coded(kind: CodeKind, data: usize, parity: usize) -> Scheme {
+    match Code::new(kind, data, parity) {
+        Ok(code) => Scheme::Reliable(NamedScheme::Erasure(code)),
+        Err(_) => panic!("there is no such code"),
+    }
+}
 
 /// As the paper names them.
 pub(super) fn scheme_name(scheme: Scheme) -> String {
     match scheme {
-        Scheme::SelectiveRepeat => "SR RTO".to_owned(),
-        Scheme::NegativeAcknowledgements => "SR NACK".to_owned(),
-        Scheme::Erasure(Code { kind: CodeKind::Mds, data, parity }) => format!("MDS EC({data},{parity})"),
-        Scheme::Erasure(Code { kind: CodeKind::Xor, data, parity }) => format!("XOR EC({data},{parity})"),
+        SR_RTO => "SR RTO".to_owned(),
+        SR_NACK => "SR NACK".to_owned(),
+        Scheme::Reliable(NamedScheme::Erasure(code)) => {
+            let kind = code.kind().to_string().to_uppercase();
+            format!("{kind} EC({},{})", code.data_chunks(), code.parity_chunks())
+        }
         other => other.to_string(),
     }
 }

@@ -1,9 +1,9 @@
-//! The 32 bits of immediate that every packet carries, and how they are divided.
+//! The 32 bits of immediate that every data packet of Longhaul carries, and how they are divided.
 //!
 //! ```text
 //!   31            22 21                       4 3     0
 //!  ┌────────────────┬──────────────────────────┬───────┐
-//!  │  slot          │  packet                  │ user  │   10 + 18 + 4 bits unless told otherwise
+//!  │  slot          │  packet                  │ user  │   10 + 18 + 4 bits by default
 //!  └────────────────┴──────────────────────────┴───────┘
 //! ```
 //!
@@ -16,7 +16,7 @@
 //! none, and anybody could send it. A receive that is so long that these numbers do not exist gets the immediate only of messages
 //! with at least `n` packets.
 
-use thiserror::Error;
+use core::fmt;
 
 /// How the 32 bits are divided. Both ends must agree; the numbers are in the connection's info.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,10 +26,9 @@ pub struct ImmediateLayout {
 }
 
 /// A division that does not work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayoutError {
     /// Not 32 bits.
-    #[error("expected fields that have 32 bits together, came {message} + {packet} + {user}")]
     Sum {
         /// Bits for the slot.
         message: u8,
@@ -39,12 +38,24 @@ pub enum LayoutError {
         user: u8,
     },
     /// No room for a slot, or a table that would be too large.
-    #[error("expected 1 to 16 bits for the message, came {0}")]
     Message(u8),
     /// The user's bits must cut 32 bits evenly.
-    #[error("expected 0, 1, 2, 4, 8 or 16 bits for the user, came {0}")]
     User(u8),
 }
+
+impl fmt::Display for LayoutError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LayoutError::Sum { message, packet, user } => {
+                write!(formatter, "expected fields that have 32 bits together, got {message} + {packet} + {user}")
+            }
+            LayoutError::Message(bits) => write!(formatter, "expected 1 to 16 bits for the message, got {bits}"),
+            LayoutError::User(bits) => write!(formatter, "expected 0, 1, 2, 4, 8 or 16 bits for the user, got {bits}"),
+        }
+    }
+}
+
+impl core::error::Error for LayoutError {}
 
 /// What an immediate says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,13 +69,15 @@ pub struct Fields {
 }
 
 impl Default for ImmediateLayout {
-    /// The paper's: 1,024 messages, 1 GiB at an MTU of 4 KiB, 4 bits of the user's.
     fn default() -> Self {
-        ImmediateLayout { message_bits: 10, packet_bits: 18 }
+        ImmediateLayout::PAPER
     }
 }
 
 impl ImmediateLayout {
+    /// The paper's: 1,024 messages, 1 GiB at an MTU of 4 KiB, 4 bits of the user's.
+    pub const PAPER: ImmediateLayout = ImmediateLayout { message_bits: 10, packet_bits: 18 };
+
     /// A division of 32 bits.
     pub const fn new(message: u8, packet: u8, user: u8) -> Result<Self, LayoutError> {
         if message as u32 + packet as u32 + user as u32 != 32 {
@@ -84,7 +97,8 @@ impl ImmediateLayout {
         (self.message_bits, self.packet_bits, self.user_bits())
     }
 
-    const fn user_bits(self) -> u8 {
+    /// Bits for the user.
+    pub const fn user_bits(self) -> u8 {
         32 - self.message_bits - self.packet_bits
     }
 
@@ -129,7 +143,7 @@ impl ImmediateLayout {
 
     /// The number of the write that carries only a fragment of the user's immediate, into a receive of so many packets; `None` when
     /// there is no such number.
-    pub(crate) const fn fragment_packet(self, fragment: u32, packet_count: u32) -> Option<u32> {
+    pub const fn fragment_packet(self, fragment: u32, packet_count: u32) -> Option<u32> {
         let count = self.fragment_count();
         if fragment >= count || packet_count as u64 + count as u64 > self.packet_count_max() as u64 {
             return None;
@@ -139,7 +153,7 @@ impl ImmediateLayout {
 
     /// Whether a write with this packet number carries only a fragment, in a receive of so many packets.
     #[inline]
-    pub(crate) const fn is_fragment_only(self, packet: u32, packet_count: u32) -> bool {
+    pub const fn is_fragment_only(self, packet: u32, packet_count: u32) -> bool {
         packet >= packet_count && packet - packet_count < self.fragment_count()
     }
 
@@ -172,41 +186,15 @@ const fn mask(bits: u8) -> u32 {
     ((1_u64 << bits) - 1) as u32
 }
 
-/// A user's immediate that is being put together: the value in the low half, a bit for each fragment that is there in the high.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Fragments(pub(crate) u64);
-
-impl Fragments {
-    /// What a packet adds.
-    #[inline]
-    pub(crate) const fn of(layout: ImmediateLayout, packet: u32, user: u32) -> Fragments {
-        match layout.fragment_count() {
-            0 => Fragments(0),
-            count => {
-                let index = packet % count;
-                Fragments((user as u64) << (index * layout.user_bits() as u32) | 1 << (32 + index))
-            }
-        }
-    }
-
-    /// Whether all that the other has is here.
-    #[inline]
-    pub(crate) const fn contains(self, other: Fragments) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// The immediate, once all fragments are there.
-    pub(crate) const fn value(self, layout: ImmediateLayout) -> Option<u32> {
-        let count = layout.fragment_count();
-        if count == 0 || self.0 >> 32 != (1 << count) - 1 {
-            return None;
-        }
-        Some(self.0 as u32)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
+    use std::borrow::ToOwned;
+    use std::string::ToString;
+    use std::vec;
+    use std::vec::Vec;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -214,7 +202,7 @@ mod tests {
     #[test]
     fn the_document_is_true() {
         let (message, packet, user) = ImmediateLayout::default().bits();
-        let rows: Vec<_> = longhaul_wire::document::table::<3>("The immediate of a data packet", 0).collect();
+        let rows: Vec<_> = crate::document::table::<3>("The immediate of a data packet", 0).collect();
         let row = |first: u8, bits: u8, name: &'static str| [first.to_string(), bits.to_string(), name.to_owned()];
         let expected = [row(packet + user, message, "slot"), row(user, packet, "packet"), row(0, user, "user")];
         assert_eq!(rows.iter().map(|row| row.map(str::to_owned)).collect::<Vec<_>>(), expected);
@@ -251,40 +239,6 @@ mod tests {
             let (slot, packet) = (slot % layout.slot_count(), packet % layout.packet_count_max());
             let fields = layout.decode(layout.encode(slot, packet, user));
             prop_assert_eq!((fields.slot, fields.packet), (slot, packet));
-        }
-
-        /// Writes that only carry a fragment say which, and are told from all packets of the message.
-        #[test]
-        fn fragments_in_writes_of_their_own(layout in layouts(), user: u32, packet_count in 0..1000_u32) {
-            let (count, room) = (layout.fragment_count(), layout.packet_count_max());
-            let mut fragments = Fragments::default();
-            for fragment in 0..count {
-                let Some(packet) = layout.fragment_packet(fragment, packet_count) else {
-                    prop_assert!(packet_count + count > room);
-                    return Ok(());
-                };
-                prop_assert!(packet < room && layout.is_fragment_only(packet, packet_count));
-                fragments.0 |= Fragments::of(layout, packet, layout.decode(layout.encode(0, packet, user)).user).0;
-            }
-            prop_assert_eq!(layout.fragment_packet(count, packet_count), None);
-            prop_assert!(!layout.is_fragment_only(packet_count + count, packet_count));
-            prop_assert_eq!(fragments.value(layout), (count > 0).then_some(user));
-        }
-
-        /// Any packets that have all fragments among them give the immediate; none less does.
-        #[test]
-        fn fragments_make_the_immediate(layout in layouts(), user: u32, first in 0..100_u32, repeated: bool) {
-            let count = layout.fragment_count();
-            prop_assume!(count > 0 && first + count <= layout.packet_count_max());
-            let mut fragments = Fragments::default();
-            for packet in first..first + count {
-                prop_assert_eq!(fragments.value(layout), None);
-                for _ in 0..1 + u32::from(repeated) {
-                    let fields = layout.decode(layout.encode(0, packet, user));
-                    fragments.0 |= Fragments::of(layout, packet, fields.user).0;
-                }
-            }
-            prop_assert_eq!(fragments.value(layout), Some(user));
         }
     }
 }

@@ -1,0 +1,382 @@
+//! Records of the reliability layer: what the ends of a connection report to each other about messages, inside scheme records
+//! ([`crate::control::Record::Scheme`]) of control frames.
+//!
+//! ```text
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +---------------+
+//! |     kind      |
+//! +---------------+-----------------------------------------------+
+//! |                          message (8)                          |
+//! +---------------------------------------------------------------+
+//!
+//! then, of an offer (the checksum only in an offer with a checksum):
+//! +---------------------------------------------------------------+
+//! |                          length (8)                           |
+//! |                          offset (8)                           |
+//! |                        part bytes (8)                         |
+//! |                          chunk bytes                          |
+//! |                       parity bytes (8)                        |
+//! |                         checksum (8)                          |
+//! |                 scheme's name, to the end …                   |
+//! +---------------------------------------------------------------+
+//!
+//! of a refusal:                          of a withdrawal or an arrival:
+//! +---------------+---------------+      +------------------------+
+//! |    reason     | was accepted  |      |    length, packets (8) |
+//! +---------------+---------------+      +------------------------+
+//! |  receiver's scheme, to the end …
+//! +-------------------------------
+//! ```
+//!
+//! The others have nothing after the message, or, of feedback, bytes of the scheme ([`crate::acknowledgement`]). The message is
+//! one of `sdr`, named by the number of its data: a program's message, or a part of one. Names are UTF-8. A record of a kind
+//! that is not known is skipped.
+
+use crate::Truncated;
+use crate::field::{self, Field, read_u32, read_u64, write_u32, write_u64};
+
+/// Bytes before those of the kind.
+pub const HEADER_BYTES: usize = 9;
+
+const KIND: usize = 0;
+const MESSAGE: Field = 1..9;
+// Of an offer, after the header.
+const LENGTH: Field = 0..8;
+const OFFSET: Field = 8..16;
+const PART_BYTES: Field = 16..24;
+const CHUNK_BYTES: Field = 24..28;
+const PARITY_BYTES: Field = 28..36;
+const CHECKSUM: Field = 36..44;
+// Of a refusal, after the header.
+const REASON: usize = 0;
+const WAS_ACCEPTED: usize = 1;
+const REFUSED_SCHEME: usize = 2;
+// Of a withdrawal or an arrival, after the header.
+const NUMBER: Field = 0..8;
+
+const KIND_OFFER: u8 = 1;
+const KIND_FEEDBACK: u8 = 2;
+const KIND_DONE: u8 = 3;
+const KIND_REFUSED: u8 = 4;
+const KIND_ACCEPTED: u8 = 5;
+const KIND_WITHDRAWN: u8 = 6;
+const KIND_ARRIVED: u8 = 7;
+const KIND_OFFER_WITH_CHECKSUM: u8 = 8;
+
+/// One record, with names and feedback where they lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Record<'a> {
+    /// The sender says what it is sending, and would like to hear how far that has come.
+    Offer(Offer<'a>),
+    /// The receiver's half of the scheme reports to the sender's.
+    Feedback(&'a [u8]),
+    /// The receiver has all that it needs.
+    Done,
+    /// The receiver has given the message up.
+    Refused(Refused<'a>),
+    /// Answers the offer of a first part: the receiver will have room for all others, and their numbers are theirs.
+    Accepted,
+    /// The sender has given up the message, named by its first part. It had this many bytes.
+    Withdrawn(u64),
+    /// This many packets of the part, data and parity, have arrived.
+    Arrived(u64),
+}
+
+/// What a message is, and how it is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Offer<'a> {
+    /// Bytes of the program's message.
+    pub length: u64,
+    /// Where in it this part begins: 0 if it has but one.
+    pub offset: u64,
+    /// Bytes of each part but the last, if it has several.
+    pub part_bytes: u64,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u32,
+    /// Bytes of the part's parity.
+    pub parity_bytes: u64,
+    /// The checksum of the part's bytes, if the sender sends checksums. Such an offer is a kind of its own.
+    pub checksum: Option<u64>,
+    /// The scheme's name.
+    pub scheme: &'a str,
+}
+
+/// That a message was given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refused<'a> {
+    /// Why.
+    pub reason: Refusal,
+    /// Whether the numbers of the message's other parts are used up: it had been accepted before. Otherwise they are the next
+    /// messages'.
+    pub was_accepted: bool,
+    /// The receiver's scheme.
+    pub scheme: &'a str,
+}
+
+/// Why a message was given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Refusal {
+    /// The receiver has another scheme, or other parameters.
+    OtherScheme = 1,
+    /// It took too long.
+    TimedOut = 2,
+    /// It is longer than the receive.
+    TooLong = 3,
+    /// The receiver's device failed it.
+    Failed = 4,
+    /// The sender has given it up.
+    Withdrawn = 5,
+    /// The bytes that arrived do not have the checksum of the offer.
+    Checksum = 6,
+}
+
+impl Refusal {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Refusal; 6] = [
+        Refusal::OtherScheme,
+        Refusal::TimedOut,
+        Refusal::TooLong,
+        Refusal::Failed,
+        Refusal::Withdrawn,
+        Refusal::Checksum,
+    ];
+}
+
+impl<'a> Record<'a> {
+    /// Which message a record is about, and what it says; `None` when it cannot be read or is of another kind.
+    pub fn parse(bytes: &'a [u8]) -> Option<(u64, Record<'a>)> {
+        let (header, contents) = bytes.split_at_checked(HEADER_BYTES)?;
+        let number = || contents.get(NUMBER).map(|bytes| read_u64(bytes, NUMBER));
+        let record = match header[KIND] {
+            KIND_OFFER => Record::Offer(Offer::parse(contents, false)?),
+            KIND_OFFER_WITH_CHECKSUM => Record::Offer(Offer::parse(contents, true)?),
+            KIND_FEEDBACK => Record::Feedback(contents),
+            KIND_DONE => Record::Done,
+            KIND_REFUSED => Record::Refused(Refused::parse(contents)?),
+            KIND_ACCEPTED => Record::Accepted,
+            KIND_WITHDRAWN => Record::Withdrawn(number()?),
+            KIND_ARRIVED => Record::Arrived(number()?),
+            _ => return None,
+        };
+        Some((read_u64(header, MESSAGE), record))
+    }
+
+    /// Writes the record of a message at the beginning of `bytes`; how many they are.
+    pub fn emit(&self, message: u64, bytes: &mut [u8]) -> Result<usize, Truncated> {
+        let byte_count = self.byte_count();
+        field::check_length(bytes, "a record", byte_count)?;
+        let (header, contents) = bytes[..byte_count].split_at_mut(HEADER_BYTES);
+        header[KIND] = self.kind();
+        write_u64(header, MESSAGE, message);
+        match self {
+            Record::Offer(offer) => offer.emit(contents),
+            Record::Feedback(feedback) => contents.copy_from_slice(feedback),
+            Record::Done | Record::Accepted => {}
+            Record::Refused(refused) => {
+                contents[REASON] = refused.reason as u8;
+                contents[WAS_ACCEPTED] = refused.was_accepted.into();
+                contents[REFUSED_SCHEME..].copy_from_slice(refused.scheme.as_bytes());
+            }
+            Record::Withdrawn(number) | Record::Arrived(number) => write_u64(contents, NUMBER, *number),
+        }
+        Ok(byte_count)
+    }
+
+    /// Bytes of the record.
+    pub fn byte_count(&self) -> usize {
+        HEADER_BYTES
+            + match self {
+                Record::Offer(offer) => Offer::scheme_at(offer.checksum.is_some()) + offer.scheme.len(),
+                Record::Feedback(feedback) => feedback.len(),
+                Record::Done | Record::Accepted => 0,
+                Record::Refused(refused) => REFUSED_SCHEME + refused.scheme.len(),
+                Record::Withdrawn(_) | Record::Arrived(_) => NUMBER.end,
+            }
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            Record::Offer(Offer { checksum: None, .. }) => KIND_OFFER,
+            Record::Offer(Offer { checksum: Some(_), .. }) => KIND_OFFER_WITH_CHECKSUM,
+            Record::Feedback(_) => KIND_FEEDBACK,
+            Record::Done => KIND_DONE,
+            Record::Refused(_) => KIND_REFUSED,
+            Record::Accepted => KIND_ACCEPTED,
+            Record::Withdrawn(_) => KIND_WITHDRAWN,
+            Record::Arrived(_) => KIND_ARRIVED,
+        }
+    }
+}
+
+impl<'a> Offer<'a> {
+    fn scheme_at(has_checksum: bool) -> usize {
+        if has_checksum { CHECKSUM.end } else { CHECKSUM.start }
+    }
+
+    fn parse(bytes: &'a [u8], has_checksum: bool) -> Option<Offer<'a>> {
+        let scheme = bytes.get(Offer::scheme_at(has_checksum)..)?;
+        Some(Offer {
+            length: read_u64(bytes, LENGTH),
+            offset: read_u64(bytes, OFFSET),
+            part_bytes: read_u64(bytes, PART_BYTES),
+            chunk_bytes: read_u32(bytes, CHUNK_BYTES),
+            parity_bytes: read_u64(bytes, PARITY_BYTES),
+            checksum: has_checksum.then(|| read_u64(bytes, CHECKSUM)),
+            scheme: str::from_utf8(scheme).ok()?,
+        })
+    }
+
+    fn emit(&self, bytes: &mut [u8]) {
+        write_u64(bytes, LENGTH, self.length);
+        write_u64(bytes, OFFSET, self.offset);
+        write_u64(bytes, PART_BYTES, self.part_bytes);
+        write_u32(bytes, CHUNK_BYTES, self.chunk_bytes);
+        write_u64(bytes, PARITY_BYTES, self.parity_bytes);
+        if let Some(checksum) = self.checksum {
+            write_u64(bytes, CHECKSUM, checksum);
+        }
+        bytes[Offer::scheme_at(self.checksum.is_some())..].copy_from_slice(self.scheme.as_bytes());
+    }
+}
+
+impl<'a> Refused<'a> {
+    fn parse(bytes: &'a [u8]) -> Option<Refused<'a>> {
+        let scheme = str::from_utf8(bytes.get(REFUSED_SCHEME..)?).ok()?;
+        let reason = Refusal::ALL.into_iter().find(|known| *known as u8 == bytes[REASON])?;
+        Some(Refused { reason, was_accepted: bytes[WAS_ACCEPTED] != 0, scheme })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::vec;
+    use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn emitted(record: &Record<'_>, message: u64) -> Vec<u8> {
+        let mut bytes = vec![0xa5; record.byte_count()];
+        assert_eq!(record.emit(message, &mut bytes), Ok(bytes.len()));
+        bytes
+    }
+
+    const OFFER: Offer<'_> = Offer {
+        length: 0x0102,
+        offset: 0x0100,
+        part_bytes: 0x80,
+        chunk_bytes: 4096,
+        parity_bytes: 7,
+        checksum: None,
+        scheme: "sr",
+    };
+    const OFFER_WITH_CHECKSUM: Offer<'_> = Offer { checksum: Some(0x0102_0304_0506_0708), ..OFFER };
+    const REFUSED: Refused<'_> = Refused { reason: Refusal::TimedOut, was_accepted: true, scheme: "x" };
+
+    #[test]
+    fn the_document_is_true() {
+        use crate::document::{check_layout, check_numbers};
+        let offer = Offer {
+            length: 1,
+            offset: 2,
+            part_bytes: 3,
+            chunk_bytes: 4,
+            parity_bytes: 5,
+            checksum: Some(6),
+            scheme: "sr:rto",
+        };
+        let refused = Refused { reason: Refusal::TooLong, was_accepted: true, scheme: "sr:nack" };
+        let records = [
+            ("offer", Record::Offer(Offer { checksum: None, ..offer })),
+            ("feedback", Record::Feedback(&[])),
+            ("done", Record::Done),
+            ("refused", Record::Refused(refused)),
+            ("accepted", Record::Accepted),
+            ("withdrawn", Record::Withdrawn(7)),
+            ("arrived", Record::Arrived(8)),
+            ("offer-with-checksum", Record::Offer(offer)),
+        ];
+        let kinds = records.map(|(name, record)| (u16::from(emitted(&record, 9)[0]), name));
+        check_numbers("Kinds of records", 0, &kinds);
+        let message = 9_u64.to_be_bytes();
+        let header: [(&str, &[u8]); 2] = [("kind", &[KIND_DONE]), ("message", &message)];
+        check_layout("Records of the reliability layer", 0, &emitted(&Record::Done, 9), &header);
+        let [length, offset, part_bytes, parity_bytes, checksum] = &[1_u64, 2, 3, 5, 6].map(u64::to_be_bytes);
+        let fields: [(&str, &[u8]); 7] = [
+            ("length", length),
+            ("offset", offset),
+            ("part_bytes", part_bytes),
+            ("chunk_bytes", &[0, 0, 0, 4]),
+            ("parity_bytes", parity_bytes),
+            ("checksum", checksum),
+            ("scheme", b"sr:rto"),
+        ];
+        check_layout("Offer", 0, &emitted(&Record::Offer(offer), 9)[HEADER_BYTES..], &fields);
+        let fields: [(&str, &[u8]); 3] =
+            [("reason", &[Refusal::TooLong as u8]), ("was_accepted", &[1]), ("scheme", b"sr:nack")];
+        check_layout("Refused", 0, &emitted(&Record::Refused(refused), 9)[HEADER_BYTES..], &fields);
+        let names = ["other-scheme", "timed-out", "too-long", "failed", "withdrawn", "checksum"];
+        let reasons: Vec<_> = Refusal::ALL.into_iter().map(|reason| reason as u16).zip(names).collect();
+        check_numbers("Reasons", 0, &reasons);
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let mut offer = vec![1, 0, 0, 0, 0, 0, 0, 0, 9];
+        offer.extend([0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0x80]);
+        offer.extend([0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 7, b's', b'r']);
+        assert_eq!(emitted(&Record::Offer(OFFER), 9), offer);
+        offer[0] = 8;
+        offer.splice(45..45, [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(emitted(&Record::Offer(OFFER_WITH_CHECKSUM), 9), offer);
+        assert_eq!(emitted(&Record::Feedback(&[0xaa, 0xbb]), 1), [2, 0, 0, 0, 0, 0, 0, 0, 1, 0xaa, 0xbb]);
+        assert_eq!(emitted(&Record::Done, 2), [3, 0, 0, 0, 0, 0, 0, 0, 2]);
+        assert_eq!(emitted(&Record::Refused(REFUSED), 3), [4, 0, 0, 0, 0, 0, 0, 0, 3, 2, 1, b'x']);
+        assert_eq!(emitted(&Record::Accepted, 4), [5, 0, 0, 0, 0, 0, 0, 0, 4]);
+        assert_eq!(emitted(&Record::Withdrawn(3), 5), [6, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3]);
+        assert_eq!(emitted(&Record::Arrived(3), 5), [7, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3]);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let feedback = [Record::Feedback(&[]), Record::Feedback(&[1, 2])];
+        let refused = Refusal::ALL.map(|reason| Record::Refused(Refused { reason, was_accepted: false, ..REFUSED }));
+        let others = [
+            Record::Offer(OFFER),
+            Record::Offer(OFFER_WITH_CHECKSUM),
+            Record::Done,
+            Record::Refused(REFUSED),
+            Record::Accepted,
+        ];
+        for record in
+            feedback.into_iter().chain(refused).chain(others).chain([Record::Withdrawn(u64::MAX), Record::Arrived(7)])
+        {
+            assert_eq!(Record::parse(&emitted(&record, u64::MAX - 1)), Some((u64::MAX - 1, record)));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_nothing() {
+        assert_eq!(Record::parse(&[]), None);
+        assert!(Record::Done.emit(1, &mut [0; HEADER_BYTES - 1]).is_err(), "no room");
+        assert_eq!(Record::parse(&[3, 0, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(Record::parse(&emitted(&Record::Offer(OFFER), 1)[..44]), None);
+        assert_eq!(Record::parse(&emitted(&Record::Offer(OFFER_WITH_CHECKSUM), 1)[..52]), None, "half a checksum");
+        assert_eq!(Record::parse(&[9, 0, 0, 0, 0, 0, 0, 0, 1]), None, "of another kind");
+        assert_eq!(Record::parse(&[4, 0, 0, 0, 0, 0, 0, 0, 1, 99, 0]), None, "for another reason");
+        assert_eq!(Record::parse(&[4, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0xff]), None, "not UTF-8");
+        assert_eq!(Record::parse(&[6, 0, 0, 0, 0, 0, 0, 0, 1, 0]), None, "cut off");
+    }
+
+    proptest! {
+        #[test]
+        fn noise_is_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            let _ = Record::parse(&bytes);
+        }
+    }
+}
