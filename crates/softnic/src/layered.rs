@@ -52,13 +52,15 @@ impl<'a, P: Port> Layered<'a, P> {
     /// more.
     pub fn receive(&mut self, nic: &mut NicGuard<'_>, until_completion: bool) -> bool {
         let has_more = self.port.receive(self.stack, nic, self.now, until_completion);
-        if !self.stack.is_empty() {
-            self.stack.poll(self.now);
-            while let Some(packet) = self.stack.take_incoming() {
-                self.port.check(&packet, nic, self.now);
-            }
+        if self.stack.is_empty() {
+            return has_more;
         }
-        has_more
+        self.stack.poll(self.now);
+        while let Some(packet) = self.stack.take_incoming() {
+            self.port.check(&packet, nic, self.now);
+        }
+        // A layer has held more than goes in one step.
+        has_more || self.stack.next_deadline(false).is_some_and(|deadline| deadline <= self.now)
     }
 
     /// Have the device send as much as one step allows. Whether there is more.

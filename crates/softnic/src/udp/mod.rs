@@ -24,13 +24,14 @@ pub(crate) use port::UdpPort;
 use std::sync::Weak;
 
 pub use longhaul_capture::{CaptureError, CaptureSummary};
+use longhaul_time::Instant;
 use longhaul_verbs as verbs;
 
 use crate::driver::Driver;
 use crate::layer::capture::CaptureLayer;
 pub use crate::layer::impairment::Impair;
 use crate::layer::impairment::ImpairmentLayer;
-use crate::{Config, Device, Layer};
+use crate::{Config, Device, Layer, Stack};
 
 /// To other hosts there is no congestion control yet: this rate unless the user gives one.
 pub const CAREFUL_BITS_PER_SECOND: u64 = 1_000_000_000;
@@ -142,26 +143,31 @@ impl UdpDevice {
     /// opened without one.
     pub fn set_impairment(&self, profile: &longhaul_impair::Profile) -> Result<(), longhaul_impair::ProfileError> {
         profile.check()?;
-        let Some(driver) = self.driver.upgrade() else { return Ok(()) };
-        driver.with_port(|_, stack, now| {
+        let change = |stack: &mut Stack, now| {
             stack.layers_mut::<ImpairmentLayer>().try_for_each(|layer| layer.set_profile(profile, now))
-        })
+        };
+        self.with_layers(change).unwrap_or(Ok(()))
     }
 
     /// What the bad network in process has done: to what was sent, and to what came.
     pub fn impairment_counters(&self) -> Option<[longhaul_impair::Counters; 2]> {
-        self.driver.upgrade()?.with_port(|_, stack, _| {
+        self.with_layers(|stack, _| {
             let mut counters = stack.layers_mut::<ImpairmentLayer>().map(|layer| layer.counters());
             Some([counters.next()?, counters.next()?])
-        })
+        })?
     }
 
     /// End the capture, if there is one, and say whether all of it is in the file: a disk may be full. What passes afterwards is not
     /// captured.
     pub fn finish_capture(&self) -> Result<CaptureSummary, CaptureError> {
-        let driver = self.driver.upgrade();
-        let capture = driver.and_then(|driver| driver.with_port(|_, stack, _| stack.remove::<CaptureLayer>()));
+        let capture = self.with_layers(|stack, _| stack.remove::<CaptureLayer>()).flatten();
         capture.map_or_else(|| Ok(CaptureSummary::default()), |capture| capture.finish())
+    }
+
+    /// Look at the layers, or change them, while no packet passes. `look` must make no verbs calls of this device, which would
+    /// wait for it, and add no layer that makes packets longer, since the MTU has been chosen.
+    pub fn with_layers<T>(&self, look: impl FnOnce(&mut Stack, Instant) -> T) -> Option<T> {
+        Some(self.driver.upgrade()?.with_port(|_, stack, now| look(stack, now)))
     }
 
     /// Bytes by which layers make packets longer, at most. The MTU of the port leaves room for them; that of a path must too.
