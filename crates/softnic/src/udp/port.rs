@@ -218,7 +218,7 @@ impl UdpPort {
         }
     }
 
-    /// The same with layers that see what arrives.
+    /// Receive without guessing where payload belongs, because layers see each datagram first.
     fn receive_layered(&mut self, stack: &mut Stack, nic: &mut NicGuard<'_>, now: Instant) -> bool {
         let UdpPort { sockets, receiving, .. } = self;
         let mut step = ReceiveStep::default();
