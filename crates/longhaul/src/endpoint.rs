@@ -300,8 +300,12 @@ impl Endpoint {
     /// The payload of a packet that the port and the route to a peer carry; `None` if they carry no RoCE packet at all.
     pub fn mtu_towards(&self, peer: IpAddr) -> Result<Option<Mtu>, QueryError> {
         let port = self.mtu()?;
+        // What layers of the port add to each packet.
+        let overhead_bytes = self.softnic.as_ref().map_or(0, UdpDevice::overhead_bytes);
         Ok(match path::route_mtu_bytes(self.address, peer) {
-            Ok(bytes) => path::largest_mtu(bytes, peer.is_ipv6()).map(|route| route.min(port)),
+            Ok(bytes) => {
+                path::largest_mtu(bytes.saturating_sub(overhead_bytes), peer.is_ipv6()).map(|route| route.min(port))
+            }
             // The host does not know; the device may all the same.
             Err(_) => Some(port),
         })

@@ -33,9 +33,12 @@ use crate::Config;
 use crate::device::Device;
 use crate::drive::{Drive, Signal};
 use crate::guard::{NicGuard, NicLock};
+use crate::layer::Stack;
+use crate::layer::capture::CaptureLayer;
+use crate::layered::{Layered, Occasion};
 use crate::nic::Nic;
 use crate::port::Route;
-use crate::udp::{Background, LinkWatch, Occasion, UdpPort};
+use crate::udp::{Background, LinkWatch, UdpPort};
 
 /// How long the busy thread waits, at most, for callers to take the lock that it has let go of. They may have to be woken
 /// first, on a core that somebody else has.
@@ -52,27 +55,36 @@ pub(crate) struct Driver {
 
 struct State {
     port: UdpPort,
+    stack: Stack,
     rest: Rest,
+}
+
+impl State {
+    /// What a step needs.
+    fn split(&mut self, now: Instant) -> (Layered<'_, UdpPort>, &mut Rest) {
+        (Layered::new(&mut self.port, &mut self.stack, now), &mut self.rest)
+    }
 }
 
 impl Driver {
     /// Make a device and start to drive it.
     pub(crate) fn start(
         config: Config,
-        mut port: UdpPort,
+        port: UdpPort,
+        mut stack: Stack,
         background: Background,
     ) -> io::Result<(Device, Weak<Driver>)> {
         // Instants count from here; a capture shows them as dates.
         let started = std::time::Instant::now();
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        port.set_origin(since_1970.unwrap_or_default());
+        stack.layers_mut::<CaptureLayer>().for_each(|layer| layer.set_origin(since_1970.clone().unwrap_or_default()));
         let link = LinkWatch::new(&config.addresses);
         if let Err(error) = &link {
             tracing::warn!(%error, "the system does not tell when the link goes down");
         }
         let driver = Arc::new(Driver {
             doorbell: Doorbell::new(port.arrivals(), link.ok())?,
-            state: Mutex::new(State { port, rest: Rest::new() }),
+            state: Mutex::new(State { port, stack, rest: Rest::new() }),
             background,
             started,
         });
@@ -97,10 +109,11 @@ impl Driver {
         Ok((device, weak))
     }
 
-    /// Look at the port, or change it, between two steps.
-    pub(crate) fn with_port<T>(&self, change: impl FnOnce(&mut UdpPort, Instant) -> T) -> T {
+    /// Look at the port and its layers, or change them, between two steps.
+    pub(crate) fn with_port<T>(&self, change: impl FnOnce(&mut UdpPort, &mut Stack, Instant) -> T) -> T {
         let mut state = self.state();
-        let result = change(&mut state.port, self.now());
+        let State { port, stack, .. } = &mut *state;
+        let result = change(port, stack, self.now());
         // What the thread sleeps for may be due at another time now.
         state.rest.wake(&self.doorbell);
         result
@@ -123,17 +136,17 @@ impl Driver {
             let mut nic = NicGuard::new(nic_lock.lock());
             let mut state = self.state();
             let now = self.now();
-            let State { port, rest } = &mut *state;
+            let (mut port, rest) = state.split(now);
             let nap = rest.look(now, || {
                 let received_before = nic.counters().rcvd_pkts;
-                let mut has_more = port.receive(&mut nic, now, false);
-                has_more |= port.transmit_from(&mut nic, now, Occasion::Step);
+                let mut has_more = port.receive(&mut nic, false);
+                has_more |= port.transmit_from(&mut nic, Occasion::Step);
                 if let Background::Spin(patience) = self.background
                     && nic.counters().rcvd_pkts != received_before
                 {
                     active_until = now + patience;
                 }
-                Left { has_more: has_more || now < active_until, deadline: next_deadline(&nic, port) }
+                Left { has_more: has_more || now < active_until, deadline: next_deadline(&nic, &port) }
             });
             drop((state, nic));
             match nap {
@@ -165,8 +178,16 @@ impl Driver {
     }
 }
 
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // A last acknowledgement may be among what the kernel has not taken, or a layer holds.
+        let now = self.now();
+        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).split(now).0.close();
+    }
+}
+
 /// When to look at device and port again, if nothing happens before.
-fn next_deadline(nic: &Nic, port: &UdpPort) -> Option<Instant> {
+fn next_deadline(nic: &Nic, port: &Layered<'_, UdpPort>) -> Option<Instant> {
     Instant::earlier_of(nic.next_deadline(), port.next_deadline())
 }
 
@@ -188,21 +209,21 @@ impl Drive for Attached {
     fn on_work(&self, mut nic: NicGuard<'_>) {
         let driver = &*self.driver;
         let mut state = driver.state();
-        let State { port, rest } = &mut *state;
         let now = driver.now();
+        let (mut port, rest) = state.split(now);
         let occasion = if rest.keeps_answers(now) { Occasion::PostOnly } else { Occasion::Post };
-        let has_more = port.transmit_from(&mut nic, now, occasion);
-        rest.rouse(&driver.doorbell, Left { has_more, deadline: next_deadline(&nic, port) });
+        let has_more = port.transmit_from(&mut nic, occasion);
+        rest.rouse(&driver.doorbell, Left { has_more, deadline: next_deadline(&nic, &port) });
     }
 
     fn on_empty_poll(&self, nic: &mut NicGuard<'_>) {
         let driver = &*self.driver;
         let mut state = driver.state();
-        let State { port, rest } = &mut *state;
         let now = driver.now();
+        let (mut port, rest) = state.split(now);
         rest.note_poll(now);
         let completions_before = nic.completion_count();
-        port.receive(nic, now, true);
+        port.receive(nic, true);
         if nic.completion_count() != completions_before {
             rest.keep_answers(now);
         }
@@ -210,9 +231,9 @@ impl Drive for Attached {
         let mut has_more = false;
         if is_due {
             let occasion = if rest.keeps_answers(now) { Occasion::PostOnly } else { Occasion::Step };
-            has_more = port.transmit_from(nic, now, occasion);
+            has_more = port.transmit_from(nic, occasion);
         }
-        rest.rouse(&driver.doorbell, Left { has_more, deadline: next_deadline(nic, port) });
+        rest.rouse(&driver.doorbell, Left { has_more, deadline: next_deadline(nic, &port) });
     }
 
     fn give_way(&self) {
@@ -225,7 +246,7 @@ impl Drive for Attached {
 
     fn before_destroy(&self, nic: &mut NicGuard<'_>) {
         let driver = &*self.driver;
-        driver.state().port.transmit_from(nic, driver.now(), Occasion::Step);
+        driver.state().split(driver.now()).0.transmit_from(nic, Occasion::Step);
     }
 
     fn create_signal(&self) -> io::Result<Option<Arc<dyn Signal>>> {

@@ -9,8 +9,8 @@
 //! The modules are in the order of a message's way through the device:
 //!
 //! ```text
-//!   device ─▶ post ─▶ work ─▶ {rc,uc,ud}_requester ─▶ requester ─▶ pacing ─▶ port ═══ network ═══╗
-//!   device ◀─ completion ◀─ memory ◀─ responder ◀─ {rc,uc,ud}_responder ◀─ nic ◀───── port ◀═════╝
+//!   device ─▶ post ─▶ work ─▶ {rc,uc,ud}_requester ─▶ requester ─▶ pacing ─▶ layer ─▶ port ═══ network ═══╗
+//!   device ◀─ completion ◀─ memory ◀─ responder ◀─ {rc,uc,ud}_responder ◀─ nic ◀───── layer ◀─ port ◀═════╝
 //! ```
 
 mod config;
@@ -33,8 +33,11 @@ mod ud_requester;
 
 mod pacing;
 mod peer;
-mod port;
 mod timer;
+
+mod layer;
+mod layered;
+mod port;
 
 mod drive;
 mod driver;
@@ -59,7 +62,10 @@ pub use counters::{Counters, QueuePairCounters};
 pub use device::Device;
 pub use drive::{Drive, Signal};
 pub use guard::NicGuard;
+pub use layer::impairment::ImpairmentLayer;
+pub use layer::{Direction, Envelope, Layer, Onward, Packet, Stack};
+pub use layered::{Layered, Occasion};
 pub use nic::Nic;
 pub use pacing::{FixedRate, HalvingRate, LossSignal, RateController};
 pub use peer::PeerWindow;
-pub use port::{Outgoing, Received, Route, TransmitSink};
+pub use port::{Outgoing, Port, Received, Route, TransmitSink};

@@ -7,14 +7,17 @@
 //!   Nic::poll ──▶ TransmitSink::transmit ──▶ port adds the ICRC ══ network ══ port checks the ICRC ──▶ Nic::handle
 //! ```
 //!
-//! Later wrappers (forward error correction, encryption per packet) stand between the two by implementing [`TransmitSink`]
-//! over another one. Captures and impairment concern packets complete with ICRC, so they stand on the port's other side.
+//! Between the device and its port may stand [`Layer`](crate::Layer)s, which see packets complete with ICRC. [`Layered`](crate::Layered) puts
+//! the three together, so that every [`Port`] carries every layer: [`TransmitSink`] above it, the port below.
 
 use std::net::IpAddr;
 
+use longhaul_time::Instant;
 use longhaul_wire::Ecn;
 use longhaul_wire::icrc::ICRC_BYTES;
 
+use crate::guard::NicGuard;
+use crate::layer::{Packet, Stack};
 use crate::memory::Gathered;
 
 /// Where a datagram goes.
@@ -47,6 +50,44 @@ pub trait TransmitSink {
     /// The device is done for now: what was handed over is sent, or copied. Afterwards the port looks at no memory of
     /// programs any more, because they may be told that their requests are complete.
     fn flush(&mut self) {}
+}
+
+/// What carries packets: UDP sockets, a simulated wire, later raw frames. [`Layered`](crate::Layered) drives it.
+///
+/// There are two ways through a port. Datagrams that no layer wants for itself take the fast one, [`transmit`](Port::transmit)
+/// and [`receive`](Port::receive), in batches and in place as far as the port can. Layers work on whole packets, which take the
+/// other one: [`complete`](Port::complete) and [`send`](Port::send) on the way out, [`check`](Port::check) on the way in.
+pub trait Port {
+    /// Begin to send, now, after whatever has been left from before.
+    fn begin_step(&mut self, stack: &mut Stack, now: Instant);
+
+    /// Whether there is room for another datagram in this step.
+    fn has_room(&self) -> bool;
+
+    /// Whether there is no room whatever the step: it will be there when [`next_deadline`](Port::next_deadline) has come.
+    fn is_full(&self) -> bool;
+
+    /// As [`TransmitSink::transmit`], for datagrams that layers at most watch.
+    fn transmit(&mut self, route: &Route, datagram: &Outgoing<'_>, stack: &mut Stack);
+
+    /// As [`TransmitSink::flush`].
+    fn flush(&mut self, stack: &mut Stack);
+
+    /// Make a datagram a complete packet. `None` when it cannot be sent.
+    fn complete(&mut self, route: &Route, datagram: &Outgoing<'_>) -> Option<Packet>;
+
+    /// Send a packet that has passed the layers, as it is.
+    fn send(&mut self, packet: Packet);
+
+    /// Take what has arrived, show it to the layers ([`Stack::arrive`]), and hand to the device what goes straight on, its ICRC
+    /// checked. May stop when there is a completion, if `until_completion`. Whether there may be more.
+    fn receive(&mut self, stack: &mut Stack, nic: &mut NicGuard<'_>, now: Instant, until_completion: bool) -> bool;
+
+    /// Check the ICRC of a packet that has passed the layers, and hand it to the device.
+    fn check(&mut self, packet: &Packet, nic: &mut NicGuard<'_>, now: Instant);
+
+    /// When to come back, if nothing happens before.
+    fn next_deadline(&self) -> Option<Instant>;
 }
 
 /// A datagram to be sent: headers, payload and pad; the ICRC, its last four bytes, is the port's.

@@ -52,7 +52,12 @@ pub struct WorldConfig {
     pub egress_limit_bytes: u64,
     /// The devices, but for name, addresses and random seed, which each gets for itself.
     pub nic: softnic::Config,
+    /// The layers of a node's port, made anew whenever its device is.
+    pub layers: Option<LayersOf>,
 }
+
+/// Makes the layers of a node's port, the first next to the device.
+pub type LayersOf = Arc<dyn Fn(usize) -> Vec<Box<dyn softnic::Layer>> + Send + Sync>;
 
 /// How the nodes of a plane are joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,6 +109,7 @@ impl Default for WorldConfig {
             egress_limit_bytes: EGRESS_LIMIT_BYTES,
             link: Profile::default().with_propagation_delay(Duration::from_micros(10)),
             nic: softnic::Config::new("softnic", vec![IpAddr::V4(Ipv4Addr::UNSPECIFIED)], [0; 32]),
+            layers: None,
         }
     }
 }
@@ -122,6 +128,7 @@ pub struct World {
     /// Packets that devices had sent that are gone.
     retired_packets: u64,
     egress_limit_bytes: u64,
+    layers: Option<LayersOf>,
 }
 
 /// What a world knows of a node.
@@ -151,8 +158,12 @@ enum WorldNode {
 }
 
 impl WorldNode {
-    fn nic(device: softnic::Device, egress_limit_bytes: u64) -> Self {
-        WorldNode::Nic(Box::new(VirtualNic::with_egress_limit(device, egress_limit_bytes)))
+    fn nic(node: usize, device: &softnic::Device, egress_limit_bytes: u64, layers: Option<&LayersOf>) -> Self {
+        let nic = VirtualNic::with_egress_limit(device.clone(), egress_limit_bytes);
+        WorldNode::Nic(Box::new(match layers {
+            None => nic,
+            Some(layers) => nic.with_layers(layers(node)),
+        }))
     }
 }
 
@@ -197,6 +208,7 @@ impl World {
             news: News::default(),
             retired_packets: 0,
             egress_limit_bytes: config.egress_limit_bytes,
+            layers: config.layers,
         };
         world.devices = (0..config.nodes).map(|node| world.make_device(node)).collect();
         let fabric = config.fabric_link.unwrap_or_else(|| config.link.clone());
@@ -207,7 +219,8 @@ impl World {
             let topology = config.topology.of(node_count).expect("a topology with places for the nodes");
             let flow_of: FlowOf = Arc::new(move |frame| flow_of(frame, plane, plane_count));
             let host = |host: usize| {
-                WorldNode::nic(world.devices[host * plane_count + plane].clone(), config.egress_limit_bytes)
+                let node = host * plane_count + plane;
+                WorldNode::nic(node, &world.devices[node], world.egress_limit_bytes, world.layers.as_ref())
             };
             let switch =
                 |number| WorldNode::Switch(FabricSwitch::new(topology, number, flow_of.clone(), config.path_avoidance));

@@ -10,8 +10,6 @@
 //! ([`UdpDevice::udp_port`], [`PathAttributes::udp_port`](longhaul_verbs::PathAttributes::udp_port)) and only softnics understand.
 
 mod batch;
-mod capture;
-mod impaired;
 mod link;
 mod open;
 pub mod path;
@@ -19,18 +17,21 @@ mod port;
 mod receive;
 mod socket;
 
-pub use impaired::Impair;
 pub(crate) use link::LinkWatch;
 pub use open::{OpenError, Warning};
-pub(crate) use port::{Occasion, UdpPort};
+pub(crate) use port::UdpPort;
 
 use std::sync::Weak;
 
 pub use longhaul_capture::{CaptureError, CaptureSummary};
+use longhaul_time::Instant;
 use longhaul_verbs as verbs;
 
 use crate::driver::Driver;
-use crate::{Config, Device};
+use crate::layer::capture::CaptureLayer;
+pub use crate::layer::impairment::Impair;
+use crate::layer::impairment::ImpairmentLayer;
+use crate::{Config, Device, Layer, Stack};
 
 /// To other hosts there is no congestion control yet: this rate unless the user gives one.
 pub const CAREFUL_BITS_PER_SECOND: u64 = 1_000_000_000;
@@ -107,13 +108,20 @@ pub struct UdpDevice {
     /// There as long as the device is.
     driver: Weak<Driver>,
     udp_port: u16,
+    overhead_bytes: u32,
     warnings: std::sync::Arc<[Warning]>,
 }
 
 impl UdpDevice {
     /// Open a device at the addresses of `config`, and no others.
     pub fn open(config: Config, udp: UdpConfig) -> Result<UdpDevice, OpenError> {
-        open::open(config, &udp)
+        Self::open_layered(config, udp, Vec::new())
+    }
+
+    /// The same with layers, the first next to the device. All of them stand above the bad network and the capture of `udp`.
+    /// Unless they only watch, datagrams pass one by one, and nothing is received in place.
+    pub fn open_layered(config: Config, udp: UdpConfig, layers: Vec<Box<dyn Layer>>) -> Result<UdpDevice, OpenError> {
+        open::open(config, &udp, layers)
     }
 
     /// The device behind it.
@@ -135,20 +143,36 @@ impl UdpDevice {
     /// opened without one.
     pub fn set_impairment(&self, profile: &longhaul_impair::Profile) -> Result<(), longhaul_impair::ProfileError> {
         profile.check()?;
-        let change = |port: &mut UdpPort, now| port.impaired().map_or(Ok(()), |lanes| lanes.set_profile(profile, now));
-        self.driver.upgrade().map_or(Ok(()), |driver| driver.with_port(change))
+        let change = |stack: &mut Stack, now| {
+            stack.layers_mut::<ImpairmentLayer>().try_for_each(|layer| layer.set_profile(profile, now))
+        };
+        self.with_layers(change).unwrap_or(Ok(()))
     }
 
     /// What the bad network in process has done: to what was sent, and to what came.
     pub fn impairment_counters(&self) -> Option<[longhaul_impair::Counters; 2]> {
-        self.driver.upgrade()?.with_port(|port, _| port.impaired().map(|lanes| lanes.counters()))
+        self.with_layers(|stack, _| {
+            let mut counters = stack.layers_mut::<ImpairmentLayer>().map(|layer| layer.counters());
+            Some([counters.next()?, counters.next()?])
+        })?
     }
 
     /// End the capture, if there is one, and say whether all of it is in the file: a disk may be full. What passes afterwards is not
     /// captured.
     pub fn finish_capture(&self) -> Result<CaptureSummary, CaptureError> {
-        let capture = self.driver.upgrade().and_then(|driver| driver.with_port(|port, _| port.take_capture()));
-        capture.map_or_else(|| Ok(CaptureSummary::default()), capture::PortCapture::finish)
+        let capture = self.with_layers(|stack, _| stack.remove::<CaptureLayer>()).flatten();
+        capture.map_or_else(|| Ok(CaptureSummary::default()), |capture| capture.finish())
+    }
+
+    /// Look at the layers, or change them, while no packet passes. `look` must make no verbs calls of this device, which would
+    /// wait for it, and add no layer that makes packets longer, since the MTU has been chosen.
+    pub fn with_layers<T>(&self, look: impl FnOnce(&mut Stack, Instant) -> T) -> Option<T> {
+        Some(self.driver.upgrade()?.with_port(|_, stack, now| look(stack, now)))
+    }
+
+    /// Bytes by which layers make packets longer, at most. The MTU of the port leaves room for them; that of a path must too.
+    pub fn overhead_bytes(&self) -> u32 {
+        self.overhead_bytes
     }
 
     /// Leave addresses out of the ICRC of all packets to and from this address, because there is an address translator on the
@@ -156,7 +180,7 @@ impl UdpDevice {
     /// address than the other end has. `peer` is the address that packets seem to come from.
     pub fn set_translated(&self, peer: std::net::IpAddr) {
         if let Some(driver) = self.driver.upgrade() {
-            driver.with_port(|port, _| port.set_translated(peer));
+            driver.with_port(|port, _, _| port.set_translated(peer));
         }
     }
 

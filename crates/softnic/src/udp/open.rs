@@ -10,14 +10,14 @@ use longhaul_verbs::Mtu;
 use longhaul_wire::UDP_PORT_ROCE;
 use nix::libc;
 
-use super::capture::PortCapture;
-use super::impaired::Impaired;
 use super::path;
 use super::port::UdpPort;
 use super::socket::Socket;
 use super::{UdpConfig, UdpDevice, UdpPortChoice};
-use crate::Config;
 use crate::driver::Driver;
+use crate::layer::capture::CaptureLayer;
+use crate::layer::impairment::ImpairmentLayer;
+use crate::{Config, Direction, Layer, Stack};
 
 /// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -105,8 +105,11 @@ impl fmt::Display for Warning {
     }
 }
 
-pub(super) fn open(mut config: Config, udp: &UdpConfig) -> Result<UdpDevice, OpenError> {
-    let impaired = udp.impair.as_ref().map(Impaired::new).transpose()?;
+pub(super) fn open(mut config: Config, udp: &UdpConfig, layers: Vec<Box<dyn Layer>>) -> Result<UdpDevice, OpenError> {
+    let impairment = |direction| udp.impair.as_ref().map(|impair| ImpairmentLayer::new(impair, direction)).transpose();
+    let (outgoing, incoming) = (impairment(Direction::Outgoing)?, impairment(Direction::Incoming)?);
+    let mut stack = Stack::new(layers);
+    let overhead_bytes = u32::try_from(stack.overhead_bytes()).unwrap_or(u32::MAX);
     let listeners = bind_all(&config.addresses, udp.udp_port)?;
     let udp_port = listeners[0].local().port();
     let mut warnings = Vec::new();
@@ -129,7 +132,7 @@ pub(super) fn open(mut config: Config, udp: &UdpConfig) -> Result<UdpDevice, Ope
                 remedy: "use Linux 5.0 or later".into(),
             });
         }
-        if let Some(mtu) = mtu_at(address, &mut warnings)? {
+        if let Some(mtu) = mtu_at(address, overhead_bytes, &mut warnings)? {
             config.mtu = config.mtu.min(mtu);
         }
     }
@@ -177,21 +180,24 @@ pub(super) fn open(mut config: Config, udp: &UdpConfig) -> Result<UdpDevice, Ope
         config.default_rate_bits_per_second = udp.off_host_rate_bits_per_second;
     }
     let address = config.addresses[0];
-    let mut port = UdpPort::new(listeners, offload, udp).map_err(|source| OpenError::System {
+    let port = UdpPort::new(listeners, offload, udp).map_err(|source| OpenError::System {
         what: "watch the sockets",
         address,
         source,
     })?;
     let capture = udp.capture.as_ref().map(|path| {
-        PortCapture::create(path, &config.name).map_err(|source| OpenError::Capture { path: path.clone(), source })
+        CaptureLayer::create(path, &config.name).map_err(|source| OpenError::Capture { path: path.clone(), source })
     });
-    port.watch(impaired, capture.transpose()?);
-    let (device, driver) = Driver::start(config, port, udp.background).map_err(|source| OpenError::System {
+    // Between the two directions of the bad network: what it shows has been through it.
+    outgoing.into_iter().for_each(|layer| stack.push(Box::new(layer)));
+    capture.transpose()?.into_iter().for_each(|layer| stack.push(Box::new(layer)));
+    incoming.into_iter().for_each(|layer| stack.push(Box::new(layer)));
+    let (device, driver) = Driver::start(config, port, stack, udp.background).map_err(|source| OpenError::System {
         what: "start the background thread",
         address,
         source,
     })?;
-    Ok(UdpDevice { device, driver, udp_port, warnings: warnings.into() })
+    Ok(UdpDevice { device, driver, udp_port, overhead_bytes, warnings: warnings.into() })
 }
 
 /// One listening socket for each address, all at the same port.
@@ -238,8 +244,8 @@ fn bind(address: IpAddr, port: u16) -> Result<Socket, OpenError> {
     })
 }
 
-/// What the interface of an address carries; `None` when it cannot be found out.
-fn mtu_at(address: IpAddr, warnings: &mut Vec<Warning>) -> Result<Option<Mtu>, OpenError> {
+/// What the interface of an address carries besides what layers add; `None` when it cannot be found out.
+fn mtu_at(address: IpAddr, overhead_bytes: u32, warnings: &mut Vec<Warning>) -> Result<Option<Mtu>, OpenError> {
     let Some((name, mtu_bytes)) = path::interface_of(address) else {
         warnings.push(Warning {
             problem: format!("the MTU of the interface with {address} cannot be found out"),
@@ -247,13 +253,13 @@ fn mtu_at(address: IpAddr, warnings: &mut Vec<Warning>) -> Result<Option<Mtu>, O
         });
         return Ok(None);
     };
-    let headers = path::header_bytes_max(address.is_ipv6());
-    let Some(mtu) = path::largest_mtu(mtu_bytes, address.is_ipv6()) else {
-        let needed_bytes = headers + Mtu::Bytes256.byte_count();
+    let added_bytes = path::header_bytes_max(address.is_ipv6()).saturating_add(overhead_bytes);
+    let Some(mtu) = path::largest_mtu(mtu_bytes.saturating_sub(overhead_bytes), address.is_ipv6()) else {
+        let needed_bytes = added_bytes.saturating_add(Mtu::Bytes256.byte_count());
         return Err(OpenError::MtuTooSmall { address, mtu_bytes, needed_bytes });
     };
     if mtu < Mtu::Bytes4096 {
-        let wanted = headers + Mtu::Bytes4096.byte_count();
+        let wanted = added_bytes + Mtu::Bytes4096.byte_count();
         warnings.push(Warning {
             problem: format!(
                 "interface {name} has an MTU of {mtu_bytes} bytes, so packets carry {} bytes instead of 4096",

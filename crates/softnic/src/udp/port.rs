@@ -17,12 +17,11 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use super::UdpConfig;
 use super::batch::Batch;
-use super::capture::PortCapture;
-use super::impaired::{Came, Impaired};
 use super::receive::{Checks, Origin, Receiving};
 use super::socket::Socket;
 use crate::guard::NicGuard;
-use crate::port::{Outgoing, Route, TransmitSink};
+use crate::layer::{Direction, Envelope, Packet, Stack};
+use crate::port::{Outgoing, Port, Route};
 
 /// Source ports in use for one address. More would spread better and cost a socket each.
 const SOURCE_PORTS: usize = 32;
@@ -35,17 +34,6 @@ const STEP_RECEIVE_BYTES: usize = 256 << 10;
 const STEP_RECEIVE_CALLS: usize = 256;
 /// When the kernel takes no more: its buffer drains at the rate of the link, and nobody says when.
 const RETRY_AFTER: Duration = Duration::from_micros(100);
-
-/// Why the device is asked for what it has to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Occasion {
-    /// Time has passed or something has arrived.
-    Step,
-    /// A program has just posted.
-    Post,
-    /// The same, and answers to peers can wait.
-    PostOnly,
-}
 
 /// A UDP port of a device.
 pub(crate) struct UdpPort {
@@ -61,10 +49,10 @@ pub(crate) struct UdpPort {
     reports_hop_limits: bool,
     troubles: Troubles,
     arrivals: Arc<Epoll>,
-    impaired: Option<Impaired>,
-    capture: Option<PortCapture>,
     /// Of the last step.
     now: Instant,
+    /// Where datagrams are put together for layers that watch.
+    watched: Vec<u8>,
 }
 
 /// Where a datagram goes, and the socket that it leaves from.
@@ -86,8 +74,29 @@ impl Way {
         SocketAddr::new(self.route.destination, self.route.destination_port)
     }
 
-    pub(super) fn source(&self) -> SocketAddr {
+    fn source(&self) -> SocketAddr {
         SocketAddr::new(self.route.source, self.route.source_port)
+    }
+
+    /// What the ICRC of its datagrams covers; `None` when the ends are of different families.
+    fn icrc_scope(&self, is_translated: bool) -> Option<IcrcScope> {
+        match is_translated {
+            true => Some(IcrcScope::WITHOUT_ADDRESSES),
+            false => IcrcScope::between(self.source(), self.destination()),
+        }
+    }
+
+    /// What surrounds its datagrams.
+    fn envelope(&self, identification: u16, is_translated: bool) -> Option<Envelope> {
+        Some(Envelope {
+            source: self.source(),
+            destination: self.destination(),
+            traffic_class: self.route.traffic_class,
+            hop_limit: self.route.hop_limit.max(1),
+            identification: Some(identification),
+            icrc_scope: self.icrc_scope(is_translated)?.of_segment(identification),
+            elided_bytes: 0,
+        })
     }
 }
 
@@ -165,26 +174,9 @@ impl UdpPort {
             reports_hop_limits: false,
             troubles: Troubles::default(),
             arrivals: Arc::new(arrivals),
-            impaired: None,
-            capture: None,
             now: Instant::ZERO,
+            watched: Vec::new(),
         })
-    }
-
-    /// The bad network in process, if there is one.
-    pub(super) fn impaired(&mut self) -> Option<&mut Impaired> {
-        self.impaired.as_mut()
-    }
-
-    /// Have a bad network, or a capture, see everything that passes.
-    pub(super) fn watch(&mut self, impaired: Option<Impaired>, capture: Option<PortCapture>) {
-        self.impaired = impaired;
-        self.capture = capture;
-    }
-
-    /// End the capture, if there is one.
-    pub(super) fn take_capture(&mut self) -> Option<PortCapture> {
-        self.capture.take()
     }
 
     /// Leave addresses out of the ICRC of packets to and from a peer.
@@ -197,39 +189,23 @@ impl UdpPort {
         self.sockets.way(route).ok().map(|way| way.route.source_port)
     }
 
-    /// Say when the origin of all instants was, counted from 1970.
-    pub(crate) fn set_origin(&mut self, since_1970: Duration) {
-        if let Some(capture) = &mut self.capture {
-            capture.set_origin(since_1970);
-        }
-    }
-
     /// Readable when something has arrived.
     pub(crate) fn arrivals(&self) -> Arc<Epoll> {
         self.arrivals.clone()
     }
 
-    /// Take what has arrived and hand it to the device. Stops when there is a completion and somebody waits for one: then
-    /// looking for more only keeps him waiting. Whether there may be more.
-    pub(crate) fn receive(&mut self, nic: &mut NicGuard<'_>, now: Instant, until_completion: bool) -> bool {
-        if nic.takes_datagrams() && !self.reports_hop_limits {
-            self.report_hop_limits();
-        }
-        if self.impaired.is_some() || self.capture.is_some() {
-            return self.receive_watched(nic, now);
-        }
-        let completions_before = nic.completion_count();
-        let mut step = ReceiveStep::default();
-        for sockets in self.sockets.in_turn() {
-            while let Some(bytes) = self.receiving.receive(&sockets.listener, nic, now) {
-                step.count(bytes);
-                let has_completed = until_completion && nic.completion_count() != completions_before;
-                if step.is_over() || has_completed {
-                    return true;
-                }
+    /// Where a datagram goes, and what its ICRC covers. `None` when it cannot be sent.
+    fn way_and_scope(&mut self, route: &Route, datagram: &Outgoing<'_>) -> Option<(Way, IcrcScope)> {
+        let way = match self.sockets.way(route) {
+            Ok(way) => way,
+            Err(error) => {
+                self.troubles.note(route, datagram.len(), &error);
+                return None;
             }
-        }
-        false
+        };
+        // The device takes care that both are of one family.
+        let scope = way.icrc_scope(self.receiving.checks().is_translated(route.destination))?;
+        Some((way, scope))
     }
 
     /// Only datagrams hand the time to live up, in their route header.
@@ -242,74 +218,28 @@ impl UdpPort {
         }
     }
 
-    /// The same through a bad network, or seen by a capture.
-    fn receive_watched(&mut self, nic: &mut NicGuard<'_>, now: Instant) -> bool {
-        let UdpPort { sockets, receiving, impaired, capture, .. } = self;
+    /// Receive without guessing where payload belongs, because layers see each datagram first.
+    fn receive_layered(&mut self, stack: &mut Stack, nic: &mut NicGuard<'_>, now: Instant) -> bool {
+        let UdpPort { sockets, receiving, .. } = self;
         let mut step = ReceiveStep::default();
-        let mut each = |checks: &mut Checks, from: &Origin<'_>, datagram: &[u8]| match impaired {
-            Some(impaired) => {
-                let came = Came { arrival: *from.arrival, local: from.local };
-                impaired.incoming.enter(came, datagram.to_vec(), now);
-            }
-            None => {
-                if let Some(capture) = capture {
-                    capture.received(from, datagram, now);
-                }
+        let mut each = |checks: &mut Checks, from: &Origin, datagram: &[u8]| {
+            let envelope = checks.envelope(from);
+            if envelope.is_none_or(|envelope| stack.arrive(&envelope, datagram, now)) {
                 checks.take(from, datagram, nic, now);
             }
         };
         for sockets in sockets.in_turn() {
-            while !step.is_over()
-                && let Some(bytes) = receiving.receive_each(&sockets.listener, &mut each)
-            {
+            while let Some(bytes) = receiving.receive_each(&sockets.listener, &mut each) {
                 step.count(bytes);
+                if step.is_over() {
+                    return true;
+                }
             }
         }
-        let mut due_step = ReceiveStep::default();
-        while !due_step.is_over()
-            && let Some(impaired) = impaired
-            && let Some((came, datagram)) = impaired.incoming.take_due(now)
-        {
-            due_step.count(datagram.len());
-            let from = Origin { arrival: &came.arrival, local: came.local };
-            if let Some(capture) = capture {
-                capture.received(&from, &datagram, now);
-            }
-            receiving.checks().take(&from, &datagram, nic, now);
-        }
-        if let Some(capture) = capture {
-            capture.flush_due(now);
-        }
-        step.is_over() || due_step.is_over()
+        false
     }
 
-    /// Have the device send as much as one step allows. Whether there is more.
-    pub(crate) fn transmit_from(&mut self, nic: &mut NicGuard<'_>, now: Instant, occasion: Occasion) -> bool {
-        self.step_bytes = STEP_SEND_BYTES;
-        self.now = now;
-        self.send_backlog(now);
-        match occasion {
-            Occasion::Step => nic.poll(now, self),
-            Occasion::Post => nic.poll_after_post(now, self, true),
-            Occasion::PostOnly => nic.poll_after_post(now, self, false),
-        }
-        self.send_due(now, now, STEP_SEND_BYTES);
-        nic.has_output() && self.backlog.is_empty() && self.has_room_in_network()
-    }
-
-    /// When to come back, if nothing happens before.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let (mut outgoing, mut incoming) = (None, None);
-        if let Some(impaired) = &self.impaired {
-            // What is due can only go when the backlog has gone.
-            outgoing = impaired.outgoing.next_at().filter(|_| self.backlog.is_empty());
-            incoming = impaired.incoming.next_at();
-        }
-        let capture = self.capture.as_ref().and_then(PortCapture::next_deadline);
-        [self.retry_at, outgoing, incoming, capture].into_iter().flatten().min()
-    }
-
-    fn send_batch(&mut self) {
+    fn send_batch(&mut self, stack: &mut Stack) {
         let Some(way) = self.batch.way() else { return };
         self.step_bytes = self.step_bytes.saturating_sub(self.batch.bytes());
         let (left, result) = match self.backlog.is_empty() {
@@ -317,9 +247,16 @@ impl UdpPort {
             // Nothing overtakes what the kernel has not taken yet.
             false => (0, Err(io::ErrorKind::WouldBlock.into())),
         };
-        if let Some(capture) = &mut self.capture {
-            self.batch
-                .for_each_sent(left, |identification, pieces| capture.sent(&way, identification, pieces, self.now));
+        if !stack.is_empty() {
+            let UdpPort { batch, watched, receiving, .. } = self;
+            let translated = receiving.checks().is_translated(way.route.destination);
+            batch.for_each_sent(left, |identification, pieces| {
+                watched.clear();
+                pieces.iter().for_each(|piece| watched.extend_from_slice(piece));
+                if let Some(envelope) = way.envelope(identification, translated) {
+                    stack.watch(Direction::Outgoing, &envelope, watched, self.now);
+                }
+            });
         }
         match result {
             Ok(()) => {}
@@ -356,56 +293,33 @@ impl UdpPort {
         }
     }
 
-    fn send_backlog(&mut self, now: Instant) {
-        if self.retry_at.is_some_and(|at| at > now) {
+    /// Send what the kernel has not taken yet, and show it to `watchers`.
+    fn send_backlog(&mut self, watchers: Option<&mut Stack>) {
+        if self.retry_at.is_some_and(|at| at > self.now) {
             return;
         }
         self.retry_at = None;
+        let mut watchers = watchers.filter(|stack| !stack.is_empty());
         while let Some((way, datagram)) = self.backlog.front_mut() {
             // It is complete with the ICRC for identification 0, which is what the kernel gives to a datagram on its own.
             let result = self.sockets.prepare(way).and_then(|socket| socket.send_one(way.destination(), datagram));
             match result {
                 Ok(()) => {
-                    if let Some(capture) = &mut self.capture {
-                        capture.sent(way, 0, &[&datagram[..]], now);
+                    let translated = self.receiving.checks().is_translated(way.route.destination);
+                    if let Some(stack) = &mut watchers
+                        && let Some(envelope) = way.envelope(0, translated)
+                    {
+                        stack.watch(Direction::Outgoing, &envelope, datagram, self.now);
                     }
                 }
                 Err(error) if is_full(&error) => {
-                    self.retry_at = Some(now + RETRY_AFTER);
+                    self.retry_at = Some(self.now + RETRY_AFTER);
                     return;
                 }
                 Err(error) => self.troubles.note(&way.route, datagram.len(), &error),
             }
             self.backlog.pop_front();
         }
-    }
-
-    /// Send what has been, or will have been, through the bad network by `until`, up to about so many bytes.
-    fn send_due(&mut self, until: Instant, now: Instant, bytes_max: usize) {
-        let mut bytes = 0;
-        while bytes < bytes_max
-            && self.backlog.is_empty()
-            && let Some(impaired) = &mut self.impaired
-            && let Some(due) = impaired.outgoing.take_due(until)
-        {
-            bytes += due.1.len();
-            self.backlog.push_back(due);
-            self.send_backlog(now);
-        }
-    }
-
-    /// Whether a bad network, if there is one, takes another datagram.
-    fn has_room_in_network(&self) -> bool {
-        self.impaired.as_ref().is_none_or(|impaired| impaired.outgoing.has_room())
-    }
-}
-
-impl Drop for UdpPort {
-    fn drop(&mut self) {
-        // A last acknowledgement may be among what the kernel has not taken yet.
-        self.send_backlog(Instant::FAR_FUTURE);
-        // A network that delays does not lose what its sender, gone by now, had sent.
-        self.send_due(Instant::FAR_FUTURE, self.now, usize::MAX);
     }
 }
 
@@ -438,6 +352,17 @@ impl Sockets {
         Ok(Way { route: Route { source_port, ..*route }, sender: SenderIndex { address, slot } })
     }
 
+    /// The way of a packet that was completed before: through the very socket whose port the ICRC covers.
+    fn way_of(&self, route: &Route) -> io::Result<Way> {
+        let source = SocketAddr::new(route.source, route.source_port);
+        let has_source = |sender: &Option<Sender>| sender.as_ref().is_some_and(|s| s.socket.local() == source);
+        let mut slots = self.addresses.iter().enumerate().filter_map(|(address, sockets)| {
+            sockets.senders.iter().position(has_source).map(|slot| SenderIndex { address, slot })
+        });
+        let sender = slots.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Way { route: *route, sender })
+    }
+
     /// The socket of a way, with the options that its route asks for.
     fn prepare(&mut self, way: &Way) -> io::Result<&Socket> {
         let sender = self.addresses[way.sender.address].senders[way.sender.slot].as_mut();
@@ -456,37 +381,82 @@ impl Sockets {
     }
 }
 
-impl TransmitSink for UdpPort {
-    fn has_room(&self) -> bool {
-        self.backlog.is_empty() && self.step_bytes > self.batch.bytes() && self.has_room_in_network()
+impl Port for UdpPort {
+    fn begin_step(&mut self, stack: &mut Stack, now: Instant) {
+        self.step_bytes = STEP_SEND_BYTES;
+        self.now = now;
+        // Layers that do more than watch have seen it before it got here.
+        self.send_backlog((!stack.takes_packets()).then_some(stack));
     }
 
-    fn transmit(&mut self, route: &Route, datagram: &Outgoing<'_>) {
-        let way = match self.sockets.way(route) {
-            Ok(way) => way,
-            Err(error) => return self.troubles.note(route, datagram.len(), &error),
-        };
-        // The device takes care that both are of one family.
-        let scope = match self.receiving.checks().is_translated(route.destination) {
-            true => Some(IcrcScope::WITHOUT_ADDRESSES),
-            false => IcrcScope::between(way.source(), way.destination()),
-        };
-        let Some(scope) = scope else { return };
-        if let Some(impaired) = &mut self.impaired {
-            let mut bytes = vec![0; datagram.len()];
-            datagram.write_to(&mut bytes);
-            icrc::write(&scope, &mut bytes);
-            self.step_bytes = self.step_bytes.saturating_sub(bytes.len());
-            return impaired.outgoing.enter(way, bytes, self.now);
-        }
+    fn has_room(&self) -> bool {
+        self.backlog.is_empty() && self.step_bytes > self.batch.bytes()
+    }
+
+    fn is_full(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    fn transmit(&mut self, route: &Route, datagram: &Outgoing<'_>, stack: &mut Stack) {
+        let Some((way, scope)) = self.way_and_scope(route, datagram) else { return };
         if !self.batch.takes(&way, datagram.len(), self.offload) {
-            self.send_batch();
+            self.send_batch(stack);
         }
         self.batch.push(&way, scope, datagram);
     }
 
-    fn flush(&mut self) {
-        self.send_batch();
+    fn flush(&mut self, stack: &mut Stack) {
+        self.send_batch(stack);
+    }
+
+    fn complete(&mut self, route: &Route, datagram: &Outgoing<'_>) -> Option<Packet> {
+        let (way, scope) = self.way_and_scope(route, datagram)?;
+        let envelope = way.envelope(0, scope == IcrcScope::WITHOUT_ADDRESSES)?;
+        let mut bytes = vec![0; datagram.len()];
+        datagram.write_to(&mut bytes);
+        icrc::write(&scope, &mut bytes);
+        Some(Packet { envelope, datagram: bytes })
+    }
+
+    fn send(&mut self, packet: Packet) {
+        self.step_bytes = self.step_bytes.saturating_sub(packet.datagram.len());
+        let route = packet.envelope.route();
+        match self.sockets.way_of(&route) {
+            Ok(way) => {
+                self.backlog.push_back((way, packet.datagram));
+                self.send_backlog(None);
+            }
+            Err(error) => self.troubles.note(&route, packet.datagram.len(), &error),
+        }
+    }
+
+    fn receive(&mut self, stack: &mut Stack, nic: &mut NicGuard<'_>, now: Instant, until_completion: bool) -> bool {
+        if nic.takes_datagrams() && !self.reports_hop_limits {
+            self.report_hop_limits();
+        }
+        if !stack.is_empty() {
+            return self.receive_layered(stack, nic, now);
+        }
+        let completions_before = nic.completion_count();
+        let mut step = ReceiveStep::default();
+        for sockets in self.sockets.in_turn() {
+            while let Some(bytes) = self.receiving.receive(&sockets.listener, nic, now) {
+                step.count(bytes);
+                let has_completed = until_completion && nic.completion_count() != completions_before;
+                if step.is_over() || has_completed {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn check(&mut self, packet: &Packet, nic: &mut NicGuard<'_>, now: Instant) {
+        self.receiving.checks().take(&Origin::of_packet(&packet.envelope), &packet.datagram, nic, now);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.retry_at
     }
 }
 

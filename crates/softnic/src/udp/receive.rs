@@ -24,6 +24,7 @@ use longhaul_wire::{IcrcScope, bth, packet};
 use super::socket::{Arrival, Part, Socket, part};
 use crate::guard::NicGuard;
 use crate::in_place::{ExpectedPackets, SINGLE_WRITE_HEADER_BYTES};
+use crate::layer::Envelope;
 use crate::port::Received;
 
 /// The most that one call gives: what an IP packet can hold.
@@ -72,9 +73,9 @@ impl Receiving {
         // SAFETY: the parts are the own buffer, which is ours alone, and registered memory of a device that stays locked
         // until this function is done with it, in bytes that nobody may look at yet (`crate::in_place`).
         let arrival = arrived(unsafe { listener.receive(&mut self.parts) })?;
-        let from = Origin { arrival: &arrival, local: listener.local() };
+        let from = Origin::of(&arrival, listener);
         self.checks.begins_batch = true;
-        self.take_expected(&expected, &from, nic, now);
+        self.take_expected(&expected, &arrival, &from, nic, now);
         Some(arrival.bytes)
     }
 
@@ -83,10 +84,10 @@ impl Receiving {
     pub(super) fn receive_each(
         &mut self,
         listener: &Socket,
-        mut each: impl FnMut(&mut Checks, &Origin<'_>, &[u8]),
+        mut each: impl FnMut(&mut Checks, &Origin, &[u8]),
     ) -> Option<usize> {
         let arrival = arrived(listener.receive_one(&mut self.buffer[..CALL_BYTES_MAX]))?;
-        let from = Origin { arrival: &arrival, local: listener.local() };
+        let from = Origin::of(&arrival, listener);
         self.checks.begins_batch = true;
         for datagram in cut(&self.buffer[..arrival.bytes], arrival.segment_bytes) {
             each(&mut self.checks, &from, datagram);
@@ -94,7 +95,7 @@ impl Receiving {
         Some(arrival.bytes)
     }
 
-    /// What checks datagrams that were received with [`receive_each`](Receiving::receive_each) and kept for a while.
+    /// What checks datagrams that were received with [`receive_each`](Receiving::receive_each) and held by layers.
     pub(super) fn checks(&mut self) -> &mut Checks {
         &mut self.checks
     }
@@ -115,10 +116,16 @@ impl Receiving {
     }
 
     /// Take datagrams of which the first `expected.count` should be the expected ones.
-    fn take_expected(&mut self, expected: &ExpectedPackets, from: &Origin<'_>, nic: &mut NicGuard<'_>, now: Instant) {
+    fn take_expected(
+        &mut self,
+        expected: &ExpectedPackets,
+        arrival: &Arrival,
+        from: &Origin,
+        nic: &mut NicGuard<'_>,
+        now: Instant,
+    ) {
         let (header_bytes, packet_bytes) = (expected.header_bytes, expected.packet_bytes());
         let slot_bytes = header_bytes + ICRC_BYTES;
-        let arrival = from.arrival;
         let in_slots = expected.count.min(arrival.bytes / packet_bytes);
         let is_as_expected = arrival.segment_bytes == packet_bytes
             // What is left over begins behind the last slot, or there is none.
@@ -178,9 +185,25 @@ fn arrived(received: io::Result<Option<Arrival>>) -> Option<Arrival> {
 }
 
 /// Where datagrams came from, and at which socket they arrived.
-pub(super) struct Origin<'a> {
-    pub(super) arrival: &'a Arrival,
-    pub(super) local: SocketAddr,
+#[derive(Clone, Copy)]
+pub(super) struct Origin {
+    source: SocketAddr,
+    local: SocketAddr,
+    traffic_class: u8,
+    hop_limit: u8,
+}
+
+impl Origin {
+    fn of(arrival: &Arrival, listener: &Socket) -> Origin {
+        let Arrival { source, traffic_class, hop_limit, .. } = *arrival;
+        Origin { source, local: listener.local(), traffic_class, hop_limit }
+    }
+
+    /// Of a packet that has passed the layers.
+    pub(super) fn of_packet(envelope: &Envelope) -> Origin {
+        let Envelope { source, destination, traffic_class, hop_limit, .. } = *envelope;
+        Origin { source, local: destination, traffic_class, hop_limit }
+    }
 }
 
 /// Checks ICRCs.
@@ -200,7 +223,7 @@ type Addresses = (IpAddr, IpAddr);
 
 impl Checks {
     /// Check a datagram and hand it to the device.
-    pub(super) fn take(&mut self, from: &Origin<'_>, datagram: &[u8], nic: &mut NicGuard<'_>, now: Instant) {
+    pub(super) fn take(&mut self, from: &Origin, datagram: &[u8], nic: &mut NicGuard<'_>, now: Instant) {
         if datagram.len() < packet::datagram_bytes(bth::HEADER_BYTES, 0) {
             nic.count_malformed();
             return;
@@ -214,27 +237,42 @@ impl Checks {
         }
     }
 
-    fn received<'a>(&self, from: &Origin<'_>, datagram: &'a [u8]) -> Received<'a> {
-        let Origin { arrival, local } = from;
-        let source = arrival.source;
+    fn received<'a>(&self, from: &Origin, datagram: &'a [u8]) -> Received<'a> {
         Received {
-            source: source.ip(),
-            source_port: if self.is_translated(source.ip()) { 0 } else { source.port() },
-            destination: local.ip(),
-            traffic_class: arrival.traffic_class,
-            hop_limit: arrival.hop_limit,
+            source: from.source.ip(),
+            source_port: if self.is_translated(from.source.ip()) { 0 } else { from.source.port() },
+            destination: from.local.ip(),
+            traffic_class: from.traffic_class,
+            hop_limit: from.hop_limit,
             datagram,
             elided_bytes: 0,
         }
     }
 
-    fn is_good(&mut self, from: &Origin<'_>, headers: &[u8], rest: &[&[u8]], icrc: u32) -> bool {
-        if self.is_translated(from.arrival.source.ip()) {
+    /// What surrounds datagrams from there, for layers; `None` when the ends are of different families.
+    pub(super) fn envelope(&self, from: &Origin) -> Option<Envelope> {
+        let icrc_scope = match self.is_translated(from.source.ip()) {
+            true => IcrcScope::WITHOUT_ADDRESSES,
+            false => IcrcScope::between(from.source, from.local)?,
+        };
+        Some(Envelope {
+            source: from.source,
+            destination: from.local,
+            traffic_class: from.traffic_class,
+            hop_limit: from.hop_limit,
+            identification: None,
+            icrc_scope,
+            elided_bytes: 0,
+        })
+    }
+
+    fn is_good(&mut self, from: &Origin, headers: &[u8], rest: &[&[u8]], icrc: u32) -> bool {
+        if self.is_translated(from.source.ip()) {
             return icrc::compute_parts(&IcrcScope::WITHOUT_ADDRESSES, headers, rest) == icrc;
         }
-        let Some(scope) = IcrcScope::between(from.arrival.source, from.local) else { return false };
+        let Some(scope) = IcrcScope::between(from.source, from.local) else { return false };
         let begins_batch = std::mem::take(&mut self.begins_batch);
-        let tracker = self.tracker((from.arrival.source.ip(), from.local.ip()));
+        let tracker = self.tracker((from.source.ip(), from.local.ip()));
         let expects_jumps = tracker.expects_jumps();
         match tracker.check_parts(&scope, headers, rest, icrc, begins_batch) {
             Verdict::Exact | Verdict::Predicted => true,

@@ -151,7 +151,7 @@ impl World {
         self.nodes[node].incarnation += 1;
         self.retired_packets += self.devices[node].nic().counters().sent_pkts;
         let device = self.make_device(node);
-        let nic = super::WorldNode::nic(device.clone(), self.egress_limit_bytes);
+        let nic = super::WorldNode::nic(node, &device, self.egress_limit_bytes, self.layers.as_ref());
         self.simulation.replace(self.nics[node], nic);
         self.devices[node] = device;
         self.tell_link_state(node);
