@@ -17,7 +17,7 @@ use crate::message::{BufferPool, Message};
 use crate::options::Options;
 use crate::pending::{Pending, wait_until};
 use crate::runtime::{Runtime, is_driver_thread};
-use crate::shared::{End, Shared};
+use crate::shared::{Attending, End, Shared};
 use crate::statistics::Statistics;
 use crate::waking::Waiting;
 
@@ -240,7 +240,7 @@ impl Connection {
 
     /// Drive it from this thread until something is true, or nothing has happened for a moment.
     pub(crate) fn drive_until(&self, is_done: impl Fn(&Self) -> bool) {
-        self.shared.attend(|| is_done(self));
+        self.shared.attend(|| if is_done(self) { Attending::Done } else { Attending::Waits });
     }
 
     /// Close it without blocking; over when the peer has heard what it must (see [`Connection`]).

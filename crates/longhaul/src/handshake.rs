@@ -412,7 +412,7 @@ fn own_paths(endpoint: &Endpoint) -> [Path; 1] {
     [Path { gid: endpoint.gid().0, udp_port: endpoint.udp_port() }]
 }
 
-fn known_mtu(bytes: u32) -> Result<Mtu, FieldError> {
+pub(crate) fn known_mtu(bytes: u32) -> Result<Mtu, FieldError> {
     let problem = FieldProblem::Mtu(bytes);
     Mtu::from_byte_count(bytes).ok_or(FieldError::Value { field: "MTU", problem })
 }

@@ -10,7 +10,7 @@ use longhaul_verbs::Gid;
 use longhaul_wire::fields::{FieldError, FieldProblem};
 use longhaul_wire::handshake::{Hello, Message, Path};
 
-use crate::handshake::{HandshakeError, Meeting};
+use crate::handshake::{HandshakeError, Meeting, known_mtu};
 
 /// Chunks of at most this size are taken from the peer; larger ones only if both ends are set so.
 pub(crate) const CHUNK_BYTES_FROM_PEER_MAX: u32 = 64 << 10;
@@ -40,6 +40,7 @@ pub(crate) fn check_token<'a>(
         Message::Hello(hello) => hello,
         other => return Err(other.unexpected().into()),
     };
+    known_mtu(hello.mtu)?;
     match hello.token {
         None if needs_token => Err(HandshakeError::NoToken),
         // One that was given a handle was given ours, or is wrong here.

@@ -9,7 +9,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use crate::panicked::catch;
-use crate::shared::Shared;
+use crate::shared::{Attending, Shared};
 
 /// An operation that has begun. [`Pending::wait`] blocks until it is over; `.await` does the same on any executor,
 /// since wakers are all it needs. Dropping it does not undo anything: what was begun goes on.
@@ -61,15 +61,16 @@ impl<T, E> Pending<T, E> {
     fn attend(&mut self, deadline: Option<Instant>) -> Option<Result<T, E>> {
         let Pending { future, connection } = self;
         let connection = connection.as_ref()?;
-        let waker = THREAD_WAKER.with(Waker::clone);
+        let waker = THREAD_WAKER.try_with(Waker::clone).ok()?;
         let mut context = Context::from_waker(&waker);
         let mut result = None;
         connection.attend(|| match future.as_mut().poll(&mut context) {
             Poll::Ready(output) => {
                 result = Some(output);
-                true
+                Attending::Done
             }
-            Poll::Pending => deadline.is_some_and(|deadline| Instant::now() >= deadline),
+            Poll::Pending if deadline.is_some_and(|deadline| Instant::now() >= deadline) => Attending::TooLate,
+            Poll::Pending => Attending::Waits,
         });
         result
     }

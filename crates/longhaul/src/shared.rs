@@ -44,6 +44,16 @@ pub(crate) struct Shared {
     pub(crate) peer: SocketAddr,
 }
 
+/// What a thread that drives a connection while it waits is up to.
+pub(crate) enum Attending {
+    /// It still waits.
+    Waits,
+    /// What it waited for is there; the next thing that it waits for may come soon.
+    Done,
+    /// It waits no longer, and what it waited for is not there.
+    TooLate,
+}
+
 /// The state, locked. When it is unlocked, the wakers that were collected meanwhile are called.
 pub(crate) struct Locked<'a> {
     // Dropped in this order.
@@ -228,16 +238,18 @@ impl Shared {
         posted.map(|(posted, ..)| posted)
     }
 
-    /// Drive it from a thread that waits, until `is_done` or nothing has happened for a while.
-    pub(crate) fn attend(&self, mut is_done: impl FnMut() -> bool) {
+    /// Drive it from a thread that waits, until that is done or too late, or nothing has happened for a while.
+    pub(crate) fn attend(&self, mut ask: impl FnMut() -> Attending) {
         // One at a time: two would only wait for each other's lock.
         if std::mem::replace(&mut self.state().is_attended, true) {
             return;
         }
         let (mut active, mut seen) = (self.now(), None);
         let is_left_to_driver = loop {
-            if is_done() {
-                break false;
+            match ask() {
+                Attending::Done => break false,
+                Attending::TooLate => break true,
+                Attending::Waits => {}
             }
             // An error shows again when the driver looks.
             let Ok(look) = self.poll() else { break true };

@@ -10,10 +10,12 @@ use crate::control_memory::{ControlMemory, PLACE_BYTES, Place};
 
 /// Frames that can arrive before anybody looks, at most. More are lost, as any may be.
 const RECEIVES: u32 = 256;
-/// The same on a connection that rests. A receive that was posted has used its memory some day, and an endpoint may have thousands of connections.
+/// The same on a connection that rests. A receive that is posted uses its memory some day, and an endpoint may have thousands of connections.
 const RECEIVES_AT_REST: u32 = 6;
 /// A message of one packet is talked about in hardly more frames than this at a time: that it may come, and that it has come.
 const RECEIVES_A_MESSAGE: u32 = 2;
+/// If so many frames came at once as there were receives, more may have been lost: there will be so many times more.
+const RECEIVES_AFTER_BURST: u32 = 4;
 /// Frames that can be on their way out.
 const SENDS: u32 = 32;
 
@@ -25,9 +27,18 @@ pub(crate) struct ControlPath {
     sends: Vec<Place>,
     /// Those that can be used.
     free: Vec<u32>,
-    /// Of frames that arrive: a receive is posted for each, with its index as id.
-    receives: Vec<Place>,
+    /// Of frames that arrive: a receive is posted for each that there is, with its index as id.
+    receives: Vec<Option<Place>>,
+    /// Those that there are not.
+    vacant: Vec<u32>,
+    /// How many there should be.
     wanted: u32,
+    /// How many there should be when no message is open.
+    at_rest: u32,
+    /// How many there can be: less after the device has refused memory.
+    most: u32,
+    /// One of the open messages has several packets, and so any number of frames about it.
+    has_long_message: bool,
 }
 
 /// Why a control path could not be made.
@@ -68,7 +79,11 @@ impl ControlPath {
             sends: Vec::new(),
             free: Vec::new(),
             receives: Vec::new(),
+            vacant: Vec::new(),
             wanted: RECEIVES_AT_REST,
+            at_rest: RECEIVES_AT_REST,
+            most: RECEIVES,
+            has_long_message: false,
         };
         path.add_place_for_sends()?;
         Ok(path)
@@ -90,41 +105,67 @@ impl ControlPath {
 
     /// So many messages are open, in both directions.
     pub(crate) fn expect_messages(&mut self, count: usize) {
+        self.has_long_message &= count > 0;
         let count = u32::try_from(count).unwrap_or(u32::MAX);
-        let wanted = RECEIVES_AT_REST.saturating_add(RECEIVES_A_MESSAGE.saturating_mul(count));
-        self.wanted = self.wanted.max(wanted.min(RECEIVES));
+        self.wanted = match self.has_long_message {
+            true => self.most,
+            false => self.at_rest.saturating_add(RECEIVES_A_MESSAGE.saturating_mul(count)).min(self.most),
+        };
     }
 
-    /// A message has several packets, and so any number of frames about it.
+    /// An open message has several packets.
     pub(crate) fn expect_long_message(&mut self) {
-        self.wanted = RECEIVES;
+        self.has_long_message = true;
+    }
+
+    /// So many frames had come at once.
+    pub(crate) fn on_taken(&mut self, frames: u32) {
+        if frames > 0 && frames >= self.posted() {
+            self.at_rest = (RECEIVES_AFTER_BURST * self.at_rest).min(RECEIVES);
+        }
+    }
+
+    fn posted(&self) -> u32 {
+        (self.receives.len() - self.vacant.len()) as u32
     }
 
     /// Post the receives that are wanted and not posted yet.
     pub(crate) fn post_receives(&mut self) -> Result<(), PostError> {
-        while self.receives.len() < self.wanted as usize {
+        while self.posted() < self.wanted {
             let Ok(place) = self.memory.take() else {
                 // What is posted must do: frames that find no receive are sent again.
-                self.wanted = self.receives.len() as u32;
+                self.most = self.posted().max(1);
                 break;
             };
-            self.receives.push(place);
-            self.post_receive(self.receives.len() - 1)?;
+            let index = self.vacant.pop().unwrap_or_else(|| {
+                self.receives.push(None);
+                self.receives.len() as u32 - 1
+            });
+            self.post_receive(index, &place)?;
+            self.receives[index as usize] = Some(place);
         }
         Ok(())
     }
 
-    fn post_receive(&self, index: usize) -> Result<(), PostError> {
-        let local = [self.receives[index].entry(self.frame_bytes)];
-        self.queue_pair.post_receive(&[ReceiveRequest { id: index as u64, local: &local }])
+    fn post_receive(&self, index: u32, place: &Place) -> Result<(), PostError> {
+        let local = [place.entry(self.frame_bytes)];
+        self.queue_pair.post_receive(&[ReceiveRequest { id: index.into(), local: &local }])
     }
 
-    /// Take the frame that a receive has brought out of its place, and post the receive again.
-    pub(crate) fn take(&self, id: u64, byte_count: u32, frame: &mut Vec<u8>) -> Result<(), PostError> {
-        let index = id as usize;
+    /// Take the frame that a receive has brought out of its place, and post the receive again, unless there are enough.
+    pub(crate) fn take(&mut self, id: u64, byte_count: u32, frame: &mut Vec<u8>) -> Result<(), PostError> {
+        let index = id as u32;
+        let Some(place) = self.receives.get_mut(index as usize).and_then(Option::take) else { return Ok(()) };
         frame.resize((byte_count as usize).min(self.frame_bytes), 0);
-        self.receives[index].copy_out(frame);
-        self.post_receive(index)
+        place.copy_out(frame);
+        if self.posted() > self.wanted {
+            self.vacant.push(index);
+            self.memory.give_back([place]);
+            return Ok(());
+        }
+        self.post_receive(index, &place)?;
+        self.receives[index as usize] = Some(place);
+        Ok(())
     }
 
     pub(crate) fn can_send(&self) -> bool {
@@ -157,7 +198,7 @@ impl Drop for ControlPath {
     fn drop(&mut self) {
         // A device that did not destroy the queue pair may still write there: nobody gets these places again.
         if matches!(self.queue_pair.destroy(), Ok(()) | Err(DestroyError::Gone)) {
-            self.memory.give_back(self.sends.drain(..).chain(self.receives.drain(..)));
+            self.memory.give_back(self.sends.drain(..).chain(self.receives.drain(..).flatten()));
         }
     }
 }

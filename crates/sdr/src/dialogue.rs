@@ -190,6 +190,7 @@ impl State {
         let is_later = self.polled.is_none_or(|polled| now > polled);
         self.polled = Some(now);
         let mut arrival = is_later.then_some(now);
+        let mut frames = 0;
         // Everything is taken, because a device on sockets looks for more at an empty poll: an end that was away for a while must
         // not presume lost what has been acknowledged in the meantime.
         for _ in 0..POLLS_MAX {
@@ -198,6 +199,7 @@ impl State {
                 if !completion.is_success() {
                     self.failure.get_or_insert(completion.status);
                 } else if completion.operation == CompletionOperation::Receive {
+                    frames += 1;
                     self.control.take(completion.id, completion.byte_count, &mut frame)?;
                     self.handle_frame(&frame, now, arrival, attributes);
                 } else if completion.id & CONTROL_SEND != 0 {
@@ -213,6 +215,7 @@ impl State {
                 arrival = None;
             }
         }
+        self.control.on_taken(frames);
         Ok(())
     }
 
@@ -309,6 +312,7 @@ impl State {
         // Made when there is something to say: this is called at every poll.
         let mut bytes = Vec::new();
         let mut numbers = Vec::new();
+        let mut has_told_beyond = false;
         while self.control.can_send() {
             let asks = self.asks_at(patience).is_some_and(|at| at <= now);
             let clears: Vec<_> = self.receiving.due(now, patience).copied().collect();
@@ -338,9 +342,12 @@ impl State {
             bytes.resize(self.control.frame_bytes(), 0);
             let mut writer = FrameWriter::new(&mut bytes, &header).expect("every path carries a header");
             let beyond = self.sending.cleared_beyond(CLEARED_BEYOND_BYTES_MAX);
-            if !beyond.is_empty() {
-                // First, so that there is room.
-                writer.push(&Record::ClearedBeyond(&beyond));
+            let record_bytes = |contents: usize| control::RECORD_HEADER_BYTES + contents;
+            let scheme_bytes = self.from_scheme.iter().next().map_or(0, |record| record_bytes(record.len()));
+            let both_bytes = control::HEADER_BYTES + record_bytes(beyond.len()) + scheme_bytes;
+            // First, so that there is room. But what a scheme says may fill a frame, and must leave, too.
+            if !beyond.is_empty() && (!has_told_beyond || both_bytes <= self.control.frame_bytes()) {
+                has_told_beyond = writer.push(&Record::ClearedBeyond(&beyond));
             }
             numbers.clear();
             numbers.extend(

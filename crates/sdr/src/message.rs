@@ -234,7 +234,7 @@ impl SendStream {
     /// number of times.
     pub fn send_at(&self, offset: u64, memory: &Memory, range: Range<usize>) -> Result<(), SendError> {
         self.shared.check_piece(offset, range.len())?;
-        let is_long = range.len() > self.shared.shape.packet_bytes as usize;
+        let is_long = offset + range.len() as u64 > u64::from(self.shared.shape.packet_bytes);
         let bytes = memory.lend_to_send(range)?;
         let mut state = self.shared.state();
         state.sending.add(self.number, offset, bytes);

@@ -180,9 +180,11 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A last acknowledgement may be among what the kernel has not taken, or a layer holds.
+        // A last acknowledgement may be among what the kernel has not taken, or a layer holds. A layer that has panicked is not called again.
         let now = self.now();
-        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).split(now).0.close();
+        if let Ok(state) = self.state.get_mut() {
+            state.split(now).0.close();
+        }
     }
 }
 

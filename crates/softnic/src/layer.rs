@@ -87,7 +87,7 @@ pub enum Direction {
 pub struct Packet {
     /// What surrounds the datagram.
     pub envelope: Envelope,
-    /// BTH to ICRC.
+    /// BTH to ICRC. Of what has arrived nothing has been checked: a stranger can send anything, even nothing.
     pub datagram: Vec<u8>,
 }
 

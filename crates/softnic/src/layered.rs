@@ -20,6 +20,9 @@ use crate::port::{Outgoing, Port, Route, TransmitSink};
 
 /// What the device may hand to the layers in one step, before arrivals are looked at again.
 const STEP_BYTES: usize = 256 << 10;
+/// Rounds in which layers that close let go of what they hold, at a step's bytes each: more than what any of them may hold. A layer that
+/// has something to say whenever it is asked would never end.
+const CLOSING_ROUNDS_MAX: usize = 8192;
 
 /// Why the device is asked for what it has to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +69,10 @@ impl<'a, P: Port> Layered<'a, P> {
     /// Have the device send as much as one step allows. Whether there is more.
     pub fn transmit_from(&mut self, nic: &mut NicGuard<'_>, occasion: Occasion) -> bool {
         self.port.begin_step(self.stack, self.now);
+        if !self.stack.is_empty() {
+            // What waits goes first, and makes room for the device.
+            self.send_waiting();
+        }
         match occasion {
             Occasion::Step => nic.poll(self.now, self),
             Occasion::Post => nic.poll_after_post(self.now, self, true),
@@ -90,7 +97,7 @@ impl<'a, P: Port> Layered<'a, P> {
 
     /// Send everything that layers hold and that still has to leave, as far as the port takes it. Nothing is sent afterwards.
     pub fn close(&mut self) {
-        loop {
+        for _ in 0..CLOSING_ROUNDS_MAX {
             // What the port has not taken yet it may take now: nobody comes back to see.
             let now = self.port.next_deadline().map_or(self.now, |deadline| deadline.max(self.now));
             self.port.begin_step(self.stack, now);
@@ -99,6 +106,7 @@ impl<'a, P: Port> Layered<'a, P> {
                 return;
             }
         }
+        tracing::warn!("a layer that closes sends packets without end; the rest of them are dropped");
     }
 
     /// Send what has passed the layers, as far as the port has room. Whether anything was sent.
@@ -116,9 +124,11 @@ impl<'a, P: Port> Layered<'a, P> {
 
 impl<P: Port> TransmitSink for Layered<'_, P> {
     fn has_room(&self) -> bool {
-        let layers_have_room =
-            || !self.stack.takes_packets() || self.entered_bytes < STEP_BYTES && self.stack.has_room();
-        self.port.has_room() && layers_have_room()
+        match self.stack.takes_packets() {
+            // What layers have passed on before counts for the port's step, not for the device's.
+            true => !self.port.is_full() && self.entered_bytes < STEP_BYTES && self.stack.has_room(),
+            false => self.port.has_room(),
+        }
     }
 
     fn transmit(&mut self, route: &Route, datagram: &Outgoing<'_>) {

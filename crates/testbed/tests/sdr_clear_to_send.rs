@@ -168,6 +168,44 @@ fn a_sender_that_waits_asks_and_less_and_less_often() {
     assert_eq!(send.status(), SendStatus::Waiting);
 }
 
+/// What a scheme says may fill a frame, so that nothing fits beside it. It leaves all the same, and without a flood of frames that say nothing.
+#[test]
+fn a_hole_among_clear_to_sends_keeps_no_record_of_a_scheme_back() {
+    let mut peer = RawPeer::new(Options::default(), |_| ());
+    peer.run_for(Duration::from_millis(1));
+    let probe = peer.heard()[0].0;
+    let clear = ClearToSend { number: 3, address: 4096, length: BYTES as u64, key: 1, generation: 0, is_over: false };
+    let header = Header { echo: probe.sent_at, ..peer.header() };
+    peer.say(&header, &[Record::ClearToSend(clear)]);
+    peer.heard();
+    let most = peer.end().queue_pair.scheme_bytes_max();
+    for _ in 0..3 {
+        peer.end().queue_pair.send_to_peer(vec![7; most]);
+    }
+    peer.run_for(Duration::from_millis(1));
+    let frames = peer.heard().len();
+    assert_eq!(peer.scheme_bytes, 3 * most);
+    assert!((3..=4).contains(&frames), "{frames} frames for 3 records");
+}
+
+/// An end that rests has few receives for control messages. After a burst it has more.
+#[test]
+fn receives_for_control_messages_follow_what_comes() {
+    const BURST: usize = 40;
+    let mut peer = RawPeer::new(Options::default(), |_| ());
+    peer.run_for(Duration::from_millis(1));
+    let mut burst = |peer: &mut RawPeer| {
+        let before = peer.end().queue_pair.counters().2.received;
+        let header = peer.header();
+        (0..BURST).for_each(|_| peer.say_unpolled(&header, &[]));
+        peer.run_for(Duration::from_millis(1));
+        peer.end().queue_pair.counters().2.received - before
+    };
+    let first = burst(&mut peer);
+    let later = (0..4).map(|_| burst(&mut peer)).last().unwrap();
+    assert!(first <= later && later == BURST as u64, "{first} of {BURST} at first, {later} later");
+}
+
 #[test]
 fn a_clear_to_send_with_wild_numbers_is_as_good_as_none() {
     let mut peer = RawPeer::new(Options::default(), |_| ());

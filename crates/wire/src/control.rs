@@ -155,7 +155,7 @@ impl<T: AsRef<[u8]>> ControlFrame<T> {
         read_u64(self.buffer.as_ref(), SENDS_FROM)
     }
 
-    /// The records. After an error there are no more.
+    /// The records. After one that is cut off there are no more.
     pub fn records(&self) -> Records<'_> {
         Records { rest: &self.buffer.as_ref()[HEADER_BYTES..] }
     }

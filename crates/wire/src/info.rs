@@ -96,7 +96,7 @@ impl QueuePair {
     pub fn to_bytes(self) -> [u8; QUEUE_PAIR_BYTES] {
         let mut bytes = [0; QUEUE_PAIR_BYTES];
         write_u32(&mut bytes, 0..4, self.number);
-        write_u32(&mut bytes, 4..8, self.first_psn);
+        write_u32(&mut bytes, 4..8, self.first_psn & 0xff_ffff);
         bytes
     }
 }

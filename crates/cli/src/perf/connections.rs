@@ -24,11 +24,14 @@ const MESSAGE_BYTES: usize = 64;
 /// Each connection has had at least so many before it rests.
 const MESSAGES_BEFORE_REST: u64 = 100;
 
+/// Connections that are made first and not counted: with them comes what all share, a socket for each source port among it.
+const CONNECTIONS_BEFORE: u32 = 32;
+
 /// What many connections of one endpoint cost, busy and idle
 ///
 /// For each number of connections one process listens and another connects to it, each with one endpoint (a software RNIC on the loopback
 /// device). Messages of 64 bytes go one at a time on each connection. After at least 100 messages each, nobody says anything. The table has the larger figure of the two ends: threads, open descriptors, the growth of resident
-/// memory for each connection beside a first one that is not counted, and the share of one processor that is used in the silence. Jain's index says
+/// memory for each connection beside 32 that were there before and are not counted, and the share of one processor that is used in the silence. Jain's index says
 /// how evenly the connections came to their turns: 1 if all sent the same number of messages.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -115,8 +118,7 @@ fn measure(connections: u32, arguments: &Arguments, step: impl Fn(&str)) -> Resu
         other => return Err(unexpected("where it listens", &other)),
     };
     let mut connecting = start("connecting end", "connect")?;
-    // The first connection brings everything that all share, so that only what the others add is counted.
-    done(&mut connecting, &Order::Connect { to, connections: 1 })?;
+    done(&mut connecting, &Order::Connect { to, connections: CONNECTIONS_BEFORE })?;
     done(&mut connecting, &Order::Send(MESSAGES_BEFORE_REST))?;
     let before = [used(&mut listening)?, used(&mut connecting)?];
     done(&mut connecting, &Order::Connect { to, connections })?;

@@ -119,7 +119,8 @@ impl Layer for ImpairmentLayer {
         if direction != self.direction {
             return onward.pass(direction, packet);
         }
-        let packet_bytes = header_bytes(packet.envelope.destination.ip()) + packet.datagram.len();
+        let Packet { envelope, datagram } = &packet;
+        let packet_bytes = header_bytes(envelope.destination.ip()) + datagram.len() + envelope.elided_bytes as usize;
         match self.impairment.handle(packet_bytes as u32, now) {
             Verdict::Dropped(_) => {}
             Verdict::Once(delivery) => self.put(packet, &delivery),

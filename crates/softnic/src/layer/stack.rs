@@ -1,6 +1,7 @@
 //! The layers of a port, and the packets that move between them.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use longhaul_time::Instant;
@@ -38,6 +39,8 @@ struct Passing {
     outgoing: Waiting,
     incoming: Waiting,
     held_bytes: usize,
+    /// A layer has kept back packets for the device since layers were polled last, until those before are taken.
+    keeps_back_incoming: Cell<bool>,
     dropped: u64,
 }
 
@@ -79,10 +82,10 @@ impl Stack {
         self.layers.push(layer);
     }
 
-    /// Whether there are no layers.
+    /// Whether there are no layers, and nothing is left of those that there were.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.layers.is_empty()
+        self.layers.is_empty() && self.passing.held_bytes == 0
     }
 
     /// Whether packets must be handed over, with [`send`](Stack::send). Otherwise [`watch`](Stack::watch) is enough.
@@ -93,7 +96,7 @@ impl Stack {
 
     /// Bytes by which all layers together make packets longer, at most.
     pub fn overhead_bytes(&self) -> usize {
-        self.layers.iter().map(|layer| layer.overhead_bytes()).sum()
+        self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.overhead_bytes()))
     }
 
     /// The layers of one type.
@@ -117,7 +120,8 @@ impl Stack {
 
     /// Whether the device may send another packet.
     pub fn has_room(&self) -> bool {
-        self.passing.has_room(Direction::Outgoing) && self.layers.iter().all(|layer| layer.has_room())
+        let have_room = || self.layers.iter().all(|layer| layer.has_room());
+        !self.takes_packets || self.passing.has_room(Direction::Outgoing) && have_room()
     }
 
     /// The device sends a packet, complete with ICRC.
@@ -151,6 +155,7 @@ impl Stack {
     /// Have the layers whose deadline has come do what is due.
     pub fn poll(&mut self, now: Instant) {
         self.polled_at = now;
+        self.passing.keeps_back_incoming.set(false);
         let is_due = |layer: &dyn Layer| layer.next_deadline().is_some_and(|deadline| deadline <= now);
         self.for_each(now, |layer, onward| {
             if is_due(layer) {
@@ -168,7 +173,8 @@ impl Stack {
     /// whether the port takes packets.
     pub fn next_deadline(&self, port_has_room: bool) -> Option<Instant> {
         let passing = &self.passing;
-        if !passing.incoming.packets.is_empty() || port_has_room && self.has_outgoing() {
+        let has_incoming = !passing.incoming.packets.is_empty() || passing.keeps_back_incoming.get();
+        if has_incoming || port_has_room && self.has_outgoing() {
             return Some(self.polled_at);
         }
         let is_stuck = !passing.has_room(Direction::Outgoing);
@@ -206,12 +212,13 @@ impl Stack {
     }
 
     fn for_each(&mut self, now: Instant, mut act: impl FnMut(&mut dyn Layer, &mut Onward<'_>)) {
-        let Stack { layers, passing, .. } = self;
-        let layer_count = layers.len();
-        for (index, layer) in layers.iter_mut().enumerate() {
-            act(layer.as_mut(), &mut Onward { passing, layer: index, layer_count, hops: 0 });
+        let layer_count = self.layers.len();
+        for index in 0..layer_count {
+            let Stack { layers, passing, .. } = self;
+            act(layers[index].as_mut(), &mut Onward { passing, layer: index, layer_count, hops: 0 });
+            // Before the next one acts: it may be its last act, and what this one has passed on is the next one's to pass on.
+            self.settle(now);
         }
-        self.settle(now);
     }
 
     /// Hand packets to the layers that they are on their way to, until all have got through or are held.
@@ -239,7 +246,11 @@ impl Onward<'_> {
 
     /// Whether there is room for packets that were held, in the direction that they are going.
     pub fn has_room(&self, direction: Direction) -> bool {
-        self.passing.has_room(direction)
+        let has_room = self.passing.has_room(direction);
+        if !has_room && direction == Direction::Incoming {
+            self.passing.keeps_back_incoming.set(true);
+        }
+        has_room
     }
 }
 

@@ -109,6 +109,8 @@ pub struct UdpDevice {
     driver: Weak<Driver>,
     udp_port: u16,
     overhead_bytes: u32,
+    /// The last two layers that impair are the bad network that it was opened with.
+    has_impairment: bool,
     warnings: std::sync::Arc<[Warning]>,
 }
 
@@ -119,7 +121,7 @@ impl UdpDevice {
     }
 
     /// The same with layers, the first next to the device. All of them stand above the bad network and the capture of `udp`.
-    /// Unless they only watch, datagrams pass one by one, and nothing is received in place.
+    /// With any of them nothing is received in place; unless all only watch, datagrams pass one by one.
     pub fn open_layered(config: Config, udp: UdpConfig, layers: Vec<Box<dyn Layer>>) -> Result<UdpDevice, OpenError> {
         open::open(config, &udp, layers)
     }
@@ -144,17 +146,21 @@ impl UdpDevice {
     pub fn set_impairment(&self, profile: &longhaul_impair::Profile) -> Result<(), longhaul_impair::ProfileError> {
         profile.check()?;
         let change = |stack: &mut Stack, now| {
-            stack.layers_mut::<ImpairmentLayer>().try_for_each(|layer| layer.set_profile(profile, now))
+            self.impairment(stack).into_iter().flatten().try_for_each(|layer| layer.set_profile(profile, now))
         };
         self.with_layers(change).unwrap_or(Ok(()))
     }
 
     /// What the bad network in process has done: to what was sent, and to what came.
     pub fn impairment_counters(&self) -> Option<[longhaul_impair::Counters; 2]> {
-        self.with_layers(|stack, _| {
-            let mut counters = stack.layers_mut::<ImpairmentLayer>().map(|layer| layer.counters());
-            Some([counters.next()?, counters.next()?])
-        })?
+        self.with_layers(|stack, _| Some(self.impairment(stack)?.map(|layer| layer.counters())))?
+    }
+
+    /// The bad network that it was opened with: of what is sent, and of what comes.
+    fn impairment<'a>(&self, stack: &'a mut Stack) -> Option<[&'a mut ImpairmentLayer; 2]> {
+        let mut layers: Vec<_> = stack.layers_mut::<ImpairmentLayer>().filter(|_| self.has_impairment).collect();
+        let incoming = layers.pop()?;
+        Some([layers.pop()?, incoming])
     }
 
     /// End the capture, if there is one, and say whether all of it is in the file: a disk may be full. What passes afterwards is not

@@ -197,7 +197,8 @@ pub(super) fn open(mut config: Config, udp: &UdpConfig, layers: Vec<Box<dyn Laye
         address,
         source,
     })?;
-    Ok(UdpDevice { device, driver, udp_port, overhead_bytes, warnings: warnings.into() })
+    let has_impairment = udp.impair.is_some();
+    Ok(UdpDevice { device, driver, udp_port, overhead_bytes, has_impairment, warnings: warnings.into() })
 }
 
 /// One listening socket for each address, all at the same port.

@@ -22,6 +22,8 @@ pub(crate) struct RawPeer {
     region: MemoryRegion,
     /// What the end under test calls itself.
     pub(crate) info: QueuePairInfo,
+    /// Of all records of schemes that were [heard](RawPeer::heard).
+    pub(crate) scheme_bytes: usize,
 }
 
 impl RawPeer {
@@ -53,7 +55,7 @@ impl RawPeer {
         let mut own = QueuePairInfo { control: (queue_pair.number(), 0), ..ends.sender.queue_pair.info() };
         own.source_ports.clear();
         ends.receiver.queue_pair.connect(&own).unwrap();
-        RawPeer { ends, queue_pair, completions, region, info }
+        RawPeer { ends, queue_pair, completions, region, info, scheme_bytes: 0 }
     }
 
     pub(crate) fn end(&self) -> &End {
@@ -110,6 +112,11 @@ impl RawPeer {
                 post_receive(&self.queue_pair, &self.region, place);
                 let frame = ControlFrame::new_checked(&bytes).unwrap();
                 let clears = frame.records().filter(|record| matches!(record, Ok(Record::ClearToSend(_)))).count();
+                let scheme_bytes = frame.records().map(|record| match record {
+                    Ok(Record::Scheme(bytes)) => bytes.len(),
+                    _ => 0,
+                });
+                self.scheme_bytes += scheme_bytes.sum::<usize>();
                 headers.push((Header::parse(&frame), clears));
             }
             if count == 0 {

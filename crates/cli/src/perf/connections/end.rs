@@ -13,7 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 use super::usage::Usage;
-use super::{Answer, MESSAGE_BYTES, Order};
+use super::{Answer, CONNECTIONS_BEFORE, MESSAGE_BYTES, Order};
 use crate::message::with_sources;
 use crate::perf::child::answer;
 use crate::stop::Stop;
@@ -119,12 +119,15 @@ impl End {
         match order {
             Order::Connect { to, connections } => self.connect(to, connections as usize).map(|()| Answer::Done),
             Order::Use => Usage::now().map(Answer::Uses),
-            Order::Send(messages) => self.send(move |sender| sender.sent() < messages).map(|_| Answer::Done),
+            Order::Send(messages) => {
+                self.send(&self.connections, move |sender| sender.sent() < messages).map(|_| Answer::Done)
+            }
             Order::Run(duration) => {
-                let before: Vec<u64> = self.connections.iter().map(|sender| sender.sent()).collect();
+                let counted = self.connections.get(CONNECTIONS_BEFORE as usize..).unwrap_or_default();
+                let before: Vec<u64> = counted.iter().map(|sender| sender.sent()).collect();
                 let begun = Instant::now();
-                let elapsed = self.send(move |_| begun.elapsed() < duration)?;
-                let counted = self.connections.iter().zip(before).map(|(sender, before)| sender.sent() - before);
+                let elapsed = self.send(counted, move |_| begun.elapsed() < duration)?;
+                let counted = counted.iter().zip(before).map(|(sender, before)| sender.sent() - before);
                 Ok(Answer::Sent { messages: counted.collect(), elapsed })
             }
         }
@@ -140,7 +143,8 @@ impl End {
                     connecting.spawn(pending);
                     left -= 1;
                 }
-                let Some(Ok(connected)) = connecting.join_next().await else { continue };
+                let Some(joined) = connecting.join_next().await else { continue };
+                let connected = joined.map_err(|error| failed("a task has ended early")(&error))?;
                 let connection = connected.map_err(|error| failed("a connection cannot be made")(&error))?;
                 self.connections.push(Arc::new(Sender { connection, sent: Default::default() }));
             }
@@ -148,12 +152,16 @@ impl End {
         })
     }
 
-    /// Send on all connections, as long as each wants to. How long that took.
-    fn send(&self, goes_on: impl Fn(&Sender) -> bool + Clone + Send + 'static) -> Result<Duration, Stop> {
+    /// Send on connections, as long as each wants to. How long that took.
+    fn send(
+        &self,
+        connections: &[Arc<Sender>],
+        goes_on: impl Fn(&Sender) -> bool + Clone + Send + 'static,
+    ) -> Result<Duration, Stop> {
         let begun = Instant::now();
         self.tasks.block_on(async {
             let mut sending = JoinSet::new();
-            for sender in self.connections.iter().flat_map(|sender| std::iter::repeat_n(sender, self.in_flight)) {
+            for sender in connections.iter().flat_map(|sender| std::iter::repeat_n(sender, self.in_flight)) {
                 sending.spawn(sender.clone().send(goes_on.clone()));
             }
             while let Some(sent) = sending.join_next().await {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::usage::Usage;
-use super::{Arguments, MESSAGE_BYTES};
+use super::{Arguments, CONNECTIONS_BEFORE, MESSAGE_BYTES};
 
 /// One number of connections; where the ends differ, the larger figure.
 pub(super) struct Row {
@@ -38,7 +38,7 @@ impl Row {
         Row {
             connections,
             threads: larger(&|end| idle[end].threads),
-            descriptors: larger(&|end| idle[end].descriptors),
+            descriptors: larger(&|end| idle[end].descriptors.saturating_sub(CONNECTIONS_BEFORE.into())),
             bytes_per_idle_connection: larger(&growth) / u64::from(connections),
             idle_cpu_share: share(0).max(share(1)),
             messages_per_second: messages.iter().sum::<u64>() as f64 / elapsed.as_secs_f64().max(1e-9),
@@ -101,9 +101,9 @@ pub(super) fn to_table(rows: &[Row]) -> String {
             row.jain
         );
     }
-    text + "\nEach end is a process of its own; the larger figure of the two. KiB: growth of resident memory for each connection beside\n\
-            the first, after at least 100 messages each and the silence. Messages have 64 bytes; --in-flight says how many are on their\n\
-            way at once on each connection.\n"
+    text + "\nEach end is a process of its own; the larger figure of the two. KiB: growth of resident memory for each connection beside 32\n\
+            that were there before and are not counted, after at least 100 messages each and the silence. Messages have 64 bytes;\n\
+            --in-flight says how many are on their way at once on each connection.\n"
 }
 
 #[cfg(test)]

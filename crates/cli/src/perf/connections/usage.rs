@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::io;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::perf::processor;
@@ -32,7 +33,7 @@ impl Usage {
             descriptors: entries("/proc/self/fd").map_err(unknown)? - 1,
             resident_bytes: resident_bytes().map_err(unknown)?,
             processor_time: processor::time_used(),
-            at: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+            at: clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).map_err(|error| unknown(error.into()))?,
         })
     }
 }

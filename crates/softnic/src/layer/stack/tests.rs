@@ -224,6 +224,22 @@ fn closing_sends_what_is_held() {
     assert_eq!(sent(&mut stack), [[7, 1]]);
     stack.close(at(1));
     assert!(sent(&mut stack).is_empty());
+    // What one lets go of, the next one gets before it is asked to let go.
+    let mut stack = Stack::new(vec![Box::<Hold>::default(), Box::<Hold>::default()]);
+    stack.send(packet(&[8]), at(0));
+    stack.close(at(1));
+    assert_eq!(sent(&mut stack), [[8]]);
+}
+
+#[test]
+fn what_is_left_of_a_layer_that_was_removed_still_passes() {
+    let mut stack = Stack::new(vec![Box::<Hold>::default()]);
+    stack.send(packet(&[7]), at(0));
+    stack.poll(at(10));
+    assert!(stack.remove::<Hold>().is_some());
+    assert!(!stack.is_empty() && stack.next_deadline(true).is_some(), "a packet waits for the port");
+    assert_eq!(sent(&mut stack), [[7]]);
+    assert!(stack.is_empty());
 }
 
 #[test]
