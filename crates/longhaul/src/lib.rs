@@ -49,13 +49,13 @@
 //!   peer goes, and make sure that UDP packets pass between their devices.
 //! - [`Connecting`], [`Accepting`]: the same three messages as bytes, for a carrier of your own.
 //! - [`Connection`], [`Message`], [`Memory`]: messages, copied or from registered memory where they lie. One thread
-//!   drives each connection.
+//!   drives all connections of an endpoint ([`Endpoint::with_driver_threads`] for more).
 //! - [`Options`], [`scheme`]: how messages are brought over; a scheme of your own is a trait away.
 //! - [`Endpoint`], [`DeviceChoice`]: devices by their names, or opened already; [`softnic`] has what only the software
 //!   RNIC can.
 //!
-//! There is no protocol in here: it is in `longhaul-reliable` (schemes), `longhaul-sdr` (messages that complete in
-//! part), and in the devices.
+//! The protocol is in `longhaul-reliable` (schemes), `longhaul-sdr` (messages that complete in part) and in the devices;
+//! formats are in `longhaul-wire`. Only the handshake is here.
 
 mod admission;
 mod carrier;

@@ -248,7 +248,8 @@ impl Shared {
         let is_left_to_driver = loop {
             match ask() {
                 Attending::Done => break false,
-                Attending::TooLate => break true,
+                // If it was too late at once, nothing has been done that the driver should know of.
+                Attending::TooLate => break seen.is_some(),
                 Attending::Waits => {}
             }
             // An error shows again when the driver looks.

@@ -14,7 +14,7 @@ const RECEIVES: u32 = 256;
 const RECEIVES_AT_REST: u32 = 6;
 /// A message of one packet is talked about in hardly more frames than this at a time: that it may come, and that it has come.
 const RECEIVES_A_MESSAGE: u32 = 2;
-/// If so many frames came at once as there were receives, more may have been lost: there will be so many times more.
+/// If every posted receive was used at once, some frames may have been lost: from then on this many times more are posted.
 const RECEIVES_AFTER_BURST: u32 = 4;
 /// Frames that can be on their way out.
 const SENDS: u32 = 32;
@@ -115,17 +115,20 @@ impl ControlPath {
 
     /// An open message has several packets.
     pub(crate) fn expect_long_message(&mut self) {
-        self.has_long_message = true;
+        if !std::mem::replace(&mut self.has_long_message, true) {
+            // Memory that was refused may be there now.
+            self.most = RECEIVES;
+        }
     }
 
-    /// So many frames had come at once.
-    pub(crate) fn on_taken(&mut self, frames: u32) {
-        if frames > 0 && frames >= self.posted() {
+    /// So many frames had come at once, when so many receives were posted.
+    pub(crate) fn on_taken(&mut self, frames: u32, posted: u32) {
+        if frames > 0 && frames >= posted && !self.has_long_message {
             self.at_rest = (RECEIVES_AFTER_BURST * self.at_rest).min(RECEIVES);
         }
     }
 
-    fn posted(&self) -> u32 {
+    pub(crate) fn posted(&self) -> u32 {
         (self.receives.len() - self.vacant.len()) as u32
     }
 
@@ -141,20 +144,31 @@ impl ControlPath {
                 self.receives.push(None);
                 self.receives.len() as u32 - 1
             });
-            self.post_receive(index, &place)?;
-            self.receives[index as usize] = Some(place);
+            self.post_receive(index, place)?;
         }
         Ok(())
     }
 
-    fn post_receive(&self, index: u32, place: &Place) -> Result<(), PostError> {
+    /// If the device does not take it, the place is nobody's, and the next poll tries again.
+    fn post_receive(&mut self, index: u32, place: Place) -> Result<(), PostError> {
         let local = [place.entry(self.frame_bytes)];
-        self.queue_pair.post_receive(&[ReceiveRequest { id: index.into(), local: &local }])
+        match self.queue_pair.post_receive(&[ReceiveRequest { id: index.into(), local: &local }]) {
+            Ok(()) => {
+                self.receives[index as usize] = Some(place);
+                Ok(())
+            }
+            Err(error) => {
+                self.vacant.push(index);
+                self.memory.give_back([place]);
+                Err(error)
+            }
+        }
     }
 
     /// Take the frame that a receive has brought out of its place, and post the receive again, unless there are enough.
     pub(crate) fn take(&mut self, id: u64, byte_count: u32, frame: &mut Vec<u8>) -> Result<(), PostError> {
         let index = id as u32;
+        frame.clear();
         let Some(place) = self.receives.get_mut(index as usize).and_then(Option::take) else { return Ok(()) };
         frame.resize((byte_count as usize).min(self.frame_bytes), 0);
         place.copy_out(frame);
@@ -163,9 +177,7 @@ impl ControlPath {
             self.memory.give_back([place]);
             return Ok(());
         }
-        self.post_receive(index, &place)?;
-        self.receives[index as usize] = Some(place);
-        Ok(())
+        self.post_receive(index, place)
     }
 
     pub(crate) fn can_send(&self) -> bool {

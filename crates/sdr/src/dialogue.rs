@@ -190,7 +190,7 @@ impl State {
         let is_later = self.polled.is_none_or(|polled| now > polled);
         self.polled = Some(now);
         let mut arrival = is_later.then_some(now);
-        let mut frames = 0;
+        let (mut frames, posted) = (0, self.control.posted());
         // Everything is taken, because a device on sockets looks for more at an empty poll: an end that was away for a while must
         // not presume lost what has been acknowledged in the meantime.
         for _ in 0..POLLS_MAX {
@@ -215,7 +215,7 @@ impl State {
                 arrival = None;
             }
         }
-        self.control.on_taken(frames);
+        self.control.on_taken(frames, posted);
         Ok(())
     }
 

@@ -45,8 +45,8 @@ pub trait Layer: Any + Send {
     /// A packet passes and goes on as it is.
     fn watch(&mut self, _direction: Direction, _envelope: &Envelope, _datagram: &[u8], _now: Instant) {}
 
-    /// Whether the layer looks at packets and does nothing else. If all layers of a stack do, packets are not copied for them,
-    /// and the port sends and receives in batches as it would without layers: watching changes nothing on the wire.
+    /// Whether the layer looks at packets and does nothing else. If every layer only watches, packets are sent in the same
+    /// batches as without layers, so nothing changes on the wire. Nothing is received in place.
     fn only_watches(&self) -> bool {
         false
     }

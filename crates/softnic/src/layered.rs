@@ -4,7 +4,7 @@
 //!   Nic ─▶ Layered ─┬─ no layer wants packets: Port::transmit, in batches ──────────────┬─▶ network
 //!                   └─ Port::complete ─▶ Stack::send ─▶ … ─▶ take_outgoing ─▶ Port::send ─┘
 //!
-//!   Nic ◀──┬─ Port::receive, in place ◀──── no layer wants packets ─────────┬── network
+//!   Nic ◀──┬─ Port::receive, in place if there are no layers ◀─────────────┬── network
 //!          └─ Port::check ◀─ take_incoming ◀─ … ◀─ Stack::arrive ◀─ Port::receive ─┘
 //! ```
 //!
@@ -20,8 +20,7 @@ use crate::port::{Outgoing, Port, Route, TransmitSink};
 
 /// What the device may hand to the layers in one step, before arrivals are looked at again.
 const STEP_BYTES: usize = 256 << 10;
-/// Rounds in which layers that close let go of what they hold, at a step's bytes each: more than what any of them may hold. A layer that
-/// has something to say whenever it is asked would never end.
+/// Rounds when closing, at most: more than layers need for what they may hold. A layer that always has something to send must not block it.
 const CLOSING_ROUNDS_MAX: usize = 8192;
 
 /// Why the device is asked for what it has to send.

@@ -194,7 +194,7 @@ fn receives_for_control_messages_follow_what_comes() {
     const BURST: usize = 40;
     let mut peer = RawPeer::new(Options::default(), |_| ());
     peer.run_for(Duration::from_millis(1));
-    let mut burst = |peer: &mut RawPeer| {
+    let burst = |peer: &mut RawPeer| {
         let before = peer.end().queue_pair.counters().2.received;
         let header = peer.header();
         (0..BURST).for_each(|_| peer.say_unpolled(&header, &[]));

@@ -35,7 +35,7 @@
 //!   of them in. Bits that the specification reserves are kept where it says "ignored on receipt", so that a packet that is
 //!   parsed and emitted again has the same bytes, and with them the same ICRC.
 //!
-//! What has no fixed length (records, acknowledgements, fields) has no view: its value borrows texts, bitmaps and lists from
+//! Formats of variable length (records, acknowledgements, and what is made of fields) have no setters: their value borrows texts, bitmaps and lists from
 //! the bytes that it was parsed from, has iterators over what repeats, and is emitted into a caller's buffer.
 //!
 //! References of the form "IBTA 9.2.1" are to the InfiniBand Architecture Specification, volume 1; "A17" is its annex on RoCEv2.

@@ -216,7 +216,7 @@ impl Stack {
         for index in 0..layer_count {
             let Stack { layers, passing, .. } = self;
             act(layers[index].as_mut(), &mut Onward { passing, layer: index, layer_count, hops: 0 });
-            // Before the next one acts: it may be its last act, and what this one has passed on is the next one's to pass on.
+            // Before the next layer acts: when closing, it must still be able to forward these packets.
             self.settle(now);
         }
     }
