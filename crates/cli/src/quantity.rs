@@ -197,6 +197,17 @@ pub(crate) fn bytes_within<T: TryFrom<u64> + Send + Sync + 'static>(
     }
 }
 
+/// Seconds within a range, as the parser of an option.
+pub(crate) fn seconds_within(
+    range: RangeInclusive<f64>,
+) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let seconds = text.parse().ok().filter(|seconds| range.contains(seconds));
+        let (least, most) = (range.start(), range.end());
+        seconds.ok_or_else(|| format!("expected seconds between {least} and {most}, got \"{text}\""))
+    }
+}
+
 /// A whole number within a range, as the parser of an option. clap's own shows the range in Rust's notation, and names none for what is not
 /// a number.
 pub(crate) fn whole_number<N: FromStr + PartialOrd + fmt::Display>(

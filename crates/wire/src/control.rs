@@ -50,8 +50,6 @@ pub const HEADER_BYTES: usize = 68;
 pub const HELD_UNKNOWN: u64 = u64::MAX;
 /// Bytes of a record before its contents.
 pub const RECORD_HEADER_BYTES: usize = 4;
-/// Bytes of a clear-to-send record with its header.
-pub const CLEAR_TO_SEND_BYTES: usize = RECORD_HEADER_BYTES + clear_to_send::CONTENTS_BYTES;
 /// The most bytes of [`Record::ClearedBeyond`].
 pub const CLEARED_BEYOND_BYTES_MAX: usize = 128;
 

@@ -27,6 +27,7 @@ use self::ends::End;
 use self::namespace::{Kind, Place};
 use self::orders::{Link, Order, Outcome, Role, Settings, Subject};
 use self::report::{Comparison, Environment};
+use crate::quantity;
 use crate::stop::Stop;
 
 pub(crate) use self::end::{EndArguments, run_end};
@@ -56,7 +57,7 @@ const WARM_UP: Duration = Duration::from_millis(60);
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Seconds of each measurement, divided into rounds
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = quantity::seconds_within(0.1..=3600.0))]
     seconds: f64,
 
     /// MTU of the link in bytes; several, separated by commas, are run one after another
@@ -106,13 +107,6 @@ enum Only {
     /// Messages of 16 MiB with selective repeat, through the library as programs use it
     FacadeSr,
     Latency,
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("expected seconds between 0.1 and 3600".to_owned()),
-    }
 }
 
 impl Arguments {

@@ -41,11 +41,11 @@ pub(crate) struct Arguments {
     connections: Vec<u32>,
 
     /// Seconds in which messages are counted
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = quantity::seconds_within(0.1..=600.0))]
     seconds: f64,
 
     /// Seconds of silence
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = quantity::seconds_within(0.1..=600.0))]
     idle_seconds: f64,
 
     /// Messages that are on their way at once on each connection
@@ -59,13 +59,6 @@ pub(crate) struct Arguments {
     /// Print one line of JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("expected seconds between 0.1 and 600".to_owned()),
-    }
 }
 
 /// What the ends are told.

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use self::ends::{Pair, Work};
 use super::statistics::Sorted;
 use crate::opened_device::{DeviceChoice, OpenedDevice, Towards};
-use crate::quantity::{bytes, bytes_text, bytes_within};
+use crate::quantity::{self, bytes, bytes_text, bytes_within};
 use crate::stop::Stop;
 
 /// Memory of an end at most.
@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     in_flight: u32,
 
     /// Seconds of the whole run, divided among its measurements
-    #[arg(long, value_name = "SECONDS", default_value_t = 18.0, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 18.0, value_parser = quantity::seconds_within(0.1..=3600.0))]
     seconds: f64,
 
     /// Print one line of JSON instead of a table
@@ -60,13 +60,6 @@ fn chunk(text: &str) -> Result<u32, String> {
     let fits = |bytes: &u32| (packet..=1 << 20).contains(bytes) && bytes.is_multiple_of(packet);
     let bytes = bytes(text).ok().and_then(|bytes| u32::try_from(bytes).ok()).filter(fits);
     bytes.ok_or_else(|| format!("expected a multiple of {packet} up to 1 MiB, got \"{text}\""))
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err(format!("expected seconds between 0.1 and 3600, got \"{text}\"")),
-    }
 }
 
 /// One size of messages with one size of chunks.

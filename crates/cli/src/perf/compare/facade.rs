@@ -9,7 +9,6 @@ use longhaul_verbs::Mtu;
 use super::end::{Buffers, Measurement, StopSign};
 use super::orders::{Contact, Outcome, Role, Settings, Subject};
 use super::scheme;
-use crate::message::with_sources;
 use crate::perf::processor;
 use crate::stop::Stop;
 
@@ -35,7 +34,7 @@ pub(super) fn prepare(
         Role::Sender => None,
         Role::Receiver => {
             let listener = endpoint.listen((settings.address, 0), &options);
-            Some(listener.map_err(|error| failed("nobody can listen", &error))?)
+            Some(listener.map_err(|error| Stop::failed("nobody can listen", error))?)
         }
     };
     let is_ping_pong = subject == Subject::FacadePingPong;
@@ -45,7 +44,7 @@ pub(super) fn prepare(
     };
     // Not zeros, of which there would be only one page.
     let memory = endpoint.register(vec![0x5a; buffer_bytes]);
-    let memory = memory.map_err(|error| failed("memory cannot be registered", &error))?;
+    let memory = memory.map_err(|error| Stop::failed("memory cannot be registered", error))?;
     let packet_bytes = u64::from(options.mtu.byte_count());
     let ring = Ring { memory, message_bytes, messages: buffer_bytes / message_bytes, next: 0 };
     Ok(Box::new(Facade {
@@ -89,12 +88,12 @@ impl Ring {
     }
 }
 
-fn failed(what: &str, error: &dyn std::error::Error) -> Stop {
-    Stop::Failed(format!("{what}: {}", with_sources(error)))
+fn made(connection: &Option<Connection>) -> Result<&Connection, Stop> {
+    connection.as_ref().ok_or_else(|| Stop::Failed("the connection has not been made".to_owned()))
 }
 
 fn lost(error: TransferError) -> Stop {
-    failed("a message was lost", &error)
+    Stop::failed("a message was lost", error)
 }
 
 impl Measurement for Facade {
@@ -104,10 +103,12 @@ impl Measurement for Facade {
 
     fn connect(&mut self, peer: &Contact) -> Result<(), Stop> {
         let connection = match (&self.listener, peer.socket) {
-            (Some(listener), _) => listener.accept().wait().map_err(|error| failed("nobody was accepted", &error))?,
+            (Some(listener), _) => {
+                listener.accept().wait().map_err(|error| Stop::failed("nobody was accepted", error))?
+            }
             (None, Some(to)) => {
                 let connecting = self.endpoint.connect(to, &self.options);
-                connecting.wait().map_err(|error| failed("the connection cannot be made", &error))?
+                connecting.wait().map_err(|error| Stop::failed("the connection cannot be made", error))?
             }
             (None, None) => return Err(Stop::Failed("the other end does not listen".to_owned())),
         };
@@ -133,15 +134,9 @@ impl Measurement for Facade {
 }
 
 impl Facade {
-    fn connection(&self) -> Result<&Connection, Stop> {
-        self.connection.as_ref().ok_or_else(|| Stop::Failed("the connection has not been made".to_owned()))
-    }
-
     fn post_receive(&mut self) -> Result<(), Stop> {
         let (memory, range) = self.ring.next();
-        let connection =
-            self.connection.as_ref().ok_or_else(|| Stop::Failed("the connection has not been made".to_owned()))?;
-        self.receives.push_back(connection.receive_into(memory, range));
+        self.receives.push_back(made(&self.connection)?.receive_into(memory, range));
         Ok(())
     }
 
@@ -152,8 +147,7 @@ impl Facade {
         loop {
             while writes.len() < MESSAGES_AT_ONCE && begun.elapsed() < duration {
                 let (memory, range) = self.ring.next();
-                let connection = self.connection.as_ref().ok_or_else(|| Stop::Failed("not connected".to_owned()))?;
-                writes.push_back(connection.write_from(memory, range));
+                writes.push_back(made(&self.connection)?.write_from(memory, range));
             }
             let Some(write) = writes.pop_front() else { break };
             let report = write.wait().map_err(lost)?;
@@ -185,7 +179,7 @@ impl Facade {
 
     fn ping(&mut self, duration: Duration) -> Result<Outcome, Stop> {
         let mut outcome = Outcome::default();
-        let (memory, connection) = (&self.ring.memory, self.connection()?);
+        let (memory, connection) = (&self.ring.memory, made(&self.connection)?);
         let begun = Instant::now();
         while begun.elapsed() < duration {
             let trip = Instant::now();
@@ -200,7 +194,7 @@ impl Facade {
     }
 
     fn pong(&mut self, stop: &StopSign) -> Result<Outcome, Stop> {
-        let connection = self.connection.as_ref().ok_or_else(|| Stop::Failed("not connected".to_owned()))?;
+        let connection = made(&self.connection)?;
         let memory = &self.ring.memory;
         let mut ping = self.receives.pop_front();
         loop {

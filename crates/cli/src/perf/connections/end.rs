@@ -14,7 +14,6 @@ use tokio::task::JoinSet;
 
 use super::usage::Usage;
 use super::{Answer, CONNECTIONS_BEFORE, MESSAGE_BYTES, Order};
-use crate::message::with_sources;
 use crate::perf::child::answer;
 use crate::stop::Stop;
 
@@ -80,10 +79,6 @@ struct Sender {
     sent: std::sync::atomic::AtomicU64,
 }
 
-fn failed(what: &'static str) -> impl Fn(&dyn std::error::Error) -> Stop {
-    move |error| Stop::Failed(format!("{what}: {}", with_sources(error)))
-}
-
 impl End {
     /// And where it listens, if it does.
     fn start(arguments: &EndArguments) -> Result<(Self, Option<SocketAddr>), Stop> {
@@ -93,21 +88,21 @@ impl End {
         udp.udp_port = UdpPortChoice::Free;
         let name = DeviceName::Softnic { addresses: vec![local] };
         let endpoint = Endpoint::open(&name, Towards { local, peer: local, gid_index: None }, udp)
-            .map_err(|error| failed("the device cannot be opened")(&error))?;
+            .map_err(|error| Stop::failed("the device cannot be opened", error))?;
         let mut options = Options::default();
         options.scheme = scheme_named(arguments.scheme);
         options.connect_timeout = CONNECT_TIMEOUT;
         let tasks = Builder::new_current_thread()
             .enable_time()
             .build()
-            .map_err(|error| failed("tasks cannot be run")(&error))?;
+            .map_err(|error| Stop::failed("tasks cannot be run", error))?;
         let in_flight = arguments.in_flight;
         let end = End { endpoint, options, tasks, in_flight, connections: Vec::new() };
         match arguments.role {
             Role::Connect => Ok((end, None)),
             Role::Listen => {
                 let listener = end.endpoint.listen((local, 0), &end.options);
-                let listener = listener.map_err(|error| failed("nobody can listen")(&error))?;
+                let listener = listener.map_err(|error| Stop::failed("nobody can listen", error))?;
                 let address = listener.local_address();
                 std::thread::spawn(move || receive_all(&listener, in_flight));
                 Ok((end, Some(address)))
@@ -144,8 +139,8 @@ impl End {
                     left -= 1;
                 }
                 let Some(joined) = connecting.join_next().await else { continue };
-                let connected = joined.map_err(|error| failed("a task has ended early")(&error))?;
-                let connection = connected.map_err(|error| failed("a connection cannot be made")(&error))?;
+                let connected = joined.map_err(|error| Stop::failed("a task has ended early", error))?;
+                let connection = connected.map_err(|error| Stop::failed("a connection cannot be made", error))?;
                 self.connections.push(Arc::new(Sender { connection, sent: Default::default() }));
             }
             Ok(())
@@ -165,8 +160,8 @@ impl End {
                 sending.spawn(sender.clone().send(goes_on.clone()));
             }
             while let Some(sent) = sending.join_next().await {
-                sent.map_err(|error| failed("a task has ended early")(&error))?
-                    .map_err(|error| failed("a message was not sent")(&error))?;
+                sent.map_err(|error| Stop::failed("a task has ended early", error))?
+                    .map_err(|error| Stop::failed("a message was not sent", error))?;
             }
             Ok(begun.elapsed())
         })
