@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use longhaul_reliable::{Connection as Reliable, ConnectionError, MessageError, MessageReport};
-use longhaul_sdr::{Memory, QueuePair, RoundTripTime};
+use longhaul_sdr::{Memory, QueuePair, RoundTripTime, Saying};
 use longhaul_verbs::RegisterError;
 use thiserror::Error;
 
@@ -120,7 +120,7 @@ impl Connection {
 
     /// Write bytes of registered memory as one message, from where they lie. They cannot be changed until it is over.
     pub fn write_from(&self, memory: &Memory, range: Range<usize>) -> Pending<MessageReport, TransferError> {
-        let posted = self.shared.post(|reliable, now| reliable.send(memory, range, now));
+        let posted = self.shared.post(Saying::All, |reliable, now| reliable.send(memory, range, now));
         let shared = self.shared.clone();
         match posted {
             Ok(Ok(ticket)) => {
@@ -163,7 +163,7 @@ impl Connection {
         pool: Option<Arc<BufferPool>>,
     ) -> Pending<Message, TransferError> {
         self.shared.state().receives = true;
-        let posted = self.shared.post(|reliable, _| reliable.post_receive(memory, range));
+        let posted = self.shared.post(Saying::Urgent, |reliable, _| reliable.post_receive(memory, range));
         let (shared, memory) = (self.shared.clone(), memory.clone());
         match posted {
             Ok(Ok(ticket)) => {

@@ -4,6 +4,7 @@ use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use longhaul_sdr::Saying;
 use longhaul_time::{Duration, Instant};
 use thiserror::Error;
 
@@ -12,8 +13,8 @@ use crate::shared::{End, Look, Shared};
 /// The driver looks again and again for this long after something happened before it leaves a connection alone: waking
 /// up takes about as long. Where it has several that are busy, they share this time: it does not sleep anyway.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
-/// The driver leaves a connection alone for this long after a thread that waits has driven it.
-const NAP: Duration = Duration::from_micros(250);
+/// While threads that wait drive a connection, the driver looks at it this often: whether the peer is still there, and whether it is to be closed.
+const LOOK_ALL_THE_SAME: Duration = Duration::from_millis(10);
 /// Where completions raise no events, it looks this often.
 const BLIND_NAP: Duration = Duration::from_micros(100);
 /// After the peer has closed, what it sent before may still be on its way; at least, and at most.
@@ -44,6 +45,8 @@ pub(crate) struct Driven {
     shared: Arc<Shared>,
     /// When something happened last.
     active: Instant,
+    /// When it was looked at last.
+    looked: Instant,
     seen: (u64, u64, u64),
     /// When a message was over last.
     over: Option<Instant>,
@@ -74,6 +77,7 @@ impl Driven {
         Driven {
             shared,
             active: now,
+            looked: Instant::ZERO,
             seen: (0, 0, 0),
             over: None,
             peer_gone: None,
@@ -93,6 +97,7 @@ impl Driven {
         self.shared.rest_no_longer();
         if is_news {
             self.active = self.shared.now();
+            self.looked = Instant::ZERO;
         }
     }
 
@@ -111,12 +116,18 @@ impl Driven {
 
     /// Do what is due. It has another turn for so long after something has happened.
     pub(crate) fn turn(&mut self, spin: Duration) -> Result<Turn, End> {
-        let look = self.shared.poll()?;
+        let now = self.shared.now();
+        let left_alone = self.shared.left_alone_until(now);
+        if left_alone.is_some() && now < self.looked + LOOK_ALL_THE_SAME {
+            // Whoever posts does not wake the driver, as if it looked all the time: it looks again soon.
+            return Ok(Turn::Rest(left_alone));
+        }
+        let look = self.shared.poll(Saying::All)?;
+        self.looked = look.now;
         self.note(&look);
         let until = Instant::earlier_of(self.end_of(&look)?, self.listen(&look)?);
-        if let Some(nap) = look.attended.map(|attended| attended + NAP).filter(|nap| *nap > look.now) {
-            let until = Instant::earlier_of(Instant::earlier_of(until, look.deadline), Some(nap));
-            return Ok(self.rest(until, look.now));
+        if left_alone.is_some() {
+            return Ok(Turn::Rest(left_alone));
         }
         if look.now.saturating_since(self.active) < spin {
             return Ok(Turn::Again);
@@ -125,7 +136,7 @@ impl Driven {
         if has_events {
             self.shared.arm()?;
         }
-        let look = self.shared.poll()?;
+        let look = self.shared.poll(Saying::All)?;
         if self.note(&look) {
             return Ok(Turn::Again);
         }

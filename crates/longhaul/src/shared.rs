@@ -15,7 +15,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use longhaul_reliable::Connection as Reliable;
-use longhaul_sdr::Context;
+use longhaul_sdr::{Context, Saying};
 use longhaul_time::{Duration, Instant};
 
 use crate::mailbox::{Letter, Mailbox};
@@ -27,6 +27,8 @@ use crate::waking::Woken;
 
 /// A thread that waits drives the connection for this long after something happened; then it parks.
 const ATTENDED: Duration = Duration::from_micros(50);
+/// The driver leaves a connection alone for this long after a thread that waits has driven it.
+const LEFT_ALONE: Duration = Duration::from_micros(250);
 /// Batches of packets that are put into bitmaps in one turn. The driver has other connections, too.
 const BATCHES_A_TURN: usize = 16;
 
@@ -126,6 +128,10 @@ impl State {
         statistics
     }
 
+    fn left_alone_until(&self, now: Instant) -> Option<Instant> {
+        self.attended.map(|attended| attended + LEFT_ALONE).filter(|until| *until > now)
+    }
+
     /// Use the connection. If that panics, the connection has failed, and the driver takes it away.
     fn with<T>(&mut self, work: impl FnOnce(&mut Reliable) -> T) -> Result<T, End> {
         let (Some(reliable), None) = (&mut self.reliable, &self.end) else {
@@ -169,7 +175,6 @@ pub(crate) struct Look {
     pub(crate) patience: Duration,
     pub(crate) closing: bool,
     pub(crate) receives: bool,
-    pub(crate) attended: Option<Instant>,
 }
 
 impl Shared {
@@ -210,17 +215,22 @@ impl Shared {
     }
 
     /// Use the connection from a thread of the program: `post` a message, and do at once what is due for it.
+    ///
+    /// Some of what the peer has to know may wait ([`Saying`]) while a thread drives the connection, which will wait for something soon: for at most as
+    /// long as the driver leaves the connection to it.
     pub(crate) fn post<T, E>(
         &self,
+        saying: Saying,
         post: impl FnOnce(&mut Reliable, Instant) -> Result<T, E>,
     ) -> Result<Result<T, E>, End> {
         let mut state = self.state();
         // Read under the lock, so that time never goes back for what is below.
         let now = self.now();
+        let saying = if state.left_alone_until(now).is_some() { saying } else { Saying::All };
         let posted = state.with(|reliable| {
             let posted = post(reliable, now);
             // An error shows again at the driver's next poll, which ends the connection.
-            let is_failed = reliable.poll(now).is_err();
+            let is_failed = reliable.advance(now, saying).is_err();
             (posted, is_failed, reliable.next_deadline(now))
         });
         state.posted += u64::from(matches!(posted, Ok((Ok(_), ..))));
@@ -252,15 +262,19 @@ impl Shared {
                 Attending::TooLate => break seen.is_some(),
                 Attending::Waits => {}
             }
-            // An error shows again when the driver looks.
-            let Ok(look) = self.poll() else { break true };
+            // What a message that is over now has to be acknowledged with waits for what the program posts next. An error shows again when the
+            // driver looks.
+            let Ok(look) = self.poll(Saying::Urgent) else { break true };
             let progress = (look.progress, look.over_count);
+            let mut state = self.state();
             if look.arrived > 0 || seen.replace(progress) != Some(progress) {
                 active = look.now;
             } else if look.now.saturating_since(active) >= ATTENDED {
                 break true;
+            } else if state.with(|reliable| reliable.say(look.now, Saying::ExceptAnswers)).is_err() {
+                break true;
             }
-            self.state().attended = Some(look.now);
+            state.attended = Some(look.now);
         };
         let mut state = self.state();
         state.is_attended = false;
@@ -312,7 +326,7 @@ impl Shared {
     }
 
     /// Put what has arrived into bitmaps, and do what is due.
-    pub(crate) fn poll(&self) -> Result<Look, End> {
+    pub(crate) fn poll(&self, saying: Saying) -> Result<Look, End> {
         let failed = |error: Arc<dyn std::error::Error + Send + Sync>| End::Failed(error);
         let mut arrived = 0;
         for _ in 0..BATCHES_A_TURN {
@@ -325,9 +339,9 @@ impl Shared {
         let mut state = self.state();
         let now = self.now();
         let (closing, receives) = (state.closing.is_some(), state.receives);
-        let (attended, posted) = (state.attended, state.posted);
+        let posted = state.posted;
         state.with(|reliable| {
-            reliable.poll(now).map_err(|error| failed(error))?;
+            reliable.poll_saying(now, saying).map_err(|error| failed(error))?;
             let queue_pair = reliable.queue_pair();
             let (sent, _, control) = queue_pair.counters();
             Ok(Look {
@@ -340,7 +354,6 @@ impl Shared {
                 patience: queue_pair.round_trip_time().patience(queue_pair.attributes().round_trip_guess),
                 closing,
                 receives,
-                attended,
             })
         })?
     }
@@ -367,6 +380,11 @@ impl Shared {
         let may_rest = state.end.is_none() && next.is_none_or(|next| until.is_some_and(|until| until <= next));
         state.resting_until = may_rest.then_some(until.unwrap_or(Instant::FAR_FUTURE));
         may_rest
+    }
+
+    /// Until when the driver leaves it to a thread that waits.
+    pub(crate) fn left_alone_until(&self, now: Instant) -> Option<Instant> {
+        self.state().left_alone_until(now)
     }
 
     /// The driver looks again.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use longhaul_sdr::memory::BorrowError;
-use longhaul_sdr::{Memory, QueuePair, QueuePairError};
+use longhaul_sdr::{Memory, QueuePair, QueuePairError, Saying};
 use longhaul_time::Instant;
 use thiserror::Error;
 
@@ -131,11 +131,32 @@ impl Connection {
     /// Carry out what is due. What has arrived must have been put into bitmaps before ([`longhaul_sdr::Context::poll`]). After an
     /// error all messages have failed, and there will be no others.
     pub fn poll(&mut self, now: Instant) -> Result<(), Arc<QueuePairError>> {
+        self.poll_saying(now, Saying::All)
+    }
+
+    /// The same, but some of what the peer has to know may wait.
+    pub fn poll_saying(&mut self, now: Instant, saying: Saying) -> Result<(), Arc<QueuePairError>> {
+        self.unless_failed(|connection| connection.poll_all(now, saying))
+    }
+
+    /// Begin what was posted just now, without looking at what the device has: a poll that does only what a program that has posted a message waits for.
+    pub fn advance(&mut self, now: Instant, saying: Saying) -> Result<(), Arc<QueuePairError>> {
+        self.unless_failed(|connection| connection.advance_all(now, saying))
+    }
+
+    /// Tell the peer what it has to know.
+    pub fn say(&mut self, now: Instant, saying: Saying) -> Result<(), Arc<QueuePairError>> {
+        self.unless_failed(|connection| unless_connecting(connection.terms.queue_pair.advance(now, saying)))
+    }
+
+    fn unless_failed(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<(), QueuePairError>,
+    ) -> Result<(), Arc<QueuePairError>> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
-        let result = self.poll_all(now);
-        result.map_err(|error| {
+        work(self).map_err(|error| {
             let error = Arc::new(error);
             self.failure = Some(error.clone());
             let failed = MessageError::Connection(error.clone());
@@ -145,14 +166,17 @@ impl Connection {
         })
     }
 
-    fn poll_all(&mut self, now: Instant) -> Result<(), QueuePairError> {
-        let Connection { terms, outgoing, incoming, pool, over_count, .. } = self;
-        match terms.queue_pair.poll(now) {
-            // Messages may be posted before; they wait.
+    fn poll_all(&mut self, now: Instant, saying: Saying) -> Result<(), QueuePairError> {
+        match self.terms.queue_pair.poll_saying(now, saying) {
             Err(QueuePairError::NotConnected) => return Ok(()),
             result => result?,
         }
-        terms.listen(now);
+        self.terms.listen(now);
+        self.advance_all(now, saying)
+    }
+
+    fn advance_all(&mut self, now: Instant, saying: Saying) -> Result<(), QueuePairError> {
+        let Connection { terms, outgoing, incoming, pool, over_count, .. } = self;
         let moment = Moment::new(terms, now);
         while let Some(bytes) = terms.queue_pair.take_from_peer() {
             match Record::parse(&bytes) {
@@ -180,7 +204,7 @@ impl Connection {
         }
         terms.queue_pair.set_asks_from(outgoing.asks_from());
         // What was queued just now goes out at once.
-        terms.queue_pair.poll(now)
+        unless_connecting(terms.queue_pair.advance(now, saying))
     }
 
     /// When [`Connection::poll`] must be called if nothing completes before.
@@ -193,5 +217,13 @@ impl Connection {
         let sends = self.outgoing.next_deadline(&moment, &self.terms);
         let own = Instant::earlier_of(sends, self.incoming.next_deadline(&self.terms));
         Instant::earlier_of(own, self.terms.queue_pair.next_deadline())
+    }
+}
+
+/// Messages may be posted before the queue pair is connected; they wait.
+fn unless_connecting(result: Result<(), QueuePairError>) -> Result<(), QueuePairError> {
+    match result {
+        Err(QueuePairError::NotConnected) => Ok(()),
+        result => result,
     }
 }

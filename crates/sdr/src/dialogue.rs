@@ -22,6 +22,21 @@ const BATCH: usize = 32;
 /// How often they are looked for before the rest is done.
 const POLLS_MAX: usize = 64;
 
+/// What may wait does not wait longer than this.
+const WAITS_MAX: Duration = Duration::from_micros(25);
+
+/// What the peer is told in a poll. Each frame costs about as much as a packet of data, and one can say it all: a program that is about to post
+/// something gains by what waits for that, for at most 25 µs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Saying {
+    /// Everything.
+    All,
+    /// Everything but that clear-to-sends have come.
+    ExceptAnswers,
+    /// What the peer may wait for at this moment: questions, and that its packets have been consumed.
+    Urgent,
+}
+
 /// What a queue pair knows, under its lock.
 pub(crate) struct State {
     pub(crate) sending: Sending,
@@ -31,7 +46,9 @@ pub(crate) struct State {
     pub(crate) round_trip: RoundTripTime,
     /// Receives consumed, as the peer was told last.
     reported: u64,
-    owes_answer: bool,
+    owed: Owed,
+    /// Since when something has waited to be said ([`Saying`]).
+    unsaid_since: Option<Instant>,
     /// The program waits for the sender to be through with a message.
     waits_for_sender: bool,
     /// Which one it waited for last.
@@ -52,6 +69,16 @@ pub(crate) struct State {
     pub(crate) counters: ControlCounters,
     #[cfg(feature = "mutations")]
     mutation: Option<crate::queue_pair::Mutation>,
+}
+
+/// Whether the peer gets an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Owed {
+    Nothing,
+    /// To clear-to-sends: the peer would repeat them, but not soon.
+    Answer,
+    /// To a question.
+    AnswerAtOnce,
 }
 
 pub(crate) struct Peer {
@@ -91,7 +118,8 @@ impl State {
             peer: None,
             round_trip: RoundTripTime::default(),
             reported: 0,
-            owes_answer: false,
+            owed: Owed::Nothing,
+            unsaid_since: None,
             waits_for_sender: false,
             waited_for: None,
             waits_for_peer: false,
@@ -143,7 +171,8 @@ impl State {
         self.peer.as_ref()?;
         let patience = self.patience(attributes);
         let control = Instant::earlier_of(self.asks_at(patience), self.receiving.next_deadline(patience));
-        Instant::earlier_of(control, self.sending.next_deadline())
+        let unsaid = self.unsaid_since.map(|since| since + WAITS_MAX);
+        Instant::earlier_of(Instant::earlier_of(control, unsaid), self.sending.next_deadline())
     }
 
     /// The program waits for the sender to be through with this message. Questions about other things may have become rare, and the last
@@ -250,7 +279,6 @@ impl State {
             peer.is_verified = true;
             self.round_trip.measure_answer(header.echo, header.held(), arrival);
         }
-        self.owes_answer |= header.wants_answer;
         let window = header.window.min(peer.window);
         let horizon = self.horizon(attributes);
         let mut is_news = self.sending.window.on_report(header.consumed, window, now, horizon);
@@ -260,6 +288,7 @@ impl State {
         self.receiving.on_cleared_through(header.cleared_through);
         self.waits_for_sender = false;
         self.waits_for_peer = false;
+        let mut owed = if header.wants_answer { Owed::AnswerAtOnce } else { Owed::Nothing };
         let mut cleared_beyond: &[u8] = &[];
         for record in frame.records() {
             match record {
@@ -269,7 +298,7 @@ impl State {
                         Err(_) => self.counters.ignored += 1,
                     }
                     // The receiver repeats it until it knows that it has arrived.
-                    self.owes_answer = true;
+                    owed = Owed::Answer;
                 }
                 Ok(Record::ClearedBeyond(bits)) => {
                     cleared_beyond = bits;
@@ -281,6 +310,7 @@ impl State {
                 Err(_) => self.counters.ignored += 1,
             }
         }
+        self.owed = self.owed.max(owed);
         if header.wants_answer {
             self.receiving.on_question(header.cleared_through, cleared_beyond);
         }
@@ -303,6 +333,7 @@ impl State {
         now: Instant,
         attributes: &QueuePairAttributes,
         arrived: u64,
+        saying: Saying,
     ) -> Result<(), QueuePairError> {
         let patience = self.patience(attributes);
         self.waits_for_clear = match self.sending.waits_for_clear() {
@@ -318,8 +349,18 @@ impl State {
             let clears: Vec<_> = self.receiving.due(now, patience).copied().collect();
             // Often enough that the window never closes for want of a report.
             let reports = arrived - self.reported >= u64::from(attributes.receive_depth).div_ceil(4);
-            if !(asks || reports || self.owes_answer || !clears.is_empty() || !self.from_scheme.is_empty()) {
-                break;
+            let is_urgent = asks || reports || self.owed == Owed::AnswerAtOnce;
+            let has_records = !clears.is_empty() || !self.from_scheme.is_empty();
+            let (is_due, may_wait) = match saying {
+                Saying::All => (is_urgent || has_records || self.owed == Owed::Answer, false),
+                Saying::ExceptAnswers => (is_urgent || has_records, self.owed == Owed::Answer),
+                Saying::Urgent => (is_urgent, has_records || self.owed == Owed::Answer),
+            };
+            if !is_due {
+                self.unsaid_since = may_wait.then(|| self.unsaid_since.unwrap_or(now));
+                if self.unsaid_since.is_none_or(|since| now < since + WAITS_MAX) {
+                    break;
+                }
             }
             let Some(peer) = &self.peer else { break };
             let stamp = self.stamps.next(now);
@@ -364,7 +405,8 @@ impl State {
             self.receiving.told(&numbers, stamp, now);
             self.from_scheme.drop_first(scheme_records);
             self.reported = arrived;
-            self.owes_answer = false;
+            self.owed = Owed::Nothing;
+            self.unsaid_since = None;
             if asks {
                 self.asking.on_due_said(now);
             }

@@ -74,7 +74,7 @@ pub use bitmap::{MessageBitmap, Recorded};
 pub use context::{ChannelError, Context, ContextAttributes};
 pub use control_memory::ControlMemory;
 pub use control_path::ControlPathError;
-pub use dialogue::ControlCounters;
+pub use dialogue::{ControlCounters, Saying};
 pub use link_estimate::RoundTripTime;
 /// Why a device gives no memory or key, from below.
 pub use longhaul_verbs::RegisterError;

@@ -18,7 +18,7 @@ use crate::attributes::QueuePairAttributes;
 use crate::context::Context;
 use crate::control;
 use crate::control_path::{ControlPath, ControlPathError};
-use crate::dialogue::{ControlCounters, Peer, State};
+use crate::dialogue::{ControlCounters, Peer, Saying, State};
 use crate::info::QueuePairInfo;
 use crate::link_estimate::RoundTripTime;
 use crate::memory::{GuardByte, Memory};
@@ -270,7 +270,20 @@ impl QueuePair {
 
     /// Carry out what is due: take completions, tell the peer what it has to know, send what can be sent.
     pub fn poll(&self, now: Instant) -> Result<(), QueuePairError> {
-        self.shared.poll(now)
+        self.poll_saying(now, Saying::All)
+    }
+
+    /// The same, but some of what the peer has to know may wait.
+    pub fn poll_saying(&self, now: Instant, saying: Saying) -> Result<(), QueuePairError> {
+        let mut state = self.shared.connected_state()?;
+        state.take_completions(&self.shared.completions, now, &self.shared.attributes)?;
+        self.shared.advance(&mut state, now, saying)
+    }
+
+    /// The same without taking completions, which costs a device on sockets a system call: after something was posted.
+    pub fn advance(&self, now: Instant, saying: Saying) -> Result<(), QueuePairError> {
+        let mut state = self.shared.connected_state()?;
+        self.shared.advance(&mut state, now, saying)
     }
 
     /// Raise an event ([`Context::events`]) when the next control message arrives, or something has left.
@@ -472,18 +485,21 @@ impl Shared {
         self.state().control.frame_bytes()
     }
 
-    fn poll(&self, now: Instant) -> Result<(), QueuePairError> {
-        let mut state = self.state();
+    fn connected_state(&self) -> Result<MutexGuard<'_, State>, QueuePairError> {
+        let state = self.state();
         if state.peer.is_none() {
             return Err(QueuePairError::NotConnected);
         }
-        state.take_completions(&self.completions, now, &self.attributes)?;
+        Ok(state)
+    }
+
+    fn advance(&self, state: &mut State, now: Instant, saying: Saying) -> Result<(), QueuePairError> {
         if let Some(status) = state.failure.or(self.table.failure()) {
             return Err(QueuePairError::Failed(status));
         }
         state.post_control_receives()?;
         state.sending.pump(now)?;
-        state.send_frames(now, &self.attributes, self.table.arrived())
+        state.send_frames(now, &self.attributes, self.table.arrived(), saying)
     }
 }
 

@@ -4,6 +4,7 @@ mod sdr_ends;
 
 use longhaul_sdr::control::{self, Header};
 use longhaul_sdr::info::QueuePairInfo;
+use longhaul_sdr::{QueuePair, Saying};
 use longhaul_testbed::world::{Link, Way};
 use longhaul_time::Duration;
 use sdr_ends::raw_peer::RawPeer;
@@ -110,4 +111,46 @@ fn a_frame_that_may_have_come_after_the_poll_s_time_measures_nothing() {
     queue_pair.poll(now).unwrap();
     assert!(queue_pair.is_path_verified(), "it proves the path all the same");
     assert_eq!(queue_pair.round_trip_time().least, None);
+}
+
+/// A program that is about to post something lets what may wait for that wait, but not for long.
+#[test]
+fn what_may_wait_is_said_with_what_may_not_or_25_us_later() {
+    let mut ends = Ends::new(Options::default(), |_| ());
+    ends.run_for(Duration::from_millis(1));
+    let (sender, receiver) = (ends.sender.queue_pair.clone(), ends.receiver.queue_pair.clone());
+    let sent = |queue_pair: &QueuePair| queue_pair.counters().2.sent;
+    let memory = ends.receiver.memory.clone();
+
+    // A clear-to-send waits while others are said, and goes at once if nothing may wait.
+    let before = sent(&receiver);
+    let _receives = [0..100, 100..200].map(|range| receiver.post_receive(&memory, range).unwrap());
+    let posted = ends.world.now();
+    receiver.poll_saying(posted, Saying::Urgent).unwrap();
+    assert_eq!(sent(&receiver), before);
+    receiver.advance(posted, Saying::ExceptAnswers).unwrap();
+    assert_eq!(sent(&receiver), before + 1, "both in one frame");
+
+    // The answer to it waits for 25 us, and whoever polls is told when that is over.
+    ends.world.run_for(Duration::from_micros(15));
+    let (heard, before) = (ends.world.now(), sent(&sender));
+    sender.poll_saying(heard, Saying::ExceptAnswers).unwrap();
+    assert_eq!(sent(&sender), before);
+    let due = sender.next_deadline().expect("something is to be said");
+    assert_eq!(due - heard, Duration::from_micros(25));
+    sender.advance(heard + Duration::from_micros(24), Saying::Urgent).unwrap();
+    assert_eq!(sent(&sender), before);
+    sender.advance(due, Saying::Urgent).unwrap();
+    assert_eq!(sent(&sender), before + 1);
+    assert_eq!(sender.next_deadline(), None);
+
+    // A question does not wait, and takes along what does.
+    receiver.poll_saying(due, Saying::Urgent).unwrap();
+    let before = sent(&receiver);
+    let _receive = receiver.post_receive(&memory, 200..300).unwrap();
+    receiver.ask_peer();
+    receiver.poll_saying(due, Saying::Urgent).unwrap();
+    assert_eq!(sent(&receiver), before + 1);
+    receiver.poll_saying(due, Saying::All).unwrap();
+    assert_eq!(sent(&receiver), before + 1, "nothing is left to be said");
 }

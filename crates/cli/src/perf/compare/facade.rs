@@ -1,9 +1,10 @@
 //! What programs use: the library's own endpoint, connection and messages. 16 MiB at a time with selective repeat, and 64 bytes back and forth.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use longhaul::{Connection, Endpoint, Listener, Memory, Message, Options, Pending, TransferError};
+use longhaul::{Connection, Endpoint, Listener, Memory, Message, MessageReport, Options, Pending, TransferError};
 use longhaul_verbs::Mtu;
 
 use super::end::{Buffers, Measurement, StopSign};
@@ -16,6 +17,10 @@ use crate::stop::Stop;
 const MESSAGES_AT_ONCE: usize = 3;
 /// Bytes of a ping.
 const PING_BYTES: usize = 64;
+/// Where it is sent from; the rest of the memory is received into.
+const PING: Range<usize> = 0..PING_BYTES;
+/// Receives of pings that are posted ahead, so that nobody has to wait for the other end's. RC has more of them.
+const PINGS_AHEAD: usize = 4;
 /// How often a receiver looks whether it is told to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -39,14 +44,16 @@ pub(super) fn prepare(
     };
     let is_ping_pong = subject == Subject::FacadePingPong;
     let (message_bytes, buffer_bytes) = match is_ping_pong {
-        true => (PING_BYTES, 2 * PING_BYTES),
+        true => (PING_BYTES, PING_BYTES + PINGS_AHEAD * PING_BYTES),
         false => (scheme::MESSAGE_BYTES as usize, settings.buffer_bytes),
     };
     // Not zeros, of which there would be only one page.
     let memory = endpoint.register(vec![0x5a; buffer_bytes]);
     let memory = memory.map_err(|error| Stop::failed("memory cannot be registered", error))?;
     let packet_bytes = u64::from(options.mtu.byte_count());
-    let ring = Ring { memory, message_bytes, messages: buffer_bytes / message_bytes, next: 0 };
+    let first_byte = if is_ping_pong { PING.end } else { 0 };
+    let messages = (buffer_bytes - first_byte) / message_bytes;
+    let ring = Ring { memory, first_byte, message_bytes, messages, next: 0 };
     Ok(Box::new(Facade {
         endpoint,
         options,
@@ -75,14 +82,15 @@ struct Facade {
 /// Registered memory, used one message after another.
 struct Ring {
     memory: Memory,
+    first_byte: usize,
     message_bytes: usize,
     messages: usize,
     next: usize,
 }
 
 impl Ring {
-    fn next(&mut self) -> (&Memory, std::ops::Range<usize>) {
-        let start = self.next * self.message_bytes;
+    fn next(&mut self) -> (&Memory, Range<usize>) {
+        let start = self.first_byte + self.next * self.message_bytes;
         self.next = (self.next + 1) % self.messages;
         (&self.memory, start..start + self.message_bytes)
     }
@@ -113,10 +121,12 @@ impl Measurement for Facade {
             (None, None) => return Err(Stop::Failed("the other end does not listen".to_owned())),
         };
         self.connection = Some(connection);
-        if self.listener.is_some() && !self.is_ping_pong {
-            (0..MESSAGES_AT_ONCE).try_for_each(|_| self.post_receive())?;
-        }
-        Ok(())
+        let receives = match (self.is_ping_pong, self.listener.is_some()) {
+            (true, _) => PINGS_AHEAD,
+            (false, true) => MESSAGES_AT_ONCE,
+            (false, false) => 0,
+        };
+        (0..receives).try_for_each(|_| self.post_receive())
     }
 
     fn run(&mut self, duration: Duration, stop: &StopSign) -> Result<Outcome, Stop> {
@@ -179,37 +189,50 @@ impl Facade {
 
     fn ping(&mut self, duration: Duration) -> Result<Outcome, Stop> {
         let mut outcome = Outcome::default();
-        let (memory, connection) = (&self.ring.memory, made(&self.connection)?);
+        let mut ping: Option<Pending<MessageReport, TransferError>> = None;
         let begun = Instant::now();
         while begun.elapsed() < duration {
             let trip = Instant::now();
-            let answer = connection.receive_into(memory, PING_BYTES..2 * PING_BYTES);
-            let ping = connection.write_from(memory, 0..PING_BYTES);
-            answer.wait().map_err(lost)?;
+            let next = made(&self.connection)?.write_from(&self.ring.memory, PING);
+            self.next_receive()?.wait().map_err(lost)?;
             let nanoseconds = u32::try_from(trip.elapsed().as_nanos()).unwrap_or(u32::MAX);
             outcome.round_trips_nanoseconds.push(nanoseconds);
+            self.post_receive()?;
+            if let Some(ping) = ping.replace(next) {
+                ping.wait().map_err(lost)?;
+            }
+        }
+        if let Some(ping) = ping {
             ping.wait().map_err(lost)?;
         }
         Ok(outcome)
     }
 
     fn pong(&mut self, stop: &StopSign) -> Result<Outcome, Stop> {
-        let connection = made(&self.connection)?;
-        let memory = &self.ring.memory;
-        let mut ping = self.receives.pop_front();
+        let mut pong: Option<Pending<MessageReport, TransferError>> = None;
         loop {
-            let waiting = ping.take().unwrap_or_else(|| connection.receive_into(memory, PING_BYTES..2 * PING_BYTES));
-            match waiting.wait_for(LOOK_EVERY) {
+            match self.next_receive()?.wait_for(LOOK_EVERY) {
                 Ok(message) => {
                     message.map_err(lost)?;
-                    connection.write_from(memory, 0..PING_BYTES).wait().map_err(lost)?;
+                    // What both have to tell the other end goes in one packet.
+                    self.post_receive()?;
+                    let next = made(&self.connection)?.write_from(&self.ring.memory, PING);
+                    if let Some(pong) = pong.replace(next) {
+                        pong.wait().map_err(lost)?;
+                    }
                 }
-                Err(waiting) if stop.is_up() => {
+                Err(waiting) => {
                     self.receives.push_front(waiting);
-                    return Ok(Outcome::default());
+                    if stop.is_up() {
+                        return Ok(Outcome::default());
+                    }
                 }
-                Err(waiting) => ping = Some(waiting),
             }
         }
+    }
+
+    /// The one that is over next.
+    fn next_receive(&mut self) -> Result<Pending<Message, TransferError>, Stop> {
+        self.receives.pop_front().ok_or_else(|| Stop::Failed("no receive is posted".to_owned()))
     }
 }
