@@ -76,12 +76,16 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("softnic", &["time", "wire", "verbs", "impair", "capture"]),
     ("sdr", &["time", "wire", "verbs"]),
     ("reliable", &["time", "wire", "sdr", "coding", "scheme"]),
+    // The soak of messages drives connections with it on virtual time, as the facade does with threads.
     ("runtime", &["time", "verbs", "sdr", "reliable"]),
     ("rdmacore", &["verbs"]),
     ("longhaul", &["time", "wire", "verbs", "impair", "softnic", "sdr", "reliable", "runtime", "rdmacore"]),
     (
         "testbed",
-        &["time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "scheme", "reliable", "plan"],
+        &[
+            "time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "scheme", "reliable", "runtime",
+            "plan",
+        ],
     ),
     (
         "cli",
