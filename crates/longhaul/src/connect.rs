@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
+use longhaul_runtime::catch;
 use longhaul_wire::fields::FieldError;
 use thiserror::Error;
 
@@ -16,7 +17,6 @@ use crate::endpoint::{Endpoint, OpenError, Towards};
 use crate::handle::{self, ListenHandle};
 use crate::handshake::{Connecting, HandshakeError, Meeting};
 use crate::options::Options;
-use crate::panicked::catch;
 use crate::path_check::{self, PathError, VerifyError};
 use crate::pending::{Pending, Promised};
 

@@ -9,17 +9,17 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use longhaul_reliable::{Connection as Reliable, ConnectionError, MessageError, MessageReport};
-use longhaul_sdr::{Memory, QueuePair, RoundTripTime, Saying};
+use longhaul_runtime::{Attending, End, Shared, Waiting};
+use longhaul_sdr::{Memory, QueuePair, RoundTripTime};
 use longhaul_verbs::RegisterError;
 use thiserror::Error;
 
+use crate::lifeline::TcpLifeline;
 use crate::message::{BufferPool, Message};
 use crate::options::Options;
-use crate::pending::{Pending, wait_until};
+use crate::pending::{Pending, Promised, wait_until};
 use crate::runtime::{Runtime, is_driver_thread};
-use crate::shared::{Attending, End, Shared};
 use crate::statistics::Statistics;
-use crate::waking::Waiting;
 
 /// Why a message was not written or received.
 #[derive(Debug, Error)]
@@ -96,15 +96,14 @@ impl Connection {
         attributes.checksum = options.checksum;
         let reliable = Reliable::new(queue_pair, options.scheme.clone(), attributes);
         let mailbox = runtime.mailbox_of(reliable.queue_pair().context()).clone();
-        let shared = Shared::new(reliable, mailbox, options.message_timeout, ends.peer);
-        runtime.drive(shared.clone());
+        let shared = Shared::start(reliable, mailbox, options.message_timeout, ends.peer);
         Connection { shared, pool: BufferPool::new(), scheme: options.scheme.name(), ends, runtime, is_closing: false }
     }
 
     /// When this TCP connection goes, the peer has gone.
     pub(crate) fn watch(&self, stream: Arc<TcpStream>) -> io::Result<()> {
-        stream.set_nonblocking(true)?;
-        self.shared.set_lifeline(stream)
+        let mailbox = self.runtime.mailbox_of(self.shared.context()).clone();
+        self.shared.set_lifeline(Arc::new(TcpLifeline::new(stream, mailbox)?))
     }
 
     /// Write bytes as one message; over when the other end has all of it. Memory of other forms is copied or moved:
@@ -120,11 +119,11 @@ impl Connection {
 
     /// Write bytes of registered memory as one message, from where they lie. They cannot be changed until it is over.
     pub fn write_from(&self, memory: &Memory, range: Range<usize>) -> Pending<MessageReport, TransferError> {
-        let posted = self.shared.post(Saying::All, |reliable, now| reliable.send(memory, range, now));
+        let posted = self.shared.send(memory, range);
         let shared = self.shared.clone();
         match posted {
             Ok(Ok(ticket)) => {
-                let ticket = Waiting::new(ticket, &shared.woken);
+                let ticket = Waiting::new(ticket, &shared);
                 let outcome = async move { ticket.await.map_err(|error| error_of(&shared, error)) };
                 Pending::of(self.shared.clone(), outcome)
             }
@@ -138,7 +137,7 @@ impl Connection {
     /// The sender waits until it knows where its message goes: have several receives under way for a stream of
     /// messages. A receive that was begun stays so; dropping the value gives the message away.
     pub fn receive(&self, bytes_max: usize) -> Pending<Message, TransferError> {
-        match self.pool.take(&self.shared.context, bytes_max) {
+        match self.pool.take(self.shared.context(), bytes_max) {
             Ok(memory) => self.post_receive(&memory, 0..bytes_max, Some(self.pool.clone())),
             Err(error) => Pending::ready(Err(error)),
         }
@@ -162,12 +161,11 @@ impl Connection {
         range: Range<usize>,
         pool: Option<Arc<BufferPool>>,
     ) -> Pending<Message, TransferError> {
-        self.shared.state().receives = true;
-        let posted = self.shared.post(Saying::Urgent, |reliable, _| reliable.post_receive(memory, range));
+        let posted = self.shared.post_receive(memory, range);
         let (shared, memory) = (self.shared.clone(), memory.clone());
         match posted {
             Ok(Ok(ticket)) => {
-                let ticket = Waiting::new(ticket, &shared.woken);
+                let ticket = Waiting::new(ticket, &shared);
                 let outcome = async move {
                     let received = ticket.await.map_err(|error| error_of(&shared, error))?;
                     Ok(Message::new(received, memory, pool))
@@ -181,7 +179,7 @@ impl Connection {
 
     /// Register bytes that messages are written from and received into, without a copy.
     pub fn register(&self, buffer: Vec<u8>) -> Result<Memory, RegisterError> {
-        self.shared.context.register(buffer)
+        self.shared.context().register(buffer)
     }
 
     /// The scheme's name.
@@ -191,19 +189,17 @@ impl Connection {
 
     /// The round-trip time, as far as it has been measured; `None` when the connection is over.
     pub fn round_trip_time(&self) -> Option<RoundTripTime> {
-        let state = self.shared.state();
-        state.reliable.as_ref().map(|reliable| reliable.queue_pair().round_trip_time())
+        self.shared.look_at(|reliable| reliable.queue_pair().round_trip_time())
     }
 
     /// What this end has counted in every layer, so far or until the connection was over.
     pub fn statistics(&self) -> Statistics {
-        self.shared.state().statistics()
+        self.shared.counters().into_iter().collect()
     }
 
     /// Payload of a packet; `None` when the connection is over.
     pub fn mtu_bytes(&self) -> Option<u32> {
-        let state = self.shared.state();
-        state.reliable.as_ref().map(|reliable| reliable.queue_pair().attributes().mtu.byte_count())
+        self.shared.look_at(|reliable| reliable.queue_pair().attributes().mtu.byte_count())
     }
 
     /// Our device's address and UDP port.
@@ -220,22 +216,17 @@ impl Connection {
     /// connections of which that is true; with a carrier of your own ([`crate::Connecting`]), wait for it before you
     /// rely on the connection.
     pub fn is_path_verified(&self) -> bool {
-        let state = self.shared.state();
-        state.reliable.as_ref().is_some_and(|reliable| reliable.queue_pair().is_path_verified())
+        self.shared.look_at(|reliable| reliable.queue_pair().is_path_verified()).unwrap_or(false)
     }
 
     /// Whether any packet has come from the peer.
     pub(crate) fn has_heard(&self) -> bool {
-        let state = self.shared.state();
-        state.reliable.as_ref().is_some_and(|reliable| reliable.queue_pair().counters().2.received > 0)
+        self.shared.look_at(|reliable| reliable.queue_pair().counters().2.received > 0).unwrap_or(false)
     }
 
     /// Why it has ended, if it has.
     pub(crate) fn check(&self) -> Result<(), TransferError> {
-        match &self.shared.state().end {
-            Some(end) => Err(end.clone().into()),
-            None => Ok(()),
-        }
+        self.shared.end().map_or(Ok(()), |end| Err(end.into()))
     }
 
     /// Drive it from this thread until something is true, or nothing has happened for a moment.
@@ -246,7 +237,7 @@ impl Connection {
     /// Close it without blocking; over when the peer has heard what it must (see [`Connection`]).
     pub fn close(mut self) -> Pending<(), Infallible> {
         self.is_closing = true;
-        let closed = self.shared.close(self.runtime.clone());
+        let closed = self.begin_close();
         // If this connection was the last one, its device is closed when this is over, and not some time later.
         let runtime = self.runtime.clone();
         Pending::new(async move {
@@ -256,16 +247,28 @@ impl Connection {
         })
     }
 
+    /// Have the driver close it. Until then there must be somebody to do it: the runtime is kept.
+    fn begin_close(&self) -> Arc<Promised<()>> {
+        let closed = Promised::new();
+        let (promise, runtime) = (closed.clone(), self.runtime.clone());
+        self.shared.close(Box::new(move || {
+            // Whoever waits has it, too, and can wait for its threads, which a driver's thread cannot.
+            drop(runtime);
+            promise.give(());
+        }));
+        closed
+    }
+
     /// Whether it is over, here or at the peer.
     pub fn is_over(&self) -> bool {
-        self.shared.state().end.is_some()
+        self.shared.end().is_some()
     }
 }
 
 /// Why a message is over without having arrived: it is closed with the connection, for the connection's reason.
 fn error_of(shared: &Shared, error: MessageError) -> TransferError {
-    match (error, &shared.state().end) {
-        (MessageError::Closed, Some(end)) => end.clone().into(),
+    match (error, shared.end()) {
+        (MessageError::Closed, Some(end)) => end.into(),
         (MessageError::Closed, None) => TransferError::Closed,
         (error, _) => TransferError::Message(error),
     }
@@ -311,7 +314,7 @@ impl Drop for Connection {
         if self.is_closing {
             return;
         }
-        let closed = self.shared.close(self.runtime.clone());
+        let closed = self.begin_close();
         // A waker that drops the connection may run on a driver's thread.
         if !is_driver_thread() {
             let _ = wait_until(std::pin::pin!(closed.taken()), None);

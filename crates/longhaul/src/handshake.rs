@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use longhaul_sdr::info::QueuePairInfo;
-use longhaul_sdr::{ContextAttributes, CreateQueuePairError, QueuePair};
+use longhaul_sdr::{CreateQueuePairError, QueuePair};
 use longhaul_verbs::{Capabilities, CreateError, Mtu, QueryError};
 use longhaul_wire::fields::{FieldError, FieldProblem};
 use longhaul_wire::handshake::{Answer, Hello, Info, Message, Path, Refusal};
@@ -481,10 +481,7 @@ fn make_queue_pair(
     let device = endpoint.device().attributes()?;
     let random = random().map(u64::from_le_bytes).map_err(HandshakeError::Randomness)?;
     let attributes = options.queue_pair(endpoint, &device, agreement, random);
-    let mut context = ContextAttributes::default();
-    context.channels = agreement.channels;
-    context.completions = attributes.receive_depth * u32::from(attributes.generations);
     let runtime = endpoint.runtime()?;
-    let context = runtime.create_context(&context)?;
+    let context = runtime.create_context(agreement.channels, &attributes)?;
     Ok((runtime, QueuePair::create(&context, &attributes)?))
 }

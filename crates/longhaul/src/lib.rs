@@ -62,26 +62,22 @@ mod carrier;
 mod connect;
 mod connection;
 mod device;
-mod driven;
 mod endpoint;
-mod engine;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handle;
 mod handshake;
+mod lifeline;
 mod listener;
 mod mailbox;
 mod message;
 mod options;
-mod panicked;
 mod path_check;
 mod peer_claims;
 mod pending;
 mod randomness;
 mod runtime;
-mod shared;
 mod statistics;
-mod waking;
 
 pub use carrier::CarrierError;
 pub use connect::{ConnectError, Destination, connect};

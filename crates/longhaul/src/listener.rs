@@ -16,6 +16,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use longhaul_runtime::{Panicked, catch};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use thiserror::Error;
@@ -28,7 +29,6 @@ use crate::endpoint::{Endpoint, OpenError, Towards, with_sources};
 use crate::handle::ListenHandle;
 use crate::handshake::{Accepting, HandshakeError, Meeting};
 use crate::options::Options;
-use crate::panicked::{Panicked, catch};
 use crate::path_check::{self, VerifyError};
 use crate::peer_claims::{self, own_addresses};
 use crate::pending::Pending;

@@ -1,12 +1,12 @@
 //! How the driver is reached: letters of the program's threads, events of completion queues, and what peers say over TCP.
 
 use std::io;
-use std::net::TcpStream;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant as Clock;
 
+use longhaul_runtime::{End, Letter, Letterbox};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::CompletionChannel;
 use nix::errno::Errno;
@@ -14,29 +14,6 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
-
-use crate::shared::{End, Shared};
-
-/// What the driver is told.
-pub(crate) enum Letter {
-    /// Drive this connection.
-    Add(Arc<Shared>),
-    /// Something has happened on this one.
-    Look(u64),
-    /// Its peer has said something over TCP, or has gone.
-    PeerSaid(u64),
-    /// Nobody needs the driver any more.
-    Stop,
-}
-
-impl Letter {
-    /// A connection that nobody drives has ended.
-    fn return_to_sender(self, end: &End) {
-        if let Letter::Add(shared) = self {
-            shared.let_go(end.clone());
-        }
-    }
-}
 
 /// Tokens of what is watched beside the peers, whose tokens are connections.
 const BELL: u64 = u64::MAX;
@@ -80,31 +57,12 @@ impl Mailbox {
         }))
     }
 
-    pub(crate) fn now(&self) -> Instant {
-        Instant::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
-    }
-
     pub(crate) fn events(&self) -> Option<&CompletionChannel> {
         self.events.as_ref()
     }
 
     fn letters(&self) -> MutexGuard<'_, Letters> {
         self.letters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn put(&self, letter: Letter) {
-        let mut letters = self.letters();
-        if let Some(end) = letters.end.clone() {
-            drop(letters);
-            letter.return_to_sender(&end);
-            return;
-        }
-        letters.waiting.push(letter);
-        drop(letters);
-        if self.is_asleep.load(Ordering::SeqCst) {
-            // It fails only when the bell has been rung 2⁶⁴ times and not been heard.
-            let _ = self.bell.write(1);
-        }
     }
 
     /// Nobody reads letters any more.
@@ -122,13 +80,13 @@ impl Mailbox {
     }
 
     /// Tell the driver when this peer says something.
-    pub(crate) fn watch(&self, stream: &TcpStream, id: u64) -> io::Result<()> {
-        Ok(self.watched.add(stream.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, id))?)
+    pub(crate) fn watch(&self, peer: BorrowedFd<'_>, id: u64) -> io::Result<()> {
+        Ok(self.watched.add(peer, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, id))?)
     }
 
     /// What it says is of no interest any more.
-    pub(crate) fn watch_no_longer(&self, stream: &TcpStream) {
-        let _ = self.watched.delete(stream.as_fd());
+    pub(crate) fn watch_no_longer(&self, peer: BorrowedFd<'_>) {
+        let _ = self.watched.delete(peer);
     }
 
     /// All that has come, without waiting for more.
@@ -174,5 +132,26 @@ impl Mailbox {
             return Ok(());
         }
         self.take(taken)
+    }
+}
+
+impl Letterbox for Mailbox {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn put(&self, letter: Letter) {
+        let mut letters = self.letters();
+        if let Some(end) = letters.end.clone() {
+            drop(letters);
+            letter.return_to_sender(&end);
+            return;
+        }
+        letters.waiting.push(letter);
+        drop(letters);
+        if self.is_asleep.load(Ordering::SeqCst) {
+            // It fails only when the bell has been rung 2⁶⁴ times and not been heard.
+            let _ = self.bell.write(1);
+        }
     }
 }

@@ -8,8 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use crate::panicked::catch;
-use crate::shared::{Attending, Shared};
+use longhaul_runtime::{Attending, Shared, catch};
 
 /// An operation that has begun. [`Pending::wait`] blocks until it is over; `.await` does the same on any executor,
 /// since wakers are all it needs. Dropping it does not undo anything: what was begun goes on.

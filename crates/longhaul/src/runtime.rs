@@ -12,19 +12,15 @@ use std::cell::Cell;
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
-use longhaul_sdr::{Context, ContextAttributes, ControlMemory};
+use longhaul_runtime::{Assembly, End, Engine, Letter, Letterbox as _, SPIN, Turn, catch};
+use longhaul_sdr::{Context, QueuePairAttributes};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{Capabilities, CreateError, Device, ProtectionDomain, QueryError};
 use thiserror::Error;
 
-use crate::driven::Turn;
-use crate::engine::Engine;
-use crate::mailbox::{Letter, Mailbox};
-use crate::panicked::catch;
-use crate::shared::{End, Shared};
+use crate::mailbox::Mailbox;
 
 /// While some connections are busy, what has come for the others is looked for this often.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
@@ -45,11 +41,8 @@ pub enum StartError {
 }
 
 pub(crate) struct Runtime {
-    /// Of control messages, and with it the protection domain of all memory.
-    control: ControlMemory,
+    assembly: Assembly,
     drivers: Vec<Driver>,
-    /// Of the next connection.
-    id: AtomicU64,
 }
 
 struct Driver {
@@ -71,9 +64,8 @@ impl Runtime {
     /// With so many threads.
     pub(crate) fn start(device: &Device, threads: NonZeroUsize) -> Result<Arc<Self>, StartError> {
         let has_events = device.attributes()?.capabilities.contains(Capabilities::COMPLETION_CHANNEL);
-        let control = ControlMemory::new(&device.allocate_protection_domain()?);
         // If a later one cannot be started, those before stop.
-        let mut runtime = Runtime { control, drivers: Vec::new(), id: AtomicU64::default() };
+        let mut runtime = Runtime { assembly: Assembly::new(device)?, drivers: Vec::new() };
         for _ in 0..threads.get() {
             let events = has_events.then(|| device.create_completion_channel()).transpose()?;
             // Without a descriptor nothing would wake the driver.
@@ -84,13 +76,17 @@ impl Runtime {
     }
 
     pub(crate) fn domain(&self) -> &ProtectionDomain {
-        self.control.domain()
+        self.assembly.domain()
     }
 
     /// What a connection's queues are made in: it belongs to one of the drivers.
-    pub(crate) fn create_context(&self, attributes: &ContextAttributes) -> Result<Context, CreateError> {
-        let id = self.id.fetch_add(1, Ordering::Relaxed);
-        Context::create_in(&self.control, self.driver_of(id).mailbox.events(), id, attributes)
+    pub(crate) fn create_context(
+        &self,
+        channels: usize,
+        queue_pair: &QueuePairAttributes,
+    ) -> Result<Context, CreateError> {
+        let id = self.assembly.next_id();
+        self.assembly.create_context(id, self.driver_of(id).mailbox.events(), channels, queue_pair)
     }
 
     /// Connections take turns.
@@ -101,11 +97,6 @@ impl Runtime {
     /// The mailbox of the driver that a connection with this context belongs to.
     pub(crate) fn mailbox_of(&self, context: &Context) -> &Arc<Mailbox> {
         &self.driver_of(context.token()).mailbox
-    }
-
-    /// Drive a connection from now on.
-    pub(crate) fn drive(&self, shared: Arc<Shared>) {
-        self.driver_of(shared.id()).mailbox.put(Letter::Add(shared));
     }
 
     /// Whether one of its threads has failed. Its connections have ended then, and it can drive no others.
@@ -119,7 +110,7 @@ impl Driver {
         let own = mailbox.clone();
         let thread = thread::Builder::new().name("longhaul".to_owned()).spawn(move || {
             IS_DRIVER.with(|is_driver| is_driver.set(true));
-            let mut engine = Engine::default();
+            let mut engine = Engine::new(SPIN);
             let end = match catch(|| drive(&mut engine, &own)) {
                 Ok(Ok(())) => End::Closed,
                 Ok(Err(error)) => End::Failed(Arc::new(error)),

@@ -24,6 +24,13 @@ impl Statistics {
     }
 }
 
+impl FromIterator<(&'static str, u64)> for Statistics {
+    fn from_iter<I: IntoIterator<Item = (&'static str, u64)>>(counts: I) -> Self {
+        let counts = counts.into_iter().map(|(name, value)| (name.to_owned(), value));
+        Statistics { counts: counts.collect() }
+    }
+}
+
 /// One line each, for people.
 impl fmt::Display for Statistics {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -76,11 +76,16 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("softnic", &["time", "wire", "verbs", "impair", "capture"]),
     ("sdr", &["time", "wire", "verbs"]),
     ("reliable", &["time", "wire", "sdr", "coding", "scheme"]),
+    // The soak of messages drives connections with it on virtual time, as the facade does with threads.
+    ("runtime", &["time", "verbs", "sdr", "reliable"]),
     ("rdmacore", &["verbs"]),
-    ("longhaul", &["time", "wire", "verbs", "impair", "softnic", "sdr", "reliable", "rdmacore"]),
+    ("longhaul", &["time", "wire", "verbs", "impair", "softnic", "sdr", "reliable", "runtime", "rdmacore"]),
     (
         "testbed",
-        &["time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "scheme", "reliable", "plan"],
+        &[
+            "time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "scheme", "reliable", "runtime",
+            "plan",
+        ],
     ),
     (
         "cli",
@@ -93,7 +98,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
 
 /// Crates that are driven: time and packets come in as arguments.
 const DRIVEN_CRATES: &[&str] =
-    &["wire", "verbs", "coding", "impair", "capture", "netsim", "softnic", "sdr", "scheme", "reliable"];
+    &["wire", "verbs", "coding", "impair", "capture", "netsim", "softnic", "sdr", "scheme", "reliable", "runtime"];
 /// What a driven crate may not name, nor anything below it. Importing all of a parent counts as naming it.
 const DRIVERS_ONLY: &[&str] = &[
     "std::time::Instant",

@@ -4,6 +4,7 @@ use longhaul_impair::Profile;
 use longhaul_time::{Duration, Instant};
 
 use super::contents::{UNTOUCHED, digest};
+use super::driving::CLOSING_MAX;
 use super::ends::{Carrier, End};
 use super::plan::{Ground, Item, Plan};
 use super::program::{FRESH_ROUNDS, Half, MessageState, Program, Receiving, Sending};
@@ -41,8 +42,12 @@ pub(super) fn run(program: &mut Program<'_>) {
 
 /// Let every end hear what its peer has consumed: until somebody asks, what it takes for lost may be long out of date.
 fn hear_reports(program: &mut Program<'_>) {
-    let ends = program.connections.iter().flat_map(|connection| connection.ends.iter().flatten());
-    ends.for_each(|end| end.carrier.queue_pair().ask_peer());
+    for end in program.connections.iter().flat_map(|connection| connection.ends.iter().flatten()) {
+        end.carrier.look(|queue_pair| queue_pair.ask_peer());
+        if let Carrier::Scheme(shared) = &end.carrier {
+            shared.wake_driver();
+        }
+    }
     let end = program.now() + REPORTS_MAX;
     program.run_until(end, |_| false);
 }
@@ -147,13 +152,11 @@ fn check_ends(program: &mut Program<'_>) {
                     found.push((Rule::Memory, format!("{name}: something was written to {gap:?}, between messages")));
                 }
             }
-            if let Carrier::Scheme(connection) = carrier
-                && connection.over_count() != *posted
-            {
-                let over = connection.over_count();
+            if let Some(over) = carrier.over_count().filter(|over| over != posted) {
                 found.push((Rule::Once, format!("{name}: {over} of {posted} messages that were posted are over")));
             }
-            let measured = carrier.queue_pair().round_trip_time();
+            let seen = carrier.look(|queue_pair| (queue_pair.round_trip_time(), queue_pair.counters().0));
+            let Some((measured, sent)) = seen else { continue };
             if measured.least.is_some_and(|least| least + round_trip / 100 < round_trip) {
                 found.push((Rule::RoundTrip, format!("{name}: {measured:?}, the path has {round_trip:?}")));
             }
@@ -161,7 +164,6 @@ fn check_ends(program: &mut Program<'_>) {
             if program.plan.ground != Ground::Storm && measured.smoothed.is_some_and(|smoothed| smoothed > most) {
                 found.push((Rule::RoundTrip, format!("{name}: {measured:?}, the path has {round_trip:?}")));
             }
-            let (sent, ..) = carrier.queue_pair().counters();
             // What the peer's device refuses, because its message has ended and another has the slot, consumes no receive either.
             let refused = refused_by(program, plan.nodes[1 - side]);
             if sent.presumed_lost > lost + refused && !has_forgeries && !program.plan.has_crash() {
@@ -221,8 +223,23 @@ fn check_totals(program: &mut Program<'_>) {
     }
 }
 
-/// Drop everything: what was still waited for ends with its connection.
+/// Close everything: what was still waited for ends with its connection, and every connection ends soon.
 fn close(program: &mut Program<'_>) {
+    if program.judge.violations.is_empty() {
+        let ends = program.connections.iter_mut().flat_map(|connection| connection.ends.iter_mut().flatten());
+        ends.for_each(End::close);
+        let is_closed = |program: &Program<'_>| {
+            let mut ends = program.connections.iter().flat_map(|connection| connection.ends.iter().flatten());
+            ends.all(|end| end.carrier.is_closed())
+        };
+        let end = program.now() + CLOSING_MAX;
+        program.run_until(end, is_closed);
+        if program.judge.violations.is_empty() && !is_closed(program) {
+            let text = format!("not all connections have ended {CLOSING_MAX:?} after they were closed");
+            program.judge.accuse(Rule::Ending, program.now(), text);
+        }
+    }
+    program.hosts.iter_mut().for_each(|host| host.driver.kill());
     let now = program.now();
     for index in 0..program.connections.len() {
         for side in 0..2 {

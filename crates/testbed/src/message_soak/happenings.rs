@@ -18,17 +18,15 @@ impl Program<'_> {
                 Item::Forgery(forgery) => {
                     let nodes = self.plan.connections[forgery.connection].nodes;
                     if let Some(end) = &self.connections[forgery.connection].ends[forgery.end] {
-                        let victim = end.carrier.queue_pair().info();
                         let peer = self.world.gid(nodes[1 - forgery.end]);
-                        let packets = attacker::forge(&victim, peer, forgery.seed, forgery.count);
+                        let packets = attacker::forge(&end.info, peer, forgery.seed, forgery.count);
                         self.inject(self.plan.hosts, &packets);
                     }
                 }
                 Item::Lie(lie) => {
                     let plan = &self.plan.connections[lie.connection];
                     if let [Some(victim), Some(liar)] = &self.connections[lie.connection].ends {
-                        let [victim, liar] = [victim, liar].map(|end| end.carrier.queue_pair().info());
-                        let packets = liar::lie(&victim, &liar, plan, lie.seed, lie.count);
+                        let packets = liar::lie(&victim.info, &liar.info, plan, lie.seed, lie.count);
                         self.inject(plan.nodes[1], &packets);
                     }
                 }
@@ -79,7 +77,7 @@ impl Program<'_> {
             FaultKind::PauseProgram(node) => self.hosts[node].stops -= 1,
             FaultKind::Crash(node) => {
                 self.world.restart(node);
-                self.hosts[node] = Host { stops: self.hosts[node].stops, ..Host::new(&self.world, node) };
+                self.hosts[node] = Host { stops: self.hosts[node].stops, ..Host::new(&self.world, node, &self.clock) };
                 (0..self.connections.len()).for_each(|index| self.begin_life(index));
             }
         }
@@ -99,6 +97,7 @@ impl Program<'_> {
         }
         self.world.stop(node);
         self.hosts[node].is_down = true;
+        self.hosts[node].driver.kill();
         let now = self.now();
         for index in 0..self.connections.len() {
             let plan = &self.plan.connections[index];

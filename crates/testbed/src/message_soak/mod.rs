@@ -1,11 +1,11 @@
-//! The soak of messages: random programs over `sdr` and `reliable`, on software RNICs and virtual time.
+//! The soak of messages: random programs over `sdr`, `reliable` and `runtime`, on software RNICs and virtual time.
 //!
 //! A seed decides everything: hosts, connections of mixed schemes, every message, everything that goes wrong, an attacker who knows addresses
 //! and queue pair numbers, and a peer that speaks the protocol and lies. Bytes say which message they belong to, so what is received is judged by
 //! code that knows nothing of the implementation (`judge`).
 //!
 //! ```text
-//!   seed ─▶ plan: items ─▶ program ─▶ ends ─▶ Connection, QueuePair ═══ world ═══ (attacker, liar ─▶ packets)
+//!   seed ─▶ plan: items ─▶ program ─▶ ends ─▶ driver: the runtime of programs, on virtual time ═══ world ═══ (attacker, liar ─▶ packets)
 //!                              └──▶ judge: contents, endings, waits ─▶ violations ─▶ shrink: fewer items that still fail
 //! ```
 //!
@@ -16,6 +16,8 @@
 mod attacker;
 mod campaign;
 mod contents;
+mod driver;
+mod driving;
 mod ends;
 mod finish;
 mod happenings;

@@ -9,6 +9,7 @@ use longhaul_time::{Duration, Instant};
 use longhaul_verbs::Mtu;
 
 use super::contents::{Label, digest};
+use super::driver::VirtualClock;
 use super::ends::{self, Carrier, End, Host, Makers, Places};
 use super::judge::{Judge, Outcome};
 use super::memory_meter::MemoryMeter;
@@ -26,6 +27,8 @@ pub(super) struct Program<'a> {
     pub(super) plan: &'a Plan,
     makers: Makers,
     pub(super) world: World,
+    /// The time of the world, for its connections.
+    pub(super) clock: VirtualClock,
     pub(super) hosts: Vec<Host>,
     pub(super) connections: Vec<ConnectionState>,
     pub(super) messages: Vec<MessagePlan>,
@@ -112,7 +115,8 @@ impl<'a> Program<'a> {
         };
         config.nic.mtu = Mtu::Bytes256;
         let world = World::new(config);
-        let hosts = (0..plan.hosts).map(|node| Host::new(&world, node)).collect();
+        let clock = VirtualClock::default();
+        let hosts = (0..plan.hosts).map(|node| Host::new(&world, node, &clock)).collect();
         let mut messages: Vec<MessagePlan> = Vec::new();
         let mut agenda = Vec::new();
         for (index, item) in plan.items.iter().enumerate() {
@@ -156,6 +160,7 @@ impl<'a> Program<'a> {
             plan,
             makers,
             world,
+            clock,
             hosts,
             connections,
             states: messages.iter().map(|_| MessageState::default()).collect(),
@@ -210,6 +215,7 @@ impl<'a> Program<'a> {
     pub(super) fn run_until(&mut self, end: Instant, is_done: impl Fn(&Self) -> bool) {
         loop {
             let now = self.now();
+            self.clock.set(now);
             self.apply_due(now);
             self.post_due(now);
             self.poll_ends(now);
@@ -235,52 +241,8 @@ impl<'a> Program<'a> {
         }
     }
 
-    fn next_deadline(&self, now: Instant, end: Instant) -> Instant {
-        let mut next = end;
-        if let Some((at, ..)) = self.agenda.front() {
-            next = next.min(*at);
-        }
-        for (index, state) in self.connections.iter().enumerate() {
-            for (side, found) in state.ends.iter().enumerate() {
-                let node = self.plan.connections[index].nodes[side];
-                let Some(found) = found.as_ref().filter(|end| self.hosts[node].runs() && !end.has_failed) else {
-                    continue;
-                };
-                next = found.carrier.next_deadline(now).map_or(next, |at| next.min(at));
-            }
-            for (orphan, side, _, until) in &state.orphans {
-                let runs = self.hosts[self.plan.connections[index].nodes[*side]].runs() && !orphan.has_failed;
-                let own = orphan.carrier.next_deadline(now).filter(|_| runs);
-                next = next.min(own.map_or(*until, |at| at.min(*until)));
-            }
-            for from in 0..2 {
-                for half in 0..2 {
-                    if let Some(&message) = state.order[from].get(state.next[from][half])
-                        && let Some(at) = self.due_at(message, half).filter(|at| *at > now)
-                    {
-                        next = next.min(at);
-                    }
-                }
-            }
-        }
-        for (message, state) in self.messages.iter().zip(&self.states) {
-            let nodes = self.plan.connections[message.connection].nodes;
-            if let Half::Pending(Sending::Stream(_, again, until)) = &state.send
-                && self.hosts[nodes[message.from]].runs()
-            {
-                next = next.min(*again).min(*until);
-            }
-            if let Half::Pending(Receiving::Open(_, at)) = &state.receive
-                && self.hosts[nodes[1 - message.from]].runs()
-            {
-                next = next.min(*at);
-            }
-        }
-        next
-    }
-
     /// When a half of a message (0: its send) is to be posted.
-    fn due_at(&self, message: usize, half: usize) -> Option<Instant> {
+    pub(super) fn due_at(&self, message: usize, half: usize) -> Option<Instant> {
         let plan = &self.messages[message];
         let time = if half == 0 { plan.send_at } else { plan.receive_at };
         match fresh_round(plan) {
@@ -333,19 +295,21 @@ impl<'a> Program<'a> {
         let range = places[side].ranges[message].clone().expect("every message of a connection has a place");
         let label = Label::new(index, *life, message);
         let round_trip = self.plan.round_trip();
-        match (&mut end.carrier, half) {
-            (Carrier::Scheme(connection), 0) => {
+        match (&end.carrier, half) {
+            (Carrier::Scheme(shared), 0) => {
                 ends::fill(&end.memory, range.clone(), label);
-                match connection.send(&end.memory, range, now) {
-                    Ok(ticket) if plan.drops[0] => drop((ticket, state.send = Half::Dropped)),
-                    Ok(ticket) => state.send = Half::Pending(Sending::Ticket(ticket)),
-                    Err(error) => state.send = Half::Failed(error.to_string()),
+                match shared.send(&end.memory, range) {
+                    Ok(Ok(ticket)) if plan.drops[0] => drop((ticket, state.send = Half::Dropped)),
+                    Ok(Ok(ticket)) => state.send = Half::Pending(Sending::Ticket(ticket)),
+                    Ok(Err(error)) => state.send = Half::Failed(error.to_string()),
+                    Err(end) => state.send = Half::Failed(format!("the connection has ended: {end:?}")),
                 }
             }
-            (Carrier::Scheme(connection), _) => match connection.post_receive(&end.memory, range) {
-                Ok(ticket) if plan.drops[1] => drop((ticket, state.receive = Half::Dropped)),
-                Ok(ticket) => state.receive = Half::Pending(Receiving::Ticket(ticket)),
-                Err(error) => state.receive = Half::Failed(error.to_string()),
+            (Carrier::Scheme(shared), _) => match shared.post_receive(&end.memory, range) {
+                Ok(Ok(ticket)) if plan.drops[1] => drop((ticket, state.receive = Half::Dropped)),
+                Ok(Ok(ticket)) => state.receive = Half::Pending(Receiving::Ticket(ticket)),
+                Ok(Err(error)) => state.receive = Half::Failed(error.to_string()),
+                Err(end) => state.receive = Half::Failed(format!("the connection has ended: {end:?}")),
             },
             (Carrier::Plain(queue_pair), 0) => match queue_pair.start_stream(Some(label.immediate())) {
                 Ok(stream) => {
@@ -372,64 +336,7 @@ impl<'a> Program<'a> {
         true
     }
 
-    fn poll_ends(&mut self, now: Instant) {
-        for host in self.hosts.iter().filter(|host| host.runs()) {
-            while host.context.poll().expect("completions can be taken") > 0 {}
-        }
-        for (index, state) in self.connections.iter_mut().enumerate() {
-            let plan = &self.plan.connections[index];
-            for (side, end) in state.ends.iter_mut().enumerate() {
-                let Some(end) = end.as_mut().filter(|_| self.hosts[plan.nodes[side]].runs()) else { continue };
-                if let Err(error) = end.carrier.poll(now)
-                    && !std::mem::replace(&mut end.has_failed, true)
-                    && !plan.has_liar
-                {
-                    self.judge.accuse(Rule::Connection, now, format!("connection {index}, end {side}: {error}"));
-                }
-            }
-            for (end, side, ..) in &mut state.orphans {
-                if self.hosts[plan.nodes[*side]].runs() {
-                    // Its peer is gone, not its device.
-                    end.has_failed |= end.carrier.poll(now).is_err();
-                }
-            }
-        }
-    }
-
-    /// See what has ended.
-    fn look(&mut self, now: Instant) {
-        for index in 0..self.connections.len() {
-            for side in 0..2 {
-                let state = &mut self.connections[index];
-                let life = state.life;
-                let runs = self.hosts[self.plan.connections[index].nodes[side]].runs();
-                let Some(end) = state.ends[side].as_mut().filter(|_| runs) else { continue };
-                let over = match &end.carrier {
-                    Carrier::Scheme(connection) => connection.over_count(),
-                    Carrier::Plain(_) => u64::MAX,
-                };
-                if over == std::mem::replace(&mut end.seen_over, over) && over != u64::MAX {
-                    continue;
-                }
-                self.look_at(index, side, life, now);
-            }
-            let mut orphans = std::mem::take(&mut self.connections[index].orphans);
-            for (end, side, life, until) in orphans.extract_if(.., |(.., until)| *until <= now) {
-                // Whatever it still waits for ends with it.
-                let _ = until;
-                drop(end);
-                self.look_at(index, side, life, now);
-                self.judge.must_be_over(index, side, life, now, &self.messages, &self.states);
-                self.end_halves_of(index, side, life);
-            }
-            for (_, side, life, _) in &orphans {
-                self.look_at(index, *side, *life, now);
-            }
-            self.connections[index].orphans = orphans;
-        }
-    }
-
-    fn look_at(&mut self, index: usize, side: usize, life: u32, now: Instant) {
+    pub(super) fn look_at(&mut self, index: usize, side: usize, life: u32, now: Instant) {
         let own: Vec<usize> = self.connections[index].order.concat();
         for message in own {
             let (plan, state) = (&self.messages[message], &mut self.states[message]);
@@ -504,10 +411,7 @@ impl<'a> Program<'a> {
 
     /// Whether connections say so too: a message whose ticket was dropped may still be under way.
     pub(super) fn is_settled(&self) -> bool {
-        let is_settled = |end: &End| match &end.carrier {
-            Carrier::Scheme(connection) => connection.over_count() == end.posted,
-            Carrier::Plain(_) => true,
-        };
+        let is_settled = |end: &End| end.carrier.over_count().is_none_or(|over| over == end.posted);
         let honest = self.plan.connections.iter().zip(&self.connections).filter(|(plan, _)| !plan.has_liar);
         honest.flat_map(|(_, state)| state.ends.iter().flatten()).all(is_settled)
     }

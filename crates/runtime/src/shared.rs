@@ -1,28 +1,25 @@
 //! One connection, as the program's threads and the driver share it.
 //!
 //! ```text
-//!   Connection::write ─▶ post under the lock, do what is due at once ─▶ wake the driver, if it would look too late
+//!   send, post_receive ─▶ post under the lock, do what is due at once ─▶ wake the driver, if it would look too late
 //!   driver:  poll ─▶ something happened? again ─▶ else ask for events, poll once more, leave it alone until one comes, or the deadline
-//!   Pending::wait ─▶ drives in the driver's place for a moment, then parks and leaves it to the driver
+//!   attend ─▶ drives in the driver's place for a moment, then parks and leaves it to the driver
 //! ```
 //!
 //! A thread that waits for a message drives the connection itself for as long as something happens, and for a moment
 //! after: that saves waking the driver, and the driver waking it. Meanwhile the driver looks at the peer and at the
 //! clock, but at no packets.
 
-use std::net::{SocketAddr, TcpStream};
-use std::ops::{Deref, DerefMut};
+use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use longhaul_reliable::Connection as Reliable;
-use longhaul_sdr::{Context, Saying};
+use longhaul_reliable::{Connection as Reliable, ConnectionError, ReceiveTicket, SendTicket};
+use longhaul_sdr::{Context, Memory, Saying};
 use longhaul_time::{Duration, Instant};
 
-use crate::mailbox::{Letter, Mailbox};
+use crate::letter::{Letter, Letterbox, Lifeline};
 use crate::panicked::{Panicked, catch};
-use crate::pending::Promised;
-use crate::runtime::Runtime;
-use crate::statistics::Statistics;
 use crate::waking::Woken;
 
 /// A thread that waits drives the connection for this long after something happened; then it parks.
@@ -32,14 +29,14 @@ const LEFT_ALONE: Duration = Duration::from_micros(250);
 /// Batches of packets that are put into bitmaps in one turn. The driver has other connections, too.
 const BATCHES_A_TURN: usize = 16;
 
-/// What the driver and the program's threads share.
-pub(crate) struct Shared {
+/// A connection: what the driver and the program's threads share of it.
+pub struct Shared {
     pub(crate) context: Context,
     /// Whoever must be woken as soon as `state` is unlocked.
     pub(crate) woken: Arc<Woken>,
     state: Mutex<State>,
     /// Of the driver.
-    mailbox: Arc<Mailbox>,
+    letterbox: Arc<dyn Letterbox>,
     /// While something is pending, the peer must be heard this often.
     pub(crate) silence_max: Duration,
     /// The peer's device, for errors.
@@ -47,7 +44,7 @@ pub(crate) struct Shared {
 }
 
 /// What a thread that drives a connection while it waits is up to.
-pub(crate) enum Attending {
+pub enum Attending {
     /// It still waits.
     Waits,
     /// What it waited for is there; the next thing that it waits for may come soon.
@@ -57,7 +54,7 @@ pub(crate) enum Attending {
 }
 
 /// The state, locked. When it is unlocked, the wakers that were collected meanwhile are called.
-pub(crate) struct Locked<'a> {
+struct Locked<'a> {
     // Dropped in this order.
     state: MutexGuard<'a, State>,
     _wakes: WakesOnDrop<'a>,
@@ -85,19 +82,19 @@ impl Drop for WakesOnDrop<'_> {
     }
 }
 
-pub(crate) struct State {
+struct State {
     /// `None` when it has ended.
-    pub(crate) reliable: Option<Reliable>,
+    reliable: Option<Reliable>,
     /// Why it has ended.
-    pub(crate) end: Option<End>,
+    end: Option<End>,
     /// What had been counted by then.
-    last_statistics: Statistics,
+    last_counters: Vec<(&'static str, u64)>,
     /// Messages of both directions that were posted.
     posted: u64,
     /// A receive was posted: the sender of a message may have to be told again that it is done.
-    pub(crate) receives: bool,
-    /// This end is to close.
-    closing: Option<Closing>,
+    receives: bool,
+    /// This end is to close; whoever wants it hears when it has.
+    closing: Option<WhenClosed>,
     /// The driver has let go of it.
     is_let_go: bool,
     /// When the driver looks again by itself; `None` while it looks all the time.
@@ -106,26 +103,20 @@ pub(crate) struct State {
     is_attended: bool,
     /// When one did last, and did not leave it to the driver.
     attended: Option<Instant>,
-    /// The peer's end of the TCP connection that the handshake was made on: when it goes, the peer has gone.
-    lifeline: Option<Arc<TcpStream>>,
+    /// When this ends, the peer has gone.
+    lifeline: Option<Arc<dyn Lifeline>>,
 }
 
-/// Somebody wants it closed.
-pub(crate) struct Closing {
-    /// Who hears when it is.
-    closed: Arc<Promised<()>>,
-    /// Until then there must be somebody to do it.
-    runtime: Arc<Runtime>,
-}
+/// Called when a connection is closed.
+pub type WhenClosed = Box<dyn FnOnce() + Send>;
 
 impl State {
-    /// What was counted so far, or until it ended.
-    pub(crate) fn statistics(&self) -> Statistics {
-        let Some(reliable) = &self.reliable else { return self.last_statistics.clone() };
-        let mut statistics = Statistics::default();
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let Some(reliable) = &self.reliable else { return self.last_counters.clone() };
+        let mut counters = Vec::new();
         // A scheme that has panicked may do so again.
-        let _ = catch(|| reliable.visit_counters(&mut |name, value| statistics.add(name, value)));
-        statistics
+        let _ = catch(|| reliable.visit_counters(&mut |name, value| counters.push((name, value))));
+        counters
     }
 
     fn left_alone_until(&self, now: Instant) -> Option<Instant> {
@@ -147,7 +138,7 @@ impl State {
 
 /// Why a connection has ended.
 #[derive(Clone, Debug)]
-pub(crate) enum End {
+pub enum End {
     /// This end has closed it.
     Closed,
     /// The other end has, or its process or host has ended.
@@ -178,12 +169,25 @@ pub(crate) struct Look {
 }
 
 impl Shared {
-    pub(crate) fn new(reliable: Reliable, mailbox: Arc<Mailbox>, silence_max: Duration, peer: SocketAddr) -> Arc<Self> {
+    /// Have a connection driven, by whoever reads these letters; its context must be of the same driver. While something is pending, the peer
+    /// must be heard within `silence_max`; `peer` is its device, for errors.
+    pub fn start(
+        reliable: Reliable,
+        letterbox: Arc<dyn Letterbox>,
+        silence_max: Duration,
+        peer: SocketAddr,
+    ) -> Arc<Self> {
+        let shared = Self::new(reliable, letterbox, silence_max, peer);
+        shared.letterbox.put(Letter::Add(shared.clone()));
+        shared
+    }
+
+    fn new(reliable: Reliable, letterbox: Arc<dyn Letterbox>, silence_max: Duration, peer: SocketAddr) -> Arc<Self> {
         let context = reliable.queue_pair().context().clone();
         let state = State {
             reliable: Some(reliable),
             end: None,
-            last_statistics: Statistics::default(),
+            last_counters: Vec::new(),
             posted: 0,
             receives: false,
             closing: None,
@@ -193,32 +197,73 @@ impl Shared {
             attended: None,
             lifeline: None,
         };
-        Arc::new(Shared { context, woken: Arc::default(), state: Mutex::new(state), mailbox, silence_max, peer })
+        Arc::new(Shared { context, woken: Arc::default(), state: Mutex::new(state), letterbox, silence_max, peer })
     }
 
     /// Names it to the driver, and in the events of its completion queues.
-    pub(crate) fn id(&self) -> u64 {
+    pub fn id(&self) -> u64 {
         self.context.token()
     }
 
-    pub(crate) fn state(&self) -> Locked<'_> {
+    /// What messages are made in, and memory is registered with.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Look at the connection below; `None` when it has ended.
+    pub fn look_at<T>(&self, look: impl FnOnce(&Reliable) -> T) -> Option<T> {
+        self.state().reliable.as_ref().map(look)
+    }
+
+    /// Why it has ended, if it has.
+    pub fn end(&self) -> Option<End> {
+        self.state().end.clone()
+    }
+
+    /// Whether nobody drives it any more: it has ended, and so have all its messages.
+    pub fn is_let_go(&self) -> bool {
+        self.state().is_let_go
+    }
+
+    /// What was counted in every layer, so far or until it ended.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.state().counters()
+    }
+
+    /// Send bytes as one message.
+    pub fn send(&self, memory: &Memory, range: Range<usize>) -> Result<Result<SendTicket, ConnectionError>, End> {
+        self.post(Saying::All, |reliable, now| reliable.send(memory, range, now))
+    }
+
+    /// Receive the peer's next message here.
+    pub fn post_receive(
+        &self,
+        memory: &Memory,
+        range: Range<usize>,
+    ) -> Result<Result<ReceiveTicket, ConnectionError>, End> {
+        self.state().receives = true;
+        self.post(Saying::Urgent, |reliable, _| reliable.post_receive(memory, range))
+    }
+
+    fn state(&self) -> Locked<'_> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         Locked { state, _wakes: WakesOnDrop(&self.woken) }
     }
 
     pub(crate) fn now(&self) -> Instant {
-        self.mailbox.now()
+        self.letterbox.now()
     }
 
-    fn wake_driver(&self) {
-        self.mailbox.put(Letter::Look(self.id()));
+    /// Have the driver look at it.
+    pub fn wake_driver(&self) {
+        self.letterbox.put(Letter::Look(self.id()));
     }
 
     /// Use the connection from a thread of the program: `post` a message, and do at once what is due for it.
     ///
     /// Some of what the peer has to know may wait ([`Saying`]) while a thread drives the connection, which will wait for something soon: for at most as
     /// long as the driver leaves the connection to it.
-    pub(crate) fn post<T, E>(
+    fn post<T, E>(
         &self,
         saying: Saying,
         post: impl FnOnce(&mut Reliable, Instant) -> Result<T, E>,
@@ -249,7 +294,7 @@ impl Shared {
     }
 
     /// Drive it from a thread that waits, until that is done or too late, or nothing has happened for a while.
-    pub(crate) fn attend(&self, mut ask: impl FnMut() -> Attending) {
+    pub fn attend(&self, mut ask: impl FnMut() -> Attending) {
         // One at a time: two would only wait for each other's lock.
         if std::mem::replace(&mut self.state().is_attended, true) {
             return;
@@ -269,9 +314,9 @@ impl Shared {
             let mut state = self.state();
             if look.arrived > 0 || seen.replace(progress) != Some(progress) {
                 active = look.now;
-            } else if look.now.saturating_since(active) >= ATTENDED {
-                break true;
-            } else if state.with(|reliable| reliable.say(look.now, Saying::ExceptAnswers)).is_err() {
+            } else if look.now.saturating_since(active) >= ATTENDED
+                || state.with(|reliable| reliable.say(look.now, Saying::ExceptAnswers)).is_err()
+            {
                 break true;
             }
             state.attended = Some(look.now);
@@ -285,44 +330,42 @@ impl Shared {
         }
     }
 
-    /// When this goes, the peer has gone.
-    pub(crate) fn set_lifeline(&self, stream: Arc<TcpStream>) -> std::io::Result<()> {
+    /// When this ends, the peer has gone.
+    pub fn set_lifeline(&self, lifeline: Arc<dyn Lifeline>) -> std::io::Result<()> {
         let mut state = self.state();
-        // Of a connection that has ended nobody wants to know, and dropping the stream tells the peer.
+        // Of a connection that has ended nobody wants to know, and dropping the lifeline tells the peer.
         if state.is_let_go {
             return Ok(());
         }
-        self.mailbox.watch(&stream, self.id())?;
-        state.lifeline = Some(stream);
+        lifeline.watch(self.id())?;
+        state.lifeline = Some(lifeline);
         drop(state);
         // It may have gone in between.
-        self.mailbox.put(Letter::PeerSaid(self.id()));
+        self.letterbox.put(Letter::PeerSaid(self.id()));
         Ok(())
     }
 
-    pub(crate) fn lifeline(&self) -> Option<Arc<TcpStream>> {
+    pub(crate) fn lifeline(&self) -> Option<Arc<dyn Lifeline>> {
         self.state().lifeline.clone()
     }
 
     /// The peer has gone: there is nothing more to hear from it.
     pub(crate) fn drop_lifeline(&self) {
         let lifeline = self.state().lifeline.take();
-        lifeline.into_iter().for_each(|stream| self.mailbox.watch_no_longer(&stream));
+        lifeline.into_iter().for_each(|lifeline| lifeline.watch_no_longer());
     }
 
     /// Have the driver end the connection, when the peer has heard what it must.
-    pub(crate) fn close(&self, runtime: Arc<Runtime>) -> Arc<Promised<()>> {
-        let closed = Promised::new();
+    pub fn close(&self, when_closed: WhenClosed) {
         let mut state = self.state();
         if state.is_let_go {
             drop(state);
-            closed.give(());
-            return closed;
+            when_closed();
+            return;
         }
-        state.closing = Some(Closing { closed: closed.clone(), runtime });
+        state.closing = Some(when_closed);
         drop(state);
         self.wake_driver();
-        closed
     }
 
     /// Put what has arrived into bitmaps, and do what is due.
@@ -401,16 +444,14 @@ impl Shared {
             state.end.get_or_insert(end);
             state.resting_until = None;
             state.is_let_go = true;
-            state.last_statistics = state.statistics();
+            state.last_counters = state.counters();
             (state.reliable.take(), state.closing.take())
         };
         // Messages that are open fail now. A scheme that has panicked may do so again.
         let _ = catch(|| drop(reliable));
         self.woken.wake_all();
-        if let Some(Closing { closed, runtime }) = closing {
-            // Whoever waits has it, too, and can wait for its threads, which this one cannot.
-            drop(runtime);
-            closed.give(());
+        if let Some(when_closed) = closing {
+            when_closed();
         }
     }
 }

@@ -8,13 +8,15 @@ use std::collections::{BTreeSet, HashMap};
 
 use longhaul_time::{Duration, Instant};
 
-use crate::driven::{Driven, SPIN, Turn};
-use crate::mailbox::Letter;
+use crate::driven::{Driven, Turn};
+use crate::letter::Letter;
 use crate::panicked::catch;
 use crate::shared::End;
 
-#[derive(Default)]
-pub(crate) struct Engine {
+/// All connections of a driver.
+pub struct Engine {
+    /// How long a connection has another turn after something happened on it; those that are busy share this time.
+    spin: Duration,
     connections: HashMap<u64, Place>,
     /// Those that have a turn each time.
     busy: Vec<u64>,
@@ -30,7 +32,15 @@ struct Place {
 }
 
 impl Engine {
-    pub(crate) fn take(&mut self, letter: Letter) {
+    /// Without connections. With `spin` ([`crate::SPIN`] for a driver to which waking up costs time) a connection on which something has
+    /// happened is looked at again and again for that long; with none it rests at once. That is right on virtual time, where waking up
+    /// costs nothing.
+    pub fn new(spin: Duration) -> Self {
+        Engine { spin, connections: HashMap::new(), busy: Vec::new(), agenda: BTreeSet::new(), is_stopped: false }
+    }
+
+    /// A letter has come.
+    pub fn take(&mut self, letter: Letter) {
         match letter {
             Letter::Add(shared) => {
                 let id = shared.id();
@@ -49,7 +59,7 @@ impl Engine {
     }
 
     /// Nobody needs it any more.
-    pub(crate) fn is_stopped(&self) -> bool {
+    pub fn is_stopped(&self) -> bool {
         self.is_stopped
     }
 
@@ -68,14 +78,14 @@ impl Engine {
     }
 
     /// Give each connection that needs it a turn. Returns when the engine itself needs its next one.
-    pub(crate) fn turn(&mut self, now: Instant) -> Turn {
+    pub fn turn(&mut self, now: Instant) -> Turn {
         while let Some(&(at, id)) = self.agenda.first()
             && at <= now
         {
             self.wake(id, false);
         }
         let mut busy = std::mem::take(&mut self.busy);
-        let spin = SPIN / u32::try_from(busy.len()).unwrap_or(u32::MAX).max(1);
+        let spin = self.spin / u32::try_from(busy.len()).unwrap_or(u32::MAX).max(1);
         busy.retain(|id| self.turn_of(*id, spin));
         // Wakers of the program may have run; what they did comes by letter.
         self.busy.append(&mut busy);
@@ -105,10 +115,12 @@ impl Engine {
         }
     }
 
-    /// Everything has ended.
-    pub(crate) fn end_all(&mut self, end: &End) {
+    /// Everything has ended, in the order in which connections were named.
+    pub fn end_all(&mut self, end: &End) {
         self.busy.clear();
         self.agenda.clear();
-        self.connections.drain().for_each(|(_, place)| place.driven.let_go(end.clone()));
+        let mut ended: Vec<_> = self.connections.drain().collect();
+        ended.sort_unstable_by_key(|(id, _)| *id);
+        ended.into_iter().for_each(|(_, place)| place.driven.let_go(end.clone()));
     }
 }

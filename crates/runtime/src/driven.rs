@@ -1,6 +1,5 @@
 //! One connection, as the driver sees it: whether something happens on it, and whether the peer is still there.
 
-use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use crate::shared::{End, Look, Shared};
 
 /// The driver looks again and again for this long after something happened before it leaves a connection alone: waking
 /// up takes about as long. Where it has several that are busy, they share this time: it does not sleep anyway.
-pub(crate) const SPIN: Duration = Duration::from_micros(50);
+pub const SPIN: Duration = Duration::from_micros(50);
 /// While threads that wait drive a connection, the driver looks at it this often: whether the peer is still there, and whether it is to be closed.
 const LOOK_ALL_THE_SAME: Duration = Duration::from_millis(10);
 /// Where completions raise no events, it looks this often.
@@ -25,7 +24,8 @@ const GRACE_MAX: Duration = Duration::from_secs(1);
 const LINGER_PATIENCES: u32 = 8;
 /// Hosts' timers are not exact, and neither end knows the other's patience.
 const LINGER_PATIENCE_MIN: Duration = Duration::from_millis(2);
-const LINGER_MAX: Duration = Duration::from_secs(2);
+/// A connection that closes lingers no longer than this.
+pub const LINGER_MAX: Duration = Duration::from_secs(2);
 /// A peer that is asked is given this many times the patience for an answer, and no less than `SILENCE_MIN`, before it
 /// is taken for gone.
 const SILENCE_PATIENCES: u32 = 8;
@@ -33,7 +33,7 @@ const SILENCE_MIN: Duration = Duration::from_secs(1);
 
 /// What a connection needs next, or all of a driver's together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub enum Turn {
     /// Another turn.
     Again,
     /// None before something happens, or before this moment.
@@ -101,16 +101,11 @@ impl Driven {
         }
     }
 
-    /// The TCP connection carries nothing any more, but its end.
+    /// The lifeline carries nothing but its end.
     pub(crate) fn on_peer_said(&mut self) {
-        let Some(stream) = self.shared.lifeline() else { return };
-        match (&*stream).read(&mut [0; 64]) {
-            Ok(1..) => {}
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Ok(0) | Err(_) => {
-                self.peer_gone = Some(self.shared.now());
-                self.shared.drop_lifeline();
-            }
+        if self.shared.lifeline().is_some_and(|lifeline| lifeline.has_ended()) {
+            self.peer_gone = Some(self.shared.now());
+            self.shared.drop_lifeline();
         }
     }
 

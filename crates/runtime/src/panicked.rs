@@ -9,7 +9,7 @@ use thiserror::Error;
 /// Somebody's code panicked.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("a panic in the scheme or in the code that runs it: {0}")]
-pub(crate) struct Panicked(String);
+pub struct Panicked(String);
 
 impl Panicked {
     fn new(payload: &(dyn Any + Send)) -> Self {
@@ -20,6 +20,6 @@ impl Panicked {
 }
 
 /// Run something that may panic. What it works on must not be used afterwards, except to be dropped.
-pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
+pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| Panicked::new(&*payload))
 }

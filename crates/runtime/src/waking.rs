@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+use crate::shared::Shared;
+
 /// The wakers that are due.
 #[derive(Default)]
 pub(crate) struct Woken {
@@ -39,7 +41,7 @@ impl Woken {
 }
 
 /// A future that a connection completes, polled with a waker that only notes the program's.
-pub(crate) struct Waiting<F> {
+pub struct Waiting<F> {
     future: F,
     waiter: Arc<Waiter>,
 }
@@ -51,8 +53,10 @@ struct Waiter {
 }
 
 impl<F> Waiting<F> {
-    pub(crate) fn new(future: F, woken: &Arc<Woken>) -> Self {
-        Waiting { future, waiter: Arc::new(Waiter { waker: Mutex::default(), woken: woken.clone() }) }
+    /// For a future of this connection: the ticket of a message.
+    pub fn new(future: F, connection: &Shared) -> Self {
+        let woken = connection.woken.clone();
+        Waiting { future, waiter: Arc::new(Waiter { waker: Mutex::default(), woken }) }
     }
 }
 

@@ -1,0 +1,30 @@
+//! Drives reliable connections, without a clock, a thread or a socket of its own.
+//!
+//! ```text
+//!   letters, time ─▶ Engine ── turns ──▶ Driven ─▶ Shared: context, queue pair, reliable connection
+//!                       └─▶ Turn: again, or rest until then            ▲
+//!                                       program's threads: send, post_receive, attend, close
+//! ```
+//!
+//! The [`Engine`] takes [`Letter`]s and the time, gives each connection that needs it a turn, and says when it must be called again. A
+//! connection is a [`Shared`]: the program posts messages to it, the engine drives it. What it needs of whoever calls the engine is a
+//! [`Letterbox`], and a [`Lifeline`] if somebody can tell that the peer has gone.
+//!
+//! Two callers exist: the facade `longhaul`, with threads, descriptors and the host's clock; and the soak of messages in `testbed`, on
+//! virtual time. So what the soak tests is what programs use.
+
+mod assembly;
+mod driven;
+mod engine;
+mod letter;
+mod panicked;
+mod shared;
+mod waking;
+
+pub use assembly::Assembly;
+pub use driven::{LINGER_MAX, SPIN, Turn};
+pub use engine::Engine;
+pub use letter::{Letter, Letterbox, Lifeline};
+pub use panicked::{Panicked, catch};
+pub use shared::{Attending, End, Shared, WhenClosed};
+pub use waking::Waiting;
