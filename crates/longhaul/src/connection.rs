@@ -206,6 +206,12 @@ impl Connection {
         state.reliable.as_ref().map(|reliable| reliable.queue_pair().attributes().mtu.byte_count())
     }
 
+    /// Bytes of a chunk, as the ends have agreed; `None` when the connection is over.
+    pub fn chunk_bytes(&self) -> Option<u32> {
+        let state = self.shared.state();
+        state.reliable.as_ref().map(|reliable| reliable.queue_pair().attributes().chunk_bytes)
+    }
+
     /// Our device's address and UDP port.
     pub fn local_udp(&self) -> SocketAddr {
         self.ends.local
