@@ -80,7 +80,11 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("longhaul", &["time", "wire", "verbs", "impair", "softnic", "sdr", "reliable", "rdmacore"]),
     (
         "testbed",
-        &["time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "scheme", "reliable", "plan"],
+        // The library too: on real time, suites run on what programs use.
+        &[
+            "time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "scheme", "reliable", "plan",
+            "longhaul",
+        ],
     ),
     (
         "cli",
