@@ -31,6 +31,8 @@ mod pacer;
 mod pattern;
 mod ping_pong;
 mod round_trips;
+
+mod in_flight;
 mod scheme_client;
 mod scheme_end;
 mod scheme_server;

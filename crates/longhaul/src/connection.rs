@@ -202,6 +202,11 @@ impl Connection {
         self.shared.look_at(|reliable| reliable.queue_pair().attributes().mtu.byte_count())
     }
 
+    /// Bytes of a chunk, as the ends have agreed; `None` when the connection is over.
+    pub fn chunk_bytes(&self) -> Option<u32> {
+        self.shared.look_at(|reliable| reliable.queue_pair().attributes().chunk_bytes)
+    }
+
     /// Our device's address and UDP port.
     pub fn local_udp(&self) -> SocketAddr {
         self.ends.local

@@ -1,18 +1,18 @@
 //! The end-to-end suite of reliability schemes: messages of many sizes over bad links, contents verified.
 //!
-//! A [`Ground`] is two ends of a connection and the network between them: on virtual time ([`VirtualGround`]), or on real time, over devices of
-//! any kind ([`RealGround`]). A [`Case`] is what is sent over it; [`Suite`] is all of them: links, schemes and sizes. The same suite runs on
-//! every ground.
+//! A ground is two ends of a connection and the network between them: on virtual time ([`VirtualGround`]), or on real time, over devices of
+//! any kind and through the library, as programs have it ([`LibraryGround`]). A [`Case`] is what is sent over it; [`Suite`] is all of them:
+//! links, schemes and sizes. The same suite runs on every ground.
 //!
 //! ```text
 //!   Suite: link × scheme × size ──▶ run_case ──▶ CaseSender   ─▶ Connection ═══ the ground ═══ Connection ─▶ CaseReceiver
 //! ```
 //!
-//! Where the two ends are two processes (`crate::interop`), each has its half of a case, and drives its own [`RealEnd`].
+//! Where the two ends are two processes (`crate::interop`), each has its half of a case, and its own [`LibraryEnd`].
 
 mod end;
 mod halves;
-mod real_time;
+mod library;
 mod suite;
 mod twice;
 mod virtual_time;
@@ -26,7 +26,9 @@ use crate::error_text::with_sources;
 
 pub use end::GroundOptions;
 pub use halves::{CaseHalf, CaseReceiver, CaseSender};
-pub use real_time::{RealEnd, RealGround};
+pub use library::{
+    LibraryEnd, LibraryGround, LibraryReceiver, LibrarySender, Operation, accept, endpoint_of, patient_options,
+};
 pub use suite::{Figures, Link, Suite, SuiteError, links, scheme_by_name, schemes};
 pub use twice::Twice;
 pub use virtual_time::VirtualGround;
@@ -44,6 +46,18 @@ pub trait Ground {
 
     /// Let both ends do what is due, and time pass until something may have happened, but not beyond `limit`.
     fn step(&mut self, limit: Instant) -> Result<(), CaseError>;
+}
+
+/// Where cases can be run.
+pub trait CaseRunner {
+    /// Send the messages of a case, and look whether they arrive as they were sent.
+    fn run_case(&mut self, case: &Case) -> Result<Outcome, CaseError>;
+}
+
+impl<G: Ground> CaseRunner for G {
+    fn run_case(&mut self, case: &Case) -> Result<Outcome, CaseError> {
+        run_case(self, case)
+    }
 }
 
 /// What is sent.

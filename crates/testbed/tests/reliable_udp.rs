@@ -1,13 +1,15 @@
-//! The end-to-end suite of reliability schemes over UDP sockets, on real time: a small part of it, for each change. The command runs the rest:
+//! The end-to-end suite of reliability schemes over UDP sockets, on real time and through the library: a small part of it, for each change. The command runs the rest:
 //! `longhaul conformance -d softnic:127.0.0.1,127.0.0.2 --reliable`.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
-use longhaul_softnic::udp::{UdpConfig, UdpPortChoice};
-use longhaul_testbed::end_to_end::{Figures, GroundOptions, Link, RealGround, Suite};
+use longhaul_reliable::Scheme;
+use longhaul_softnic::udp::{Impair, UdpConfig, UdpPortChoice};
+use longhaul_testbed::end_to_end::{Figures, LibraryGround, Link, Suite, patient_options};
 
-/// Data that the window allows must fit the socket's buffer: 256 packets of 4 KiB.
-const RECEIVE_DEPTH: u32 = 256;
+/// Data that the window allows must fit the socket's buffer.
+const WINDOW_BYTES: u64 = 1 << 20;
 
 /// Runs it over two addresses that nobody else uses; what was sent, and what the bad network did.
 fn run(suite: &Suite, number: u8) -> Figures {
@@ -16,10 +18,12 @@ fn run(suite: &Suite, number: u8) -> Figures {
     udp.udp_port = UdpPortChoice::Free;
     let memory_bytes = suite.memory_bytes();
     let mut figures = Figures::default();
-    let open = |link: &Link, scheme: &_| {
-        let profile = link.profile.clone().unwrap_or_default();
-        let options = GroundOptions { receive_depth: RECEIVE_DEPTH, ..GroundOptions::new(profile, memory_bytes) };
-        RealGround::open(addresses, &udp, &options, link.profile.is_some(), scheme)
+    let open = |link: &Link, scheme: &Arc<dyn Scheme>| {
+        let mut options = patient_options();
+        options.scheme = scheme.clone();
+        options.window_bytes = Some(WINDOW_BYTES);
+        let impair = link.profile.clone().map(|profile| Impair { profile, seed: 1 });
+        LibraryGround::open(addresses, &udp, impair, &options, memory_bytes)
     };
     let ran = suite.run(open, |_, _, _, outcome| {
         figures.add(outcome?);

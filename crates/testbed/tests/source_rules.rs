@@ -82,9 +82,10 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("longhaul", &["time", "wire", "verbs", "impair", "softnic", "sdr", "reliable", "runtime", "rdmacore"]),
     (
         "testbed",
+        // The library too: on real time, suites run on what programs use.
         &[
             "time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "scheme", "reliable", "runtime",
-            "plan",
+            "plan", "longhaul",
         ],
     ),
     (

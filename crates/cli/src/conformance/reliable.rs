@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use longhaul_reliable::Scheme;
-use longhaul_softnic::udp::{UdpConfig, UdpPortChoice};
+use longhaul_softnic::udp::{Impair, UdpConfig, UdpPortChoice};
 use longhaul_testbed::end_to_end::{
-    Case, CaseError, Figures, Ground, GroundOptions, Link, RealGround, Suite, VirtualGround, links,
+    Case, CaseError, CaseRunner, Figures, GroundOptions, LibraryGround, Link, Suite, VirtualGround, endpoint_of, links,
+    patient_options,
 };
-use longhaul_verbs::Mtu;
 use serde_json::{Value, json};
 
 use super::libibverbs;
@@ -17,8 +17,8 @@ use crate::stop::{self, Stop};
 
 /// Packets that may be on their way on virtual time: all of the largest messages.
 const DEPTH_VIRTUAL: u32 = 1 << 15;
-/// And on real time: 2 MiB, which sockets and drivers can hold.
-const DEPTH_REAL: u32 = 512;
+/// Bytes of them on real time, which sockets and drivers can hold.
+const WINDOW_BYTES_REAL: u64 = 2 << 20;
 
 /// What the suite is told.
 pub(super) struct Options<'a> {
@@ -66,39 +66,41 @@ pub(super) fn run(options: &Options<'_>) -> Result<(), Stop> {
 
 fn run_suite(options: &Options<'_>, suite: &Suite, results: &mut Results) -> Result<(), String> {
     let memory_bytes = suite.memory_bytes();
-    let ground_options = |link: &Link, receive_depth| GroundOptions {
-        seed: options.seed,
-        receive_depth,
-        ..GroundOptions::new(link.profile.clone().unwrap_or_default(), memory_bytes)
+    let library_options = |scheme: &Arc<dyn Scheme>| {
+        let mut library = patient_options();
+        library.scheme = scheme.clone();
+        library.window_bytes = Some(WINDOW_BYTES_REAL);
+        library
     };
     match options.device {
         Testable::Virtual => run_on(suite, results, |link, scheme| {
-            Ok(VirtualGround::with_scheme(&ground_options(link, DEPTH_VIRTUAL), scheme.clone()))
+            let ground_options = GroundOptions {
+                seed: options.seed,
+                receive_depth: DEPTH_VIRTUAL,
+                ..GroundOptions::new(link.profile.clone().unwrap_or_default(), memory_bytes)
+            };
+            Ok(VirtualGround::with_scheme(&ground_options, scheme.clone()))
         }),
         Testable::Udp(addresses) => {
             let mut udp = UdpConfig::default();
             udp.udp_port = UdpPortChoice::Free;
             run_on(suite, results, |link, scheme| {
-                let is_impaired = link.profile.is_some();
-                RealGround::open(*addresses, &udp, &ground_options(link, DEPTH_REAL), is_impaired, scheme)
+                let impair = link.profile.clone().map(|profile| Impair { profile, seed: options.seed });
+                LibraryGround::open(*addresses, &udp, impair, &library_options(scheme), memory_bytes)
             });
         }
         Testable::Libibverbs(names) => {
             let (ends, _) = libibverbs::open_ends(names, options.gid_indexes)?;
-            let mut mtu = Mtu::Bytes4096;
-            for end in &ends {
-                let port = end.device.port_attributes(end.port).map_err(|error| error.to_string())?;
-                mtu = mtu.min(port.active_mtu);
-            }
-            run_on(suite, results, |link, scheme| {
-                RealGround::between(&ends, &GroundOptions { mtu, ..ground_options(link, DEPTH_REAL) }, scheme)
+            run_on(suite, results, |_, scheme| {
+                let endpoints = [endpoint_of(&ends[0])?, endpoint_of(&ends[1])?];
+                LibraryGround::between(&endpoints, &library_options(scheme), memory_bytes)
             });
         }
     }
     Ok(())
 }
 
-fn run_on<G: Ground>(
+fn run_on<G: CaseRunner>(
     suite: &Suite,
     results: &mut Results,
     open: impl FnMut(&Link, &Arc<dyn Scheme>) -> Result<G, CaseError>,

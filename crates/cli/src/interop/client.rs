@@ -22,7 +22,7 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
     let device = end.description.clone();
     let rate = options.rate_bits_per_second.filter(|_| !arguments.is_reliable());
     let client = Client::connect(stream, end, options).map_err(|error| of_session(&error))?;
-    let reliable = arguments.reliable_options()?;
+    let reliable = arguments.reliable_options();
     eprintln!(
         "{} from {device} to {}, MTU {}{}",
         if reliable.is_some() { "messages" } else { arguments.connection.name() },

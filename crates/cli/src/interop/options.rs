@@ -204,17 +204,13 @@ impl ClientArguments {
     }
 
     /// What to send with reliability schemes, if that is what the user wants.
-    pub(crate) fn reliable_options(&self) -> Result<Option<ReliableOptions>, Stop> {
-        if self.schemes.is_empty() {
-            return Ok(None);
-        }
+    pub(crate) fn reliable_options(&self) -> Option<ReliableOptions> {
         let is_all = self.schemes.iter().any(|name| name == ALL_SCHEMES);
-        Ok(Some(ReliableOptions {
+        self.is_reliable().then(|| ReliableOptions {
             schemes: if is_all { Vec::new() } else { self.schemes.clone() },
             sizes: self.message_sizes.clone(),
             messages: self.messages,
-            seed: random_number()?,
-        }))
+        })
     }
 
     /// What the client is to do with a server there.

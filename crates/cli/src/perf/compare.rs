@@ -50,9 +50,9 @@ const WARM_UP: Duration = Duration::from_millis(60);
 /// The ends are two processes in two network namespaces joined by a veth; without root, in user namespaces; where neither is
 /// allowed, on the loopback device, and the report says so. Measured are: bare UDP with segmentation offload (the
 /// limit: same packet size, socket buffers and bytes per call, counted as payload that arrived), kernel TCP, UC and RC WRITEs
-/// of 1 MiB through the software RNIC; messages of 16 MiB with selective repeat (sdr-sr) and with erasure coding (sdr-ec), a WRITE
-/// for each packet; the former also through the library, as programs use it (facade-sr); and one-way latency of bare UDP datagrams beside RC
-/// SENDs of 2 bytes and messages of 64 bytes through the library (facade). Each end cycles through 128 MiB of
+/// of 1 MiB through the software RNIC; messages of 16 MiB through the library, as programs use it, with selective repeat (sdr-sr) and with
+/// erasure coding (sdr-ec), a WRITE for each packet; and one-way latency of bare UDP datagrams beside RC SENDs of 2 bytes and
+/// messages of 64 bytes through the library (facade). Each end cycles through 128 MiB of
 /// buffers, and UC and the schemes have 3 MiB on their way. All take turns in short rounds, and the median round counts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -104,8 +104,6 @@ enum Only {
     SdrSr,
     /// Messages of 16 MiB with erasure coding
     SdrEc,
-    /// Messages of 16 MiB with selective repeat, through the library as programs use it
-    FacadeSr,
     Latency,
 }
 
@@ -121,7 +119,6 @@ impl Arguments {
                 Subject::RcRead => return self.only.contains(&Only::RcRead),
                 Subject::SdrSelectiveRepeat => Only::SdrSr,
                 Subject::SdrErasure => Only::SdrEc,
-                Subject::FacadeSelectiveRepeat => Only::FacadeSr,
                 Subject::BareUdpPingPong | Subject::RcSendPingPong | Subject::FacadePingPong => Only::Latency,
             };
             self.only.is_empty() || self.only.contains(&name)

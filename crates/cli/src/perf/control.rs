@@ -13,7 +13,8 @@
 //!   server → client    Received          what has arrived
 //! ```
 //!
-//! With a reliability scheme, `Contact` is `SchemeContact`, and `Received` is `SchemeReceived`.
+//! With a reliability scheme, `Contact` is `SchemeContact`: the server listens with the library's endpoint and sends the handle, the
+//! client connects to it as programs do. `Received` is `SchemeReceived`.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, TcpStream};
@@ -22,6 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
+use longhaul::Listener;
 use longhaul_softnic::udp::CAREFUL_BITS_PER_SECOND;
 use longhaul_softnic::udp::path::is_of_this_host;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -31,10 +33,11 @@ use super::connection::{Connection, Contact};
 use super::operation::Operation;
 use super::scheme_stream::SchemeTotals;
 use super::stream::{Received, Run};
+use crate::opened_device::OpenedDevice;
 use crate::stop::Stop;
 
 /// The version of this exchange. It changes when older programs could not take part.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 /// The longest line: room for a quarter of a million queue pairs.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Lines that wait to be read; there is never more than one by the protocol.
@@ -114,23 +117,32 @@ impl Plan {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct SchemePlan {
     pub(crate) name: String,
-    /// Payload of a packet that the client's route carries.
-    pub(crate) mtu_bytes: u32,
     /// Bytes of a chunk, if not the default.
     pub(crate) chunk_bytes: Option<u32>,
     /// Receives to post ahead, if not the default.
     pub(crate) depth: Option<u32>,
 }
 
-/// How the other end reaches an SDR queue pair.
+/// An end of messages with a reliability scheme.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct SchemeContact {
     /// The device, for people.
     pub(crate) device: String,
     pub(crate) address: IpAddr,
     pub(crate) udp_port: u16,
-    /// What SDR has to know, as it writes it.
-    pub(crate) info: Vec<u8>,
+    /// Where the server listens: the text of a handle.
+    pub(crate) listener: Option<String>,
+}
+
+impl SchemeContact {
+    pub(crate) fn new(device: &OpenedDevice, listener: Option<&Listener>) -> Self {
+        SchemeContact {
+            device: device.describe().to_owned(),
+            address: device.address,
+            udp_port: device.udp_port,
+            listener: listener.map(|listener| listener.handle().to_string()),
+        }
+    }
 }
 
 /// From the client.

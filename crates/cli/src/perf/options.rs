@@ -273,7 +273,7 @@ impl ClientArguments {
             (self.connection.is_some(), "it uses unreliable connections of its own; leave -c out"),
             (self.all, "its receives are posted for one size of messages; leave -a out, and give the size with -s"),
             (self.queue_pairs > 1, "it has queue pairs of its own; leave -q out"),
-            (self.events, "its ends poll all the time; leave -e out"),
+            (self.events, "its ends poll and sleep as the library does; leave -e out"),
             (self.tx_depth != TX_DEPTH, "messages in flight are set with -r; leave -t out"),
             (self.rx_depth.is_some_and(|depth| depth > SCHEME_DEPTH_MAX), too_deep.as_str()),
             (self.timeout != TIMEOUT, "its time-outs follow from the round-trip time; leave -u out"),

@@ -1,7 +1,8 @@
 //! `longhaul perf client --scheme`: bandwidth and completion times of messages with a reliability scheme, against a server.
 
+use std::time::Duration;
+
 use longhaul_reliable::NamedScheme;
-use longhaul_sdr::info::QueuePairInfo;
 use longhaul_verbs::Mtu;
 use serde_json::{Value, json};
 
@@ -17,6 +18,9 @@ use super::stream::{Bound, Run};
 use super::table::{self, BandwidthLine};
 use crate::opened_device::Towards;
 use crate::stop::{Stop, with_error};
+
+/// How long the server may take to say why it has ended a connection.
+const REASON_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Measures with the server at the other end of a connection.
 pub(super) fn run(
@@ -36,46 +40,43 @@ pub(super) fn run(
         );
         return Err(Stop::Usage(text));
     }
-    plan.scheme = Some(SchemePlan { name: scheme.to_string(), mtu_bytes: mtu.byte_count(), chunk_bytes, depth });
+    plan.scheme = Some(SchemePlan { name: scheme.to_string(), chunk_bytes, depth });
     let buffer_bytes = buffer_bytes(&plan)?;
     let (client, server) = (towards.local, towards.peer);
     control.send(&Request::Hello { version: VERSION, client, server, plan: plan.clone() })?;
     let theirs = match first_answer(control)? {
         Reply::SchemeContact { contact, .. } => contact,
-        other => return Err(unexpected("the contact of an SDR queue pair", &other)),
+        other => return Err(unexpected("where it listens", &other)),
     };
-    let info = QueuePairInfo::from_bytes(&theirs.info);
-    let mtu = info.map_err(|error| Stop::failed("the server's contact cannot be read", error))?.mtu;
-    let message_bytes_max = plan.message_bytes_max;
-    let rate_bits_per_second = rate(&arguments.end, &plan, towards)?;
-    let mut end = SchemeEnd::create(
-        &device,
-        &SchemeOptions {
-            scheme,
-            mtu,
-            chunk_bytes,
-            buffer_bytes,
-            message_bytes_max,
-            rate_bits_per_second,
-            checksum: arguments.checksum,
-        },
-    )?;
-    let ours = end.contact();
+    let Some(listener) = &theirs.listener else {
+        return Err(Stop::Failed("expected of the server where it listens, got nothing".to_owned()));
+    };
+    let ours = SchemeContact::new(&device, None);
     control.send(&Request::SchemeContact(ours.clone()))?;
-    end.connect(&theirs.info)?;
+    let options = SchemeOptions {
+        scheme,
+        mtu,
+        chunk_bytes,
+        rate_bits_per_second: rate(&arguments.end, &plan, towards)?,
+        checksum: arguments.checksum,
+    };
+    let end = SchemeEnd::connect(&device, listener, &options, buffer_bytes);
+    let end = end.map_err(|stop| or_the_servers_reason(stop, control))?;
     match answer(control)? {
         Reply::Ready => {}
         other => return Err(unexpected("that it is ready", &other)),
     }
-    end.verify_path(&|| control.is_gone())?;
+    // As agreed: the server's path may carry less.
+    let mtu_bytes = end.connection.mtu_bytes().unwrap_or_else(|| mtu.byte_count());
     let size = plan.message_bytes_max;
-    let chunk_bytes = end.chunk_bytes();
+    let chunk_bytes = end.connection.chunk_bytes().unwrap_or(mtu_bytes);
     // Latency is that of one message at a time.
     let depth = if plan.test.is_latency() { Some(1) } else { depth };
     let mut sender = SchemeSender::new(end, size, depth);
     let depth = sender.depth();
     let checksum = arguments.checksum;
-    let heading = Heading { scheme, plan: &plan, mtu, chunk_bytes, depth, checksum, ours: &ours, theirs: &theirs };
+    let heading =
+        Heading { scheme, plan: &plan, mtu_bytes, chunk_bytes, depth, checksum, ours: &ours, theirs: &theirs };
     if !arguments.end.json {
         print!("{}", heading.to_text(arguments));
     }
@@ -93,6 +94,15 @@ pub(super) fn run(
     wrong.map_or(Ok(()), Err)
 }
 
+/// What went wrong, or the reason that the server gives for it: when that ends, so does the connection.
+fn or_the_servers_reason(stop: Stop, control: &Control) -> Stop {
+    match control.receive(REASON_PATIENCE) {
+        Ok(Reply::Refused { reason, .. }) => Stop::Failed(format!("the server: {reason}")),
+        Err(gone) if control.is_gone() => gone,
+        Ok(_) | Err(_) => stop,
+    }
+}
+
 fn measure(
     arguments: &ClientArguments,
     plan: &Plan,
@@ -104,7 +114,7 @@ fn measure(
         operation: plan.operation,
         message_bytes: size,
         bound: match arguments.duration {
-            Some(seconds) => Bound::Time(std::time::Duration::from_secs(u64::from(seconds))),
+            Some(seconds) => Bound::Time(Duration::from_secs(u64::from(seconds))),
             None => Bound::Messages(arguments.iterations()),
         },
         verify_seed: plan.verify_seed,
@@ -114,7 +124,8 @@ fn measure(
         Reply::Running => {}
         other => return Err(unexpected("that it runs", &other)),
     }
-    let SchemeSent { sent, totals, completion } = sender.run(&run, &|| control.is_gone())?;
+    let sent = sender.run(&run).map_err(|stop| or_the_servers_reason(stop, control))?;
+    let SchemeSent { sent, totals, completion } = sent;
     control.send(&Request::Stop { first: 0, count: sent.messages })?;
     let (received, receiver) = match answer(control)? {
         Reply::SchemeReceived(received, totals) => (received, totals),
@@ -141,7 +152,7 @@ fn measure(
 struct Heading<'a> {
     scheme: NamedScheme,
     plan: &'a Plan,
-    mtu: Mtu,
+    mtu_bytes: u32,
     chunk_bytes: u32,
     /// Messages in flight.
     depth: usize,
@@ -164,7 +175,7 @@ impl Heading<'_> {
             text += &format!(" {:<16}: {:<18} {:<16}: {}\n", left.0, left.1, right.0, right.1);
         };
         pair(("Scheme", self.scheme.to_string()), ("Connection type", "SDR over UC".to_owned()));
-        pair(("Mtu", format!("{}[B]", self.mtu.byte_count())), ("Chunk", format!("{}[B]", self.chunk_bytes)));
+        pair(("Mtu", format!("{}[B]", self.mtu_bytes)), ("Chunk", format!("{}[B]", self.chunk_bytes)));
         pair(("In flight", format!("{} messages", self.depth)), ("Rate limit", rate));
         pair(
             ("Message", format!("{}[B]", self.plan.message_bytes_max)),
@@ -194,7 +205,7 @@ impl Heading<'_> {
             "client_device": ours.device,
             "server_device": theirs.device,
             "connection": plan.connection.transport().abbreviation(),
-            "mtu_bytes": self.mtu.byte_count(),
+            "mtu_bytes": self.mtu_bytes,
             "chunk_bytes": self.chunk_bytes,
             "messages_in_flight": self.depth,
             "rate_limit_bits_per_second": self.rate(),

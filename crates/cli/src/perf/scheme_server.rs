@@ -4,7 +4,7 @@ use longhaul_reliable::NamedScheme;
 use longhaul_verbs::Mtu;
 use serde_json::json;
 
-use super::control::{Control, Plan, Reply, Request, SchemePlan, VERSION};
+use super::control::{Control, Plan, Reply, Request, SchemeContact, SchemePlan, VERSION};
 use super::options::ServerArguments;
 use super::scheme_end::{SchemeEnd, SchemeOptions};
 use super::scheme_stream::SchemeReceiver;
@@ -23,39 +23,28 @@ pub(super) fn serve(
     towards: Towards,
 ) -> Result<(), Stop> {
     let (peer, message_bytes_max) = (towards.peer, plan.message_bytes_max);
-    let mtu_max = Mtu::largest_within(scheme.mtu_bytes);
-    let mtu_max =
-        mtu_max.ok_or_else(|| Stop::Failed(format!("expected an MTU from the client, got {}", scheme.mtu_bytes)))?;
     let (chunk_bytes, depth) = (scheme.chunk_bytes, scheme.depth);
     let scheme: NamedScheme = scheme.name.parse().map_err(|error| Stop::failed("the client's scheme", error))?;
     eprintln!("{peer}: {} with {scheme}", plan.test.name());
-    let (device, mtu) = open_device(Side::Server, &arguments.end, plan, towards, mtu_max)?;
+    let (device, mtu) = open_device(Side::Server, &arguments.end, plan, towards, Mtu::Bytes4096)?;
     let rate_bits_per_second = rate(&arguments.end, plan, towards)?;
-    let buffer_bytes = buffer_bytes(plan)?;
-    let options = SchemeOptions {
-        scheme,
-        mtu,
-        chunk_bytes,
-        buffer_bytes,
-        message_bytes_max,
-        rate_bits_per_second,
-        // It only receives.
-        checksum: false,
-    };
-    let mut end = SchemeEnd::create(&device, &options)?;
-    let ours = end.contact();
+    // It only receives.
+    let options = SchemeOptions { scheme, mtu, chunk_bytes, rate_bits_per_second, checksum: false };
+    let listener = device.endpoint().listen((towards.local, 0), &options.for_library());
+    let listener = listener.map_err(|error| Stop::failed("cannot listen for the client's connection", error))?;
+    listener.require_token();
+    let ours = SchemeContact::new(&device, Some(&listener));
     control.send(&Reply::SchemeContact { version: VERSION, contact: ours.clone() })?;
     let theirs = match control.receive(SETUP_PATIENCE)? {
         Request::SchemeContact(contact) => contact,
-        other => return Err(unexpected("the contact of an SDR queue pair", &other)),
+        other => return Err(unexpected("its device", &other)),
     };
     eprintln!("{peer}: server device {}, client device {}", ours.device, theirs.device);
-    end.connect(&theirs.info)?;
+    // A client that has given up closes the control connection, and says nothing before the server is ready.
+    let end = SchemeEnd::accept(&device, &listener, buffer_bytes(plan)?, SETUP_PATIENCE, &|| control.has_news())?;
+    drop(listener);
     let mut receiver = SchemeReceiver::new(end, message_bytes_max, depth);
-    receiver.start()?;
     control.send(&Reply::Ready)?;
-    // The client verifies the path now, which needs answers.
-    receiver.idle(SETUP_PATIENCE, &|| control.has_news())?;
     let mut results = Vec::new();
     let mut first_mismatch = None;
     while let Some(run) = next_run(control)? {

@@ -4,15 +4,15 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use longhaul_reliable::{MessageReport, ReceiveTicket, SendTicket};
+use longhaul::{Message, MessageReport};
 use serde::{Deserialize, Serialize};
 
-use super::control;
 use super::histogram::Histogram;
+use super::in_flight::{Ended, InFlight};
 use super::pattern::Pattern;
 use super::peak::Peak;
 use super::processor;
-use super::scheme_end::SchemeEnd;
+use super::scheme_end::{SchemeEnd, message_failed};
 use super::stream::{Bound, Received, Run, Sent};
 use crate::message::with_sources;
 use crate::stop::Stop;
@@ -23,10 +23,8 @@ const IN_FLIGHT_MIN: usize = 1;
 const IN_FLIGHT_MAX: usize = 128;
 /// Messages begin at multiples of this.
 pub(crate) const ALIGNMENT: usize = 4096;
-/// How often to check whether the other end is still there.
-const GONE_AFTER: Duration = Duration::from_millis(200);
-/// How much longer than silence the peer may take while it gives signs but no message is done: schemes time out before.
-const STUCK_AFTER: Duration = Duration::from_secs(90);
+/// An end looks at least this often at what has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// What schemes count, for all messages of a run together. Each end counts what it can see.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -96,11 +94,23 @@ impl Places {
     }
 }
 
-/// A message that was handed over and is not done.
-struct InFlight {
-    ticket: SendTicket,
-    posted: Instant,
-    place: usize,
+/// When an end has looked at what has ended, to find out for how long it stood still.
+struct Looks {
+    last: Instant,
+    longest_pause: Duration,
+}
+
+impl Looks {
+    fn new() -> Self {
+        Looks { last: Instant::now(), longest_pause: Duration::ZERO }
+    }
+
+    fn look(&mut self) -> Instant {
+        let now = Instant::now();
+        self.longest_pause = self.longest_pause.max(now.duration_since(self.last));
+        self.last = now;
+        now
+    }
 }
 
 /// What a sender saw.
@@ -119,7 +129,7 @@ pub(crate) struct SchemeSender {
     message_bytes: usize,
     /// Number of the next message; continues from run to run.
     next: u64,
-    in_flight: VecDeque<InFlight>,
+    in_flight: InFlight<MessageReport>,
 }
 
 impl SchemeSender {
@@ -127,7 +137,7 @@ impl SchemeSender {
     pub(crate) fn new(end: SchemeEnd, message_bytes: u32, depth: Option<u32>) -> Self {
         let message_bytes = message_bytes as usize;
         let places = Places::new(&end, message_bytes, depth.map(|depth| depth as usize));
-        SchemeSender { end, places, message_bytes, next: 0, in_flight: VecDeque::new() }
+        SchemeSender { end, places, message_bytes, next: 0, in_flight: InFlight::default() }
     }
 
     /// Messages in flight at a time.
@@ -140,55 +150,46 @@ impl SchemeSender {
         self.places.free.iter().map(|place| self.places.range(*place, self.message_bytes)).collect()
     }
 
-    /// Sends until the bound is reached and everything has arrived. `is_peer_gone` is asked now and then.
-    pub(crate) fn run(&mut self, run: &Run, is_peer_gone: &dyn Fn() -> bool) -> Result<SchemeSent, Stop> {
+    /// Sends until the bound is reached and everything has arrived.
+    pub(crate) fn run(&mut self, run: &Run) -> Result<SchemeSent, Stop> {
         let used = processor::time_used();
         let begin = Instant::now();
-        let (mut progress, mut last_look, mut over_before) = (begin, begin, self.end.connection.over_count());
-        let (mut last_frame, mut frames) = (begin, self.end.frames_received());
+        let (mut looks, mut progress) = (Looks::new(), begin);
         let first = self.next;
         let mut done = 0;
         let (mut totals, mut completion) = (SchemeTotals::default(), Histogram::default());
         let mut peak = Peak::new(self.places.depth as u64);
-        self.end.take_longest_pause();
+        let mut taken = Vec::new();
         loop {
-            let now = Instant::now();
-            let sent = self.next - first;
-            let is_over = match run.bound {
-                Bound::Messages(count) => sent >= count,
-                Bound::Time(duration) => now.duration_since(begin) >= duration,
-            };
-            if is_over && self.in_flight.is_empty() {
-                break;
-            }
-            if !is_over && self.in_flight.len() < self.places.depth && self.may_post(now) {
+            while self.in_flight.len() < self.places.depth {
+                let now = Instant::now();
+                let is_over = match run.bound {
+                    Bound::Messages(count) => self.next - first >= count,
+                    Bound::Time(duration) => now.duration_since(begin) >= duration,
+                };
+                if is_over {
+                    break;
+                }
                 peak.posted(now, self.next);
                 self.post(run.verify_seed, now)?;
-                if let Some(pacer) = &mut self.end.pacer {
-                    pacer.posted(now, self.message_bytes as u64);
-                }
             }
-            self.end.poll()?;
-            let over = self.end.connection.over_count();
-            if over != over_before {
-                done += self.take_finished(over - over_before, &mut totals, &mut completion)?;
-                over_before = over;
-                progress = Instant::now();
-                last_look = progress;
-                peak.done(progress, first + done);
-            } else if now.duration_since(last_look) > GONE_AFTER {
-                last_look = now;
-                if is_peer_gone() {
-                    return Err(control::gone());
-                }
-                let frames_now = self.end.frames_received();
-                if frames_now != frames {
-                    (last_frame, frames) = (now, frames_now);
-                }
-                self.check_silence(now, last_frame.max(progress), progress)?;
+            if self.in_flight.is_empty() {
+                break;
+            }
+            self.in_flight.wait(LOOK_EVERY, &mut taken);
+            let now = looks.look();
+            if !taken.is_empty() {
+                done += taken.len() as u64;
+                progress = now;
+                peak.done(now, first + done);
+            }
+            for Ended { result, place, duration, .. } in taken.drain(..) {
+                totals.add(&result.map_err(message_failed)?);
+                completion.record(duration);
+                self.places.free.push_back(place);
             }
         }
-        totals.longest_pause = self.end.take_longest_pause();
+        totals.longest_pause = looks.longest_pause;
         let sent = Sent {
             messages: self.next - first,
             elapsed: progress.duration_since(begin),
@@ -199,74 +200,21 @@ impl SchemeSender {
         Ok(SchemeSent { sent, totals, completion })
     }
 
-    /// An error if the peer has given no sign for too long, or many signs and never that a message is done.
-    fn check_silence(&self, now: Instant, last_sign: Instant, progress: Instant) -> Result<(), Stop> {
-        // The peer's reports do not wait for a whole message.
-        self.end.check_silence(now.duration_since(last_sign), 0)?;
-        let stuck = now.duration_since(progress);
-        if stuck > STUCK_AFTER.saturating_add(self.end.silence_limit(self.message_bytes as u64)) {
-            let count = self.in_flight.len();
-            let seconds = stuck.as_secs();
-            let text =
-                format!("none of the {count} messages in flight was done within {seconds} s (firewall or loss?)");
-            return Err(Stop::Failed(text));
-        }
-        Ok(())
-    }
-
-    fn may_post(&self, now: Instant) -> bool {
-        self.end.pacer.as_ref().is_none_or(|pacer| pacer.allowed(now, self.message_bytes as u64) > 0)
-    }
-
     fn post(&mut self, verify_seed: Option<u64>, posted: Instant) -> Result<(), Stop> {
-        let cannot = |error: &dyn std::error::Error| Stop::failed("cannot send a message", with_sources(error));
         let Some(place) = self.places.free.pop_front() else {
             return Ok(()); // There are at least as many as messages in flight.
         };
         let range = self.places.range(place, self.message_bytes);
         if let Some(seed) = verify_seed {
-            let mut bytes = self.end.memory.write(range.clone()).map_err(|error| cannot(&error))?;
+            let bytes = self.end.memory.write(range.clone());
+            let mut bytes = bytes.map_err(|error| Stop::failed("cannot send a message", with_sources(&error)))?;
             Pattern::new(seed).fill(self.next, &mut bytes);
         }
-        let now = self.end.now();
-        let ticket = self.end.connection.send(&self.end.memory, range, now).map_err(|error| cannot(&error))?;
-        self.in_flight.push_back(InFlight { ticket, posted, place });
+        let write = self.end.connection.write_from(&self.end.memory, range);
+        self.in_flight.add(write, (self.next, place), posted);
         self.next += 1;
         Ok(())
     }
-
-    /// Takes up to this many messages that have ended, in whatever order they did; says how many there were.
-    fn take_finished(
-        &mut self,
-        count: u64,
-        totals: &mut SchemeTotals,
-        completion: &mut Histogram,
-    ) -> Result<u64, Stop> {
-        let now = Instant::now();
-        let (mut taken, mut at) = (0, 0);
-        while taken < count && at < self.in_flight.len() {
-            let Some(outcome) = self.in_flight[at].ticket.take() else {
-                at += 1;
-                continue;
-            };
-            let report = outcome.map_err(|error| Stop::failed("a message has failed", with_sources(&error)))?;
-            totals.add(&report);
-            taken += 1;
-            if let Some(message) = self.in_flight.remove(at) {
-                completion.record(now.duration_since(message.posted));
-                self.places.free.push_back(message.place);
-            }
-        }
-        Ok(taken)
-    }
-}
-
-/// A receive that was posted.
-struct Posted {
-    ticket: ReceiveTicket,
-    /// The message that it is for.
-    number: u64,
-    place: usize,
 }
 
 /// The end that receives.
@@ -276,7 +224,7 @@ pub(crate) struct SchemeReceiver {
     message_bytes: usize,
     /// Number of the next message that gets a receive.
     next: u64,
-    posted: VecDeque<Posted>,
+    posted: InFlight<Message>,
 }
 
 impl SchemeReceiver {
@@ -284,33 +232,21 @@ impl SchemeReceiver {
     pub(crate) fn new(end: SchemeEnd, message_bytes: u32, depth: Option<u32>) -> Self {
         let message_bytes = message_bytes as usize;
         let places = Places::new(&end, message_bytes, depth.map(|depth| depth as usize));
-        SchemeReceiver { end, places, message_bytes, next: 0, posted: VecDeque::new() }
+        let mut receiver = SchemeReceiver { end, places, message_bytes, next: 0, posted: InFlight::default() };
+        receiver.post();
+        receiver
     }
 
-    /// To be called once after connecting: posts receives.
-    pub(crate) fn start(&mut self) -> Result<(), Stop> {
-        (0..self.places.depth).try_for_each(|_| self.post())
-    }
-
-    fn post(&mut self) -> Result<(), Stop> {
-        let Some(place) = self.places.free.pop_front() else {
-            return Ok(()); // There are at least as many as receives.
-        };
-        let range = self.places.range(place, self.message_bytes);
-        let ticket = self.end.connection.post_receive(&self.end.memory, range);
-        let ticket = ticket.map_err(|error| Stop::failed("cannot post a receive", with_sources(&error)))?;
-        self.posted.push_back(Posted { ticket, number: self.next, place });
-        self.next += 1;
-        Ok(())
-    }
-
-    /// Serves the connection, without a message, until `is_stopped` or for this long.
-    pub(crate) fn idle(&mut self, patience: Duration, is_stopped: &dyn Fn() -> bool) -> Result<(), Stop> {
-        let begin = Instant::now();
-        while !is_stopped() && begin.elapsed() < patience {
-            self.end.poll()?;
+    /// Posts receives, as many as there should be.
+    fn post(&mut self) {
+        while self.posted.len() < self.places.depth
+            && let Some(place) = self.places.free.pop_front()
+        {
+            let range = self.places.range(place, self.message_bytes);
+            let receive = self.end.connection.receive_into(&self.end.memory, range);
+            self.posted.add(receive, (self.next, place), Instant::now());
+            self.next += 1;
         }
-        Ok(())
     }
 
     /// Receives until told to stop, which is when the sender knows that everything has arrived.
@@ -320,73 +256,63 @@ impl SchemeReceiver {
         let late_before = self.end.late_packets();
         let mut used = processor::time_used();
         let (mut first, mut last) = (None, Instant::now());
-        let mut over_before = None;
+        let mut looks = Looks::new();
+        let mut taken = Vec::new();
         loop {
             let is_last_look = is_stopped();
-            self.end.poll()?;
-            let over = self.end.connection.over_count();
-            if over_before == Some(over) {
+            match is_last_look {
+                true => self.posted.take_all(&mut taken),
+                false => self.posted.wait(LOOK_EVERY, &mut taken),
+            }
+            let now = looks.look();
+            if taken.is_empty() {
                 if is_last_look {
                     break;
                 }
                 continue;
             }
-            // The first time, some may have ended before.
-            let count = over_before.map_or(u64::MAX, |before| over - before);
-            over_before = Some(over);
-            let before = received.messages;
-            self.take_finished(count, run, first.is_some(), &mut received, &mut totals)?;
-            if received.messages > before {
-                last = Instant::now();
-                if first.is_none() {
-                    self.end.take_longest_pause();
-                    (first, used) = (Some(last), processor::time_used());
-                }
+            for ended in taken.drain(..) {
+                self.count(ended, run, first.is_some(), &mut received, &mut totals)?;
+            }
+            self.post();
+            last = now;
+            if first.is_none() {
+                (first, used, looks) = (Some(now), processor::time_used(), Looks::new());
             }
         }
         received.elapsed = first.map_or(Duration::ZERO, |first| last.duration_since(first));
         received.processor = processor::time_used() - used;
-        totals.longest_pause = self.end.take_longest_pause();
+        totals.longest_pause = looks.longest_pause;
         totals.late_packets = self.end.late_packets() - late_before;
         Ok((received, totals))
     }
 
-    /// Takes up to this many messages that are complete, in whatever order they are, and posts as many receives.
-    fn take_finished(
+    /// A message that has come. Its place is free again.
+    fn count(
         &mut self,
-        count: u64,
+        ended: Ended<Message>,
         run: &Run,
         is_timed: bool,
         received: &mut Received,
         totals: &mut SchemeTotals,
     ) -> Result<(), Stop> {
-        let (mut taken, mut at) = (0, 0);
-        while taken < count && at < self.posted.len() {
-            let Some(outcome) = self.posted[at].ticket.take() else {
-                at += 1;
-                continue;
-            };
-            let message = outcome.map_err(|error| Stop::failed("a message has failed", with_sources(&error)))?;
-            taken += 1;
-            received.messages += 1;
-            received.bytes += message.bytes().len() as u64;
-            if is_timed {
-                received.timed_bytes += message.bytes().len() as u64;
-            }
-            totals.add(message.report());
-            if let Some(seed) = run.verify_seed {
-                received.verified_messages += 1;
-                if let Err(mismatch) = Pattern::new(seed).check(self.posted[at].number, message.bytes())
-                    && received.mismatch.is_none()
-                {
-                    received.mismatch = Some(mismatch.to_string());
-                }
-            }
-            drop(message);
-            if let Some(posted) = self.posted.remove(at) {
-                self.places.free.push_back(posted.place);
+        let message = ended.result.map_err(message_failed)?;
+        received.messages += 1;
+        received.bytes += message.len() as u64;
+        if is_timed {
+            received.timed_bytes += message.len() as u64;
+        }
+        totals.add(message.report());
+        if let Some(seed) = run.verify_seed {
+            received.verified_messages += 1;
+            if let Err(mismatch) = Pattern::new(seed).check(ended.number, &message)
+                && received.mismatch.is_none()
+            {
+                received.mismatch = Some(mismatch.to_string());
             }
         }
-        (0..taken).try_for_each(|_| self.post())
+        drop(message);
+        self.places.free.push_back(ended.place);
+        Ok(())
     }
 }

@@ -5,6 +5,7 @@
 //! software RNIC of its own on the loopback device. SDR and RC are interleaved in short rounds, and medians are reported.
 
 mod ends;
+mod queue_pair;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;

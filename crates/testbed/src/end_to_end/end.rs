@@ -13,12 +13,12 @@ use super::CaseError;
 use crate::conformance::DeviceEnd;
 use crate::virtual_port::EGRESS_LIMIT_BYTES;
 
-/// What a ground is made from.
+/// What a ground on virtual time is made from.
 #[derive(Clone)]
 pub struct GroundOptions {
-    /// Each direction of the link, where the ground makes it bad.
+    /// Each direction of the link.
     pub link: Profile,
-    /// Everything random comes from it, but for what real time does.
+    /// Everything random comes from it.
     pub seed: u64,
     /// Payload of a packet.
     pub mtu: Mtu,
@@ -34,15 +34,15 @@ pub struct GroundOptions {
     pub generations: u8,
     /// Channels of each end.
     pub channels: usize,
-    /// Virtual time: whoever drives looks this often at what happens, when much does.
+    /// Whoever drives looks this often at what happens, when much does.
     pub grain: Duration,
-    /// Virtual time: what each device may have waiting in front of the wire.
+    /// What each device may have waiting in front of the wire.
     pub egress_limit_bytes: u64,
-    /// Virtual time: whether packets carry payload; SENDs must, or the ends cannot talk to each other.
+    /// Whether packets carry payload; SENDs must, or the ends cannot talk to each other.
     pub payload: PayloadMode,
     /// Of both connections.
     pub connection: Attributes,
-    /// Real time: what each end paces its data at, where its device can; as fast as the device takes it if not given.
+    /// What each end paces its data at, where its device can; as fast as the device takes it if not given.
     pub rate_bits_per_second: Option<u64>,
     /// Taken for the round-trip time until it has been measured.
     pub round_trip_guess: Duration,
@@ -79,13 +79,12 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Make it on a device, as the first or the second of two. `random` is different for every end; `events`: whoever drives it wants to sleep.
+    /// Make it on a device, as the first or the second of two. `random` is different for every end.
     pub(super) fn create(
         at: &DeviceEnd,
         options: &GroundOptions,
         which: usize,
         random: u64,
-        events: bool,
         scheme: Arc<dyn Scheme>,
     ) -> Result<End, CaseError> {
         let gid = at.device.gid(at.port, at.gid_index.into()).map_err(CaseError::of_ground)?.gid;
@@ -102,7 +101,7 @@ impl End {
         let mut context = ContextAttributes::default();
         context.channels = options.channels;
         context.completions = options.receive_depth * u32::from(attributes.generations);
-        context.events = events;
+        context.events = false;
         let context = Context::create(&at.device, &context).map_err(CaseError::of_ground)?;
         let queue_pair = QueuePair::create(&context, &attributes).map_err(CaseError::of_ground)?;
         let memory = context.register(vec![0; options.memory_bytes]).map_err(CaseError::of_ground)?;

@@ -36,10 +36,21 @@ impl<Ticket> CaseHalf<Ticket> {
         }
     }
 
+    /// What is sent.
+    pub(super) fn case(&self) -> &Case {
+        &self.case
+    }
+
+    /// The message that was begun first of those that have not ended.
+    pub(super) fn oldest(&mut self) -> Option<&mut Ticket> {
+        let oldest = self.places.iter_mut().flatten().min_by_key(|(message, _)| *message);
+        oldest.map(|(_, ticket)| ticket)
+    }
+
     /// Take out what `look` has a report of, and begin others in the places that are free.
-    fn turn(
+    pub(super) fn turn(
         &mut self,
-        look: impl Fn(usize, &Ticket) -> Result<Option<MessageReport>, CaseError>,
+        look: impl Fn(usize, &mut Ticket) -> Result<Option<MessageReport>, CaseError>,
         mut begin: impl FnMut(usize, usize) -> Result<Ticket, CaseError>,
     ) -> Result<(), CaseError> {
         let place_bytes = self.case.message_bytes + self.case.slack_bytes;
@@ -79,7 +90,8 @@ impl CaseSender {
     /// Send what can be sent, and look what is done.
     pub fn poll(&mut self, connection: &mut Connection, memory: &Memory, now: Instant) -> Result<(), CaseError> {
         let length = self.case.message_bytes;
-        let look = |message, ticket: &SendTicket| ticket.take().transpose().map_err(|error| failed(message, &error));
+        let look =
+            |message, ticket: &mut SendTicket| ticket.take().transpose().map_err(|error| failed(message, &error));
         self.turn(look, |message, at| {
             let range = at..at + length;
             fill(&mut memory.write(range.clone()).map_err(|error| failed(message, &error))?, message as u64);
@@ -93,7 +105,12 @@ impl CaseReceiver {
     pub fn poll(&mut self, connection: &mut Connection, memory: &Memory) -> Result<(), CaseError> {
         let (length, slack) = (self.case.message_bytes, self.case.slack_bytes);
         self.turn(
-            |message, ticket| verify(message, ticket, length),
+            |message, ticket| {
+                let Some(result) = ticket.take() else { return Ok(None) };
+                let received = result.map_err(|error| failed(message, &error))?;
+                verify(message, received.bytes(), received.missing().len(), length)?;
+                Ok(Some(*received.report()))
+            },
             |message, at| {
                 let room = at..at + length + slack;
                 memory.write(room.clone()).map_err(|error| failed(message, &error))?.fill(0);
@@ -103,21 +120,19 @@ impl CaseReceiver {
     }
 }
 
-fn failed(message: usize, error: &dyn std::error::Error) -> CaseError {
+pub(super) fn failed(message: usize, error: &dyn std::error::Error) -> CaseError {
     CaseError::Failed { message, why: with_sources(error) }
 }
 
-fn verify(message: usize, ticket: &ReceiveTicket, length: usize) -> Result<Option<MessageReport>, CaseError> {
-    let Some(result) = ticket.take() else { return Ok(None) };
-    let received = result.map_err(|error| failed(message, &error))?;
-    let (bytes, missing) = (received.bytes(), received.missing().len());
+/// Whether a message came as it was sent.
+pub(super) fn verify(message: usize, bytes: &[u8], missing: usize, length: usize) -> Result<(), CaseError> {
     if bytes.len() != length || missing > 0 {
         return Err(CaseError::Incomplete { message, sent: length, received: bytes.len(), missing });
     }
-    if let Some(place) = first_wrong(bytes, message as u64) {
-        return Err(CaseError::Contents { message, place });
+    match first_wrong(bytes, message as u64) {
+        Some(place) => Err(CaseError::Contents { message, place }),
+        None => Ok(()),
     }
-    Ok(Some(*received.report()))
 }
 
 /// Eight bytes that tell a message and a place in it.
@@ -125,7 +140,8 @@ fn word(message: u64, index: usize) -> [u8; 8] {
     (message.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (index as u64 + 1).wrapping_mul(0xd6e8_feb8_6659_fd93)).to_le_bytes()
 }
 
-fn fill(bytes: &mut [u8], message: u64) {
+/// What a message is made of.
+pub(super) fn fill(bytes: &mut [u8], message: u64) {
     for (index, bytes) in bytes.chunks_mut(8).enumerate() {
         bytes.copy_from_slice(&word(message, index)[..bytes.len()]);
     }

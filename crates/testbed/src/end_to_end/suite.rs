@@ -8,7 +8,7 @@ use longhaul_time::Duration;
 use thiserror::Error;
 
 use super::twice::Twice;
-use super::{Case, CaseError, Ground, Outcome, run_case};
+use super::{Case, CaseError, CaseRunner, Outcome};
 
 /// Names of the schemes that take part: every one of `longhaul-reliable`, and one that was made up here.
 const SCHEMES: [&str; 6] = ["sr:rto", "sr:nack", "ec:mds:32,8", "ec:xor:32,8", "ec:mds:4,2", "twice"];
@@ -137,7 +137,7 @@ impl Suite {
 
     /// Run all of it, each link and scheme on a ground of its own that `open` makes. `done` is told of every case; what it says to an
     /// error is whether to go on with the next link and scheme.
-    pub fn run<G: Ground>(
+    pub fn run<G: CaseRunner>(
         &self,
         mut open: impl FnMut(&Link, &Arc<dyn Scheme>) -> Result<G, CaseError>,
         mut done: impl FnMut(&Link, &str, &Case, Result<&Outcome, SuiteError>) -> Result<(), SuiteError>,
@@ -160,7 +160,7 @@ impl Suite {
                     }
                 };
                 for case in &self.cases {
-                    match run_case(&mut ground, case) {
+                    match ground.run_case(case) {
                         Ok(outcome) => done(link, &name, case, Ok(&outcome))?,
                         Err(source) => {
                             done(link, &name, case, Err(place(case, source)))?;

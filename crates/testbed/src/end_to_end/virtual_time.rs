@@ -30,7 +30,7 @@ impl VirtualGround {
         let mut node = 0;
         let ends = schemes.map(|scheme| {
             let at = DeviceEnd { device: world.device(node), port: 1, gid_index: 0, udp_port: 4791 };
-            let end = End::create(&at, options, node, options.seed << 33 | node as u64, false, scheme);
+            let end = End::create(&at, options, node, options.seed << 33 | node as u64, scheme);
             node += 1;
             end.expect("a new device has room")
         });

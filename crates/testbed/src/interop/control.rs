@@ -2,7 +2,7 @@
 //! completions hears at once when the other end has something to say, or is gone.
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,13 @@ impl Control {
         let _ = setsockopt(&stream, sockopt::TcpKeepInterval, &KEEPALIVE_SECONDS);
         let _ = setsockopt(&stream, sockopt::TcpKeepCount, &3);
         Ok(Control { stream, unread: Vec::new(), is_closed: false })
+    }
+
+    /// Our address on the way to the other end.
+    pub(super) fn local_address(&self) -> Result<IpAddr, InteropError> {
+        let address =
+            self.stream.local_addr().map_err(|source| InteropError::Tcp { doing: "ask for the address of", source });
+        Ok(address?.ip().to_canonical())
     }
 
     /// Readable when there is something to look at. `None` when the other end is gone: then it would be readable for ever.

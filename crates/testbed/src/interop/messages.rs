@@ -22,7 +22,7 @@ use super::plan::{Check, Connection};
 use super::reliable::{MessagesCheck, ReliablePlan};
 
 /// The version of this exchange. It changes when older programs could not take part.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// What both ends have to know. The client decides.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -119,11 +119,8 @@ pub(super) enum Request {
         /// The server writes as well.
         from_server: bool,
     },
-    /// A connection with a reliability scheme, and what the client's end of it is.
-    Connect {
-        plan: ReliablePlan,
-        info: Vec<u8>,
-    },
+    /// A connection with a reliability scheme, which the client makes when it knows where the server listens.
+    Connect(ReliablePlan),
     /// Messages over the newest such connection.
     Messages(MessagesCheck),
     Goodbye,
@@ -137,9 +134,9 @@ pub(super) enum Reply {
         end: EndInfo,
     },
     Prepared(PairInfo),
-    /// What the server's end of the connection is.
-    Connected {
-        info: Vec<u8>,
+    /// Where the server listens: the text of the library's handle.
+    Listening {
+        listener: String,
     },
     /// Credit for more: unreliable transports lose what the receiver is not ready for.
     Arrived(u64),

@@ -1,16 +1,18 @@
 //! Messages with reliability schemes between the two ends: a part of the suite of [`crate::end_to_end`], where each end has its half of a case.
 //!
 //! ```text
-//!   client ── Connect {scheme, info} ──▶ server      for each scheme, a connection of its own; info is what sdr gives
-//!          ◀── Connected {info} ────────
-//!          ── Messages {size, number, direction} ──▶ then both drive their ends until all has come
+//!   client ── Connect {scheme} ──▶ server            for each scheme, a connection of its own
+//!          ◀── Listening {handle} ──                 then the client connects, as programs do
+//!          ── Messages {size, number, direction} ──▶ then each does its half until all has come
 //!          ── Done ──▶  ◀── Verdict ──
 //! ```
 //!
-//! An end that is done goes on until the other one is too: what it told last may have been lost.
+//! The ends are connections of the library, which drives them: what an end told last may have been lost, and is told again.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use longhaul::{Listener, Options};
 use longhaul_verbs::Mtu;
 use serde::{Deserialize, Serialize};
 
@@ -21,10 +23,16 @@ use super::fault::{Fault, InteropError};
 use super::messages::{Reply, Request};
 use super::plan::{CheckResult, Summary};
 use crate::conformance::DeviceEnd;
-use crate::end_to_end::{Case, CaseError, CaseReceiver, CaseSender, GroundOptions, RealEnd, scheme_by_name, schemes};
+use crate::end_to_end::{
+    Case, CaseError, LibraryEnd, LibraryReceiver, LibrarySender, accept, endpoint_of, patient_options, scheme_by_name,
+    schemes,
+};
+use crate::error_text::with_sources;
 
-/// Data packets on their way: what a virtual machine without hardware's help can take in, with 4 KiB each.
-const RECEIVE_DEPTH: u32 = 256;
+/// Data in flight: what a virtual machine without hardware's help can take in.
+const WINDOW_BYTES: u64 = 1 << 20;
+/// A half looks this often at what the other end says.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// A check that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(100);
 /// A client must not make this end do just anything.
@@ -39,8 +47,6 @@ pub struct ReliableOptions {
     pub sizes: Vec<u32>,
     /// Messages of each size, in each direction.
     pub messages: u32,
-    /// Keeps connections apart.
-    pub seed: u64,
 }
 
 /// A connection that both ends make alike.
@@ -49,27 +55,28 @@ pub(super) struct ReliablePlan {
     pub(super) scheme: String,
     mtu_bytes: u32,
     memory_bytes: u64,
-    random: u64,
 }
 
 impl ReliablePlan {
-    fn create(&self, end: &End, side: u64) -> Result<RealEnd, String> {
+    /// In the library's words.
+    fn options(&self) -> Result<Options, String> {
         let mtu = Mtu::ALL.into_iter().find(|mtu| mtu.byte_count() == self.mtu_bytes);
         let mtu = mtu.ok_or_else(|| format!("expected a path MTU, came {}", self.mtu_bytes))?;
         if self.memory_bytes > MEMORY_BYTES_MAX {
             return Err(format!("expected at most {MEMORY_BYTES_MAX} bytes of memory, came {}", self.memory_bytes));
         }
-        let at =
-            DeviceEnd { device: end.device.clone(), port: end.port, gid_index: end.gid_index, udp_port: end.udp_port };
-        let options = GroundOptions {
-            mtu,
-            chunk_bytes: longhaul_sdr::default_chunk_bytes(mtu),
-            receive_depth: RECEIVE_DEPTH,
-            ..GroundOptions::new(Default::default(), self.memory_bytes as usize)
-        };
-        let scheme = scheme_by_name(&self.scheme).map_err(|error| error.to_string())?;
-        RealEnd::create(&at, &options, self.random ^ side, scheme).map_err(|error| error.to_string())
+        let mut options = patient_options();
+        options.scheme = scheme_by_name(&self.scheme).map_err(|error| error.to_string())?;
+        options.mtu = mtu;
+        options.window_bytes = Some(WINDOW_BYTES);
+        Ok(options)
     }
+}
+
+/// The device as the library has it.
+fn endpoint(end: &End) -> Result<longhaul::Endpoint, String> {
+    let at = DeviceEnd { device: end.device.clone(), port: end.port, gid_index: end.gid_index, udp_port: end.udp_port };
+    endpoint_of(&at).map_err(|error| error.to_string())
 }
 
 /// Messages of one size in one direction.
@@ -82,17 +89,16 @@ pub(super) struct MessagesCheck {
 
 /// An end's half of a case.
 enum Half {
-    Sender(CaseSender),
-    Receiver(CaseReceiver),
+    Sender(LibrarySender),
+    Receiver(LibraryReceiver),
 }
 
 impl MessagesCheck {
-    fn half(&self, sends: bool, end: &mut RealEnd) -> Half {
+    fn half(&self, sends: bool, end: &LibraryEnd) -> Half {
         let case = Case::new(self.messages as usize, self.message_bytes as usize);
-        let memory_bytes = end.parts().1.len();
         match sends {
-            true => Half::Sender(CaseSender::new(&case, memory_bytes)),
-            false => Half::Receiver(CaseReceiver::new(&case, memory_bytes)),
+            true => Half::Sender(LibrarySender::new(&case, end.memory.len())),
+            false => Half::Receiver(LibraryReceiver::new(&case, end.memory.len())),
         }
     }
 
@@ -103,16 +109,20 @@ impl MessagesCheck {
 }
 
 impl Half {
-    /// One round: what can begin, what is due, and a sleep if nothing is. Whether all is done.
-    fn step(&mut self, end: &mut RealEnd, control: &Control) -> Result<bool, CaseError> {
-        let now = end.now();
-        let (connection, memory) = end.parts();
-        let is_done = match self {
-            Half::Sender(half) => half.poll(connection, memory, now).map(|()| half.is_done()),
-            Half::Receiver(half) => half.poll(connection, memory).map(|()| half.is_done()),
-        }?;
-        end.step(now + Duration::from_millis(500), control.descriptor())?;
-        Ok(is_done)
+    /// One round: what can begin, what has ended, and a moment to wait for more. Whether all is done.
+    fn step(&mut self, end: &LibraryEnd) -> Result<bool, CaseError> {
+        match self {
+            Half::Sender(half) => {
+                half.poll(end)?;
+                half.wait(LOOK_EVERY);
+                Ok(half.is_done())
+            }
+            Half::Receiver(half) => {
+                half.poll(end)?;
+                half.wait(LOOK_EVERY);
+                Ok(half.is_done())
+            }
+        }
     }
 
     fn done_count(&self) -> usize {
@@ -140,21 +150,20 @@ impl Client {
             true => schemes().iter().map(|scheme| scheme.name()).collect(),
             false => options.schemes.clone(),
         };
-        for (index, scheme) in names.into_iter().enumerate() {
+        for scheme in names {
             let longest = options.sizes.iter().copied().max().unwrap_or(0);
             let plan = ReliablePlan {
                 scheme,
                 mtu_bytes: self.mtu().byte_count(),
                 // A few of the largest at a time.
                 memory_bytes: u64::from(longest).max(1 << 16) * 2,
-                random: options.seed.wrapping_add(index as u64) << 8,
             };
             let mut tell = |name, operations, message: Option<String>| {
                 let result = CheckResult { name, operations, passed: message.is_none(), message };
                 report(&result);
                 summary.checks.push(result);
             };
-            let mut end = match self.connect_reliable(&plan) {
+            let end = match self.connect_reliable(&plan) {
                 Ok(end) => end,
                 Err(Fault::Check(message)) => {
                     tell(format!("{}/connect", plan.scheme), 0, Some(message));
@@ -164,7 +173,7 @@ impl Client {
             };
             for (&message_bytes, from_server) in options.sizes.iter().flat_map(|size| [(size, false), (size, true)]) {
                 let check = MessagesCheck { messages: options.messages, message_bytes, from_server };
-                let failure = self.exchange(check, &mut end)?;
+                let failure = self.exchange(check, &end)?;
                 let is_over = failure.is_some();
                 tell(check.name(&plan.scheme), check.messages, failure);
                 // What was under way may come in the middle of the next one.
@@ -177,30 +186,31 @@ impl Client {
         Ok(summary)
     }
 
-    fn connect_reliable(&mut self, plan: &ReliablePlan) -> Result<RealEnd, Fault> {
-        let end = plan.create(&self.endpoint.end, 1 << 40)?;
-        self.control.send(&Request::Connect { plan: plan.clone(), info: end.info() })?;
-        let info = match self.control.receive(ANSWER_PATIENCE, "this end waited for the server's connection")? {
-            Reply::Connected { info } => info,
+    fn connect_reliable(&mut self, plan: &ReliablePlan) -> Result<LibraryEnd, Fault> {
+        let options = plan.options()?;
+        self.control.send(&Request::Connect(plan.clone()))?;
+        let listener = match self.control.receive(ANSWER_PATIENCE, "this end waited for the server to listen")? {
+            Reply::Listening { listener } => listener,
             Reply::Verdict { failure } => return Err(Fault::Check(failure.unwrap_or_default())),
             Reply::Refused { reason, .. } => return Err(InteropError::Refused { reason }.into()),
             other => {
                 let came = format!("{other:?}");
-                return Err(InteropError::Unexpected { expected: "a connection", came }.into());
+                return Err(InteropError::Unexpected { expected: "where the server listens", came }.into());
             }
         };
-        end.connect(&info).map_err(|error| error.to_string())?;
-        Ok(end)
+        let connecting = endpoint(&self.endpoint.end)?.connect(&listener, &options);
+        let connection = connecting.wait().map_err(|error| with_sources(&error))?;
+        Ok(LibraryEnd::new(connection, plan.memory_bytes as usize).map_err(|error| error.to_string())?)
     }
 
     /// One check; what went wrong, if something did.
-    fn exchange(&mut self, check: MessagesCheck, end: &mut RealEnd) -> Result<Option<String>, InteropError> {
+    fn exchange(&mut self, check: MessagesCheck, end: &LibraryEnd) -> Result<Option<String>, InteropError> {
         self.control.send(&Request::Messages(check))?;
         let begin = Instant::now();
         let mut half = check.half(!check.from_server, end);
         let mut told = false;
         loop {
-            let stepped = half.step(end, &self.control);
+            let stepped = half.step(end);
             let verdict = match self.control.try_receive("this end waited for the server's verdict")? {
                 None => None,
                 Some(Reply::Verdict { failure }) => Some(failure),
@@ -234,23 +244,51 @@ impl Client {
     }
 }
 
-/// The server's side of [`Request::Connect`].
-pub(super) fn accept(plan: &ReliablePlan, info: &[u8], end: &End) -> Result<RealEnd, String> {
-    let own = plan.create(end, 2 << 40)?;
-    own.connect(info).map_err(|error| error.to_string())?;
-    Ok(own)
+/// The server's side of [`Request::Connect`]: it listens, and has a connection when the client has made it.
+pub(super) struct Listening {
+    plan: ReliablePlan,
+    listener: Listener,
+    end: Option<LibraryEnd>,
 }
 
-/// The server's side of [`Request::Messages`].
-pub(super) fn serve(check: MessagesCheck, end: &mut RealEnd, control: &mut Control) -> Result<(), Fault> {
-    if check.messages > MESSAGES_MAX || check.message_bytes as usize > end.parts().1.len() {
-        return Err(Fault::Check(format!("expected a check within bounds, came {check:?}")));
+impl Listening {
+    pub(super) fn start(plan: ReliablePlan, end: &End, at: IpAddr) -> Result<Self, String> {
+        let listener = endpoint(end)?.listen((at, 0), &plan.options()?).map_err(|error| with_sources(&error))?;
+        listener.require_token();
+        Ok(Listening { plan, listener, end: None })
     }
+
+    /// What the client must know to connect.
+    pub(super) fn handle(&self) -> String {
+        self.listener.handle().to_string()
+    }
+
+    pub(super) fn scheme(&self) -> &str {
+        &self.plan.scheme
+    }
+
+    /// The server's side of [`Request::Messages`], which a client that has not connected does not send.
+    pub(super) fn serve(&mut self, check: MessagesCheck, control: &mut Control) -> Result<(), Fault> {
+        if check.messages > MESSAGES_MAX || u64::from(check.message_bytes) > self.plan.memory_bytes {
+            return Err(Fault::Check(format!("expected a check within bounds, came {check:?}")));
+        }
+        let end = match self.end.take() {
+            Some(end) => end,
+            None => {
+                let connection = accept(&self.listener, ANSWER_PATIENCE).map_err(|error| error.to_string())?;
+                LibraryEnd::new(connection, self.plan.memory_bytes as usize).map_err(|error| error.to_string())?
+            }
+        };
+        serve(check, self.end.insert(end), control)
+    }
+}
+
+fn serve(check: MessagesCheck, end: &LibraryEnd, control: &mut Control) -> Result<(), Fault> {
     let begin = Instant::now();
     let mut half = check.half(check.from_server, end);
     let mut client_is_done = false;
     loop {
-        let is_done = half.step(end, control).map_err(|error| Fault::Check(error.to_string()))?;
+        let is_done = half.step(end).map_err(|error| Fault::Check(error.to_string()))?;
         match control.try_receive("this end waited for the client to be done")? {
             None => {}
             Some(Request::Done { failure: None, .. }) => client_is_done = true,

@@ -98,28 +98,28 @@ impl Session {
                 Request::UntilDeath { pair, from_server } => {
                     return self.serve_until_death(control, &pair, from_server, under_way).map(ServerOutcome::Died);
                 }
-                Request::Connect { plan, info } => {
-                    // Queue pairs of the one before go first.
+                Request::Connect(plan) => {
+                    // The connection of the one before goes first.
                     drop(reliable.take());
-                    match reliable::accept(&plan, &info, &self.endpoint.end) {
-                        Ok(end) => {
-                            control.send(&Reply::Connected { info: end.info() })?;
-                            reliable = Some((plan.scheme, end));
+                    match reliable::Listening::start(plan, &self.endpoint.end, control.local_address()?) {
+                        Ok(listening) => {
+                            control.send(&Reply::Listening { listener: listening.handle() })?;
+                            reliable = Some(listening);
                         }
                         Err(message) => control.send(&Reply::Verdict { failure: Some(message) })?,
                     }
                 }
                 Request::Messages(check) => {
-                    let Some((scheme, end)) = &mut reliable else {
+                    let Some(listening) = &mut reliable else {
                         return Err(unexpected("a connection first", &Request::Messages(check)));
                     };
-                    let failure = match reliable::serve(check, end, control) {
+                    let failure = match listening.serve(check, control) {
                         Ok(()) => None,
                         Err(Fault::Check(message)) => Some(message),
                         Err(Fault::Session(error)) => return Err(error),
                     };
                     control.send(&Reply::Verdict { failure: failure.clone() })?;
-                    let result = check.result(scheme, failure);
+                    let result = check.result(listening.scheme(), failure);
                     report(&result);
                     results.push(result);
                 }

@@ -1,9 +1,9 @@
 //! The model and the protocol code on UDP sockets: two software RNICs on loopback, the first with the impaired port in front of its sockets, which
 //! delays, limits the rate, and loses.
 //!
-//! Messages go one after the other, each when its receive is known to the sender and nothing is on its way any more. The sender paces itself at
-//! the link's rate, as a device at the end of such a link would: otherwise the message would leave for the impaired port's queue at once, and a
-//! timeout would begin there and not on the wire.
+//! The ends are connections of the library, as programs have them, and driven by it. Messages go one after the other, each when its receive
+//! is known to the sender and nothing is in flight any more. The sender paces itself at the link's rate, as a device at the end of such a link
+//! would: otherwise the message would leave for the impaired port's queue at once, and a timeout would begin there and not on the wire.
 //!
 //! Real time has noise. Links are slow and long, so that a scheduler's milliseconds do not matter; and before and after the messages that count, others go
 //! over the same link without loss. These all take the same time: as far as they do not, it is the machine that is busy with something else, and the
@@ -16,12 +16,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use longhaul_impair::{Loss, Profile};
 use longhaul_plan::link::PlanError;
 use longhaul_reliable::{NamedScheme, scheme_named};
-use longhaul_softnic::udp::{UdpConfig, UdpPortChoice};
+use longhaul_softnic::udp::{Impair, UdpConfig, UdpPortChoice};
 use longhaul_time::Duration;
 
 use super::virtual_time::ProtocolError;
 use super::{MeanComparison, Point, SOCKETS_BOUND, samples_for};
-use crate::end_to_end::{CaseError, Ground, GroundOptions, RealGround};
+use crate::end_to_end::{CaseError, LibraryGround, patient_options};
+use crate::error_text::with_sources;
 
 /// How certain the protocol's mean is to be, as a share of it.
 const STANDARD_ERROR: f64 = 0.035;
@@ -38,8 +39,8 @@ const FIRST_SAMPLES: usize = 3;
 /// How long the witness sleeps, and how much too late it may be woken: this part of a round trip.
 const WITNESS_SLEEP: Duration = Duration::from_millis(1);
 const LATE_PARTS: u32 = 10;
-/// The sockets' buffers take that many.
-const RECEIVE_DEPTH: u32 = 4096;
+/// What may be in flight: the sockets' buffers take that much.
+const WINDOW_BYTES: u64 = 16 << 20;
 /// A message that takes longer has hung.
 const MESSAGE_LIMIT: Duration = Duration::from_secs(60);
 /// Round trips for a clear-to-send to arrive, lost ones included, and for the last of a message to pass.
@@ -114,35 +115,33 @@ fn measure(
 ) -> Result<Vec<f64>, ProtocolError> {
     let name = point.scheme.to_string();
     let name = name.parse::<NamedScheme>().map_err(|error| ProtocolError::Scheme(error.to_string()))?;
-    let scheme = scheme_named(name);
-    let options = GroundOptions {
-        seed,
-        chunk_bytes: point.chunk_bytes,
-        receive_depth: RECEIVE_DEPTH,
-        rate_bits_per_second: Some(point.rate_bits_per_second),
-        round_trip_guess: point.round_trip,
-        ..GroundOptions::new(profile(point), point.message_bytes as usize)
-    };
+    let mut options = patient_options();
+    options.scheme = scheme_named(name);
+    options.chunk_bytes = Some(point.chunk_bytes);
+    options.window_bytes = Some(WINDOW_BYTES);
+    options.rate_bits_per_second = Some(point.rate_bits_per_second);
+    options.round_trip_guess = point.round_trip;
     let mut udp = UdpConfig::default();
     udp.udp_port = UdpPortChoice::Free;
     let addresses = [2 * number, 2 * number + 1].map(|last| IpAddr::V4(Ipv4Addr::new(127, 0, 7, last)));
-    let mut ground = RealGround::open(addresses, &udp, &options, true, &scheme)?;
+    let impair = Impair { profile: profile(point), seed };
+    let ground = LibraryGround::open(addresses, &udp, Some(impair), &options, point.message_bytes as usize)?;
     for _ in 0..FIRST_SAMPLES {
-        send(&mut ground, point)?;
+        send(&ground, point)?;
         progress();
     }
     let witness = Witness::default();
     let late_max = point.round_trip / LATE_PARTS;
     std::thread::scope(|scope| {
         scope.spawn(|| witness.watch());
-        let taken = count(&mut ground, point, samples, &witness, late_max, progress);
+        let taken = count(&ground, point, samples, &witness, late_max, progress);
         witness.is_over.store(true, Ordering::Relaxed);
         Ok(taken?)
     })
 }
 
 fn count(
-    ground: &mut RealGround,
+    ground: &LibraryGround,
     point: &Point,
     samples: usize,
     witness: &Witness,
@@ -197,33 +196,17 @@ fn profile(point: &Point) -> Profile {
 }
 
 /// Send a message; how long it took, in seconds.
-fn send(ground: &mut RealGround, point: &Point) -> Result<f64, CaseError> {
-    let failed = |why: String| CaseError::Failed { message: 0, why };
+fn send(ground: &LibraryGround, point: &Point) -> Result<f64, CaseError> {
+    let failed = |error| CaseError::Failed { message: 0, why: with_sources(&error) };
+    let hung = || CaseError::Hung { done: 0, messages: 1, limit: MESSAGE_LIMIT };
     let range = 0..point.message_bytes as usize;
-    let (receiver, memory) = ground.receiver();
-    let receive = receiver.post_receive(memory, range.clone()).map_err(|error| failed(error.to_string()))?;
-    let pause = point.round_trip * PAUSE_ROUND_TRIPS;
-    run_for(ground, pause)?;
-    let begin = ground.now();
-    let (sender, memory) = ground.sender();
-    let send = sender.send(memory, range, begin).map_err(|error| failed(error.to_string()))?;
-    while !(send.is_over() && receive.is_over()) {
-        if ground.now() >= begin + MESSAGE_LIMIT {
-            return Err(CaseError::Hung { done: 0, messages: 1, limit: MESSAGE_LIMIT });
-        }
-        ground.step(begin + MESSAGE_LIMIT)?;
-    }
-    let report = send.take().expect("it is over").map_err(|error| failed(error.to_string()))?;
-    receive.take().expect("it is over").map_err(|error| failed(error.to_string()))?;
+    let [sender, receiver] = &ground.ends;
+    let receive = receiver.connection.receive_into(&receiver.memory, range.clone());
+    std::thread::sleep(point.round_trip * PAUSE_ROUND_TRIPS);
+    let write = sender.connection.write_from(&sender.memory, range);
+    let report = write.wait_for(MESSAGE_LIMIT).map_err(|_| hung())?.map_err(failed)?;
+    receive.wait_for(MESSAGE_LIMIT).map_err(|_| hung())?.map_err(failed)?;
     Ok(report.duration.as_secs_f64())
-}
-
-fn run_for(ground: &mut RealGround, duration: Duration) -> Result<(), CaseError> {
-    let end = ground.now() + duration;
-    while ground.now() < end {
-        ground.step(end)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

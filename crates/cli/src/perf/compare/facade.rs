@@ -1,4 +1,4 @@
-//! What programs use: the library's own endpoint, connection and messages. 16 MiB at a time with selective repeat, and 64 bytes back and forth.
+//! What programs use: the library's own endpoint, connection and messages. 64 bytes back and forth.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,28 +8,21 @@ use longhaul::{Connection, Endpoint, Listener, Memory, Message, MessageReport, O
 use longhaul_verbs::Mtu;
 
 use super::end::{Buffers, Measurement, StopSign};
-use super::orders::{Contact, Outcome, Role, Settings, Subject};
-use super::scheme;
+use super::orders::{Contact, Outcome, Role, Settings};
 use crate::perf::processor;
 use crate::stop::Stop;
 
-/// Messages that are under way at once, as `scheme` has them.
-const MESSAGES_AT_ONCE: usize = 3;
 /// Bytes of a ping.
 const PING_BYTES: usize = 64;
 /// Where it is sent from; the rest of the memory is received into.
 const PING: Range<usize> = 0..PING_BYTES;
-/// Receives of pings that are posted ahead, so that nobody has to wait for the other end's. RC has more of them.
+/// Receives that are posted ahead, so that neither end has to wait for the other's. RC has more of them.
 const PINGS_AHEAD: usize = 4;
-/// How often a receiver looks whether it is told to stop.
+/// How often the end that answers looks whether it is told to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Either half of one of them.
-pub(super) fn prepare(
-    subject: Subject,
-    settings: &Settings,
-    buffers: &mut Buffers,
-) -> Result<Box<dyn Measurement>, Stop> {
+/// Either half of it.
+pub(super) fn prepare(settings: &Settings, buffers: &mut Buffers) -> Result<Box<dyn Measurement>, Stop> {
     let endpoint = buffers.nic(settings)?.device.endpoint().clone();
     let mut options = Options::default();
     options.mtu = Mtu::largest_within(settings.payload_bytes).unwrap_or_default();
@@ -39,61 +32,26 @@ pub(super) fn prepare(
         Role::Sender => None,
         Role::Receiver => {
             let listener = endpoint.listen((settings.address, 0), &options);
-            Some(listener.map_err(|error| Stop::failed("nobody can listen", error))?)
+            Some(listener.map_err(|error| Stop::failed("cannot listen", error))?)
         }
     };
-    let is_ping_pong = subject == Subject::FacadePingPong;
-    let (message_bytes, buffer_bytes) = match is_ping_pong {
-        true => (PING_BYTES, PING_BYTES + PINGS_AHEAD * PING_BYTES),
-        false => (scheme::MESSAGE_BYTES as usize, settings.buffer_bytes),
-    };
-    // Not zeros, of which there would be only one page.
-    let memory = endpoint.register(vec![0x5a; buffer_bytes]);
-    let memory = memory.map_err(|error| Stop::failed("memory cannot be registered", error))?;
-    let packet_bytes = u64::from(options.mtu.byte_count());
-    let first_byte = if is_ping_pong { PING.end } else { 0 };
-    let messages = (buffer_bytes - first_byte) / message_bytes;
-    let ring = Ring { memory, first_byte, message_bytes, messages, next: 0 };
-    Ok(Box::new(Facade {
-        endpoint,
-        options,
-        listener,
-        connection: None,
-        ring,
-        packet_bytes,
-        is_ping_pong,
-        receives: VecDeque::new(),
-    }))
+    let memory = endpoint.register(vec![0x5a; (1 + PINGS_AHEAD) * PING_BYTES]);
+    let memory = memory.map_err(|error| Stop::failed("cannot register memory", error))?;
+    let receives = VecDeque::new();
+    Ok(Box::new(Facade { endpoint, options, listener, connection: None, memory, next_place: 0, receives }))
 }
 
 struct Facade {
     endpoint: Endpoint,
     options: Options,
-    /// Of the receiver.
+    /// Of the end that answers.
     listener: Option<Listener>,
     connection: Option<Connection>,
-    ring: Ring,
-    packet_bytes: u64,
-    is_ping_pong: bool,
-    /// That are under way, between rounds too.
-    receives: VecDeque<Pending<Message, TransferError>>,
-}
-
-/// Registered memory, used one message after another.
-struct Ring {
     memory: Memory,
-    first_byte: usize,
-    message_bytes: usize,
-    messages: usize,
-    next: usize,
-}
-
-impl Ring {
-    fn next(&mut self) -> (&Memory, Range<usize>) {
-        let start = self.first_byte + self.next * self.message_bytes;
-        self.next = (self.next + 1) % self.messages;
-        (&self.memory, start..start + self.message_bytes)
-    }
+    /// Where the next receive goes.
+    next_place: usize,
+    /// Posted, between rounds too.
+    receives: VecDeque<Pending<Message, TransferError>>,
 }
 
 fn made(connection: &Option<Connection>) -> Result<&Connection, Stop> {
@@ -116,75 +74,36 @@ impl Measurement for Facade {
             }
             (None, Some(to)) => {
                 let connecting = self.endpoint.connect(to, &self.options);
-                connecting.wait().map_err(|error| Stop::failed("the connection cannot be made", error))?
+                connecting.wait().map_err(|error| Stop::failed("cannot connect", error))?
             }
             (None, None) => return Err(Stop::Failed("the other end does not listen".to_owned())),
         };
         self.connection = Some(connection);
-        let receives = match (self.is_ping_pong, self.listener.is_some()) {
-            (true, _) => PINGS_AHEAD,
-            (false, true) => MESSAGES_AT_ONCE,
-            (false, false) => 0,
-        };
-        (0..receives).try_for_each(|_| self.post_receive())
+        (0..PINGS_AHEAD).try_for_each(|_| self.post_receive())
     }
 
     fn run(&mut self, duration: Duration, stop: &StopSign) -> Result<Outcome, Stop> {
         let processor_before = processor::time_used();
-        let mut outcome = match (self.listener.is_some(), self.is_ping_pong) {
-            (false, false) => self.send(duration)?,
-            (true, false) => self.receive(stop)?,
-            (false, true) => self.ping(duration)?,
-            (true, true) => self.pong(stop)?,
+        let mut outcome = match self.listener {
+            None => self.ping(duration)?,
+            Some(_) => self.pong(stop)?,
         };
         outcome.processor_nanoseconds = processor::time_used().saturating_sub(processor_before).as_nanos() as u64;
-        outcome.packets = outcome.payload_bytes / self.packet_bytes;
         Ok(outcome)
     }
 }
 
 impl Facade {
     fn post_receive(&mut self) -> Result<(), Stop> {
-        let (memory, range) = self.ring.next();
-        self.receives.push_back(made(&self.connection)?.receive_into(memory, range));
+        let start = PING.end + self.next_place * PING_BYTES;
+        self.next_place = (self.next_place + 1) % PINGS_AHEAD;
+        self.receives.push_back(made(&self.connection)?.receive_into(&self.memory, start..start + PING_BYTES));
         Ok(())
     }
 
-    fn send(&mut self, duration: Duration) -> Result<Outcome, Stop> {
-        let mut outcome = Outcome::default();
-        let mut writes = VecDeque::new();
-        let begun = Instant::now();
-        loop {
-            while writes.len() < MESSAGES_AT_ONCE && begun.elapsed() < duration {
-                let (memory, range) = self.ring.next();
-                writes.push_back(made(&self.connection)?.write_from(memory, range));
-            }
-            let Some(write) = writes.pop_front() else { break };
-            let report = write.wait().map_err(lost)?;
-            outcome.payload_bytes += self.ring.message_bytes as u64;
-            outcome.repeated_packets += report.data_packets_repeated;
-        }
-        outcome.nanoseconds = begun.elapsed().as_nanos() as u64;
-        Ok(outcome)
-    }
-
-    fn receive(&mut self, stop: &StopSign) -> Result<Outcome, Stop> {
-        let mut outcome = Outcome::default();
-        while let Some(receive) = self.receives.pop_front() {
-            match receive.wait_for(LOOK_EVERY) {
-                Ok(message) => {
-                    outcome.payload_bytes += message.map_err(lost)?.len() as u64;
-                    self.post_receive()?;
-                }
-                Err(receive) => {
-                    self.receives.push_front(receive);
-                    if stop.is_up() {
-                        break;
-                    }
-                }
-            }
-        }
-        Ok(outcome)
+    /// The one that is over next.
+    fn next_receive(&mut self) -> Result<Pending<Message, TransferError>, Stop> {
+        self.receives.pop_front().ok_or_else(|| Stop::Failed("no receive is posted".to_owned()))
     }
 
     fn ping(&mut self, duration: Duration) -> Result<Outcome, Stop> {
@@ -193,7 +112,7 @@ impl Facade {
         let begun = Instant::now();
         while begun.elapsed() < duration {
             let trip = Instant::now();
-            let next = made(&self.connection)?.write_from(&self.ring.memory, PING);
+            let next = made(&self.connection)?.write_from(&self.memory, PING);
             self.next_receive()?.wait().map_err(lost)?;
             let nanoseconds = u32::try_from(trip.elapsed().as_nanos()).unwrap_or(u32::MAX);
             outcome.round_trips_nanoseconds.push(nanoseconds);
@@ -216,7 +135,7 @@ impl Facade {
                     message.map_err(lost)?;
                     // What both have to tell the other end goes in one packet.
                     self.post_receive()?;
-                    let next = made(&self.connection)?.write_from(&self.ring.memory, PING);
+                    let next = made(&self.connection)?.write_from(&self.memory, PING);
                     if let Some(pong) = pong.replace(next) {
                         pong.wait().map_err(lost)?;
                     }
@@ -229,10 +148,5 @@ impl Facade {
                 }
             }
         }
-    }
-
-    /// The one that is over next.
-    fn next_receive(&mut self) -> Result<Pending<Message, TransferError>, Stop> {
-        self.receives.pop_front().ok_or_else(|| Stop::Failed("no receive is posted".to_owned()))
     }
 }

@@ -31,12 +31,10 @@ pub(super) enum Subject {
     RcWriteMany,
     /// RC READs of 1 MiB: the sender is the one who asks.
     RcRead,
-    /// Messages of 16 MiB over SDR with selective repeat.
+    /// Messages of 16 MiB with selective repeat over SDR, through the library.
     SdrSelectiveRepeat,
     /// The same with erasure coding.
     SdrErasure,
-    /// Messages of 16 MiB with selective repeat through the library, as programs use it.
-    FacadeSelectiveRepeat,
     /// A datagram back and forth.
     BareUdpPingPong,
     /// RC SENDs of 2 bytes back and forth.
@@ -46,7 +44,7 @@ pub(super) enum Subject {
 }
 
 impl Subject {
-    pub(super) const BANDWIDTH: [Subject; 9] = [
+    pub(super) const BANDWIDTH: [Subject; 8] = [
         Subject::BareUdp,
         Subject::Tcp,
         Subject::UcWrite,
@@ -55,7 +53,6 @@ impl Subject {
         Subject::RcRead,
         Subject::SdrSelectiveRepeat,
         Subject::SdrErasure,
-        Subject::FacadeSelectiveRepeat,
     ];
     pub(super) const LATENCY: [Subject; 3] =
         [Subject::BareUdpPingPong, Subject::RcSendPingPong, Subject::FacadePingPong];
@@ -63,7 +60,7 @@ impl Subject {
     /// The reliability scheme that it measures, by its name.
     pub(super) const fn scheme(self) -> Option<&'static str> {
         match self {
-            Subject::SdrSelectiveRepeat | Subject::FacadeSelectiveRepeat => Some("sr:nack"),
+            Subject::SdrSelectiveRepeat => Some("sr:nack"),
             Subject::SdrErasure => Some("ec:mds:32,8"),
             _ => None,
         }
@@ -80,7 +77,6 @@ impl Subject {
             Subject::RcRead => "rc-read",
             Subject::SdrSelectiveRepeat => "sdr-sr",
             Subject::SdrErasure => "sdr-ec",
-            Subject::FacadeSelectiveRepeat => "facade-sr",
             Subject::BareUdpPingPong => "bare_udp",
             Subject::RcSendPingPong => "rc_send",
             Subject::FacadePingPong => "facade",
@@ -147,8 +143,6 @@ pub(super) struct Contact {
     pub(super) socket: Option<SocketAddr>,
     /// Of queue pairs.
     pub(super) verbs: Option<crate::perf::connection::Contact>,
-    /// Of an SDR queue pair, as bytes.
-    pub(super) sdr: Option<Vec<u8>>,
 }
 
 /// What one end saw of one round.

@@ -1,12 +1,15 @@
-//! Messages of 16 MiB with a reliability scheme over the software RNIC: selective repeat, and erasure coding.
+//! Messages of 16 MiB with a reliability scheme, through the library as programs use it: selective repeat, and erasure coding.
 
+use std::rc::Rc;
 use std::time::Duration;
 
+use longhaul::Listener;
 use longhaul_reliable::NamedScheme;
 use longhaul_verbs::Mtu;
 
 use super::end::{Buffers, Measurement, StopSign};
 use super::orders::{Contact, Outcome, Role, Settings, Subject};
+use crate::opened_device::OpenedDevice;
 use crate::perf::operation::Operation;
 use crate::perf::scheme_end::{SchemeEnd, SchemeOptions};
 use crate::perf::scheme_stream::{SchemeReceiver, SchemeSender, SchemeSent};
@@ -14,7 +17,9 @@ use crate::perf::stream::{Bound, Run};
 use crate::stop::Stop;
 
 /// Bytes of a message.
-pub(super) const MESSAGE_BYTES: u32 = 16 << 20;
+const MESSAGE_BYTES: u32 = 16 << 20;
+/// How long the other end may take to connect.
+const ACCEPT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Either half of one of them.
 pub(super) fn prepare(
@@ -26,58 +31,57 @@ pub(super) fn prepare(
     let mtu = Mtu::largest_within(settings.payload_bytes).unwrap_or_default().min(device.mtu()?);
     let name = subject.scheme().unwrap_or_default();
     let scheme: NamedScheme = name.parse().map_err(|error| Stop::failed("there is no such scheme", error))?;
-    let options = SchemeOptions {
-        scheme,
-        mtu,
-        chunk_bytes: None,
-        buffer_bytes: settings.buffer_bytes,
-        message_bytes_max: MESSAGE_BYTES,
-        rate_bits_per_second: None,
-        checksum: false,
-    };
-    let end = SchemeEnd::create(&device, &options)?;
+    let options = SchemeOptions { scheme, mtu, chunk_bytes: None, rate_bits_per_second: None, checksum: false };
     let half = match settings.role {
-        Role::Sender => Half::Sender(SchemeSender::new(end, MESSAGE_BYTES, None)),
-        Role::Receiver => Half::Receiver(SchemeReceiver::new(end, MESSAGE_BYTES, None)),
+        Role::Sender => Half::Connecting,
+        Role::Receiver => {
+            let mut options = options.for_library();
+            // The other end is a process of this program, in another namespace.
+            options.allow_without_token = true;
+            let listener = device.endpoint().listen((settings.address, 0), &options);
+            Half::Listening(listener.map_err(|error| Stop::failed("cannot listen", error))?)
+        }
     };
-    Ok(Box::new(Scheme { half, mtu }))
+    Ok(Box::new(Scheme { half, device, options, buffer_bytes: settings.buffer_bytes }))
 }
 
 enum Half {
+    Connecting,
+    Listening(Listener),
     Sender(SchemeSender),
     Receiver(SchemeReceiver),
 }
 
 struct Scheme {
     half: Half,
-    mtu: Mtu,
-}
-
-impl Scheme {
-    fn end(&self) -> &SchemeEnd {
-        match &self.half {
-            Half::Sender(sender) => &sender.end,
-            Half::Receiver(receiver) => &receiver.end,
-        }
-    }
+    device: Rc<OpenedDevice>,
+    options: SchemeOptions,
+    buffer_bytes: usize,
 }
 
 impl Measurement for Scheme {
     fn contact(&self) -> Contact {
-        Contact { sdr: Some(self.end().contact().info), ..Contact::default() }
+        let socket = match &self.half {
+            Half::Listening(listener) => Some(listener.local_address()),
+            _ => None,
+        };
+        Contact { socket, ..Contact::default() }
     }
 
     fn connect(&mut self, peer: &Contact) -> Result<(), Stop> {
-        let end = match &mut self.half {
-            Half::Sender(sender) => &mut sender.end,
-            Half::Receiver(receiver) => &mut receiver.end,
+        let Scheme { half, device, options, buffer_bytes } = self;
+        *half = match (&half, peer.socket) {
+            (Half::Listening(listener), _) => {
+                let end = SchemeEnd::accept(device, listener, *buffer_bytes, ACCEPT_PATIENCE, &|| false)?;
+                Half::Receiver(SchemeReceiver::new(end, MESSAGE_BYTES, None))
+            }
+            (_, Some(to)) => {
+                let end = SchemeEnd::connect(device, &to.to_string(), options, *buffer_bytes)?;
+                Half::Sender(SchemeSender::new(end, MESSAGE_BYTES, None))
+            }
+            (_, None) => return Err(Stop::Failed("the other end does not listen".to_owned())),
         };
-        let info = peer.sdr.as_ref().ok_or_else(|| Stop::Failed("the other end has no SDR queue pair".to_owned()))?;
-        end.connect(info)?;
-        match &mut self.half {
-            Half::Sender(_) => Ok(()),
-            Half::Receiver(receiver) => receiver.start(),
-        }
+        Ok(())
     }
 
     fn run(&mut self, duration: Duration, stop: &StopSign) -> Result<Outcome, Stop> {
@@ -86,8 +90,7 @@ impl Measurement for Scheme {
         let mut outcome = Outcome::default();
         match &mut self.half {
             Half::Sender(sender) => {
-                // A coordinator without the other end tells nobody to run.
-                let SchemeSent { sent, totals, .. } = sender.run(&run, &|| false)?;
+                let SchemeSent { sent, totals, .. } = sender.run(&run)?;
                 outcome.payload_bytes = sent.messages * u64::from(MESSAGE_BYTES);
                 outcome.nanoseconds = sent.elapsed.as_nanos() as u64;
                 outcome.processor_nanoseconds = sent.processor.as_nanos() as u64;
@@ -100,8 +103,9 @@ impl Measurement for Scheme {
                 outcome.nanoseconds = received.elapsed.as_nanos() as u64;
                 outcome.processor_nanoseconds = received.processor.as_nanos() as u64;
             }
+            Half::Connecting | Half::Listening(_) => return Err(Stop::Failed("it is not connected".to_owned())),
         }
-        outcome.packets = outcome.payload_bytes / u64::from(self.mtu.byte_count());
+        outcome.packets = outcome.payload_bytes / u64::from(self.options.mtu.byte_count());
         Ok(outcome)
     }
 }

@@ -11,13 +11,13 @@ use longhaul_sdr::{Context, Memory, QueuePair, Receive, ReceiveError, SendError,
 use longhaul_time::Instant as Moment;
 use longhaul_verbs::Mtu;
 
+use super::queue_pair::create_queue_pair;
 use super::{RECEIVER, SENDER, open};
 use crate::message::with_sources;
 use crate::opened_device::OpenedDevice;
 use crate::perf::connection::{Connection, Contact, Group, GroupOptions};
 use crate::perf::nic::Nic;
 use crate::perf::operation::Operation;
-use crate::perf::scheme_end::{QueuePairOptions, create_queue_pair};
 use crate::perf::stream::{Bound, Receiver, Run, Sender};
 use crate::randomness::random_number;
 use crate::stop::Stop;
@@ -269,13 +269,7 @@ struct End {
 }
 
 fn create(device: &OpenedDevice, work: &Work, chunk_bytes: u32) -> Result<(End, QueuePair), Stop> {
-    let options = QueuePairOptions {
-        mtu: device.mtu()?,
-        chunk_bytes,
-        message_bytes_max: work.message_bytes as u64,
-        rate_bits_per_second: None,
-    };
-    let (context, queue_pair) = create_queue_pair(device, &options)?;
+    let (context, queue_pair) = create_queue_pair(device, chunk_bytes, work.message_bytes as u64)?;
     let memory = context.register(vec![0x5a; work.memory_bytes()]);
     let memory = memory.map_err(|error| Stop::failed("cannot register memory", with_sources(&error)))?;
     Ok((End { context, memory, started: Instant::now() }, queue_pair))
