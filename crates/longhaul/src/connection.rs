@@ -97,6 +97,9 @@ impl Connection {
         let reliable = Reliable::new(queue_pair, options.scheme.clone(), attributes);
         let mailbox = runtime.mailbox_of(reliable.queue_pair().context()).clone();
         let shared = Shared::new(reliable, mailbox, options.message_timeout, ends.peer);
+        if let Some(coding) = runtime.coding() {
+            shared.set_workers(coding.clone());
+        }
         runtime.drive(shared.clone());
         Connection { shared, pool: BufferPool::new(), scheme: options.scheme.name(), ends, runtime, is_closing: false }
     }

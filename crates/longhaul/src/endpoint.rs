@@ -16,6 +16,7 @@ use longhaul_verbs::{
 };
 use thiserror::Error;
 
+use crate::coding_pool::CodingPool;
 use crate::device::{DeviceName, SOFTNIC};
 use crate::randomness::random;
 use crate::runtime::{Runtime, StartError};
@@ -159,6 +160,7 @@ pub struct Endpoint {
 #[derive(Default)]
 struct Drivers {
     threads: Option<NonZeroUsize>,
+    coding_threads: Option<usize>,
     runtime: Mutex<Option<Arc<Runtime>>>,
 }
 
@@ -320,7 +322,29 @@ impl Endpoint {
     /// busy all the time. Connections that there are already stay where they are.
     #[must_use]
     pub fn with_driver_threads(self, threads: NonZeroUsize) -> Self {
-        Endpoint { drivers: Arc::new(Drivers { threads: Some(threads), runtime: Mutex::default() }), ..self }
+        let coding_threads = self.drivers.coding_threads;
+        let drivers = Drivers { threads: Some(threads), coding_threads, runtime: Mutex::default() };
+        Endpoint { drivers: Arc::new(drivers), ..self }
+    }
+
+    /// The same device, with at most so many threads that encode and decode for all its connections with erasure coding, and verify
+    /// checksums of long messages. They are started when there is work for them. With 0 the threads that drive connections do it, and a
+    /// long message holds up the other connections of its driver. Unless told: as many as the host has processors that drive no connections,
+    /// one at least. Connections that there are already stay as they are.
+    #[must_use]
+    pub fn with_coding_threads(self, threads: usize) -> Self {
+        let drivers =
+            Drivers { threads: self.drivers.threads, coding_threads: Some(threads), runtime: Mutex::default() };
+        Endpoint { drivers: Arc::new(drivers), ..self }
+    }
+
+    /// Threads that encode and decode at most ([`Endpoint::with_coding_threads`]).
+    pub fn coding_threads(&self) -> usize {
+        self.drivers.coding_threads.unwrap_or_else(|| CodingPool::default_threads(self.driver_threads()))
+    }
+
+    fn driver_threads(&self) -> NonZeroUsize {
+        self.drivers.threads.unwrap_or(NonZeroUsize::MIN)
     }
 
     /// Register bytes that messages are written from and received into, without a copy, on any connection of the endpoint.
@@ -351,7 +375,7 @@ impl Endpoint {
         if let Some(runtime) = runtime.as_ref().filter(|runtime| !runtime.has_failed()) {
             return Ok(runtime.clone());
         }
-        let started = Runtime::start(&self.device, self.drivers.threads.unwrap_or(NonZeroUsize::MIN))?;
+        let started = Runtime::start(&self.device, self.driver_threads(), self.coding_threads())?;
         Ok(runtime.insert(started).clone())
     }
 

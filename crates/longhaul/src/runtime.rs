@@ -20,6 +20,7 @@ use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{Capabilities, CreateError, Device, ProtectionDomain, QueryError};
 use thiserror::Error;
 
+use crate::coding_pool::CodingPool;
 use crate::driven::Turn;
 use crate::engine::Engine;
 use crate::mailbox::{Letter, Mailbox};
@@ -48,6 +49,8 @@ pub(crate) struct Runtime {
     /// Of control messages, and with it the protection domain of all memory.
     control: ControlMemory,
     drivers: Vec<Driver>,
+    /// Who encodes and decodes; `None` if the drivers do.
+    coding: Option<Arc<CodingPool>>,
     /// Of the next connection.
     id: AtomicU64,
 }
@@ -68,12 +71,17 @@ pub(crate) fn is_driver_thread() -> bool {
 }
 
 impl Runtime {
-    /// With so many threads.
-    pub(crate) fn start(device: &Device, threads: NonZeroUsize) -> Result<Arc<Self>, StartError> {
+    /// With so many threads that drive, and at most so many that encode and decode.
+    pub(crate) fn start(
+        device: &Device,
+        threads: NonZeroUsize,
+        coding_threads: usize,
+    ) -> Result<Arc<Self>, StartError> {
         let has_events = device.attributes()?.capabilities.contains(Capabilities::COMPLETION_CHANNEL);
         let control = ControlMemory::new(&device.allocate_protection_domain()?);
         // If a later one cannot be started, those before stop.
-        let mut runtime = Runtime { control, drivers: Vec::new(), id: AtomicU64::default() };
+        let coding = NonZeroUsize::new(coding_threads).map(|threads| Arc::new(CodingPool::new(threads)));
+        let mut runtime = Runtime { control, drivers: Vec::new(), coding, id: AtomicU64::default() };
         for _ in 0..threads.get() {
             let events = has_events.then(|| device.create_completion_channel()).transpose()?;
             // Without a descriptor nothing would wake the driver.
@@ -91,6 +99,11 @@ impl Runtime {
     pub(crate) fn create_context(&self, attributes: &ContextAttributes) -> Result<Context, CreateError> {
         let id = self.id.fetch_add(1, Ordering::Relaxed);
         Context::create_in(&self.control, self.driver_of(id).mailbox.events(), id, attributes)
+    }
+
+    /// Who encodes and decodes for its connections; `None` if the drivers do.
+    pub(crate) fn coding(&self) -> Option<&Arc<CodingPool>> {
+        self.coding.as_ref()
     }
 
     /// Connections take turns.

@@ -12,9 +12,10 @@
 
 use std::net::{SocketAddr, TcpStream};
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use longhaul_reliable::Connection as Reliable;
+use longhaul_reliable::{Connection as Reliable, Workers};
 use longhaul_sdr::Context;
 use longhaul_time::{Duration, Instant};
 
@@ -38,6 +39,8 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Of the driver.
     mailbox: Arc<Mailbox>,
+    /// A thread that waits drives it.
+    is_attended: Arc<AtomicBool>,
     /// While something is pending, the peer must be heard this often.
     pub(crate) silence_max: Duration,
     /// The peer's device, for errors.
@@ -100,8 +103,6 @@ pub(crate) struct State {
     is_let_go: bool,
     /// When the driver looks again by itself; `None` while it looks all the time.
     resting_until: Option<Instant>,
-    /// A thread that waits drives it.
-    is_attended: bool,
     /// When one did last, and did not leave it to the driver.
     attended: Option<Instant>,
     /// The peer's end of the TCP connection that the handshake was made on: when it goes, the peer has gone.
@@ -184,11 +185,25 @@ impl Shared {
             closing: None,
             is_let_go: false,
             resting_until: None,
-            is_attended: false,
             attended: None,
             lifeline: None,
         };
-        Arc::new(Shared { context, woken: Arc::default(), state: Mutex::new(state), mailbox, silence_max, peer })
+        let (woken, is_attended) = (Arc::default(), Arc::default());
+        Arc::new(Shared { context, woken, state: Mutex::new(state), mailbox, is_attended, silence_max, peer })
+    }
+
+    /// Have these encode and decode.
+    pub(crate) fn set_workers(&self, workers: Arc<dyn Workers>) {
+        let (id, mailbox, is_attended) = (self.id(), self.mailbox.clone(), self.is_attended.clone());
+        let wake = move || {
+            // A thread that drives it while it waits looks all the time, and the driver soon after that.
+            if !is_attended.load(Ordering::SeqCst) {
+                mailbox.put(Letter::Look(id));
+            }
+        };
+        if let Some(reliable) = &mut self.state().reliable {
+            reliable.set_workers(workers, wake);
+        }
     }
 
     /// Names it to the driver, and in the events of its completion queues.
@@ -241,7 +256,7 @@ impl Shared {
     /// Drive it from a thread that waits, until that is done or too late, or nothing has happened for a while.
     pub(crate) fn attend(&self, mut ask: impl FnMut() -> Attending) {
         // One at a time: two would only wait for each other's lock.
-        if std::mem::replace(&mut self.state().is_attended, true) {
+        if self.is_attended.swap(true, Ordering::SeqCst) {
             return;
         }
         let (mut active, mut seen) = (self.now(), None);
@@ -262,9 +277,11 @@ impl Shared {
             }
             self.state().attended = Some(look.now);
         };
+        self.is_attended.store(false, Ordering::SeqCst);
         let mut state = self.state();
-        state.is_attended = false;
-        if is_left_to_driver {
+        // What a worker has ended in the last moment, it has told nobody.
+        let has_ended_work = state.reliable.as_ref().is_some_and(Reliable::has_ended_work);
+        if is_left_to_driver || has_ended_work {
             state.attended = None;
             drop(state);
             self.wake_driver();

@@ -6,6 +6,7 @@
 //! is copied.
 #![allow(unsafe_code, reason = "owns memory that a device uses through a pointer, and lends slices of it")]
 
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -106,12 +107,22 @@ impl Memory {
 
     /// Look at bytes. They may be on their way out meanwhile, but no receive may be open on them.
     pub fn read(&self, range: Range<usize>) -> Result<ReadGuard<'_>, BorrowError> {
-        Ok(ReadGuard { borrow: self.borrow(range, Kind::Shared)?, _memory: self })
+        self.read_owned(range)
+    }
+
+    /// As [`Memory::read`], for as long as wanted, and on any thread: the memory lives as long as the guard does.
+    pub fn read_owned(&self, range: Range<usize>) -> Result<ReadGuard<'static>, BorrowError> {
+        Ok(ReadGuard { borrow: self.borrow(range, Kind::Shared)?, _memory: PhantomData })
     }
 
     /// Change bytes that nobody else uses.
     pub fn write(&self, range: Range<usize>) -> Result<WriteGuard<'_>, BorrowError> {
-        Ok(WriteGuard { borrow: self.borrow(range, Kind::Alone)?, _memory: self })
+        self.write_owned(range)
+    }
+
+    /// As [`Memory::write`], for as long as wanted, and on any thread: the memory lives as long as the guard does.
+    pub fn write_owned(&self, range: Range<usize>) -> Result<WriteGuard<'static>, BorrowError> {
+        Ok(WriteGuard { borrow: self.borrow(range, Kind::Alone)?, _memory: PhantomData })
     }
 
     /// The bytes again, if this is the last clone and nothing is in flight on them; otherwise the memory itself.
@@ -213,7 +224,7 @@ impl Borrow {
 /// Bytes to look at.
 pub struct ReadGuard<'a> {
     borrow: Borrow,
-    _memory: &'a Memory,
+    _memory: PhantomData<&'a Memory>,
 }
 
 impl Deref for ReadGuard<'_> {
@@ -228,7 +239,7 @@ impl Deref for ReadGuard<'_> {
 /// Bytes to change.
 pub struct WriteGuard<'a> {
     borrow: Borrow,
-    _memory: &'a Memory,
+    _memory: PhantomData<&'a Memory>,
 }
 
 impl Deref for WriteGuard<'_> {

@@ -105,9 +105,10 @@ impl Worker {
                     | Subject::RcWriteMany
                     | Subject::RcRead
                     | Subject::RcSendPingPong => softnic::prepare(subject, &settings, &mut self.buffers)?,
-                    Subject::FacadeSelectiveRepeat | Subject::FacadePingPong => {
-                        facade::prepare(subject, &settings, &mut self.buffers)?
-                    }
+                    Subject::FacadeSelectiveRepeat
+                    | Subject::FacadeErasure
+                    | Subject::FacadeErasureInline
+                    | Subject::FacadePingPong => facade::prepare(subject, &settings, &mut self.buffers)?,
                     Subject::SdrSelectiveRepeat | Subject::SdrErasure => {
                         scheme::prepare(subject, &settings, &mut self.buffers)?
                     }

@@ -1,4 +1,5 @@
-//! What programs use: the library's own endpoint, connection and messages. 16 MiB at a time with selective repeat, and 64 bytes back and forth.
+//! What programs use: the library's own endpoint, connection and messages. 16 MiB at a time with selective repeat and with erasure coding, and 64
+//! bytes back and forth.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -25,8 +26,15 @@ pub(super) fn prepare(
     settings: &Settings,
     buffers: &mut Buffers,
 ) -> Result<Box<dyn Measurement>, Stop> {
-    let endpoint = buffers.nic(settings)?.device.endpoint().clone();
-    let mut options = Options::default();
+    let mut endpoint = buffers.nic(settings)?.device.endpoint().clone();
+    if subject == Subject::FacadeErasureInline {
+        endpoint = endpoint.with_coding_threads(0);
+    }
+    let is_coded = matches!(subject, Subject::FacadeErasure | Subject::FacadeErasureInline);
+    let mut options = match subject.scheme() {
+        Some(name) => Options::with_scheme(name).map_err(|error| Stop::failed("there is no such scheme", error))?,
+        None => Options::default(),
+    };
     options.mtu = Mtu::largest_within(settings.payload_bytes).unwrap_or_default();
     // The other end is a process of this program, in another namespace.
     options.allow_without_token = true;
@@ -55,6 +63,7 @@ pub(super) fn prepare(
         ring,
         packet_bytes,
         is_ping_pong,
+        is_coded,
         receives: VecDeque::new(),
     }))
 }
@@ -68,6 +77,7 @@ struct Facade {
     ring: Ring,
     packet_bytes: u64,
     is_ping_pong: bool,
+    is_coded: bool,
     /// That are under way, between rounds too.
     receives: VecDeque<Pending<Message, TransferError>>,
 }
@@ -129,6 +139,7 @@ impl Measurement for Facade {
         };
         outcome.processor_nanoseconds = processor::time_used().saturating_sub(processor_before).as_nanos() as u64;
         outcome.packets = outcome.payload_bytes / self.packet_bytes;
+        outcome.coding_threads = self.is_coded.then(|| self.endpoint.coding_threads());
         Ok(outcome)
     }
 }

@@ -37,6 +37,10 @@ pub(super) enum Subject {
     SdrErasure,
     /// Messages of 16 MiB with selective repeat through the library, as programs use it.
     FacadeSelectiveRepeat,
+    /// The same with erasure coding, which the endpoint's threads for it do.
+    FacadeErasure,
+    /// The same, coded on the threads that drive the connection.
+    FacadeErasureInline,
     /// A datagram back and forth.
     BareUdpPingPong,
     /// RC SENDs of 2 bytes back and forth.
@@ -46,7 +50,7 @@ pub(super) enum Subject {
 }
 
 impl Subject {
-    pub(super) const BANDWIDTH: [Subject; 9] = [
+    pub(super) const BANDWIDTH: [Subject; 11] = [
         Subject::BareUdp,
         Subject::Tcp,
         Subject::UcWrite,
@@ -56,6 +60,8 @@ impl Subject {
         Subject::SdrSelectiveRepeat,
         Subject::SdrErasure,
         Subject::FacadeSelectiveRepeat,
+        Subject::FacadeErasure,
+        Subject::FacadeErasureInline,
     ];
     pub(super) const LATENCY: [Subject; 3] =
         [Subject::BareUdpPingPong, Subject::RcSendPingPong, Subject::FacadePingPong];
@@ -64,7 +70,7 @@ impl Subject {
     pub(super) const fn scheme(self) -> Option<&'static str> {
         match self {
             Subject::SdrSelectiveRepeat | Subject::FacadeSelectiveRepeat => Some("sr:nack"),
-            Subject::SdrErasure => Some("ec:mds:32,8"),
+            Subject::SdrErasure | Subject::FacadeErasure | Subject::FacadeErasureInline => Some("ec:mds:32,8"),
             _ => None,
         }
     }
@@ -81,6 +87,8 @@ impl Subject {
             Subject::SdrSelectiveRepeat => "sdr-sr",
             Subject::SdrErasure => "sdr-ec",
             Subject::FacadeSelectiveRepeat => "facade-sr",
+            Subject::FacadeErasure => "facade-ec",
+            Subject::FacadeErasureInline => "facade-ec-inline",
             Subject::BareUdpPingPong => "bare_udp",
             Subject::RcSendPingPong => "rc_send",
             Subject::FacadePingPong => "facade",
@@ -166,6 +174,8 @@ pub(super) struct Outcome {
     pub(super) processor_nanoseconds: u64,
     /// Packets of it that were sent more than once, where this end can know.
     pub(super) repeated_packets: u64,
+    /// Threads that encode and decode at this end, apart from those that send and receive, where the measurement has such.
+    pub(super) coding_threads: Option<usize>,
     /// Round trip times.
     pub(super) round_trips_nanoseconds: Vec<u32>,
 }
