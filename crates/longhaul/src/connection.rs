@@ -104,6 +104,10 @@ impl Connection {
         Connection { shared, pool: BufferPool::new(), scheme: options.scheme.name(), ends, runtime, is_closing: false }
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// When this TCP connection goes, the peer has gone.
     pub(crate) fn watch(&self, stream: Arc<TcpStream>) -> io::Result<()> {
         stream.set_nonblocking(true)?;

@@ -347,7 +347,8 @@ impl Endpoint {
         self.drivers.threads.unwrap_or(NonZeroUsize::MIN)
     }
 
-    /// Register bytes that messages are written from and received into, without a copy, on any connection of the endpoint.
+    /// Register bytes that messages are written from and received into, without a copy, on any connection of the endpoint. For memory that is not
+    /// a `Vec`, see [`Endpoint::register_pointer`] and [`Endpoint::scope`].
     pub fn register(&self, buffer: Vec<u8>) -> Result<Memory, RegisterMemoryError> {
         Ok(Memory::register(self.runtime()?.domain(), buffer)?)
     }

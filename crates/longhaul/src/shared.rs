@@ -391,6 +391,12 @@ impl Shared {
         self.state().resting_until = None;
     }
 
+    /// End it from a thread of the program: when this returns, it uses no memory any more.
+    pub(crate) fn end(&self, end: End) {
+        self.let_go(end);
+        self.wake_driver();
+    }
+
     /// It has ended, and nobody drives it any more. Whatever happened, nobody waits for it afterwards.
     pub(crate) fn let_go(&self, end: End) {
         self.drop_lifeline();
