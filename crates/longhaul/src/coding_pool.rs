@@ -79,8 +79,9 @@ impl Workers for CodingPool {
             match started {
                 Ok(thread) => state.threads.push(thread),
                 // The host has no more threads: whoever wants it done does it.
-                Err(_) if state.threads.is_empty() => {
+                Err(error) if state.threads.is_empty() => {
                     drop(state);
+                    tracing::debug!(%error, "no thread for coding; coding on the thread that drives the connection");
                     return job();
                 }
                 Err(_) => {}

@@ -13,6 +13,7 @@ use longhaul_sdr::{Memory, QueuePair, RoundTripTime};
 use longhaul_verbs::RegisterError;
 use thiserror::Error;
 
+use crate::endpoint::with_sources;
 use crate::message::{BufferPool, Message};
 use crate::options::Options;
 use crate::pending::{Pending, wait_until};
@@ -54,7 +55,7 @@ impl From<End> for TransferError {
         match end {
             End::Closed => TransferError::Closed,
             End::PeerClosed => TransferError::PeerClosed,
-            End::Failed(error) => TransferError::Failed(crate::endpoint::with_sources(&*error)),
+            End::Failed(error) => TransferError::Failed(with_sources(&*error)),
         }
     }
 }
@@ -271,10 +272,15 @@ impl Connection {
 
 /// Why a message is over without having arrived: it is closed with the connection, for the connection's reason.
 fn error_of(shared: &Shared, error: MessageError) -> TransferError {
-    match (error, &shared.state().end) {
-        (MessageError::Closed, Some(end)) => end.clone().into(),
+    // Not locked below: whoever subscribes to events may use the connection.
+    let end = shared.state().end.clone();
+    match (error, end) {
+        (MessageError::Closed, Some(end)) => end.into(),
         (MessageError::Closed, None) => TransferError::Closed,
-        (error, _) => TransferError::Message(error),
+        (error, _) => {
+            tracing::debug!(peer = %shared.peer, "message failed: {}", with_sources(&error));
+            TransferError::Message(error)
+        }
     }
 }
 

@@ -167,13 +167,15 @@ struct Drivers {
 impl Endpoint {
     /// Open a device. `udp` is for the software RNIC alone.
     pub fn open(name: &DeviceName, towards: Towards, udp: UdpConfig) -> Result<Self, OpenError> {
-        match name {
-            DeviceName::Softnic { addresses } => Self::open_softnic(addresses, towards, udp),
+        let endpoint = match name {
+            DeviceName::Softnic { addresses } => Self::open_softnic(addresses, towards, udp)?,
             DeviceName::Libibverbs { name: device, address } => {
                 name.check()?;
-                Self::open_libibverbs(device, *address, towards)
+                Self::open_libibverbs(device, *address, towards)?
             }
-        }
+        };
+        tracing::info!(device = endpoint.describe(), "device opened");
+        Ok(endpoint)
     }
 
     /// A device that is open already: the row of its GID table that is ours, its port (counted from 1), and the UDP

@@ -22,6 +22,7 @@ use thiserror::Error;
 
 use crate::coding_pool::CodingPool;
 use crate::driven::Turn;
+use crate::endpoint::with_sources;
 use crate::engine::Engine;
 use crate::mailbox::{Letter, Mailbox};
 use crate::panicked::catch;
@@ -138,6 +139,9 @@ impl Driver {
                 Ok(Err(error)) => End::Failed(Arc::new(error)),
                 Err(panicked) => End::from(panicked),
             };
+            if let End::Failed(error) = &end {
+                tracing::error!("a thread that drives connections failed: {}", with_sources(&**error));
+            }
             // Whatever happened, nobody waits for a connection that nobody drives.
             engine.end_all(&end);
             own.shut(&end);

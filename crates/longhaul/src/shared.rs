@@ -19,6 +19,7 @@ use longhaul_reliable::{Connection as Reliable, Workers};
 use longhaul_sdr::Context;
 use longhaul_time::{Duration, Instant};
 
+use crate::endpoint::with_sources;
 use crate::mailbox::{Letter, Mailbox};
 use crate::panicked::{Panicked, catch};
 use crate::pending::Promised;
@@ -400,15 +401,18 @@ impl Shared {
     /// It has ended, and nobody drives it any more. Whatever happened, nobody waits for it afterwards.
     pub(crate) fn let_go(&self, end: End) {
         self.drop_lifeline();
-        let (reliable, closing) = {
+        let (reliable, closing, ended) = {
             let mut state = self.state();
+            let is_let_go = state.is_let_go;
             // A panic on another thread is the reason, if there was one.
-            state.end.get_or_insert(end);
+            let ended = state.end.get_or_insert(end).clone();
             state.resting_until = None;
             state.is_let_go = true;
             state.last_statistics = state.statistics();
-            (state.reliable.take(), state.closing.take())
+            (state.reliable.take(), state.closing.take(), (!is_let_go).then_some(ended))
         };
+        // Without the lock: whoever subscribes to events may use the connection.
+        ended.into_iter().for_each(|end| log_end(self.peer, &end));
         // Messages that are open fail now. A scheme that has panicked may do so again.
         let _ = catch(|| drop(reliable));
         self.woken.wake_all();
@@ -417,5 +421,13 @@ impl Shared {
             drop(runtime);
             closed.give(());
         }
+    }
+}
+
+fn log_end(peer: SocketAddr, end: &End) {
+    match end {
+        End::Closed => tracing::info!(%peer, "connection closed"),
+        End::PeerClosed => tracing::info!(%peer, "connection closed by the peer"),
+        End::Failed(error) => tracing::info!(%peer, "connection failed: {}", with_sources(&**error)),
     }
 }
