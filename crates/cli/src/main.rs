@@ -5,6 +5,7 @@ mod counting_allocator;
 mod devices;
 mod exit;
 mod interop;
+mod log;
 mod message;
 mod opened_device;
 mod output;
@@ -48,13 +49,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // What the libraries have to say, to standard error: standard output is for results.
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_max_level(tracing::Level::WARN)
-        .without_time()
-        .with_target(false)
-        .init();
+    log::install();
     // Also where the arguments are wrong, and nothing has parsed it.
     let json = std::env::args_os().take_while(|argument| argument != "--").any(|argument| argument == "--json");
     let command = match parse() {

@@ -29,7 +29,10 @@ fn check_report(value: &Value) {
     assert_eq!(value["schema"], 1);
     let results = value["results"].as_array().expect("results");
     let names: Vec<_> = results.iter().map(|result| result["name"].as_str().expect("a name")).collect();
-    assert_eq!(names, ["bare-udp", "tcp", "uc-write", "rc-write", "sdr-sr", "sdr-ec"]);
+    assert_eq!(names, ["bare-udp", "tcp", "uc-write", "rc-write", "sdr-sr", "sdr-ec", "sdr-ec-inline"]);
+    let coding_threads = |index: usize| results[index]["coding_threads"].as_u64();
+    assert!(coding_threads(5).is_some_and(|threads| threads > 0), "{value}");
+    assert_eq!((coding_threads(4), coding_threads(6)), (None, Some(0)), "{value}");
     assert!(results.iter().all(|result| positive(&result["gbps"])), "{value}");
     for name in ["bare_udp", "rc_send", "facade"] {
         assert!(positive(&value["latency_us"][name]), "{name} in {value}");
@@ -40,6 +43,8 @@ fn check_report(value: &Value) {
         "rc_over_tcp",
         "sdr_sr_over_uc",
         "sdr_ec_over_uc",
+        "sdr_ec_inline_over_uc",
+        "facade_sr_over_uc",
         "rc_latency_over_bare",
         "facade_latency_over_rc",
     ];
@@ -108,6 +113,10 @@ fn schemes_are_named_in_the_table() {
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(text.contains("(sdr-sr: sr:nack, messages of 16 MiB") && text.contains("sdr_sr_over_uc"), "{text}");
     assert!(!text.contains("sdr-ec"), "{text}");
+    let output = compare(&["--seconds", "0.3", "--only", "uc-write,facade-ec-inline"]);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(text.contains("coded on the threads that drive the connection"), "{text}");
+    assert!(text.contains("facade_ec_inline_over_uc"), "{text}");
 }
 
 #[test]

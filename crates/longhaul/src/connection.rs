@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use longhaul_reliable::{Connection as Reliable, ConnectionError, MessageError, MessageReport};
-use longhaul_runtime::{Attending, End, Shared, Waiting};
+use longhaul_runtime::{Attending, End, Shared, Waiting, with_sources};
 use longhaul_sdr::{Memory, QueuePair, RoundTripTime};
 use longhaul_verbs::RegisterError;
 use thiserror::Error;
@@ -54,7 +54,7 @@ impl From<End> for TransferError {
         match end {
             End::Closed => TransferError::Closed,
             End::PeerClosed => TransferError::PeerClosed,
-            End::Failed(error) => TransferError::Failed(crate::endpoint::with_sources(&*error)),
+            End::Failed(error) => TransferError::Failed(with_sources(&*error)),
         }
     }
 }
@@ -97,7 +97,14 @@ impl Connection {
         let reliable = Reliable::new(queue_pair, options.scheme.clone(), attributes);
         let mailbox = runtime.mailbox_of(reliable.queue_pair().context()).clone();
         let shared = Shared::start(reliable, mailbox, options.message_timeout, ends.peer);
+        if let Some(coding) = runtime.coding() {
+            shared.set_workers(coding.clone());
+        }
         Connection { shared, pool: BufferPool::new(), scheme: options.scheme.name(), ends, runtime, is_closing: false }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// When this TCP connection goes, the peer has gone.
@@ -275,7 +282,10 @@ fn error_of(shared: &Shared, error: MessageError) -> TransferError {
     match (error, shared.end()) {
         (MessageError::Closed, Some(end)) => end.into(),
         (MessageError::Closed, None) => TransferError::Closed,
-        (error, _) => TransferError::Message(error),
+        (error, _) => {
+            tracing::debug!(peer = %shared.peer(), "message failed: {}", with_sources(&error));
+            TransferError::Message(error)
+        }
     }
 }
 

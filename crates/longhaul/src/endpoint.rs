@@ -8,6 +8,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longhaul_rdmacore::RdmaDevice;
+use longhaul_runtime::with_sources;
 use longhaul_sdr::Memory;
 use longhaul_softnic::Config;
 use longhaul_softnic::udp::{self, UdpConfig, UdpDevice, path};
@@ -16,6 +17,7 @@ use longhaul_verbs::{
 };
 use thiserror::Error;
 
+use crate::coding_pool::CodingPool;
 use crate::device::{DeviceName, SOFTNIC};
 use crate::randomness::random;
 use crate::runtime::{Runtime, StartError};
@@ -133,12 +135,6 @@ fn others() -> String {
     )
 }
 
-/// An error and what caused it, in one line.
-pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
-    let chain = std::iter::successors(Some(error), |error| error.source());
-    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
 /// An open device, and how it is addressed. Connections of one endpoint share the device; clones are the same endpoint.
 #[derive(Clone)]
 pub struct Endpoint {
@@ -159,19 +155,22 @@ pub struct Endpoint {
 #[derive(Default)]
 struct Drivers {
     threads: Option<NonZeroUsize>,
+    coding_threads: Option<usize>,
     runtime: Mutex<Option<Arc<Runtime>>>,
 }
 
 impl Endpoint {
     /// Open a device. `udp` is for the software RNIC alone.
     pub fn open(name: &DeviceName, towards: Towards, udp: UdpConfig) -> Result<Self, OpenError> {
-        match name {
-            DeviceName::Softnic { addresses } => Self::open_softnic(addresses, towards, udp),
+        let endpoint = match name {
+            DeviceName::Softnic { addresses } => Self::open_softnic(addresses, towards, udp)?,
             DeviceName::Libibverbs { name: device, address } => {
                 name.check()?;
-                Self::open_libibverbs(device, *address, towards)
+                Self::open_libibverbs(device, *address, towards)?
             }
-        }
+        };
+        tracing::info!(device = endpoint.describe(), "device opened");
+        Ok(endpoint)
     }
 
     /// A device that is open already: the row of its GID table that is ours, its port (counted from 1), and the UDP
@@ -320,10 +319,33 @@ impl Endpoint {
     /// busy all the time. Connections that there are already stay where they are.
     #[must_use]
     pub fn with_driver_threads(self, threads: NonZeroUsize) -> Self {
-        Endpoint { drivers: Arc::new(Drivers { threads: Some(threads), runtime: Mutex::default() }), ..self }
+        let coding_threads = self.drivers.coding_threads;
+        let drivers = Drivers { threads: Some(threads), coding_threads, runtime: Mutex::default() };
+        Endpoint { drivers: Arc::new(drivers), ..self }
     }
 
-    /// Register bytes that messages are written from and received into, without a copy, on any connection of the endpoint.
+    /// The same device, with at most so many threads that encode and decode for all its connections with erasure coding, and verify
+    /// checksums of long messages. They are started when there is work for them. With 0 the threads that drive connections do it, and a
+    /// long message holds up the other connections of its driver. Unless told: as many as the host has processors that drive no connections,
+    /// one at least. Connections that there are already stay as they are.
+    #[must_use]
+    pub fn with_coding_threads(self, threads: usize) -> Self {
+        let drivers =
+            Drivers { threads: self.drivers.threads, coding_threads: Some(threads), runtime: Mutex::default() };
+        Endpoint { drivers: Arc::new(drivers), ..self }
+    }
+
+    /// Threads that encode and decode at most ([`Endpoint::with_coding_threads`]).
+    pub fn coding_threads(&self) -> usize {
+        self.drivers.coding_threads.unwrap_or_else(|| CodingPool::default_threads(self.driver_threads()))
+    }
+
+    fn driver_threads(&self) -> NonZeroUsize {
+        self.drivers.threads.unwrap_or(NonZeroUsize::MIN)
+    }
+
+    /// Register bytes that messages are written from and received into, without a copy, on any connection of the endpoint. For memory that is not
+    /// a `Vec`, see [`Endpoint::register_pointer`] and [`Endpoint::scope`].
     pub fn register(&self, buffer: Vec<u8>) -> Result<Memory, RegisterMemoryError> {
         Ok(Memory::register(self.runtime()?.domain(), buffer)?)
     }
@@ -351,7 +373,7 @@ impl Endpoint {
         if let Some(runtime) = runtime.as_ref().filter(|runtime| !runtime.has_failed()) {
             return Ok(runtime.clone());
         }
-        let started = Runtime::start(&self.device, self.drivers.threads.unwrap_or(NonZeroUsize::MIN))?;
+        let started = Runtime::start(&self.device, self.driver_threads(), self.coding_threads())?;
         Ok(runtime.insert(started).clone())
     }
 

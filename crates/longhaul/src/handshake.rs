@@ -180,7 +180,7 @@ impl HandshakeError {
             HandshakeError::WrongToken => Refusal::WrongToken,
             HandshakeError::NoToken => Refusal::NoToken,
             other => {
-                text = crate::endpoint::with_sources(other);
+                text = longhaul_runtime::with_sources(other);
                 Refusal::Other { number: Refusal::OTHER, text: Some(&text) }
             }
         };

@@ -49,7 +49,8 @@
 //!   peer goes, and make sure that UDP packets pass between their devices.
 //! - [`Connecting`], [`Accepting`]: the same three messages as bytes, for a carrier of your own.
 //! - [`Connection`], [`Message`], [`Memory`]: messages, copied or from registered memory where they lie. One thread
-//!   drives all connections of an endpoint ([`Endpoint::with_driver_threads`] for more).
+//!   drives all connections of an endpoint ([`Endpoint::with_driver_threads`] for more). Erasure codes are computed by
+//!   others ([`Endpoint::with_coding_threads`]).
 //! - [`Options`], [`scheme`]: how messages are brought over; a scheme of your own is a trait away.
 //! - [`Endpoint`], [`DeviceChoice`]: devices by their names, or opened already; [`softnic`] has what only the software
 //!   RNIC can.
@@ -59,6 +60,7 @@
 
 mod admission;
 mod carrier;
+mod coding_pool;
 mod connect;
 mod connection;
 mod device;
@@ -72,6 +74,7 @@ mod listener;
 mod mailbox;
 mod message;
 mod options;
+mod own_memory;
 mod path_check;
 mod peer_claims;
 mod pending;
@@ -88,11 +91,13 @@ pub use handle::ListenHandle;
 pub use handshake::{Accepting, Connecting, HandshakeError, Meeting};
 pub use listener::{AcceptError, ListenError, Listener};
 pub use longhaul_reliable::{ConnectionError, MessageError, MessageReport};
+pub use longhaul_sdr::memory::{BorrowError, ReadGuard, WriteGuard};
 pub use longhaul_sdr::{Memory, RoundTripTime};
 pub use longhaul_verbs::Mtu;
 pub use longhaul_wire::fields::{FieldError, FieldProblem};
 pub use message::Message;
 pub use options::Options;
+pub use own_memory::{ScopedMemory, ScopedMessage, ScopedReceive};
 pub use path_check::{LostDirection, PathError};
 pub use pending::Pending;
 pub use runtime::StartError;
@@ -102,7 +107,7 @@ pub use statistics::Statistics;
 pub mod scheme {
     pub use longhaul_reliable::{
         Arrivals, Erasure, MessageShape, NamedScheme, Progress, ReceiveHalf, ReceiveIo, Scheme, SchemeNameError,
-        SelectiveRepeat, SendHalf, SendIo, scheme_named,
+        SelectiveRepeat, SendHalf, SendIo, Task, scheme_named,
     };
     pub use longhaul_time::{Duration, Instant};
 }

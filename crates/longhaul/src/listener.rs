@@ -25,7 +25,7 @@ use crate::admission::{Admission, HandshakeId, Standing};
 use crate::carrier::{Carrier, CarrierError};
 use crate::connection::Connection;
 use crate::device::{DeviceChoice, DeviceNameError};
-use crate::endpoint::{Endpoint, OpenError, Towards, with_sources};
+use crate::endpoint::{Endpoint, OpenError, Towards};
 use crate::handle::ListenHandle;
 use crate::handshake::{Accepting, HandshakeError, Meeting};
 use crate::options::Options;
@@ -33,6 +33,7 @@ use crate::path_check::{self, VerifyError};
 use crate::peer_claims::{self, own_addresses};
 use crate::pending::Pending;
 use crate::randomness::random;
+use longhaul_runtime::with_sources;
 
 /// Handshakes at a time.
 const HANDSHAKES_MAX: usize = 256;

@@ -97,6 +97,8 @@ pub(crate) fn verify(connection: &Connection, carrier: &mut Carrier) -> Result<(
     connection.drive_until(|connection| connection.is_path_verified());
     loop {
         if connection.is_path_verified() {
+            let (local, peer, scheme) = (connection.local_udp(), connection.peer_udp(), connection.scheme());
+            tracing::info!(%local, %peer, scheme, "connected");
             return Ok(());
         }
         connection.check()?;

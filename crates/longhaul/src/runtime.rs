@@ -14,12 +14,13 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use longhaul_runtime::{Assembly, End, Engine, Letter, Letterbox as _, SPIN, Turn, catch};
+use longhaul_runtime::{Assembly, End, Engine, Letter, Letterbox as _, SPIN, Turn, catch, with_sources};
 use longhaul_sdr::{Context, QueuePairAttributes};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{Capabilities, CreateError, Device, ProtectionDomain, QueryError};
 use thiserror::Error;
 
+use crate::coding_pool::CodingPool;
 use crate::mailbox::Mailbox;
 
 /// While some connections are busy, what has come for the others is looked for this often.
@@ -43,6 +44,8 @@ pub enum StartError {
 pub(crate) struct Runtime {
     assembly: Assembly,
     drivers: Vec<Driver>,
+    /// Who encodes and decodes; `None` if the drivers do.
+    coding: Option<Arc<CodingPool>>,
 }
 
 struct Driver {
@@ -61,11 +64,16 @@ pub(crate) fn is_driver_thread() -> bool {
 }
 
 impl Runtime {
-    /// With so many threads.
-    pub(crate) fn start(device: &Device, threads: NonZeroUsize) -> Result<Arc<Self>, StartError> {
+    /// With so many threads that drive, and at most so many that encode and decode.
+    pub(crate) fn start(
+        device: &Device,
+        threads: NonZeroUsize,
+        coding_threads: usize,
+    ) -> Result<Arc<Self>, StartError> {
         let has_events = device.attributes()?.capabilities.contains(Capabilities::COMPLETION_CHANNEL);
         // If a later one cannot be started, those before stop.
-        let mut runtime = Runtime { assembly: Assembly::new(device)?, drivers: Vec::new() };
+        let coding = NonZeroUsize::new(coding_threads).map(|threads| Arc::new(CodingPool::new(threads)));
+        let mut runtime = Runtime { assembly: Assembly::new(device)?, drivers: Vec::new(), coding };
         for _ in 0..threads.get() {
             let events = has_events.then(|| device.create_completion_channel()).transpose()?;
             // Without a descriptor nothing would wake the driver.
@@ -87,6 +95,11 @@ impl Runtime {
     ) -> Result<Context, CreateError> {
         let id = self.assembly.next_id();
         self.assembly.create_context(id, self.driver_of(id).mailbox.events(), channels, queue_pair)
+    }
+
+    /// Who encodes and decodes for its connections; `None` if the drivers do.
+    pub(crate) fn coding(&self) -> Option<&Arc<CodingPool>> {
+        self.coding.as_ref()
     }
 
     /// Connections take turns.
@@ -116,6 +129,9 @@ impl Driver {
                 Ok(Err(error)) => End::Failed(Arc::new(error)),
                 Err(panicked) => End::from(panicked),
             };
+            if let End::Failed(error) = &end {
+                tracing::error!("a thread that drives connections failed: {}", with_sources(&**error));
+            }
             // Whatever happened, nobody waits for a connection that nobody drives.
             engine.end_all(&end);
             own.shut(&end);

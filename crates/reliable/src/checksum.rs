@@ -28,6 +28,13 @@ pub fn checksum(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
 
+/// The same, as long as it is wanted; otherwise of fewer bytes.
+pub(crate) fn checksum_while(bytes: &[u8], is_wanted: &dyn Fn() -> bool) -> u64 {
+    let mut hasher = XxHash3_64::new();
+    bytes.chunks(BYTES_A_POLL).take_while(|_| is_wanted()).for_each(|piece| hasher.write(piece));
+    hasher.finish()
+}
+
 /// The checksum of a part that is to be sent, as far as it has been computed.
 pub(crate) struct SendChecksum {
     hasher: XxHash3_64,

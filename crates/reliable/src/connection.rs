@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::attributes::Attributes;
 use crate::incoming::Incoming;
+use crate::jobs::{JobOf, Jobs, Workers};
 use crate::outgoing::Outgoing;
 use crate::parity_pool::ParityPool;
 use crate::record::Record;
@@ -58,6 +59,17 @@ impl Connection {
             over_count: 0,
             failure: None,
         }
+    }
+
+    /// Have `workers` encode and decode, which otherwise happens in [`Connection::poll`]. `wake` is called on their threads when the connection
+    /// must be polled because of it; it must not poll itself. Call this before the first message.
+    pub fn set_workers(&mut self, workers: Arc<dyn Workers>, wake: impl Fn() + Send + Sync + 'static) {
+        self.terms.jobs = Jobs::new(workers, Box::new(wake));
+    }
+
+    /// Whether workers have ended something that the connection has waited for, and has not looked at since.
+    pub fn has_ended_work(&self) -> bool {
+        self.terms.jobs.has_ended()
     }
 
     /// The queue pair below.
@@ -191,6 +203,12 @@ impl Connection {
             }
         }
         terms.queue_pair.take_send_news().into_iter().for_each(|number| outgoing.on_news(number));
+        for ended in terms.jobs.take_ended() {
+            match ended {
+                JobOf::Send(number) => outgoing.on_news(number),
+                JobOf::Receive(number) => *over_count += incoming.on_recovered(number, &moment, terms, pool),
+            }
+        }
         loop {
             *over_count += incoming.open(now, terms, pool) + outgoing.open(&moment, terms, pool);
             let received = incoming.poll(&moment, terms, pool);
@@ -210,7 +228,7 @@ impl Connection {
     /// When [`Connection::poll`] must be called if nothing completes before.
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
         // What came while the last poll was carried out.
-        if self.terms.queue_pair.has_news() {
+        if self.terms.queue_pair.has_news() || self.has_ended_work() {
             return Some(now);
         }
         let moment = Moment::new(&self.terms, now);

@@ -11,7 +11,7 @@
 //!
 //! How much parity there is, and how short messages are coded, is in [`longhaul_scheme::parity`].
 
-use std::num::NonZeroUsize;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,9 +24,14 @@ use longhaul_wire::acknowledgement::Acknowledgement;
 
 use crate::acknowledgement;
 use crate::arrivals::Arrivals;
+use crate::jobs::Task;
 use crate::repeater::Repeater;
 use crate::report::MessageReport;
 use crate::scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo, retry_after};
+
+/// Submessages of a message whose parity is being computed at once, where workers do that: enough to keep several of them busy, and few enough that
+/// parity is not far behind its data.
+const ENCODING_MAX: usize = 8;
 
 /// Erasure coding with a code.
 #[derive(Clone, Debug)]
@@ -75,7 +80,14 @@ impl Scheme for Erasure {
         let layout = self.layout(shape);
         // Only what the receiver asks for is repeated; it asks again itself.
         let repeater = Repeater::new(shape.packet_count(), shape.packet_bytes, false);
-        Box::new(Sender { coder: self.coder.clone(), layout, repeater, next: 0, retry_at: None })
+        Box::new(Sender {
+            coder: self.coder.clone(),
+            layout,
+            repeater,
+            next: 0,
+            encoding: VecDeque::new(),
+            retry_at: None,
+        })
     }
 
     fn receiver(&self, shape: &MessageShape) -> Box<dyn ReceiveHalf> {
@@ -102,25 +114,44 @@ struct Sender {
     repeater: Repeater,
     /// The submessage that is sent next.
     next: usize,
+    /// The parity of those before that is being computed.
+    encoding: VecDeque<Encoding>,
     /// When to look again whether its bytes can be read: nobody tells.
     retry_at: Option<Instant>,
 }
 
+/// Parity that is being computed.
+struct Encoding {
+    parity: Range<u32>,
+    task: Task<()>,
+}
+
 impl Sender {
-    /// Send a submessage and its parity. Returns whether it could be done.
+    /// Send a submessage, and begin to compute its parity. Returns whether it could be done.
     fn send_submessage(&mut self, io: &mut SendIo<'_>) -> bool {
         let (data, parity) = chunks_of(&self.layout, self.next);
         let chunk_bytes = self.layout.chunk_bytes();
         let Some((data_bytes, mut parity_bytes)) = io.encode(data.clone(), parity.clone()) else { return false };
-        let data_chunks: Vec<&[u8]> = data_bytes.chunks(chunk_bytes).collect();
-        let mut parity_chunks: Vec<&mut [u8]> = parity_bytes.chunks_mut(chunk_bytes).collect();
-        self.coder.encode(&data_chunks, &mut parity_chunks).expect("the layout gives chunks as the code has them");
-        drop((data_chunks, parity_chunks));
-        drop((data_bytes, parity_bytes));
         let packets = io.shape().packets_in(data);
         self.repeater.send(vec![packets], io);
-        io.send_parity(parity);
+        let coder = self.coder.clone();
+        let task = io.start(data_bytes.len(), move |_| {
+            let data_chunks: Vec<&[u8]> = data_bytes.chunks(chunk_bytes).collect();
+            let mut parity_chunks: Vec<&mut [u8]> = parity_bytes.chunks_mut(chunk_bytes).collect();
+            coder.encode(&data_chunks, &mut parity_chunks).expect("the layout gives chunks as the code has them");
+        });
+        self.encoding.push_back(Encoding { parity, task });
         true
+    }
+
+    /// Send the parity that has been computed.
+    fn send_encoded(&mut self, io: &mut SendIo<'_>) {
+        while let Some(encoding) = self.encoding.front_mut()
+            && encoding.task.take().is_some()
+        {
+            io.send_parity(encoding.parity.clone());
+            self.encoding.pop_front();
+        }
     }
 }
 
@@ -138,12 +169,14 @@ impl SendHalf for Sender {
         self.repeater.on_left(io.left_data_bytes(), io.now(), io.round_trip());
         // Little at a time, so that the parity of a submessage leaves right behind it.
         self.retry_at = None;
-        while self.next < self.layout.submessages() && io.has_room() {
+        self.send_encoded(io);
+        while self.next < self.layout.submessages() && io.has_room() && self.encoding.len() < ENCODING_MAX {
             if !self.send_submessage(io) {
                 self.retry_at = Some(io.now() + retry_after(io.round_trip()));
                 break;
             }
             self.next += 1;
+            self.send_encoded(io);
         }
     }
 
@@ -279,6 +312,7 @@ impl ReceiveHalf for Receiver {
         arrived_data: Arrivals<'_>,
         parity: Option<(&[u8], Arrivals<'_>)>,
         report: &mut MessageReport,
+        is_wanted: &dyn Fn() -> bool,
     ) -> Vec<Range<u32>> {
         let parity_arrivals = parity.map(|(_, arrivals)| arrivals);
         let there = |submessage| self.arrived(submessage, arrived_data, parity_arrivals);
@@ -295,12 +329,22 @@ impl ReceiveHalf for Receiver {
         }
         let bytes = parity.map_or(&[][..], |(bytes, _)| bytes);
         let mut coder = Coder::clone(&self.scheme.coder);
-        let decoded = coder.decode_message(&self.layout, NonZeroUsize::MIN, there, data, bytes);
-        match decoded {
-            Ok(()) => Vec::new(),
+        let chunk_bytes = self.layout.chunk_bytes();
+        for submessage in (0..self.layout.submessages()).take_while(|_| is_wanted()) {
+            let there = there(submessage);
+            let data_bytes = &mut data[self.layout.data_range(submessage)];
+            let mut data_chunks: Vec<&mut [u8]> = data_bytes.chunks_mut(chunk_bytes).collect();
+            if there.data.count_of_first(data_chunks.len()) == data_chunks.len() {
+                continue;
+            }
+            let parity_bytes = bytes.get(self.layout.parity_range(submessage)).unwrap_or_default();
+            let parity_chunks: Vec<&[u8]> = parity_bytes.chunks(chunk_bytes).collect();
             // It was decodable when it was finished, and bits are never taken back.
-            Err(_) => arrived_data.missing().collect(),
+            if coder.decode(&there, &mut data_chunks, &parity_chunks).is_err() {
+                return arrived_data.missing().collect();
+            }
         }
+        Vec::new()
     }
 }
 

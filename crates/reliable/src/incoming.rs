@@ -10,6 +10,7 @@ use longhaul_sdr::{Memory, Receive, ReceiveError, RegisterError};
 use longhaul_time::Instant;
 
 use crate::answers::{Answer, Answers};
+use crate::jobs::{JobOf, Task};
 use crate::parity_pool::ParityPool;
 use crate::parts::{Cut, Part};
 use crate::receives::{ExpectedChecksum, OpenReceive, PartError, ReceivedPart, Step};
@@ -24,6 +25,9 @@ const DONES_MAX: usize = 1024;
 
 #[derive(Default)]
 pub(crate) struct Incoming {
+    /// Parts that are complete, and of which something is being computed. Dropped first: jobs give the memory back before the program hears that
+    /// its message is over.
+    recovering: BTreeMap<u64, Recovering>,
     /// All that are not over, in the order in which they were posted.
     messages: BTreeMap<u64, Box<IncomingMessage>>,
     next: u64,
@@ -62,6 +66,13 @@ struct IncomingMessage {
     has_failed: bool,
     missing: Vec<Range<u64>>,
     report: MessageReport,
+}
+
+/// A part that is being recovered.
+struct Recovering {
+    message: u64,
+    index: u64,
+    task: Task<Result<ReceivedPart, PartError>>,
 }
 
 /// A part that is done, and of which the sender may not know.
@@ -263,25 +274,31 @@ impl Incoming {
     fn end_part(&mut self, number: u64, moment: &Moment, terms: &Terms, pool: &mut ParityPool) -> u64 {
         let Some(receive) = self.open.get(&number) else { return 0 };
         let (own, index) = (receive.message, receive.index);
-        let received = match self.open.remove(&number).and_then(|receive| receive.finish(moment)) {
-            Some(Ok(received)) => received,
-            Some(Err(error)) => {
-                let (reason, error) = match error {
-                    PartError::Complete(error) => (Refusal::Failed, MessageError::Complete(Arc::new(error))),
-                    PartError::Checksum { expected, got } => {
-                        let cut = self.messages.get(&own).and_then(|message| message.cut);
-                        let range = cut.map_or(0..0, |cut| cut.part(index).range());
-                        (Refusal::Checksum, MessageError::Checksum { range, expected, got })
-                    }
-                };
-                self.fail_message(own, reason, error, terms);
-                self.answer(number, terms);
-                return 1;
+        match self.open.remove(&number).and_then(|receive| receive.complete(moment)) {
+            None => 0,
+            Some(Err(error)) => self.fail_completed(number, own, index, error.into(), terms),
+            Some(Ok(completed)) => {
+                self.duplicates += completed.duplicates();
+                let bytes = completed.bytes_to_compute();
+                let recover = move |is_wanted: &dyn Fn() -> bool| completed.recover(is_wanted);
+                let task = terms.jobs.start(JobOf::Receive(number), bytes, recover);
+                self.recovering.insert(number, Recovering { message: own, index, task });
+                self.on_recovered(number, moment, terms, pool)
             }
-            None => return 0,
+        }
+    }
+
+    /// What was missing of a part may have been computed. Returns the messages that are over.
+    pub(crate) fn on_recovered(&mut self, number: u64, moment: &Moment, terms: &Terms, pool: &mut ParityPool) -> u64 {
+        let Some(recovering) = self.recovering.get_mut(&number) else { return 0 };
+        let (own, index) = (recovering.message, recovering.index);
+        let Some(recovered) = recovering.task.take() else { return 0 };
+        self.recovering.remove(&number);
+        let received = match recovered {
+            Ok(received) => received,
+            Err(error) => return self.fail_completed(number, own, index, error, terms),
         };
         self.answers.finish(number);
-        self.duplicates += received.report.duplicate_packets;
         self.finished = match self.finished {
             Some((first, at)) if at == moment.now => Some((first.min(number), at)),
             _ => Some((number, moment.now)),
@@ -296,6 +313,21 @@ impl Incoming {
             self.messages.remove(&own);
         }
         u64::from(is_over)
+    }
+
+    /// A part that had all it needs has failed all the same. Returns the messages that are over.
+    fn fail_completed(&mut self, number: u64, own: u64, index: u64, error: PartError, terms: &Terms) -> u64 {
+        let (reason, error) = match error {
+            PartError::Complete(error) => (Refusal::Failed, MessageError::Complete(Arc::new(error))),
+            PartError::Checksum { expected, got } => {
+                let cut = self.messages.get(&own).and_then(|message| message.cut);
+                let range = cut.map_or(0..0, |cut| cut.part(index).range());
+                (Refusal::Checksum, MessageError::Checksum { range, expected, got })
+            }
+        };
+        self.fail_message(own, reason, error, terms);
+        self.answer(number, terms);
+        1
     }
 
     /// A part has failed, and so its message. Returns the messages that are over.
@@ -315,6 +347,7 @@ impl Incoming {
         self.duplicates += failed.map(|receive| receive.duplicates()).sum::<u64>();
         // The keys go before the program hears of it: it may use the memory again then.
         self.open.retain(|_, receive| receive.message != own);
+        self.recovering.retain(|_, recovering| recovering.message != own);
         (message.half_open, message.spare, message.has_failed) = (None, None, true);
         message.pieces.clear();
         if let Some(promise) = message.promise.take() {
@@ -343,6 +376,7 @@ impl Incoming {
 
     /// Everything has failed.
     pub(crate) fn fail(&mut self, error: &MessageError) {
+        self.recovering.clear();
         self.open.clear();
         self.opening = self.next;
         for mut message in std::mem::take(&mut self.messages).into_values() {

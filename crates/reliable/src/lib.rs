@@ -37,6 +37,7 @@ mod erasure;
 #[doc(hidden)]
 pub mod fuzzing;
 mod incoming;
+mod jobs;
 mod outgoing;
 mod parity_pool;
 mod parts;
@@ -56,6 +57,7 @@ pub use attributes::Mutation;
 pub use checksum::checksum;
 pub use connection::{Connection, ConnectionError};
 pub use erasure::Erasure;
+pub use jobs::{Inline, Job, Task, Workers};
 pub use longhaul_scheme::{NamedScheme, SchemeNameError};
 /// The format of records, from below.
 pub use longhaul_wire::record;

@@ -22,13 +22,14 @@ use crate::ticket::{MessageError, Promise};
 
 #[derive(Default)]
 pub(crate) struct Outgoing {
+    /// Parts, by number. In boxes, as messages are: a map keeps room for eleven, and thousands of connections have none. Dropped before
+    /// `messages`: jobs give the memory back before the program hears that its message is over.
+    open: BTreeMap<u64, Box<OpenSend>>,
     /// All that are not over, in the order in which they were sent.
     messages: BTreeMap<u64, Box<OutgoingMessage>>,
     next: u64,
     /// Those before have all the numbers that they will ever have.
     opening: u64,
-    /// Parts, by number. In boxes, as messages are: a map keeps room for eleven, and thousands of connections have none.
-    open: BTreeMap<u64, Box<OpenSend>>,
     agenda: Agenda,
     /// Parts to look at, whatever the agenda says.
     news: BTreeSet<u64>,
@@ -437,6 +438,7 @@ impl OutgoingMessage {
             sent_once: ChunkSet::new(shape.packet_count()),
             backlog_bytes_max: 2 * depth * u64::from(shape.packet_bytes),
             failure: None,
+            jobs: terms.jobs.clone(),
         };
         self.open_parts += 1;
         let (half, has_checksum) = (terms.scheme.sender(&shape), terms.attributes.checksum);

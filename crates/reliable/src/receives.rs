@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use longhaul_sdr::memory::ReceivedBytes;
-use longhaul_sdr::{CompleteError, Memory, Receive};
+use longhaul_sdr::{CompleteError, Memory, Receive, ReceivedMessage};
 use longhaul_time::Instant;
 
 use crate::arrivals::Arrivals;
@@ -55,6 +55,12 @@ pub(crate) enum ExpectedChecksum {
 pub(crate) enum PartError {
     Complete(CompleteError),
     Checksum { expected: u64, got: u64 },
+}
+
+impl From<CompleteError> for PartError {
+    fn from(error: CompleteError) -> Self {
+        PartError::Complete(error)
+    }
 }
 
 /// How much of data or of parity has arrived: chunks, whether the last one, which need not be a whole one, is there, and duplicates.
@@ -273,28 +279,58 @@ impl OpenReceive {
         }
     }
 
-    /// Complete it, compute what is missing, and verify its checksum. `None` when it has not begun.
-    pub(crate) fn finish(self, moment: &Moment) -> Option<Result<ReceivedPart, PartError>> {
-        let OpenReceive { data, parity, half, checksum: expected, mut report, .. } = self;
-        let (shape, mut half) = half?;
+    /// End it: from here on no packet changes its bytes. `None` when it has not begun.
+    pub(crate) fn complete(self, moment: &Moment) -> Option<Result<CompletedPart, CompleteError>> {
+        let OpenReceive { data, parity, half, checksum, mut report, .. } = self;
+        let (shape, half) = half?;
         let completed = data.complete().and_then(|data| match parity {
             None => Ok((data, None)),
             Some((receive, memory)) => Ok((data, Some((receive.complete()?, memory)))),
         });
-        let (mut data, parity) = match completed {
+        let (data, parity) = match completed {
             Ok(completed) => completed,
-            Err(error) => return Some(Err(PartError::Complete(error))),
+            Err(error) => return Some(Err(error)),
         };
+        let parity_duplicates = parity.as_ref().map_or(0, |(message, _)| message.bitmap().duplicates());
+        report.duplicate_packets = u64::from(data.bitmap().duplicates()) + u64::from(parity_duplicates);
+        report.round_trip = Some(moment.round_trip);
+        Some(Ok(CompletedPart { shape, half, data, parity, checksum, report }))
+    }
+}
+
+/// A part that no packet changes any more, and some of which may have to be computed. It owns all that this needs, so that any thread can do it.
+pub(crate) struct CompletedPart {
+    shape: MessageShape,
+    half: Box<dyn ReceiveHalf>,
+    data: ReceivedMessage,
+    parity: Option<(ReceivedMessage, Memory)>,
+    checksum: ExpectedChecksum,
+    report: MessageReport,
+}
+
+impl CompletedPart {
+    pub(crate) fn duplicates(&self) -> u64 {
+        self.report.duplicate_packets
+    }
+
+    /// Bytes to go through, if anything has to be computed.
+    pub(crate) fn bytes_to_compute(&self) -> usize {
+        let is_whole = self.shape.arrivals(self.data.bitmap(), self.shape.message_bytes).is_complete();
+        let has_checksum = matches!(self.checksum, ExpectedChecksum::Is(_));
+        if is_whole && !has_checksum { 0 } else { self.shape.message_bytes as usize }
+    }
+
+    /// Compute what is missing, and verify the checksum.
+    pub(crate) fn recover(self, is_wanted: &dyn Fn() -> bool) -> Result<ReceivedPart, PartError> {
+        let CompletedPart { shape, mut half, mut data, parity, checksum: expected, mut report } = self;
         let bitmap = data.shared_bitmap();
         let arrived = shape.arrivals(&bitmap, shape.message_bytes);
-        report.duplicate_packets = bitmap.duplicates().into();
         let parity_view = parity.as_ref().map(|(message, _)| {
             let bytes = &message.bytes()[..shape.parity_bytes as usize];
-            report.duplicate_packets += u64::from(message.bitmap().duplicates());
             (bytes, shape.arrivals(message.bitmap(), shape.parity_bytes))
         });
         let bytes = &mut data.bytes_mut()[..shape.message_bytes as usize];
-        let missing = half.recover(bytes, arrived, parity_view, &mut report);
+        let missing = half.recover(bytes, arrived, parity_view, &mut report, is_wanted);
         let missing: Vec<_> = missing.into_iter().map(|chunks| shape.bytes_of(chunks)).collect();
         // Memory is used for one message after another, and devices that receive in place write before they know: what has not
         // arrived must not show the program what is somebody else's.
@@ -303,16 +339,15 @@ impl OpenReceive {
         }
         // The checksum is of all bytes: a part with some of them missing has nothing to compare.
         if let (ExpectedChecksum::Is(expected), true) = (expected, missing.is_empty()) {
-            let got = checksum::checksum(bytes);
+            let got = checksum::checksum_while(bytes, is_wanted);
             if got != expected {
-                return Some(Err(PartError::Checksum { expected, got }));
+                return Err(PartError::Checksum { expected, got });
             }
             report.checksummed_bytes = shape.message_bytes;
         }
         report.message_bytes = shape.message_bytes;
-        report.round_trip = Some(moment.round_trip);
         let parity = parity.map(|(_, memory)| memory);
-        Some(Ok(ReceivedPart { bytes: data.into_bytes(), missing, report, parity }))
+        Ok(ReceivedPart { bytes: data.into_bytes(), missing, report, parity })
     }
 }
 

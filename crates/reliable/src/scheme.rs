@@ -15,6 +15,7 @@ use longhaul_time::{Duration, Instant};
 use crate::arrivals::Arrivals;
 use crate::chunk_set::ChunkSet;
 use crate::erasure::Erasure;
+use crate::jobs::{JobOf, Jobs, Task};
 use crate::report::MessageReport;
 use crate::selective_repeat::SelectiveRepeat;
 
@@ -67,15 +68,17 @@ pub trait ReceiveHalf: Send {
     fn next_deadline(&self) -> Option<Instant>;
 
     /// The message is complete, nothing more arrives: compute what can be computed. Returns the runs of chunks that are missing for good.
-    /// Not called unless [`ReceiveHalf::poll`] has said [`Progress::Finished`].
+    /// Not called unless [`ReceiveHalf::poll`] has said [`Progress::Finished`]. It may be called on another thread, so that it holds nobody up.
+    /// When `is_wanted` says no, the message has failed meanwhile: return soon, whatever there is.
     fn recover(
         &mut self,
         data: &mut [u8],
         arrived: Arrivals<'_>,
         parity: Option<(&[u8], Arrivals<'_>)>,
         report: &mut MessageReport,
+        is_wanted: &dyn Fn() -> bool,
     ) -> Vec<Range<u32>> {
-        let _ = (data, parity, report);
+        let _ = (data, parity, report, is_wanted);
         arrived.missing().collect()
     }
 }
@@ -187,6 +190,7 @@ pub(crate) struct Outbox {
     /// What may be queued and not left.
     pub(crate) backlog_bytes_max: u64,
     pub(crate) failure: Option<longhaul_sdr::SendError>,
+    pub(crate) jobs: Jobs,
 }
 
 impl SendIo<'_> {
@@ -273,14 +277,29 @@ impl SendIo<'_> {
     }
 
     /// The bytes of chunks, to compute parity from, and the room for chunks of their parity. `None` when there is no parity, or when its
-    /// bytes are still being sent.
-    pub fn encode(&mut self, data: Range<u32>, parity: Range<u32>) -> Option<(ReadGuard<'_>, WriteGuard<'_>)> {
+    /// bytes are still being sent. They can be given to a job ([`SendIo::start`]).
+    pub fn encode(
+        &mut self,
+        data: Range<u32>,
+        parity: Range<u32>,
+    ) -> Option<(ReadGuard<'static>, WriteGuard<'static>)> {
         let bytes = self.shape.bytes_of(data);
         let start = self.outbox.range.start;
-        let data = self.outbox.memory.read(start + bytes.start as usize..start + bytes.end as usize).ok()?;
+        let data = self.outbox.memory.read_owned(start + bytes.start as usize..start + bytes.end as usize).ok()?;
         let bytes = self.shape.parity_bytes_of(parity);
         let (_, memory) = self.outbox.parity.as_ref()?;
-        Some((data, memory.write(bytes.start as usize..bytes.end as usize).ok()?))
+        Some((data, memory.write_owned(bytes.start as usize..bytes.end as usize).ok()?))
+    }
+
+    /// Start work that takes long, such as computing parity from so many bytes. If the connection has workers, they do it: ask the
+    /// task for the result whenever the half is polled. Otherwise, or if it is little, it has been done when this returns. The work
+    /// is told by its argument whether its result is still wanted.
+    pub fn start<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
+    ) -> Task<T> {
+        self.outbox.jobs.start(JobOf::Send(self.outbox.data.number()), bytes, work)
     }
 }
 

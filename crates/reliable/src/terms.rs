@@ -6,6 +6,7 @@ use longhaul_sdr::QueuePair;
 use longhaul_time::Instant;
 
 use crate::attributes::Attributes;
+use crate::jobs::Jobs;
 use crate::parts;
 use crate::record::{Record, Refusal, Refused};
 use crate::scheme::{MessageShape, Scheme};
@@ -16,6 +17,8 @@ pub(crate) struct Terms {
     pub(crate) scheme: Arc<dyn Scheme>,
     pub(crate) scheme_name: String,
     pub(crate) attributes: Attributes,
+    /// Encoding and decoding.
+    pub(crate) jobs: Jobs,
     /// Of every message, but for its length.
     template: MessageShape,
     pub(crate) has_parity: bool,
@@ -44,6 +47,7 @@ impl Terms {
             scheme,
             scheme_name,
             attributes,
+            jobs: Jobs::default(),
             template,
             has_parity,
             part_bytes: None,

@@ -201,6 +201,8 @@ impl Driven {
             return Err(End::Failed(Arc::new(silent)));
         }
         if ask_at <= look.now && !std::mem::replace(&mut self.has_asked, true) {
+            let (peer, silence) = (self.shared.peer, look.now.saturating_since(since));
+            tracing::debug!(%peer, ?silence, "no packet from the peer; asking for a sign of life");
             self.shared.ask_peer()?;
             return Ok(Some(look.now));
         }

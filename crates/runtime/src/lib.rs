@@ -16,6 +16,7 @@
 mod assembly;
 mod driven;
 mod engine;
+mod error_text;
 mod letter;
 mod panicked;
 mod shared;
@@ -24,6 +25,7 @@ mod waking;
 pub use assembly::Assembly;
 pub use driven::{LINGER_MAX, SPIN, Turn};
 pub use engine::Engine;
+pub use error_text::with_sources;
 pub use letter::{Letter, Letterbox, Lifeline};
 pub use panicked::{Panicked, catch};
 pub use shared::{Attending, End, Shared, WhenClosed};

@@ -12,12 +12,14 @@
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut, Range};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use longhaul_reliable::{Connection as Reliable, ConnectionError, ReceiveTicket, SendTicket};
+use longhaul_reliable::{Connection as Reliable, ConnectionError, ReceiveTicket, SendTicket, Workers};
 use longhaul_sdr::{Context, Memory, Saying};
 use longhaul_time::{Duration, Instant};
 
+use crate::error_text::with_sources;
 use crate::letter::{Letter, Letterbox, Lifeline};
 use crate::panicked::{Panicked, catch};
 use crate::waking::Woken;
@@ -37,6 +39,8 @@ pub struct Shared {
     state: Mutex<State>,
     /// Of the driver.
     letterbox: Arc<dyn Letterbox>,
+    /// A thread that waits drives it.
+    is_attended: Arc<AtomicBool>,
     /// While something is pending, the peer must be heard this often.
     pub(crate) silence_max: Duration,
     /// The peer's device, for errors.
@@ -99,8 +103,6 @@ struct State {
     is_let_go: bool,
     /// When the driver looks again by itself; `None` while it looks all the time.
     resting_until: Option<Instant>,
-    /// A thread that waits drives it.
-    is_attended: bool,
     /// When one did last, and did not leave it to the driver.
     attended: Option<Instant>,
     /// When this ends, the peer has gone.
@@ -193,11 +195,30 @@ impl Shared {
             closing: None,
             is_let_go: false,
             resting_until: None,
-            is_attended: false,
             attended: None,
             lifeline: None,
         };
-        Arc::new(Shared { context, woken: Arc::default(), state: Mutex::new(state), letterbox, silence_max, peer })
+        let (woken, is_attended) = (Arc::default(), Arc::default());
+        Arc::new(Shared { context, woken, state: Mutex::new(state), letterbox, is_attended, silence_max, peer })
+    }
+
+    /// The peer's device, for errors.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Have these encode and decode.
+    pub fn set_workers(&self, workers: Arc<dyn Workers>) {
+        let (id, letterbox, is_attended) = (self.id(), self.letterbox.clone(), self.is_attended.clone());
+        let wake = move || {
+            // A thread that drives it while it waits looks all the time, and the driver soon after that.
+            if !is_attended.load(Ordering::SeqCst) {
+                letterbox.put(Letter::Look(id));
+            }
+        };
+        if let Some(reliable) = &mut self.state().reliable {
+            reliable.set_workers(workers, wake);
+        }
     }
 
     /// Names it to the driver, and in the events of its completion queues.
@@ -296,7 +317,7 @@ impl Shared {
     /// Drive it from a thread that waits, until that is done or too late, or nothing has happened for a while.
     pub fn attend(&self, mut ask: impl FnMut() -> Attending) {
         // One at a time: two would only wait for each other's lock.
-        if std::mem::replace(&mut self.state().is_attended, true) {
+        if self.is_attended.swap(true, Ordering::SeqCst) {
             return;
         }
         let (mut active, mut seen) = (self.now(), None);
@@ -321,9 +342,11 @@ impl Shared {
             }
             state.attended = Some(look.now);
         };
+        self.is_attended.store(false, Ordering::SeqCst);
         let mut state = self.state();
-        state.is_attended = false;
-        if is_left_to_driver {
+        // What a worker has ended in the last moment, it has told nobody.
+        let has_ended_work = state.reliable.as_ref().is_some_and(Reliable::has_ended_work);
+        if is_left_to_driver || has_ended_work {
             state.attended = None;
             drop(state);
             self.wake_driver();
@@ -435,23 +458,40 @@ impl Shared {
         self.state().resting_until = None;
     }
 
+    /// End it from a thread of the program: when this returns, it uses no memory any more.
+    pub fn end_now(&self, end: End) {
+        self.let_go(end);
+        self.wake_driver();
+    }
+
     /// It has ended, and nobody drives it any more. Whatever happened, nobody waits for it afterwards.
     pub(crate) fn let_go(&self, end: End) {
         self.drop_lifeline();
-        let (reliable, closing) = {
+        let (reliable, closing, ended) = {
             let mut state = self.state();
+            let is_let_go = state.is_let_go;
             // A panic on another thread is the reason, if there was one.
-            state.end.get_or_insert(end);
+            let ended = state.end.get_or_insert(end).clone();
             state.resting_until = None;
             state.is_let_go = true;
             state.last_counters = state.counters();
-            (state.reliable.take(), state.closing.take())
+            (state.reliable.take(), state.closing.take(), (!is_let_go).then_some(ended))
         };
+        // Without the lock: whoever subscribes to events may use the connection.
+        ended.into_iter().for_each(|end| log_end(self.peer, &end));
         // Messages that are open fail now. A scheme that has panicked may do so again.
         let _ = catch(|| drop(reliable));
         self.woken.wake_all();
         if let Some(when_closed) = closing {
             when_closed();
         }
+    }
+}
+
+fn log_end(peer: SocketAddr, end: &End) {
+    match end {
+        End::Closed => tracing::info!(%peer, "connection closed"),
+        End::PeerClosed => tracing::info!(%peer, "connection closed by the peer"),
+        End::Failed(error) => tracing::info!(%peer, "connection failed: {}", with_sources(&**error)),
     }
 }

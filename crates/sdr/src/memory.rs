@@ -6,7 +6,10 @@
 //! is copied.
 #![allow(unsafe_code, reason = "owns memory that a device uses through a pointer, and lends slices of it")]
 
+use std::any::Any;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longhaul_verbs::{
@@ -23,22 +26,51 @@ pub struct Memory {
 struct Inner {
     pointer: *mut u8,
     length: usize,
+    owner: Owner,
     /// For this device's own reading, and what slots are bound to. Peers have no right to it.
     local: Arc<dyn raw::MemoryRegion>,
     domain: ProtectionDomain,
     borrows: Mutex<Borrows>,
 }
 
-// SAFETY: the pointer is to memory that `Inner` owns; who may touch which bytes is decided by `borrows`, under its lock.
+// SAFETY: the pointer is to memory that `Inner` keeps alive; who may touch which bytes is decided by `borrows`, under its lock.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
+
+/// What the bytes belong to.
+enum Owner {
+    /// A box, that was turned into the pointer.
+    Buffer,
+    /// Something of the program's, that is to be dropped.
+    Program(Box<dyn Any + Send + Sync>),
+    /// They have been given away.
+    Nobody,
+}
+
+impl Owner {
+    /// Free the bytes.
+    ///
+    /// # Safety
+    ///
+    /// Pointer and length must be those that this is the owner of, and nobody may use the bytes any more.
+    unsafe fn free(self, pointer: *mut u8, length: usize) {
+        match self {
+            // SAFETY: the caller's promise.
+            Owner::Buffer => drop(unsafe { into_box(pointer, length) }),
+            Owner::Program(owner) => drop(owner),
+            Owner::Nobody => {}
+        }
+    }
+}
 
 #[derive(Default)]
 struct Borrows {
     /// Few: as many as messages are in flight.
     open: Vec<(u64, Range<usize>, Kind)>,
     next: u64,
+    /// There will be no others.
+    are_retired: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +98,9 @@ pub enum BorrowError {
         /// What is in use.
         by: Range<usize>,
     },
+    /// Nobody can have them any more.
+    #[error("the memory is not in use any more: the scope that lent it was left")]
+    Retired,
 }
 
 impl Memory {
@@ -74,19 +109,66 @@ impl Memory {
         let buffer = buffer.into_boxed_slice();
         let length = buffer.len();
         let pointer = Box::into_raw(buffer).cast::<u8>();
-        // SAFETY: the pointer comes from a box that is freed only after deregistration (`Inner::drop`, `into_buffer`). Peers have
-        // no right to this region, so the device touches bytes only for requests of ours, which hold a borrow of them.
+        // SAFETY: the pointer comes from a box that is freed only after deregistration (`Inner::drop`, `into_buffer`).
+        unsafe { Self::register_owned(domain, pointer, length, Owner::Buffer) }
+    }
+
+    /// Register bytes that something else owns. `owner` is dropped when the device and all messages have let go of them; at once if they
+    /// cannot be registered, and never if the device does not let go of them.
+    ///
+    /// # Safety
+    ///
+    /// The pointer must be valid for reads and writes of so many bytes, from any thread, until `owner` is dropped. By other means than this memory
+    /// nobody may write bytes while they are being sent or a [`ReadGuard`] of them exists, nor read or write them while a receive into
+    /// them is open, or [`ReceivedBytes`] or a [`WriteGuard`] of them exist.
+    pub unsafe fn register_pointer(
+        domain: &ProtectionDomain,
+        pointer: NonNull<u8>,
+        length: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Self, RegisterError> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::register_owned(domain, pointer.as_ptr(), length, Owner::Program(owner)) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Memory::register_pointer`]; [`Owner::Buffer`] is for a box that was turned into a pointer.
+    unsafe fn register_owned(
+        domain: &ProtectionDomain,
+        pointer: *mut u8,
+        length: usize,
+        owner: Owner,
+    ) -> Result<Self, RegisterError> {
+        // SAFETY: the owner is dropped only after deregistration. Peers have no right to this region, so the device touches bytes only for
+        // requests of ours, which hold a borrow of them.
         match unsafe { domain.raw().register_memory(pointer, length, pointer as u64, Access::LOCAL_WRITE) } {
             Ok(local) => {
-                let borrows = Mutex::default();
-                Ok(Memory { inner: Arc::new(Inner { pointer, length, local, domain: domain.clone(), borrows }) })
+                let (domain, borrows) = (domain.clone(), Mutex::default());
+                Ok(Memory { inner: Arc::new(Inner { pointer, length, owner, local, domain, borrows }) })
             }
             Err(error) => {
-                // SAFETY: pointer and length are those of the box above, and nothing was registered.
-                drop(unsafe { into_box(pointer, length) });
+                // SAFETY: nothing was registered, so nobody uses the bytes.
+                unsafe { owner.free(pointer, length) };
                 Err(error)
             }
         }
+    }
+
+    /// Whether no message has these bytes, and there is no other clone.
+    pub fn is_unshared(&self) -> bool {
+        Arc::strong_count(&self.inner) == 1
+    }
+
+    /// Take the bytes out of use for all clones: from now on nobody can borrow any of them. Returns whether nobody has borrowed any, and the device has
+    /// let go of them; if not, ask again.
+    pub fn retire(&self) -> bool {
+        let is_unused = {
+            let mut borrows = self.inner.borrows();
+            borrows.are_retired = true;
+            borrows.open.is_empty()
+        };
+        is_unused && matches!(self.inner.local.deregister(), Ok(()) | Err(DestroyError::Gone))
     }
 
     /// Whether it was registered in this protection domain. A request with memory of another one would end its queue pair.
@@ -106,34 +188,38 @@ impl Memory {
 
     /// Look at bytes. They may be on their way out meanwhile, but no receive may be open on them.
     pub fn read(&self, range: Range<usize>) -> Result<ReadGuard<'_>, BorrowError> {
-        Ok(ReadGuard { borrow: self.borrow(range, Kind::Shared)?, _memory: self })
+        self.read_owned(range)
+    }
+
+    /// As [`Memory::read`], for as long as wanted, and on any thread: the memory lives as long as the guard does.
+    pub fn read_owned(&self, range: Range<usize>) -> Result<ReadGuard<'static>, BorrowError> {
+        Ok(ReadGuard { borrow: self.borrow(range, Kind::Shared)?, _memory: PhantomData })
     }
 
     /// Change bytes that nobody else uses.
     pub fn write(&self, range: Range<usize>) -> Result<WriteGuard<'_>, BorrowError> {
-        Ok(WriteGuard { borrow: self.borrow(range, Kind::Alone)?, _memory: self })
+        self.write_owned(range)
     }
 
-    /// The bytes again, if this is the last clone and nothing is in flight on them; otherwise the memory itself.
+    /// As [`Memory::write`], for as long as wanted, and on any thread: the memory lives as long as the guard does.
+    pub fn write_owned(&self, range: Range<usize>) -> Result<WriteGuard<'static>, BorrowError> {
+        Ok(WriteGuard { borrow: self.borrow(range, Kind::Alone)?, _memory: PhantomData })
+    }
+
+    /// The bytes again, if they were registered as a buffer, this is the last clone, and nothing is in flight on them; otherwise the memory
+    /// itself.
     pub fn into_buffer(self) -> Result<Vec<u8>, Memory> {
-        let inner = match Arc::try_unwrap(self.inner) {
+        let mut inner = match Arc::try_unwrap(self.inner) {
             Ok(inner) => inner,
             Err(inner) => return Err(Memory { inner }),
         };
-        if !matches!(inner.local.deregister(), Ok(()) | Err(DestroyError::Gone)) {
+        let is_buffer = matches!(inner.owner, Owner::Buffer);
+        if !is_buffer || !matches!(inner.local.deregister(), Ok(()) | Err(DestroyError::Gone)) {
             return Err(Memory { inner: Arc::new(inner) });
         }
-        let inner = std::mem::ManuallyDrop::new(inner);
-        // SAFETY: pointer and length are the box's; the device has let go of it, and nobody else has the memory. `inner` is not
-        // dropped, so the bytes have one owner; its other fields are leaked no further than to here.
-        let bytes = unsafe { into_box(inner.pointer, inner.length) };
-        // SAFETY: each is read once, out of a value that is never used again.
-        unsafe {
-            drop(std::ptr::read(&inner.local));
-            drop(std::ptr::read(&inner.domain));
-            drop(std::ptr::read(&inner.borrows));
-        }
-        Ok(bytes.into_vec())
+        inner.owner = Owner::Nobody;
+        // SAFETY: pointer and length are the box's; the device has let go of it, nobody else has the memory, and `inner` does not free it.
+        Ok(unsafe { into_box(inner.pointer, inner.length) }.into_vec())
     }
 
     /// Bytes that are to be sent.
@@ -151,6 +237,9 @@ impl Memory {
             return Err(BorrowError::Outside { range, length: self.len() });
         }
         let mut borrows = self.inner.borrows();
+        if borrows.are_retired {
+            return Err(BorrowError::Retired);
+        }
         let overlaps = |other: &Range<usize>| other.start < range.end && range.start < other.end;
         let conflicts = |other: Kind| kind == Kind::Alone || other == Kind::Alone;
         if let Some((_, by, _)) = borrows.open.iter().find(|(_, other, kind)| overlaps(other) && conflicts(*kind)) {
@@ -172,9 +261,12 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if matches!(self.local.abandon(), Ok(()) | Err(DestroyError::Gone)) {
-            // SAFETY: as in `into_buffer`. If the device could not let go of it, the bytes are leaked on purpose.
-            drop(unsafe { into_box(self.pointer, self.length) });
+        let owner = std::mem::replace(&mut self.owner, Owner::Nobody);
+        match self.local.abandon() {
+            // SAFETY: pointer and length are the owner's; the device has let go of the bytes, and nobody else has the memory.
+            Ok(()) | Err(DestroyError::Gone) => unsafe { owner.free(self.pointer, self.length) },
+            // The device could not let go of them: they are leaked on purpose.
+            Err(_) => std::mem::forget(owner),
         }
     }
 }
@@ -213,7 +305,7 @@ impl Borrow {
 /// Bytes to look at.
 pub struct ReadGuard<'a> {
     borrow: Borrow,
-    _memory: &'a Memory,
+    _memory: PhantomData<&'a Memory>,
 }
 
 impl Deref for ReadGuard<'_> {
@@ -228,7 +320,7 @@ impl Deref for ReadGuard<'_> {
 /// Bytes to change.
 pub struct WriteGuard<'a> {
     borrow: Borrow,
-    _memory: &'a Memory,
+    _memory: PhantomData<&'a Memory>,
 }
 
 impl Deref for WriteGuard<'_> {

@@ -162,8 +162,9 @@ impl ReceiveHalf for DamagingHalf {
         arrived: Arrivals<'_>,
         parity: Option<(&[u8], Arrivals<'_>)>,
         report: &mut MessageReport,
+        is_wanted: &dyn Fn() -> bool,
     ) -> Vec<Range<u32>> {
-        let missing = self.half.recover(data, arrived, parity, report);
+        let missing = self.half.recover(data, arrived, parity, report, is_wanted);
         if self.is_victim && !self.has_damaged.swap(true, Ordering::Relaxed) {
             data[data.len() / 2] ^= 0x10;
         }

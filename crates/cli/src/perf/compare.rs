@@ -51,7 +51,8 @@ const WARM_UP: Duration = Duration::from_millis(60);
 /// allowed, on the loopback device, and the report says so. Measured are: bare UDP with segmentation offload (the
 /// limit: same packet size, socket buffers and bytes per call, counted as payload that arrived), kernel TCP, UC and RC WRITEs
 /// of 1 MiB through the software RNIC; messages of 16 MiB through the library, as programs use it, with selective repeat (sdr-sr) and with
-/// erasure coding (sdr-ec), a WRITE for each packet; and one-way latency of bare UDP datagrams beside RC SENDs of 2 bytes and
+/// erasure coding (sdr-ec), a WRITE for each packet, where erasure codes are computed by threads of their own, and once more with that done by the
+/// threads that send and receive (sdr-ec-inline); and one-way latency of bare UDP datagrams beside RC SENDs of 2 bytes and
 /// messages of 64 bytes through the library (facade). Each end cycles through 128 MiB of
 /// buffers, and UC and the schemes have 3 MiB on their way. All take turns in short rounds, and the median round counts.
 #[derive(Debug, clap::Args)]
@@ -104,6 +105,8 @@ enum Only {
     SdrSr,
     /// Messages of 16 MiB with erasure coding
     SdrEc,
+    /// The same, coded on the threads that drive the connection
+    SdrEcInline,
     Latency,
 }
 
@@ -119,6 +122,7 @@ impl Arguments {
                 Subject::RcRead => return self.only.contains(&Only::RcRead),
                 Subject::SdrSelectiveRepeat => Only::SdrSr,
                 Subject::SdrErasure => Only::SdrEc,
+                Subject::SdrErasureInline => Only::SdrEcInline,
                 Subject::BareUdpPingPong | Subject::RcSendPingPong | Subject::FacadePingPong => Only::Latency,
             };
             self.only.is_empty() || self.only.contains(&name)

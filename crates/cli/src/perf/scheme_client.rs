@@ -60,7 +60,7 @@ pub(super) fn run(
         rate_bits_per_second: rate(&arguments.end, &plan, towards)?,
         checksum: arguments.checksum,
     };
-    let end = SchemeEnd::connect(&device, listener, &options, buffer_bytes);
+    let end = SchemeEnd::connect(device.endpoint(), listener, &options, buffer_bytes);
     let end = end.map_err(|stop| or_the_servers_reason(stop, control))?;
     match answer(control)? {
         Reply::Ready => {}

@@ -3,12 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use longhaul::{ConnectError, Connection, Listener, Memory, Options, TransferError};
+use longhaul::{ConnectError, Connection, Endpoint, Listener, Memory, Options, TransferError};
 use longhaul_reliable::{NamedScheme, scheme_named};
 use longhaul_verbs::Mtu;
 
 use super::control;
-use crate::opened_device::OpenedDevice;
 use crate::stop::Stop;
 
 /// The largest chunk that an end agrees to.
@@ -53,13 +52,13 @@ pub(crate) struct SchemeEnd {
 impl SchemeEnd {
     /// Connects with a listener, which is named by its address or its handle.
     pub(crate) fn connect(
-        device: &OpenedDevice,
+        endpoint: &Endpoint,
         to: &str,
         options: &SchemeOptions,
         buffer_bytes: usize,
     ) -> Result<Self, Stop> {
-        let memory = register(device, buffer_bytes)?;
-        let connection = device.endpoint().connect(to, &options.for_library()).wait().map_err(|error| match error {
+        let memory = register(endpoint, buffer_bytes)?;
+        let connection = endpoint.connect(to, &options.for_library()).wait().map_err(|error| match error {
             ConnectError::Path(error) => {
                 let (address, udp_port) = (error.peer.ip(), error.peer.port());
                 Stop::Failed(format!(
@@ -73,13 +72,13 @@ impl SchemeEnd {
 
     /// Accepts the one that connects, until it `is_gone` or for this long.
     pub(crate) fn accept(
-        device: &OpenedDevice,
+        endpoint: &Endpoint,
         listener: &Listener,
         buffer_bytes: usize,
         patience: Duration,
         is_gone: &dyn Fn() -> bool,
     ) -> Result<Self, Stop> {
-        let memory = register(device, buffer_bytes)?;
+        let memory = register(endpoint, buffer_bytes)?;
         let begin = Instant::now();
         let mut accepting = listener.accept();
         loop {
@@ -105,9 +104,9 @@ impl SchemeEnd {
     }
 }
 
-fn register(device: &OpenedDevice, bytes: usize) -> Result<Memory, Stop> {
+fn register(endpoint: &Endpoint, bytes: usize) -> Result<Memory, Stop> {
     // Not zeros, of which there would be only one page.
-    device.endpoint().register(vec![0x5a; bytes]).map_err(|error| Stop::failed("cannot register memory", error))
+    endpoint.register(vec![0x5a; bytes]).map_err(|error| Stop::failed("cannot register memory", error))
 }
 
 /// Why a message was not sent or received.

@@ -41,7 +41,8 @@ pub(super) fn serve(
     };
     eprintln!("{peer}: server device {}, client device {}", ours.device, theirs.device);
     // A client that has given up closes the control connection, and says nothing before the server is ready.
-    let end = SchemeEnd::accept(&device, &listener, buffer_bytes(plan)?, SETUP_PATIENCE, &|| control.has_news())?;
+    let end =
+        SchemeEnd::accept(device.endpoint(), &listener, buffer_bytes(plan)?, SETUP_PATIENCE, &|| control.has_news())?;
     drop(listener);
     let mut receiver = SchemeReceiver::new(end, message_bytes_max, depth);
     control.send(&Reply::Ready)?;

@@ -106,7 +106,7 @@ impl Worker {
                     | Subject::RcRead
                     | Subject::RcSendPingPong => softnic::prepare(subject, &settings, &mut self.buffers)?,
                     Subject::FacadePingPong => facade::prepare(&settings, &mut self.buffers)?,
-                    Subject::SdrSelectiveRepeat | Subject::SdrErasure => {
+                    Subject::SdrSelectiveRepeat | Subject::SdrErasure | Subject::SdrErasureInline => {
                         scheme::prepare(subject, &settings, &mut self.buffers)?
                     }
                 };

@@ -35,6 +35,8 @@ pub(super) enum Subject {
     SdrSelectiveRepeat,
     /// The same with erasure coding.
     SdrErasure,
+    /// The same, coded on the threads that drive the connection.
+    SdrErasureInline,
     /// A datagram back and forth.
     BareUdpPingPong,
     /// RC SENDs of 2 bytes back and forth.
@@ -44,7 +46,7 @@ pub(super) enum Subject {
 }
 
 impl Subject {
-    pub(super) const BANDWIDTH: [Subject; 8] = [
+    pub(super) const BANDWIDTH: [Subject; 9] = [
         Subject::BareUdp,
         Subject::Tcp,
         Subject::UcWrite,
@@ -53,6 +55,7 @@ impl Subject {
         Subject::RcRead,
         Subject::SdrSelectiveRepeat,
         Subject::SdrErasure,
+        Subject::SdrErasureInline,
     ];
     pub(super) const LATENCY: [Subject; 3] =
         [Subject::BareUdpPingPong, Subject::RcSendPingPong, Subject::FacadePingPong];
@@ -61,7 +64,7 @@ impl Subject {
     pub(super) const fn scheme(self) -> Option<&'static str> {
         match self {
             Subject::SdrSelectiveRepeat => Some("sr:nack"),
-            Subject::SdrErasure => Some("ec:mds:32,8"),
+            Subject::SdrErasure | Subject::SdrErasureInline => Some("ec:mds:32,8"),
             _ => None,
         }
     }
@@ -77,6 +80,7 @@ impl Subject {
             Subject::RcRead => "rc-read",
             Subject::SdrSelectiveRepeat => "sdr-sr",
             Subject::SdrErasure => "sdr-ec",
+            Subject::SdrErasureInline => "sdr-ec-inline",
             Subject::BareUdpPingPong => "bare_udp",
             Subject::RcSendPingPong => "rc_send",
             Subject::FacadePingPong => "facade",
@@ -160,6 +164,8 @@ pub(super) struct Outcome {
     pub(super) processor_nanoseconds: u64,
     /// Packets of it that were sent more than once, where this end can know.
     pub(super) repeated_packets: u64,
+    /// Threads that encode and decode at this end, apart from those that send and receive, where the measurement has such.
+    pub(super) coding_threads: Option<usize>,
     /// Round trip times.
     pub(super) round_trips_nanoseconds: Vec<u32>,
 }

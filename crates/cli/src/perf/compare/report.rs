@@ -59,6 +59,8 @@ struct Bandwidth {
     lost_bytes: u64,
     /// Packets that a scheme sent again.
     repeated_packets: u64,
+    /// Threads that only encode and decode, at each end.
+    coding_threads: Option<usize>,
     /// Nanoseconds of processor time for a packet, and for a byte, at the sender and at the receiver.
     nanoseconds_per_packet: [f64; 2],
     nanoseconds_per_byte: [f64; 2],
@@ -114,6 +116,7 @@ impl Comparison {
             gbps: Sorted::new(rounds.iter().map(rate)),
             lost_bytes: sent.saturating_sub(arrived + early),
             repeated_packets: rounds.iter().map(|(sent, _)| sent.repeated_packets).sum(),
+            coding_threads: rounds.iter().find_map(|(sent, _)| sent.coding_threads),
             nanoseconds_per_packet: nanoseconds_per_byte.map(|cost| cost * f64::from(self.payload_bytes_per_packet)),
             nanoseconds_per_byte,
         })
@@ -147,6 +150,7 @@ impl Comparison {
             over("facade_sr_over_uc", gbps(Subject::SdrSelectiveRepeat), uc),
             over("sdr_sr_over_uc", gbps(Subject::SdrSelectiveRepeat), uc),
             over("sdr_ec_over_uc", gbps(Subject::SdrErasure), uc),
+            over("sdr_ec_inline_over_uc", gbps(Subject::SdrErasureInline), uc),
             over("rc_latency_over_bare", latency[0], latency[1]),
             over("facade_latency_over_rc", microseconds(Subject::FacadePingPong), latency[0]),
         ];
@@ -164,6 +168,7 @@ impl Comparison {
                     "gbps_max": rounded(bandwidth.gbps.maximum()),
                     "lost_bytes": bandwidth.lost_bytes,
                     "repeated_packets": subject.scheme().map(|_| bandwidth.repeated_packets),
+                    "coding_threads": bandwidth.coding_threads,
                     "sender_ns_per_packet": rounded(bandwidth.nanoseconds_per_packet[0]),
                     "receiver_ns_per_packet": rounded(bandwidth.nanoseconds_per_packet[1]),
                     "sender_ns_per_byte": rounded(bandwidth.nanoseconds_per_byte[0]),
@@ -247,21 +252,27 @@ pub(super) fn to_table(comparison: &Comparison, with_costs: bool) -> String {
     ));
     line(format_args!(""));
     let bare = comparison.bandwidth(Subject::BareUdp).map(|bandwidth| bandwidth.gbps.median());
-    line(format_args!("{:<14} {:>8} {:>18} {:>10} {:>12}", "", "Gbit/s", "lowest..highest", "of bare", "lost MiB"));
+    line(format_args!("{:<16} {:>8} {:>18} {:>10} {:>12}", "", "Gbit/s", "lowest..highest", "of bare", "lost MiB"));
     for subject in Subject::BANDWIDTH {
         if let Some(bandwidth) = comparison.bandwidth(subject) {
             let gbps = bandwidth.gbps.median();
             let range = format!("{:.1}..{:.1}", bandwidth.gbps.minimum(), bandwidth.gbps.maximum());
             let of_bare = bare.map_or_else(|| "-".to_owned(), |bare| format!("{:.2}", gbps / bare));
             let lost = bandwidth.lost_bytes as f64 / f64::from(1 << 20);
-            line(format_args!("{:<14} {gbps:>8.2} {range:>18} {of_bare:>10} {lost:>12.1}", subject.name()));
+            line(format_args!("{:<16} {gbps:>8.2} {range:>18} {of_bare:>10} {lost:>12.1}", subject.name()));
         }
     }
     for subject in Subject::BANDWIDTH {
         if let (Some(scheme), Some(bandwidth)) = (subject.scheme(), comparison.bandwidth(subject)) {
             let repeated = bandwidth.repeated_packets;
+            let coding = match bandwidth.coding_threads {
+                None => String::new(),
+                Some(0) => ", coded on the threads that drive the connection".to_owned(),
+                Some(1) => ", coded on a thread of its own at each end".to_owned(),
+                Some(threads) => format!(", coded on up to {threads} threads of their own at each end"),
+            };
             line(format_args!(
-                "({}: {scheme}, messages of 16 MiB, one packet a write; {repeated} packets sent again)",
+                "({}: {scheme}, messages of 16 MiB, one packet a write{coding}; {repeated} packets sent again)",
                 subject.name()
             ));
         }
@@ -272,7 +283,7 @@ pub(super) fn to_table(comparison: &Comparison, with_costs: bool) -> String {
         line(format_args!(""));
         let heads = ["min", "median", "99%", "99.9%", "max", "samples"];
         let heads: String = heads.iter().map(|head| format!(" {head:>8}")).collect();
-        line(format_args!("{:<14}{heads}", "one way, µs"));
+        line(format_args!("{:<16}{heads}", "one way, µs"));
         for (subject, latency) in &latencies {
             let values = [
                 latency.minimum(),
@@ -282,19 +293,19 @@ pub(super) fn to_table(comparison: &Comparison, with_costs: bool) -> String {
                 latency.maximum(),
             ];
             let values: String = values.iter().map(|value| format!(" {value:>8.2}")).collect();
-            line(format_args!("{:<14}{values} {:>8}", subject.name(), latency.count()));
+            line(format_args!("{:<16}{values} {:>8}", subject.name(), latency.count()));
         }
     }
     if with_costs {
         line(format_args!(""));
-        line(format_args!("{:<14} {:>25} {:>25}", "processor", "ns a packet", "ns a KiB"));
-        line(format_args!("{:<14} {:>12} {:>12} {:>12} {:>12}", "", "sender", "receiver", "sender", "receiver"));
+        line(format_args!("{:<16} {:>25} {:>25}", "processor", "ns a packet", "ns a KiB"));
+        line(format_args!("{:<16} {:>12} {:>12} {:>12} {:>12}", "", "sender", "receiver", "sender", "receiver"));
         for subject in Subject::BANDWIDTH {
             if let Some(bandwidth) = comparison.bandwidth(subject) {
                 let [sender, receiver] = bandwidth.nanoseconds_per_packet;
                 let [sender_kib, receiver_kib] = bandwidth.nanoseconds_per_byte.map(|cost| cost * 1024.0);
                 line(format_args!(
-                    "{:<14} {sender:>12.0} {receiver:>12.0} {sender_kib:>12.0} {receiver_kib:>12.0}",
+                    "{:<16} {sender:>12.0} {receiver:>12.0} {sender_kib:>12.0} {receiver_kib:>12.0}",
                     subject.name()
                 ));
             }
@@ -307,7 +318,7 @@ pub(super) fn to_table(comparison: &Comparison, with_costs: bool) -> String {
     if !ratios.is_empty() {
         line(format_args!(""));
         for (name, ratio) in ratios {
-            line(format_args!("{name:<22} {ratio:>6.2}"));
+            line(format_args!("{name:<24} {ratio:>6.2}"));
         }
     }
     text
@@ -365,7 +376,9 @@ mod tests {
     #[test]
     fn the_table_says_the_same() {
         let table = to_table(&comparison(), true);
-        for text in ["two network namespaces", "rc-write          24.00", "rc_over_bare             0.75", "ns a KiB"] {
+        for text in
+            ["two network namespaces", "rc-write            24.00", "rc_over_bare               0.75", "ns a KiB"]
+        {
             assert!(table.contains(text), "{text} in\n{table}");
         }
         assert!(!table.contains("uc-write"), "not measured, not in the table:\n{table}");

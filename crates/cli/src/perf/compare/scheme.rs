@@ -1,15 +1,13 @@
 //! Messages of 16 MiB with a reliability scheme, through the library as programs use it: selective repeat, and erasure coding.
 
-use std::rc::Rc;
 use std::time::Duration;
 
-use longhaul::Listener;
+use longhaul::{Endpoint, Listener};
 use longhaul_reliable::NamedScheme;
 use longhaul_verbs::Mtu;
 
 use super::end::{Buffers, Measurement, StopSign};
 use super::orders::{Contact, Outcome, Role, Settings, Subject};
-use crate::opened_device::OpenedDevice;
 use crate::perf::operation::Operation;
 use crate::perf::scheme_end::{SchemeEnd, SchemeOptions};
 use crate::perf::scheme_stream::{SchemeReceiver, SchemeSender, SchemeSent};
@@ -29,6 +27,10 @@ pub(super) fn prepare(
 ) -> Result<Box<dyn Measurement>, Stop> {
     let device = buffers.nic(settings)?.device.clone();
     let mtu = Mtu::largest_within(settings.payload_bytes).unwrap_or_default().min(device.mtu()?);
+    let endpoint = match subject {
+        Subject::SdrErasureInline => device.endpoint().clone().with_coding_threads(0),
+        _ => device.endpoint().clone(),
+    };
     let name = subject.scheme().unwrap_or_default();
     let scheme: NamedScheme = name.parse().map_err(|error| Stop::failed("there is no such scheme", error))?;
     let options = SchemeOptions { scheme, mtu, chunk_bytes: None, rate_bits_per_second: None, checksum: false };
@@ -38,11 +40,12 @@ pub(super) fn prepare(
             let mut options = options.for_library();
             // The other end is a process of this program, in another namespace.
             options.allow_without_token = true;
-            let listener = device.endpoint().listen((settings.address, 0), &options);
+            let listener = endpoint.listen((settings.address, 0), &options);
             Half::Listening(listener.map_err(|error| Stop::failed("cannot listen", error))?)
         }
     };
-    Ok(Box::new(Scheme { half, device, options, buffer_bytes: settings.buffer_bytes }))
+    let is_coded = subject != Subject::SdrSelectiveRepeat;
+    Ok(Box::new(Scheme { half, endpoint, options, buffer_bytes: settings.buffer_bytes, is_coded }))
 }
 
 enum Half {
@@ -54,9 +57,10 @@ enum Half {
 
 struct Scheme {
     half: Half,
-    device: Rc<OpenedDevice>,
+    endpoint: Endpoint,
     options: SchemeOptions,
     buffer_bytes: usize,
+    is_coded: bool,
 }
 
 impl Measurement for Scheme {
@@ -69,14 +73,14 @@ impl Measurement for Scheme {
     }
 
     fn connect(&mut self, peer: &Contact) -> Result<(), Stop> {
-        let Scheme { half, device, options, buffer_bytes } = self;
+        let Scheme { half, endpoint, options, buffer_bytes, .. } = self;
         *half = match (&half, peer.socket) {
             (Half::Listening(listener), _) => {
-                let end = SchemeEnd::accept(device, listener, *buffer_bytes, ACCEPT_PATIENCE, &|| false)?;
+                let end = SchemeEnd::accept(endpoint, listener, *buffer_bytes, ACCEPT_PATIENCE, &|| false)?;
                 Half::Receiver(SchemeReceiver::new(end, MESSAGE_BYTES, None))
             }
             (_, Some(to)) => {
-                let end = SchemeEnd::connect(device, &to.to_string(), options, *buffer_bytes)?;
+                let end = SchemeEnd::connect(endpoint, &to.to_string(), options, *buffer_bytes)?;
                 Half::Sender(SchemeSender::new(end, MESSAGE_BYTES, None))
             }
             (_, None) => return Err(Stop::Failed("the other end does not listen".to_owned())),
@@ -106,6 +110,7 @@ impl Measurement for Scheme {
             Half::Connecting | Half::Listening(_) => return Err(Stop::Failed("it is not connected".to_owned())),
         }
         outcome.packets = outcome.payload_bytes / u64::from(self.options.mtu.byte_count());
+        outcome.coding_threads = self.is_coded.then(|| self.endpoint.coding_threads());
         Ok(outcome)
     }
 }
