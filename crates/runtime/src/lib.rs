@@ -26,5 +26,7 @@ pub use driven::{LINGER_MAX, SPIN, Turn};
 pub use engine::Engine;
 pub use letter::{Letter, Letterbox, Lifeline};
 pub use panicked::{Panicked, catch};
+#[cfg(feature = "mutations")]
+pub use shared::Mutation;
 pub use shared::{Attending, End, Shared, WhenClosed};
 pub use waking::Waiting;
