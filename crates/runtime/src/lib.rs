@@ -28,5 +28,7 @@ pub use engine::Engine;
 pub use error_text::with_sources;
 pub use letter::{Letter, Letterbox, Lifeline};
 pub use panicked::{Panicked, catch};
+#[cfg(feature = "mutations")]
+pub use shared::Mutation;
 pub use shared::{Attending, End, Shared, WhenClosed};
 pub use waking::Waiting;

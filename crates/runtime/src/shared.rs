@@ -45,6 +45,18 @@ pub struct Shared {
     pub(crate) silence_max: Duration,
     /// The peer's device, for errors.
     pub(crate) peer: SocketAddr,
+    #[cfg(feature = "mutations")]
+    mutation: Option<Mutation>,
+}
+
+/// A deliberate mistake, so that tests can show that checkers find it.
+#[cfg(feature = "mutations")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// Completions are not asked to raise events.
+    EventsUnasked,
+    /// The driver rests until something happens, whatever the deadline.
+    DeadlinesForgotten,
 }
 
 /// What a thread that drives a connection while it waits is up to.
@@ -179,12 +191,35 @@ impl Shared {
         silence_max: Duration,
         peer: SocketAddr,
     ) -> Arc<Self> {
-        let shared = Self::new(reliable, letterbox, silence_max, peer);
+        Self::add(Self::new(reliable, letterbox, silence_max, peer))
+    }
+
+    /// The same with a deliberate mistake.
+    #[cfg(feature = "mutations")]
+    pub fn start_mutated(
+        reliable: Reliable,
+        letterbox: Arc<dyn Letterbox>,
+        silence_max: Duration,
+        peer: SocketAddr,
+        mutation: Mutation,
+    ) -> Arc<Self> {
+        let mut shared = Self::new(reliable, letterbox, silence_max, peer);
+        shared.mutation = Some(mutation);
+        Self::add(shared)
+    }
+
+    fn add(shared: Self) -> Arc<Self> {
+        let shared = Arc::new(shared);
         shared.letterbox.put(Letter::Add(shared.clone()));
         shared
     }
 
-    fn new(reliable: Reliable, letterbox: Arc<dyn Letterbox>, silence_max: Duration, peer: SocketAddr) -> Arc<Self> {
+    #[cfg(feature = "mutations")]
+    fn is_mutated(&self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+
+    fn new(reliable: Reliable, letterbox: Arc<dyn Letterbox>, silence_max: Duration, peer: SocketAddr) -> Self {
         let context = reliable.queue_pair().context().clone();
         let state = State {
             reliable: Some(reliable),
@@ -198,8 +233,17 @@ impl Shared {
             attended: None,
             lifeline: None,
         };
-        let (woken, is_attended) = (Arc::default(), Arc::default());
-        Arc::new(Shared { context, woken, state: Mutex::new(state), letterbox, is_attended, silence_max, peer })
+        Shared {
+            context,
+            woken: Arc::default(),
+            state: Mutex::new(state),
+            letterbox,
+            is_attended: Arc::default(),
+            silence_max,
+            peer,
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        }
     }
 
     /// The peer's device, for errors.
@@ -406,6 +450,10 @@ impl Shared {
         let now = self.now();
         let (closing, receives) = (state.closing.is_some(), state.receives);
         let posted = state.posted;
+        let deadline_of = |reliable: &Reliable| reliable.next_deadline(now);
+        #[cfg(feature = "mutations")]
+        let deadline_of =
+            |reliable: &Reliable| deadline_of(reliable).filter(|_| !self.is_mutated(Mutation::DeadlinesForgotten));
         state.with(|reliable| {
             reliable.poll_saying(now, saying).map_err(|error| failed(error))?;
             let queue_pair = reliable.queue_pair();
@@ -413,7 +461,7 @@ impl Shared {
             Ok(Look {
                 now,
                 arrived,
-                deadline: reliable.next_deadline(now),
+                deadline: deadline_of(reliable),
                 over_count: reliable.over_count(),
                 has_pending: reliable.over_count() < posted,
                 progress: (sent.writes, control.received),
@@ -431,6 +479,10 @@ impl Shared {
 
     /// Have everything raise an event.
     pub(crate) fn arm(&self) -> Result<(), End> {
+        #[cfg(feature = "mutations")]
+        if self.is_mutated(Mutation::EventsUnasked) {
+            return Ok(());
+        }
         let failed = |error: longhaul_verbs::PollError| End::Failed(Arc::new(error));
         self.context.request_notification().map_err(failed)?;
         let state = self.state();
@@ -443,6 +495,8 @@ impl Shared {
     pub(crate) fn rest(&self, until: Option<Instant>, now: Instant) -> bool {
         let mut state = self.state();
         let next = state.reliable.as_ref().and_then(|reliable| reliable.next_deadline(now));
+        #[cfg(feature = "mutations")]
+        let next = next.filter(|_| !self.is_mutated(Mutation::DeadlinesForgotten));
         let may_rest = state.end.is_none() && next.is_none_or(|next| until.is_some_and(|until| until <= next));
         state.resting_until = may_rest.then_some(until.unwrap_or(Instant::FAR_FUTURE));
         may_rest

@@ -1,4 +1,4 @@
-//! Deliberate mistakes in `sdr` and `reliable`: the soak of messages finds each of them.
+//! Deliberate mistakes in `sdr`, `reliable` and `runtime`: the soak of messages finds each of them.
 //!
 //! To save time, each is looked for from a seed on that is known to come shortly before one that finds it; from the first seed on it takes
 //! up to 400. A generation that is not checked (`SkipGenerationCheck`) is not among them: since no two messages have the same addresses,
@@ -7,21 +7,17 @@
 use std::sync::Arc;
 
 use longhaul_reliable::{Attributes, Connection, Mutation as SchemeMutation, Scheme};
+use longhaul_runtime::{Mutation as RuntimeMutation, Shared};
 use longhaul_sdr::{Mutation, QueuePair};
-use longhaul_testbed::message_soak::{MakeConnection, MakeQueuePair, MessageSoakOptions, Rule, run_message_seed};
+use longhaul_testbed::message_soak::{MakeQueuePair, MessageSoakOptions, Rule, StartConnection, run_message_seed};
 
 const SEEDS_MAX: u64 = 100;
 
 /// Finds a seed that breaks a rule with the mistake, and none without it.
-fn find(first_seed: u64, make_queue_pair: Option<MakeQueuePair>, make_connection: Option<MakeConnection>) {
+fn find(first_seed: u64, wrong: &MessageSoakOptions) {
     let right = MessageSoakOptions::default();
-    let wrong = MessageSoakOptions {
-        make_queue_pair: make_queue_pair.unwrap_or(right.make_queue_pair),
-        make_connection: make_connection.unwrap_or(right.make_connection),
-        ..Default::default()
-    };
     for seed in first_seed..first_seed + SEEDS_MAX {
-        let found = run_message_seed(seed, &wrong).violations;
+        let found = run_message_seed(seed, wrong).violations;
         // An end that is busy may be so without the mistake as well, only for a little less long.
         if let Some(violation) = found.first().filter(|violation| violation.rule != Rule::Busy)
             && run_message_seed(seed, &right).violations.is_empty()
@@ -37,9 +33,9 @@ macro_rules! queue_pair_mutations {
     ($($name:ident: $mutation:ident, from $seed:literal;)*) => {$(
         #[test]
         fn $name() {
-            let make: MakeQueuePair =
+            let make_queue_pair: MakeQueuePair =
                 |context, attributes| QueuePair::create_mutated(context, attributes, Mutation::$mutation);
-            find($seed, Some(make), None);
+            find($seed, &MessageSoakOptions { make_queue_pair, ..Default::default() });
         }
     )*};
 }
@@ -62,7 +58,7 @@ macro_rules! connection_mutations {
                 attributes.mutation = Some(SchemeMutation::$mutation);
                 Connection::new(queue_pair, scheme, attributes)
             }
-            find($seed, None, Some(make));
+            find($seed, &MessageSoakOptions { make_connection: make, ..Default::default() });
         }
     )*};
 }
@@ -71,4 +67,21 @@ connection_mutations! {
     withdrawals_are_not_told: WithdrawalsUntold, from 1;
     progress_is_ignored: ProgressIgnored, from 1;
     refusals_are_done: RefusalsAreDone, from 1;
+}
+
+macro_rules! runtime_mutations {
+    ($($name:ident: $mutation:ident, from $seed:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            let start_connection: StartConnection = |connection, letterbox, silence_max, peer| {
+                Shared::start_mutated(connection, letterbox, silence_max, peer, RuntimeMutation::$mutation)
+            };
+            find($seed, &MessageSoakOptions { start_connection, ..Default::default() });
+        }
+    )*};
+}
+
+runtime_mutations! {
+    events_are_not_asked_for: EventsUnasked, from 1;
+    deadlines_are_forgotten: DeadlinesForgotten, from 1;
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use longhaul_reliable::{Attributes, Connection, Scheme, scheme_named};
-use longhaul_runtime::{End as ConnectionEnd, Panicked, Shared};
+use longhaul_runtime::{End as ConnectionEnd, Letterbox, Panicked, Shared};
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_sdr::{Context, ContextAttributes, CreateQueuePairError, Memory, QueuePair, QueuePairAttributes};
 use longhaul_time::{Duration, Instant};
@@ -29,6 +29,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(25);
 pub type MakeQueuePair = fn(&Context, &QueuePairAttributes) -> Result<QueuePair, CreateQueuePairError>;
 /// Makes a connection; tests put mistakes into it here.
 pub type MakeConnection = fn(QueuePair, Arc<dyn Scheme>, Attributes) -> Connection;
+/// Has a connection driven; tests put mistakes into that here.
+pub type StartConnection = fn(Connection, Arc<dyn Letterbox>, Duration, SocketAddr) -> Arc<Shared>;
 
 /// A host: what its connections share.
 pub(super) struct Host {
@@ -185,6 +187,7 @@ impl Places {
 pub(super) struct Makers {
     pub(super) queue_pair: MakeQueuePair,
     pub(super) connection: MakeConnection,
+    pub(super) start: StartConnection,
 }
 
 /// A life of a connection: both ends, connected.
@@ -239,7 +242,7 @@ pub(super) fn connect(
                 attributes.message_timeout = plan.timeout;
                 let connection = (makers.connection)(queue_pair, scheme, attributes);
                 let peer = SocketAddr::new(peer.gid.to_ip(), peer.udp_port);
-                Carrier::Scheme(Shared::start(connection, host.driver.mailbox.clone(), SILENCE_MAX, peer))
+                Carrier::Scheme((makers.start)(connection, host.driver.mailbox.clone(), SILENCE_MAX, peer))
             }
         };
         end += 1;

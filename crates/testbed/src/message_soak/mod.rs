@@ -33,11 +33,12 @@ mod violation;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use longhaul_reliable::Connection;
+use longhaul_runtime::Shared;
 use longhaul_sdr::QueuePair;
 use longhaul_time::Instant;
 
 pub use campaign::{MessageCampaign, MessageSummary, SEED_TIME_MAX};
-pub use ends::{MakeConnection, MakeQueuePair};
+pub use ends::{MakeConnection, MakeQueuePair, StartConnection};
 pub use shrink::{Shrunk, shrink};
 pub use violation::{Rule, Violation};
 
@@ -57,12 +58,19 @@ pub struct MessageSoakOptions {
     pub make_queue_pair: MakeQueuePair,
     /// Makes connections; tests put mistakes into them here.
     pub make_connection: MakeConnection,
+    /// Has connections driven; tests put mistakes into that here.
+    pub start_connection: StartConnection,
 }
 
 impl Default for MessageSoakOptions {
     fn default() -> Self {
-        let (make_queue_pair, make_connection): (MakeQueuePair, MakeConnection) = (QueuePair::create, Connection::new);
-        MessageSoakOptions { only: None, bytes_in_use: None, make_queue_pair, make_connection }
+        MessageSoakOptions {
+            only: None,
+            bytes_in_use: None,
+            make_queue_pair: QueuePair::create,
+            make_connection: Connection::new,
+            start_connection: Shared::start,
+        }
     }
 }
 
@@ -109,7 +117,11 @@ pub fn run_message_seed(seed: u64, options: &MessageSoakOptions) -> MessageSeedR
             only.contains(&(index - 1))
         });
     }
-    let makers = Makers { queue_pair: options.make_queue_pair, connection: options.make_connection };
+    let makers = Makers {
+        queue_pair: options.make_queue_pair,
+        connection: options.make_connection,
+        start: options.start_connection,
+    };
     let meter = MemoryMeter::new(options.bytes_in_use);
     // A panic is a finding like any other: the seed is reported, and can be shrunk.
     let result = catch_unwind(AssertUnwindSafe(|| {
