@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 fn compare(log: Option<&str>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
-    command.args(["perf", "compare", "--loopback", "--seconds", "0.1", "--only", "facade-sr", "--json"]);
+    command.args(["perf", "compare", "--loopback", "--seconds", "0.1", "--only", "sdr-sr", "--json"]);
     match log {
         Some(log) => command.env("RUST_LOG", log),
         None => command.env_remove("RUST_LOG"),

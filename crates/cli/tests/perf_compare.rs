@@ -113,10 +113,11 @@ fn schemes_are_named_in_the_table() {
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(text.contains("(sdr-sr: sr:nack, messages of 16 MiB") && text.contains("sdr_sr_over_uc"), "{text}");
     assert!(!text.contains("sdr-ec"), "{text}");
-    let output = compare(&["--seconds", "0.3", "--only", "uc-write,facade-ec-inline"]);
+    let output = compare(&["--seconds", "0.3", "--only", "uc-write,sdr-ec-inline"]);
+    assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(text.contains("coded on the threads that drive the connection"), "{text}");
-    assert!(text.contains("facade_ec_inline_over_uc"), "{text}");
+    assert!(text.contains("sdr_ec_inline_over_uc"), "{text}");
 }
 
 #[test]

@@ -41,7 +41,8 @@ struct ScopeLeft;
 impl Endpoint {
     /// Register memory behind a pointer, without a copy: a mapping of huge pages, a buffer of a program in C or Python. `owner` is dropped
     /// when the device and all messages have let go of the memory, so it should be what keeps the memory alive. If the device
-    /// does not register the memory, `owner` is dropped at once.
+    /// does not register the memory, `owner` is dropped at once. That may happen on any thread, while a connection is locked: dropping it must neither
+    /// use Longhaul nor wait for a lock.
     ///
     /// # Safety
     ///

@@ -28,13 +28,14 @@ pub(crate) struct Incoming {
     /// Parts that are complete, and of which something is being computed. Dropped first: jobs give the memory back before the program hears that
     /// its message is over.
     recovering: BTreeMap<u64, Recovering>,
+    /// Parts, by number. In boxes, as messages are: a map keeps room for eleven, and thousands of connections have none. Dropped before the
+    /// messages, so that the peer's device can write no longer when the program hears that they are over.
+    open: BTreeMap<u64, Box<OpenReceive>>,
     /// All that are not over, in the order in which they were posted.
     messages: BTreeMap<u64, Box<IncomingMessage>>,
     next: u64,
     /// Those before have all the numbers that they will ever have.
     opening: u64,
-    /// Parts, by number. In boxes, as messages are: a map keeps room for eleven, and thousands of connections have none.
-    open: BTreeMap<u64, Box<OpenReceive>>,
     /// What became of parts that are closed.
     answers: Answers,
     /// The first of the parts that were finished last, and when.
@@ -47,6 +48,9 @@ pub(crate) struct Incoming {
 struct IncomingMessage {
     memory: Memory,
     range: Range<usize>,
+    /// A part whose parity has no place yet, and memory for that. Dropped before the program hears that the message is over.
+    half_open: Option<Receive>,
+    spare: Option<Memory>,
     /// `None` when it is over for the program, and only some of its numbers are still to be used.
     promise: Option<Promise<Received>>,
     first_number: u64,
@@ -56,9 +60,6 @@ struct IncomingMessage {
     /// The sender sends checksums: no part ends without one.
     has_checksums: bool,
     begun: Instant,
-    /// A part whose parity has no place yet, and memory for that.
-    half_open: Option<Receive>,
-    spare: Option<Memory>,
     open_parts: usize,
     /// What has been received, by where it begins in the memory; neighbours are one piece.
     pieces: BTreeMap<usize, ReceivedBytes>,

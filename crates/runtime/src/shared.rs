@@ -78,6 +78,42 @@ struct Locked<'a> {
 
 struct WakesOnDrop<'a>(&'a Woken);
 
+/// A thread that waits drives it. If that panics, the driver goes on.
+struct Attends<'a>(&'a Shared);
+
+impl Attends<'_> {
+    fn end(self, is_left_to_driver: bool) {
+        self.leave(is_left_to_driver);
+        std::mem::forget(self);
+    }
+
+    fn leave(&self, is_left_to_driver: bool) {
+        let shared = self.0;
+        shared.is_attended.store(false, Ordering::SeqCst);
+        let mut state = shared.state();
+        let now = shared.now();
+        // What a worker has ended in the last moment, it has told nobody.
+        let has_ended_work = state.reliable.as_ref().is_some_and(Reliable::has_ended_work);
+        // A driver that rests knows nothing of what is to be said, or waited for, since this thread has looked.
+        let next = state.reliable.as_ref().and_then(|reliable| reliable.next_deadline(now));
+        let rests_too_long = state.resting_until.is_some_and(|until| next.is_some_and(|next| next < until));
+        if is_left_to_driver || has_ended_work {
+            state.attended = None;
+        }
+        if is_left_to_driver || has_ended_work || rests_too_long {
+            state.resting_until = None;
+            drop(state);
+            shared.wake_driver();
+        }
+    }
+}
+
+impl Drop for Attends<'_> {
+    fn drop(&mut self) {
+        self.leave(true);
+    }
+}
+
 impl Deref for Locked<'_> {
     type Target = State;
 
@@ -107,6 +143,8 @@ struct State {
     last_counters: Vec<(&'static str, u64)>,
     /// Messages of both directions that were posted.
     posted: u64,
+    /// One was sent since the last look.
+    has_sent: bool,
     /// A receive was posted: the sender of a message may have to be told again that it is done.
     receives: bool,
     /// This end is to close; whoever wants it hears when it has.
@@ -226,6 +264,7 @@ impl Shared {
             end: None,
             last_counters: Vec::new(),
             posted: 0,
+            has_sent: false,
             receives: false,
             closing: None,
             is_let_go: false,
@@ -297,7 +336,9 @@ impl Shared {
 
     /// Send bytes as one message.
     pub fn send(&self, memory: &Memory, range: Range<usize>) -> Result<Result<SendTicket, ConnectionError>, End> {
-        self.post(Saying::All, |reliable, now| reliable.send(memory, range, now))
+        // The first of several goes at once. What the peer has to know of the others it is told together.
+        let saying = if std::mem::replace(&mut self.state().has_sent, true) { Saying::Urgent } else { Saying::All };
+        self.post(saying, |reliable, now| reliable.send(memory, range, now))
     }
 
     /// Receive the peer's next message here.
@@ -364,6 +405,7 @@ impl Shared {
         if self.is_attended.swap(true, Ordering::SeqCst) {
             return;
         }
+        let attends = Attends(self);
         let (mut active, mut seen) = (self.now(), None);
         let is_left_to_driver = loop {
             match ask() {
@@ -377,7 +419,8 @@ impl Shared {
             let Ok(look) = self.poll(Saying::Urgent) else { break true };
             let progress = (look.progress, look.over_count);
             let mut state = self.state();
-            if look.arrived > 0 || seen.replace(progress) != Some(progress) {
+            let is_news = seen.replace(progress) != Some(progress);
+            if look.arrived > 0 || is_news {
                 active = look.now;
             } else if look.now.saturating_since(active) >= ATTENDED
                 || state.with(|reliable| reliable.say(look.now, Saying::ExceptAnswers)).is_err()
@@ -386,15 +429,7 @@ impl Shared {
             }
             state.attended = Some(look.now);
         };
-        self.is_attended.store(false, Ordering::SeqCst);
-        let mut state = self.state();
-        // What a worker has ended in the last moment, it has told nobody.
-        let has_ended_work = state.reliable.as_ref().is_some_and(Reliable::has_ended_work);
-        if is_left_to_driver || has_ended_work {
-            state.attended = None;
-            drop(state);
-            self.wake_driver();
-        }
+        attends.end(is_left_to_driver);
     }
 
     /// When this ends, the peer has gone.
@@ -449,6 +484,7 @@ impl Shared {
         let mut state = self.state();
         let now = self.now();
         let (closing, receives) = (state.closing.is_some(), state.receives);
+        state.has_sent = false;
         let posted = state.posted;
         let deadline_of = |reliable: &Reliable| reliable.next_deadline(now);
         #[cfg(feature = "mutations")]
@@ -520,8 +556,7 @@ impl Shared {
 
     /// It has ended, and nobody drives it any more. Whatever happened, nobody waits for it afterwards.
     pub(crate) fn let_go(&self, end: End) {
-        self.drop_lifeline();
-        let (reliable, closing, ended) = {
+        let (reliable, closing, ended, lifeline) = {
             let mut state = self.state();
             let is_let_go = state.is_let_go;
             // A panic on another thread is the reason, if there was one.
@@ -529,12 +564,16 @@ impl Shared {
             state.resting_until = None;
             state.is_let_go = true;
             state.last_counters = state.counters();
-            (state.reliable.take(), state.closing.take(), (!is_let_go).then_some(ended))
+            (state.reliable.take(), state.closing.take(), (!is_let_go).then_some(ended), state.lifeline.take())
         };
+        lifeline.into_iter().for_each(|lifeline| lifeline.watch_no_longer());
         // Without the lock: whoever subscribes to events may use the connection.
         ended.into_iter().for_each(|end| log_end(self.peer, &end));
         // Messages that are open fail now. A scheme that has panicked may do so again.
-        let _ = catch(|| drop(reliable));
+        if let Err(panicked) = catch(|| drop(reliable)) {
+            tracing::error!(peer = %self.peer, "a scheme panicked while its connection ended");
+            self.state().end = Some(End::from(panicked));
+        }
         self.woken.wake_all();
         if let Some(when_closed) = closing {
             when_closed();

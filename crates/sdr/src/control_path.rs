@@ -12,6 +12,8 @@ use crate::control_memory::{ControlMemory, PLACE_BYTES, Place};
 const RECEIVES: u32 = 256;
 /// The same on a connection that rests. A receive that is posted uses its memory some day, and an endpoint may have thousands of connections.
 const RECEIVES_AT_REST: u32 = 6;
+/// Frames that are sent one after another without looking whether the first has left: a connection keeps the memory of as many.
+const SENDS_WITHOUT_COMPLETIONS: usize = 2;
 /// A message of one packet is talked about in hardly more frames than this at a time: that it may come, and that it has come.
 const RECEIVES_A_MESSAGE: u32 = 2;
 /// If every posted receive was used at once, some frames may have been lost: from then on this many times more are posted.
@@ -178,6 +180,11 @@ impl ControlPath {
             return Ok(());
         }
         self.post_receive(index, place)
+    }
+
+    /// Whether the next frame would take memory for good, unless one that has left is taken from the completion queue first.
+    pub(crate) fn lacks_place(&self) -> bool {
+        self.free.is_empty() && self.sends.len() >= SENDS_WITHOUT_COMPLETIONS
     }
 
     pub(crate) fn can_send(&self) -> bool {

@@ -9,7 +9,7 @@ use crate::control::{
     self, CLEARED_BEYOND_BYTES_MAX, ControlFrame, FrameError, FrameWriter, HELD_UNKNOWN, Header, Record,
 };
 use crate::control_path::ControlPath;
-use crate::link_estimate::RoundTripTime;
+use crate::path::Path;
 use crate::queue_pair::QueuePairError;
 use crate::receiving::Receiving;
 use crate::scheme_queue::SchemeQueue;
@@ -43,7 +43,7 @@ pub(crate) struct State {
     pub(crate) receiving: Receiving,
     pub(crate) control: ControlPath,
     pub(crate) peer: Option<Peer>,
-    pub(crate) round_trip: RoundTripTime,
+    pub(crate) path: Path,
     /// Receives consumed, as the peer was told last.
     reported: u64,
     owed: Owed,
@@ -110,13 +110,13 @@ pub struct ControlCounters {
 }
 
 impl State {
-    pub(crate) fn new(sending: Sending, receiving: Receiving, control: ControlPath) -> Self {
+    pub(crate) fn new(sending: Sending, receiving: Receiving, control: ControlPath, path: Path) -> Self {
         State {
             sending,
             receiving,
             control,
             peer: None,
-            round_trip: RoundTripTime::default(),
+            path,
             reported: 0,
             owed: Owed::Nothing,
             unsaid_since: None,
@@ -140,13 +140,15 @@ impl State {
     pub(crate) fn mutate(&mut self, mutation: crate::queue_pair::Mutation) {
         self.mutation = Some(mutation);
         self.receiving.never_repeats = mutation == crate::queue_pair::Mutation::NeverRepeatClear;
-        self.sending.window.never_lowers_lost = mutation == crate::queue_pair::Mutation::NeverLowerLost;
+        self.path.window.never_lowers_lost = mutation == crate::queue_pair::Mutation::NeverLowerLost;
     }
 
     /// When the peer has to be asked for its state, if something goes on only when that is known.
     fn asks_at(&self, patience: Duration) -> Option<Instant> {
-        let is_waiting =
-            !self.is_path_verified() || self.waits_for_peer || self.waits_for_sender || self.sending.waits_for_window();
+        let is_waiting = !self.is_path_verified()
+            || self.waits_for_peer
+            || self.waits_for_sender
+            || self.sending.waits_for_window(&self.path);
         // A clear-to-send comes without being asked for, unless it was lost.
         let since = match is_waiting {
             true => Some(Instant::ZERO),
@@ -154,7 +156,7 @@ impl State {
         };
         // What it was asked for had not happened yet when it answered; nothing was lost, so nothing is to be waited for longer than
         // an answer usually takes.
-        let pace = match self.round_trip.smoothed {
+        let pace = match self.path.round_trip.smoothed {
             Some(usual) if self.asking.is_answered() => usual.clamp(patience / 4, patience),
             _ => patience,
         };
@@ -172,7 +174,7 @@ impl State {
         let patience = self.patience(attributes);
         let control = Instant::earlier_of(self.asks_at(patience), self.receiving.next_deadline(patience));
         let unsaid = self.unsaid_since.map(|since| since + WAITS_MAX);
-        Instant::earlier_of(Instant::earlier_of(control, unsaid), self.sending.next_deadline())
+        Instant::earlier_of(Instant::earlier_of(control, unsaid), self.sending.next_deadline(&self.path))
     }
 
     /// The program waits for the sender to be through with this message. Questions about other things may have become rare, and the last
@@ -197,7 +199,7 @@ impl State {
     }
 
     pub(crate) fn patience(&self, attributes: &QueuePairAttributes) -> Duration {
-        self.round_trip.patience(attributes.round_trip_guess)
+        self.path.patience(attributes.round_trip_guess)
     }
 
     /// A packet that left this long ago has been consumed and reported, or is lost.
@@ -234,7 +236,8 @@ impl State {
                 } else if completion.id & CONTROL_SEND != 0 {
                     self.control.on_sent(completion.id & !CONTROL_SEND);
                 } else {
-                    self.sending.on_sent(completion.id as usize, now, self.horizon(attributes));
+                    let horizon = self.horizon(attributes);
+                    self.sending.on_sent(completion.id as usize, &mut self.path, now, horizon);
                 }
             }
             if count == 0 {
@@ -277,11 +280,11 @@ impl State {
         let is_answer = self.stamps.take(header.echo);
         if is_answer {
             peer.is_verified = true;
-            self.round_trip.measure_answer(header.echo, header.held(), arrival);
+            self.path.round_trip.measure_answer(header.echo, header.held(), arrival);
         }
         let window = header.window.min(peer.window);
         let horizon = self.horizon(attributes);
-        let mut is_news = self.sending.window.on_report(header.consumed, window, now, horizon);
+        let mut is_news = self.path.window.on_report(header.consumed, window, now, horizon);
         is_news |= self.sending.on_open_from(header.open_from);
         is_news |= self.receiving.on_sends_from(header.sends_from);
         self.receiving.on_heard(now);

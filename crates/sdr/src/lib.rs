@@ -61,6 +61,7 @@ mod link_estimate;
 pub mod memory;
 mod message;
 mod pacer;
+mod path;
 mod queue_pair;
 pub mod receive_table;
 mod receiving;

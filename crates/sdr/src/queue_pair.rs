@@ -23,6 +23,7 @@ use crate::info::QueuePairInfo;
 use crate::link_estimate::RoundTripTime;
 use crate::memory::{GuardByte, Memory};
 use crate::pacer::{self, Pacer};
+use crate::path::Path;
 use crate::receive_table::{ReceiveCounters, ReceiveTable};
 use crate::receiving::Receiving;
 use crate::sending::{PeerReceive, SendCounters, Sending, Shape};
@@ -262,7 +263,7 @@ impl QueuePair {
         for (index, (queue_pair, lane)) in data.iter().zip(&peer.data).enumerate() {
             connect(queue_pair, *lane, peer.source_port(1 + index), rate)?;
         }
-        state.sending.window.on_report(0, peer.window, Instant::ZERO, Duration::MAX);
+        state.path.window.on_report(0, peer.window, Instant::ZERO, Duration::MAX);
         let QueuePairInfo { receiver, message_bytes_max, window, .. } = *peer;
         state.peer = Some(Peer { receiver, echo: None, message_bytes_max, window, is_verified: false });
         Ok(())
@@ -283,6 +284,9 @@ impl QueuePair {
     /// The same without taking completions, which costs a device on sockets a system call: after something was posted.
     pub fn advance(&self, now: Instant, saying: Saying) -> Result<(), QueuePairError> {
         let mut state = self.shared.connected_state()?;
+        if state.control.lacks_place() {
+            state.take_completions(&self.shared.completions, now, &self.shared.attributes)?;
+        }
         self.shared.advance(&mut state, now, saying)
     }
 
@@ -311,7 +315,7 @@ impl QueuePair {
 
     /// The round-trip time, as far as it has been measured.
     pub fn round_trip_time(&self) -> RoundTripTime {
-        self.shared.state().round_trip
+        self.shared.state().path.round_trip
     }
 
     /// Queue bytes of a scheme for the peer's scheme, at most [`QueuePair::scheme_bytes_max`] of them. They may be lost, come twice or
@@ -400,7 +404,7 @@ impl QueuePair {
     /// What has been counted.
     pub fn counters(&self) -> (SendCounters, ReceiveCounters, ControlCounters) {
         let state = self.shared.state();
-        (state.sending.counters(), self.shared.table.counters(), state.counters)
+        (state.sending.counters(&state.path), self.shared.table.counters(), state.counters)
     }
 }
 
@@ -459,8 +463,8 @@ impl Shared {
         let can_limit_rate = capabilities.contains(Capabilities::RATE_LIMIT);
         let ahead = if can_limit_rate { pacer::AHEAD_OF_LIMITER } else { pacer::AHEAD };
         let pacer = Pacer::new(attributes.rate_bits_per_second, ahead);
-        let sending = Sending::new(shape, data.clone(), attributes.send_depth, first, pacer);
-        let state = State::new(sending, Receiving::new(first), control);
+        let sending = Sending::new(shape, data.clone(), attributes.send_depth, first);
+        let state = State::new(sending, Receiving::new(first), control, Path::new(pacer));
         Ok(Shared {
             context: context.clone(),
             attributes: attributes.clone(),
@@ -498,7 +502,8 @@ impl Shared {
             return Err(QueuePairError::Failed(status));
         }
         state.post_control_receives()?;
-        state.sending.pump(now)?;
+        let State { sending, path, .. } = &mut *state;
+        sending.pump(path, now)?;
         state.send_frames(now, &self.attributes, self.table.arrived(), saying)
     }
 }

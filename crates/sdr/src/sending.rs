@@ -10,9 +10,8 @@ use longhaul_verbs::{
 
 use crate::control::ClearToSend;
 use crate::immediate::ImmediateLayout;
-use crate::link_estimate::Window;
 use crate::memory::Outgoing;
-use crate::pacer::Pacer;
+use crate::path::Path;
 
 /// Writes that are posted at a time, to one internal queue pair; then it is the next channel's turn. Full packets of 4 KiB go 15 in a call to
 /// the kernel, so that 60 fill four calls.
@@ -104,8 +103,6 @@ pub(crate) struct Sending {
     working: BTreeSet<u64>,
     /// Every message below is over at the receiver.
     peer_open_from: u64,
-    pub(crate) window: Window,
-    pacer: Pacer,
     /// The pump stopped for it.
     was_paced: bool,
     lanes: Vec<Lane>,
@@ -161,7 +158,7 @@ struct Burst {
 }
 
 impl Sending {
-    pub(crate) fn new(shape: Shape, lanes: Vec<VerbsQueuePair>, depth: u32, first_number: u64, pacer: Pacer) -> Self {
+    pub(crate) fn new(shape: Shape, lanes: Vec<VerbsQueuePair>, depth: u32, first_number: u64) -> Self {
         let lane = |queue_pair| Lane { queue_pair, free: depth, posted: VecDeque::new() };
         Sending {
             shape,
@@ -172,8 +169,6 @@ impl Sending {
             swept_through: first_number,
             working: BTreeSet::new(),
             peer_open_from: first_number,
-            window: Window::new(0),
-            pacer,
             was_paced: false,
             lanes: lanes.into_iter().map(lane).collect(),
             next_channel: 0,
@@ -206,8 +201,8 @@ impl Sending {
         }
     }
 
-    pub(crate) fn counters(&self) -> SendCounters {
-        SendCounters { presumed_lost: self.window.lost(), ..self.counters }
+    pub(crate) fn counters(&self, path: &Path) -> SendCounters {
+        SendCounters { presumed_lost: path.window.lost(), ..self.counters }
     }
 
     /// Nothing more is sent of messages below, and nobody asks about them.
@@ -413,10 +408,10 @@ impl Sending {
     }
 
     /// A burst of an internal queue pair has left the device.
-    pub(crate) fn on_sent(&mut self, lane: usize, now: Instant, horizon: Duration) {
+    pub(crate) fn on_sent(&mut self, lane: usize, path: &mut Path, now: Instant, horizon: Duration) {
         let Some(burst) = self.lanes.get_mut(lane).and_then(|lane| lane.posted.pop_front()) else { return };
         self.lanes[lane].free += burst.writes;
-        self.window.on_left(burst.writes, now, horizon);
+        path.window.on_left(burst.writes, now, horizon);
         if let Some(send) = self.open.get_mut(&burst.message) {
             send.bursts_on_their_way -= 1;
             send.left_bytes += burst.byte_count;
@@ -426,13 +421,13 @@ impl Sending {
     }
 
     /// Whether something could be sent if the receiver's window were open.
-    pub(crate) fn waits_for_window(&self) -> bool {
-        self.window.available() == 0 && self.can_send()
+    pub(crate) fn waits_for_window(&self, path: &Path) -> bool {
+        path.window.available() == 0 && self.can_send()
     }
 
     /// When something can be sent that has to wait for the rate.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let at = self.pacer.ready_at()?;
+    pub(crate) fn next_deadline(&self, path: &Path) -> Option<Instant> {
+        let at = path.pacer.ready_at()?;
         (self.was_paced && self.can_send()).then_some(at)
     }
 
@@ -442,23 +437,19 @@ impl Sending {
     }
 
     /// Post what can be sent now, messages in order.
-    pub(crate) fn pump(&mut self, now: Instant) -> Result<(), PostError> {
-        let Sending { shape, open, working, clear, lanes, window, pacer, next_channel, counters, .. } = self;
+    pub(crate) fn pump(&mut self, path: &mut Path, now: Instant) -> Result<(), PostError> {
+        let Sending { shape, open, working, clear, lanes, next_channel, counters, .. } = self;
         let mut touched = Vec::new();
         for &number in &*working {
             let (Some(clear), Some(send)) = (clear.get(&number), open.get_mut(&number)) else { continue };
             let mut message = Message { shape, number, clear, send };
             let generation = shape.generation_of(number) as usize;
             let mut full_lanes = 0;
-            while full_lanes < shape.channels
-                && window.available() > 0
-                && pacer.is_ready(now)
-                && message.send.has_work()
-            {
+            while full_lanes < shape.channels && path.room(now) > 0 && message.send.has_work() {
                 let index = generation * shape.channels + *next_channel % shape.channels;
                 let lane = &mut lanes[index];
                 *next_channel = next_channel.wrapping_add(1);
-                let most = (window.available() as usize).min(lane.free as usize).min(BURST);
+                let most = (path.room(now) as usize).min(lane.free as usize).min(BURST);
                 let posted = if most == 0 { None } else { message.post(&lane.queue_pair, index as u64, most)? };
                 let Some(burst) = posted else {
                     full_lanes += 1;
@@ -467,18 +458,18 @@ impl Sending {
                 full_lanes = 0;
                 lane.free -= burst.writes;
                 message.send.bursts_on_their_way += 1;
-                window.on_posted(burst.writes);
-                pacer.on_posted(burst.byte_count + u64::from(burst.writes) * WRITE_OVERHEAD_BYTES, now);
+                let wire_bytes = burst.byte_count + u64::from(burst.writes) * WRITE_OVERHEAD_BYTES;
+                path.on_posted(burst.writes, wire_bytes, now);
                 counters.writes += u64::from(burst.writes);
                 counters.bytes += burst.byte_count;
                 lane.posted.push_back(burst);
             }
             touched.push(number);
-            if window.available() == 0 || !pacer.is_ready(now) {
+            if path.room(now) == 0 {
                 break;
             }
         }
-        self.was_paced = !pacer.is_ready(now);
+        self.was_paced = !path.pacer.is_ready(now);
         for number in touched {
             let Some(send) = self.open.get(&number) else { continue };
             if !send.has_work() {

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 
 use longhaul::{Pending, TransferError};
 
+/// While the oldest is waited for, the others are looked at this often.
+const LOOK_AT_OTHERS_EVERY: Duration = Duration::from_micros(200);
+
 /// Messages in flight, the oldest first.
 pub(crate) struct InFlight<T> {
     operations: VecDeque<Operation<T>>,
@@ -91,7 +94,12 @@ impl<T> InFlight<T> {
 
     /// Waits until the oldest has ended, but no longer than this, and not if another has left word. Takes those that have ended.
     pub(crate) fn wait(&mut self, patience: Duration, taken: &mut Vec<Ended<T>>) {
-        let patience = if self.ended.load(Ordering::Acquire) > 0 { Duration::ZERO } else { patience };
+        let patience = match self.ended.load(Ordering::Acquire) {
+            // Others may end while the oldest waits for what was lost.
+            0 if self.operations.len() > 1 => patience.min(LOOK_AT_OTHERS_EVERY),
+            0 => patience,
+            _ => Duration::ZERO,
+        };
         if !patience.is_zero()
             && let Some(oldest) = self.operations.pop_front()
         {
@@ -120,7 +128,15 @@ impl<T> InFlight<T> {
     /// Takes the operation if it has ended; says which to look at next.
     fn take(&mut self, at: usize, taken: &mut Vec<Ended<T>>) -> usize {
         let Some(operation) = self.operations.remove(at) else { return at + 1 };
-        match operation.end(Pending::ask) {
+        // Asked with its own word, or it would leave none later.
+        let waker = Waker::from(operation.word.clone());
+        let ask = |mut pending: Pending<T, TransferError>| match Pin::new(&mut pending)
+            .poll(&mut Context::from_waker(&waker))
+        {
+            Poll::Ready(result) => Ok(result),
+            Poll::Pending => Err(pending),
+        };
+        match operation.end(ask) {
             Ok(ended) => {
                 taken.push(ended);
                 at

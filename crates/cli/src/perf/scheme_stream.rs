@@ -25,6 +25,8 @@ const IN_FLIGHT_MAX: usize = 128;
 pub(crate) const ALIGNMENT: usize = 4096;
 /// An end looks at least this often at what has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Without a message that ends for this long, nobody receives: longer than a message may be without progress.
+const STUCK_AFTER: Duration = Duration::from_secs(150);
 
 /// What schemes count, for all messages of a run together. Each end counts what it can see.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -178,6 +180,11 @@ impl SchemeSender {
             }
             self.in_flight.wait(LOOK_EVERY, &mut taken);
             let now = looks.look();
+            if now.duration_since(progress) > STUCK_AFTER {
+                let seconds = STUCK_AFTER.as_secs();
+                let text = format!("no message has ended for {seconds} s; does the other end still receive?");
+                return Err(Stop::Failed(text));
+            }
             if !taken.is_empty() {
                 done += taken.len() as u64;
                 progress = now;

@@ -122,20 +122,28 @@ fn run_half<T>(
 ) -> Result<Option<Vec<MessageReport>>, CaseError> {
     let Case { limit, messages, .. } = *half.case();
     let begin = Instant::now();
+    let ends_badly = EndsBadly(other_failed);
     loop {
         let late = CaseError::Hung { done: half.done_count(), messages, limit };
         let polled = poll(&mut half).and_then(|()| if begin.elapsed() < limit { Ok(()) } else { Err(late) });
         if half.is_done() {
+            std::mem::forget(ends_badly);
             return Ok(Some(half.into_reports()));
         }
-        if let Err(error) = polled {
-            other_failed.store(true, Ordering::Relaxed);
-            return Err(error);
-        }
+        polled?;
         if other_failed.load(Ordering::Relaxed) {
             return Ok(None);
         }
         half.wait(LOOK_EVERY);
+    }
+}
+
+/// Tells the other half, also when this one panics.
+struct EndsBadly<'a>(&'a AtomicBool);
+
+impl Drop for EndsBadly<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

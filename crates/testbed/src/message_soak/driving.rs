@@ -70,7 +70,7 @@ impl Program<'_> {
             let plan = &self.plan.connections[index];
             for (side, end) in state.ends.iter_mut().enumerate() {
                 let Some(end) = end.as_mut().filter(|_| self.hosts[plan.nodes[side]].runs()) else { continue };
-                if let Err(failure) = end.carrier.poll(now)
+                if let Err(failure) = end.carrier.poll(now, end.is_closing)
                     && !std::mem::replace(&mut end.has_failed, true)
                     && (failure.is_panic || !plan.has_liar)
                 {
@@ -81,7 +81,7 @@ impl Program<'_> {
             for (end, side, ..) in &mut state.orphans {
                 if self.hosts[plan.nodes[*side]].runs() {
                     // Its peer is gone: that it fails is no wonder, that it panics would be.
-                    if let Err(failure) = end.carrier.poll(now)
+                    if let Err(failure) = end.carrier.poll(now, end.is_closing)
                         && !std::mem::replace(&mut end.has_failed, true)
                         && failure.is_panic
                     {

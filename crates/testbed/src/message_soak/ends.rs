@@ -106,13 +106,16 @@ impl Carrier {
     }
 
     /// Do what is due, unless the host's driver does; why it has failed, if it has.
-    pub(super) fn poll(&self, now: Instant) -> Result<(), Failure> {
+    pub(super) fn poll(&self, now: Instant, is_closing: bool) -> Result<(), Failure> {
         match self {
             Carrier::Scheme(shared) => match shared.end() {
                 Some(ConnectionEnd::Failed(error)) => Err(Failure {
                     text: crate::error_text::with_sources(&*error),
                     is_panic: error.downcast_ref::<Panicked>().is_some(),
                 }),
+                Some(end) if !is_closing => {
+                    Err(Failure { text: format!("it has ended, and nobody closed it: {end:?}"), is_panic: false })
+                }
                 _ => Ok(()),
             },
             Carrier::Plain(queue_pair) => queue_pair

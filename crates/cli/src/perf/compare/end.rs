@@ -121,7 +121,12 @@ impl Worker {
                 if *role == Role::Receiver {
                     answer(&Ok(Answer::Running));
                 }
-                measurement.run(Duration::from_millis(milliseconds), &stop).map(Answer::Outcome)
+                let outcome = measurement.run(Duration::from_millis(milliseconds), &stop);
+                if outcome.is_err() {
+                    // The other half must not wait for what nobody receives.
+                    self.measurements.remove(&subject);
+                }
+                outcome.map(Answer::Outcome)
             }
             Order::Stop => Ok(Answer::Done), // Never gets here: see `read_orders`.
         }

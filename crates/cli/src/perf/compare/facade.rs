@@ -18,6 +18,8 @@ const PING_BYTES: usize = 64;
 const PING: Range<usize> = 0..PING_BYTES;
 /// Receives that are posted ahead, so that neither end has to wait for the other's. RC has more of them.
 const PINGS_AHEAD: usize = 4;
+/// An answer comes within this time, or the other end has failed.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 /// How often the end that answers looks whether it is told to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -113,7 +115,8 @@ impl Facade {
         while begun.elapsed() < duration {
             let trip = Instant::now();
             let next = made(&self.connection)?.write_from(&self.memory, PING);
-            self.next_receive()?.wait().map_err(lost)?;
+            let answer = self.next_receive()?.wait_for(ANSWER_PATIENCE);
+            answer.map_err(|_| Stop::Failed("the other end does not answer".to_owned()))?.map_err(lost)?;
             let nanoseconds = u32::try_from(trip.elapsed().as_nanos()).unwrap_or(u32::MAX);
             outcome.round_trips_nanoseconds.push(nanoseconds);
             self.post_receive()?;
