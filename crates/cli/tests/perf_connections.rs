@@ -7,11 +7,11 @@ use serde_json::Value;
 
 /// What an idle connection may take of resident memory.
 const BYTES_PER_IDLE_CONNECTION_MAX: f64 = 32.0 * 1024.0;
-const CONNECTIONS: f64 = 200.0;
+const CONNECTIONS: f64 = 400.0;
 
 #[test]
 fn connections_cost_a_descriptor_and_little_memory() {
-    let arguments = ["connections", "--connections", "1,200", "--seconds", "0.5", "--idle-seconds", "2", "--json"];
+    let arguments = ["connections", "--connections", "1,400", "--seconds", "0.5", "--idle-seconds", "2", "--json"];
     let output = finish(perf(&arguments));
     assert!(output.status.success(), "{output:?}");
     let value: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");

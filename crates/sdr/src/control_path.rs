@@ -13,7 +13,7 @@ const RECEIVES: u32 = 256;
 /// The same on a connection that rests. A receive that is posted uses its memory some day, and an endpoint may have thousands of connections.
 const RECEIVES_AT_REST: u32 = 6;
 /// Frames that are sent one after another without looking whether the first has left: a connection keeps the memory of as many.
-const SENDS_WITHOUT_COMPLETIONS: usize = 2;
+const SENDS_WITHOUT_COMPLETIONS: usize = 1;
 /// A message of one packet is talked about in hardly more frames than this at a time: that it may come, and that it has come.
 const RECEIVES_A_MESSAGE: u32 = 2;
 /// If every posted receive was used at once, some frames may have been lost: from then on this many times more are posted.
