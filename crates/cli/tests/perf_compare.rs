@@ -34,7 +34,7 @@ fn check_report(value: &Value) {
     assert!(coding_threads(5).is_some_and(|threads| threads > 0), "{value}");
     assert_eq!((coding_threads(4), coding_threads(6)), (None, Some(0)), "{value}");
     assert!(results.iter().all(|result| positive(&result["gbps"])), "{value}");
-    for name in ["bare_udp", "rc_send", "facade"] {
+    for name in ["bare_udp", "rc_send", "rc_send_events", "facade", "facade_sleeping"] {
         assert!(positive(&value["latency_us"][name]), "{name} in {value}");
     }
     let ratios = [
@@ -47,6 +47,7 @@ fn check_report(value: &Value) {
         "facade_sr_over_uc",
         "rc_latency_over_bare",
         "facade_latency_over_rc",
+        "facade_sleeping_over_rc_events",
     ];
     for name in ratios {
         assert!(positive(&value["ratios"][name]), "{name} in {value}");

@@ -53,7 +53,8 @@ const WARM_UP: Duration = Duration::from_millis(60);
 /// of 1 MiB through the software RNIC; messages of 16 MiB through the library, as programs use it, with selective repeat (sdr-sr) and with
 /// erasure coding (sdr-ec), a WRITE for each packet, where erasure codes are computed by threads of their own, and once more with that done by the
 /// threads that send and receive (sdr-ec-inline); and one-way latency of bare UDP datagrams beside RC SENDs of 2 bytes and
-/// messages of 64 bytes through the library (facade). Each end cycles through 128 MiB of
+/// messages of 64 bytes through the library (facade), polling, and both again with threads that sleep until something comes (rc_send_events,
+/// facade_sleeping). Each end cycles through 128 MiB of
 /// buffers, and UC and the schemes have 3 MiB on their way. All take turns in short rounds, and the median round counts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -123,7 +124,11 @@ impl Arguments {
                 Subject::SdrSelectiveRepeat => Only::SdrSr,
                 Subject::SdrErasure => Only::SdrEc,
                 Subject::SdrErasureInline => Only::SdrEcInline,
-                Subject::BareUdpPingPong | Subject::RcSendPingPong | Subject::FacadePingPong => Only::Latency,
+                Subject::BareUdpPingPong
+                | Subject::RcSendPingPong
+                | Subject::RcSendEvents
+                | Subject::FacadePingPong
+                | Subject::FacadeSleeping => Only::Latency,
             };
             self.only.is_empty() || self.only.contains(&name)
         };

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use super::bare_udp;
+use super::facade::Wait;
 use super::namespace::{self, Place};
 use super::orders::{Answer, Contact, Order, Outcome, Role, Settings, Subject};
 use super::{facade, scheme, softnic, tcp};
@@ -104,8 +105,10 @@ impl Worker {
                     | Subject::RcWrite
                     | Subject::RcWriteMany
                     | Subject::RcRead
-                    | Subject::RcSendPingPong => softnic::prepare(subject, &settings, &mut self.buffers)?,
-                    Subject::FacadePingPong => facade::prepare(&settings, &mut self.buffers)?,
+                    | Subject::RcSendPingPong
+                    | Subject::RcSendEvents => softnic::prepare(subject, &settings, &mut self.buffers)?,
+                    Subject::FacadePingPong => facade::prepare(Wait::Drives, &settings, &mut self.buffers)?,
+                    Subject::FacadeSleeping => facade::prepare(Wait::Sleeps, &settings, &mut self.buffers)?,
                     Subject::SdrSelectiveRepeat | Subject::SdrErasure | Subject::SdrErasureInline => {
                         scheme::prepare(subject, &settings, &mut self.buffers)?
                     }

@@ -2,6 +2,10 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use longhaul::{Connection, Endpoint, Listener, Memory, Message, MessageReport, Options, Pending, TransferError};
@@ -24,7 +28,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Either half of it.
-pub(super) fn prepare(settings: &Settings, buffers: &mut Buffers) -> Result<Box<dyn Measurement>, Stop> {
+pub(super) fn prepare(wait: Wait, settings: &Settings, buffers: &mut Buffers) -> Result<Box<dyn Measurement>, Stop> {
     let endpoint = buffers.nic(settings)?.device.endpoint().clone();
     let mut options = Options::default();
     options.mtu = Mtu::largest_within(settings.payload_bytes).unwrap_or_default();
@@ -40,7 +44,7 @@ pub(super) fn prepare(settings: &Settings, buffers: &mut Buffers) -> Result<Box<
     let memory = endpoint.register(vec![0x5a; (1 + PINGS_AHEAD) * PING_BYTES]);
     let memory = memory.map_err(|error| Stop::failed("cannot register memory", error))?;
     let receives = VecDeque::new();
-    Ok(Box::new(Facade { endpoint, options, listener, connection: None, memory, next_place: 0, receives }))
+    Ok(Box::new(Facade { endpoint, options, listener, connection: None, memory, next_place: 0, receives, wait }))
 }
 
 struct Facade {
@@ -54,10 +58,53 @@ struct Facade {
     next_place: usize,
     /// Posted, between rounds too.
     receives: VecDeque<Pending<Message, TransferError>>,
+    wait: Wait,
+}
+
+/// How a thread waits for a message.
+#[derive(Clone, Copy)]
+pub(super) enum Wait {
+    /// It drives the connection.
+    Drives,
+    /// It leaves that to the endpoint, as an asynchronous program does.
+    Sleeps,
+}
+
+impl Wait {
+    fn wait<T>(self, mut pending: Pending<T, TransferError>, patience: Duration) -> Waited<T> {
+        if let Wait::Drives = self {
+            return pending.wait_for(patience);
+        }
+        let deadline = Instant::now() + patience;
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        loop {
+            if let Poll::Ready(result) = Pin::new(&mut pending).poll(&mut Context::from_waker(&waker)) {
+                return Ok(result);
+            }
+            match deadline.checked_duration_since(Instant::now()) {
+                None | Some(Duration::ZERO) => return Err(pending),
+                Some(left) => thread::park_timeout(left),
+            }
+        }
+    }
+}
+
+type Waited<T> = Result<Result<T, TransferError>, Pending<T, TransferError>>;
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
 }
 
 fn made(connection: &Option<Connection>) -> Result<&Connection, Stop> {
     connection.as_ref().ok_or_else(|| Stop::Failed("the connection has not been made".to_owned()))
+}
+
+fn in_time<T>(waited: Waited<T>) -> Result<T, Stop> {
+    waited.map_err(|_| Stop::Failed("the other end does not answer".to_owned()))?.map_err(lost)
 }
 
 fn lost(error: TransferError) -> Stop {
@@ -115,17 +162,17 @@ impl Facade {
         while begun.elapsed() < duration {
             let trip = Instant::now();
             let next = made(&self.connection)?.write_from(&self.memory, PING);
-            let answer = self.next_receive()?.wait_for(ANSWER_PATIENCE);
-            answer.map_err(|_| Stop::Failed("the other end does not answer".to_owned()))?.map_err(lost)?;
+            let answer = self.next_receive()?;
+            in_time(self.wait.wait(answer, ANSWER_PATIENCE))?;
             let nanoseconds = u32::try_from(trip.elapsed().as_nanos()).unwrap_or(u32::MAX);
             outcome.round_trips_nanoseconds.push(nanoseconds);
             self.post_receive()?;
             if let Some(ping) = ping.replace(next) {
-                ping.wait().map_err(lost)?;
+                in_time(self.wait.wait(ping, ANSWER_PATIENCE))?;
             }
         }
         if let Some(ping) = ping {
-            ping.wait().map_err(lost)?;
+            in_time(self.wait.wait(ping, ANSWER_PATIENCE))?;
         }
         Ok(outcome)
     }
@@ -133,14 +180,15 @@ impl Facade {
     fn pong(&mut self, stop: &StopSign) -> Result<Outcome, Stop> {
         let mut pong: Option<Pending<MessageReport, TransferError>> = None;
         loop {
-            match self.next_receive()?.wait_for(LOOK_EVERY) {
+            let ping = self.next_receive()?;
+            match self.wait.wait(ping, LOOK_EVERY) {
                 Ok(message) => {
                     message.map_err(lost)?;
                     // What both have to tell the other end goes in one packet.
                     self.post_receive()?;
                     let next = made(&self.connection)?.write_from(&self.memory, PING);
                     if let Some(pong) = pong.replace(next) {
-                        pong.wait().map_err(lost)?;
+                        in_time(self.wait.wait(pong, ANSWER_PATIENCE))?;
                     }
                 }
                 Err(waiting) => {

@@ -41,8 +41,12 @@ pub(super) enum Subject {
     BareUdpPingPong,
     /// RC SENDs of 2 bytes back and forth.
     RcSendPingPong,
+    /// The same, with ends that sleep until an event comes.
+    RcSendEvents,
     /// Messages of 64 bytes back and forth through the library.
     FacadePingPong,
+    /// The same, with threads that sleep until they are woken.
+    FacadeSleeping,
 }
 
 impl Subject {
@@ -57,8 +61,13 @@ impl Subject {
         Subject::SdrErasure,
         Subject::SdrErasureInline,
     ];
-    pub(super) const LATENCY: [Subject; 3] =
-        [Subject::BareUdpPingPong, Subject::RcSendPingPong, Subject::FacadePingPong];
+    pub(super) const LATENCY: [Subject; 5] = [
+        Subject::BareUdpPingPong,
+        Subject::RcSendPingPong,
+        Subject::RcSendEvents,
+        Subject::FacadePingPong,
+        Subject::FacadeSleeping,
+    ];
 
     /// The reliability scheme that it measures, by its name.
     pub(super) const fn scheme(self) -> Option<&'static str> {
@@ -83,7 +92,9 @@ impl Subject {
             Subject::SdrErasureInline => "sdr-ec-inline",
             Subject::BareUdpPingPong => "bare_udp",
             Subject::RcSendPingPong => "rc_send",
+            Subject::RcSendEvents => "rc_send_events",
             Subject::FacadePingPong => "facade",
+            Subject::FacadeSleeping => "facade_sleeping",
         }
     }
 }

@@ -153,6 +153,11 @@ impl Comparison {
             over("sdr_ec_inline_over_uc", gbps(Subject::SdrErasureInline), uc),
             over("rc_latency_over_bare", latency[0], latency[1]),
             over("facade_latency_over_rc", microseconds(Subject::FacadePingPong), latency[0]),
+            over(
+                "facade_sleeping_over_rc_events",
+                microseconds(Subject::FacadeSleeping),
+                microseconds(Subject::RcSendEvents),
+            ),
         ];
         ratios.into_iter().flatten().collect()
     }

@@ -37,13 +37,13 @@ pub(super) fn prepare(
     let (connection, [send_depth, receive_depth]) = match (subject, settings.role) {
         (Subject::RcWriteMany, _) => (Connection::Rc, [1, 1]),
         (Subject::RcWrite | Subject::RcRead, _) => (Connection::Rc, [MESSAGES_AT_ONCE, 1]),
-        (Subject::RcSendPingPong, _) => (Connection::Rc, [64, 16]),
+        (Subject::RcSendPingPong | Subject::RcSendEvents, _) => (Connection::Rc, [64, 16]),
         (_, Role::Sender) => (Connection::Uc, [64, 64]),
         (_, Role::Receiver) => (Connection::Uc, [64, 256]),
     };
     let operation = match subject {
         Subject::RcRead => Operation::Read,
-        Subject::RcSendPingPong => Operation::Send,
+        Subject::RcSendPingPong | Subject::RcSendEvents => Operation::Send,
         _ => Operation::Write,
     };
     let options = GroupOptions {
@@ -53,7 +53,7 @@ pub(super) fn prepare(
         receive_depth,
         outstanding_reads: if operation == Operation::Read { u8::MAX } else { 0 },
         remote_access: operation.remote_access(),
-        sleeps: false,
+        sleeps: subject == Subject::RcSendEvents,
         timeout: TIMEOUT,
         rate_bits_per_second: None,
         seed: random_number()?,
@@ -62,8 +62,8 @@ pub(super) fn prepare(
     let mtu = Mtu::largest_within(settings.payload_bytes).unwrap_or_default().min(nic.device.mtu()?);
     let contact = Contact { verbs: Some(group.contact(mtu)), ..Contact::default() };
     let half = match (subject, settings.role) {
-        (Subject::RcSendPingPong, Role::Sender) => Half::Ping(PingPong::new(group)),
-        (Subject::RcSendPingPong, Role::Receiver) => Half::Pong(PingPong::new(group)),
+        (Subject::RcSendPingPong | Subject::RcSendEvents, Role::Sender) => Half::Ping(PingPong::new(group)),
+        (Subject::RcSendPingPong | Subject::RcSendEvents, Role::Receiver) => Half::Pong(PingPong::new(group)),
         (_, Role::Sender) => Half::Sender(Sender::new(group)),
         (_, Role::Receiver) => Half::Receiver(Receiver::new(group)),
     };
