@@ -409,9 +409,8 @@ impl Shared {
         let (mut active, mut seen) = (self.now(), None);
         let is_left_to_driver = loop {
             match ask() {
-                Attending::Done => break false,
-                // If it was too late at once, nothing has been done that the driver should know of.
-                Attending::TooLate => break seen.is_some(),
+                // The driver looks soon by itself, if this thread does not come back before.
+                Attending::Done | Attending::TooLate => break false,
                 Attending::Waits => {}
             }
             // What a message that is over now has to be acknowledged with waits for what the program posts next. An error shows again when the

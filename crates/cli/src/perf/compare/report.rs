@@ -323,7 +323,7 @@ pub(super) fn to_table(comparison: &Comparison, with_costs: bool) -> String {
     if !ratios.is_empty() {
         line(format_args!(""));
         for (name, ratio) in ratios {
-            line(format_args!("{name:<24} {ratio:>6.2}"));
+            line(format_args!("{name:<31} {ratio:>6.2}"));
         }
     }
     text
@@ -381,9 +381,12 @@ mod tests {
     #[test]
     fn the_table_says_the_same() {
         let table = to_table(&comparison(), true);
-        for text in
-            ["two network namespaces", "rc-write            24.00", "rc_over_bare               0.75", "ns a KiB"]
-        {
+        for text in [
+            "two network namespaces",
+            "rc-write            24.00",
+            "rc_over_bare                      0.75",
+            "ns a KiB",
+        ] {
             assert!(table.contains(text), "{text} in\n{table}");
         }
         assert!(!table.contains("uc-write"), "not measured, not in the table:\n{table}");
