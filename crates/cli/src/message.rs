@@ -1,13 +1,8 @@
 //! What is said to people, in one form everywhere.
 
+pub(crate) use longhaul::with_sources;
 use serde::Serialize;
 use serde_json::Value;
-
-/// An error and what caused it, in one line.
-pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
-    let chain = std::iter::successors(Some(error), |error| error.source());
-    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
 
 /// Which kind of message of an exchange this is, by its name: its contents would fill a screen.
 pub(crate) fn kind_of(message: &impl Serialize) -> String {

@@ -91,6 +91,7 @@ pub use handle::ListenHandle;
 pub use handshake::{Accepting, Connecting, HandshakeError, Meeting};
 pub use listener::{AcceptError, ListenError, Listener};
 pub use longhaul_reliable::{ConnectionError, MessageError, MessageReport};
+pub use longhaul_runtime::with_sources;
 pub use longhaul_sdr::memory::{BorrowError, ReadGuard, WriteGuard};
 pub use longhaul_sdr::{Memory, RoundTripTime};
 pub use longhaul_verbs::Mtu;

@@ -337,8 +337,9 @@ impl Shared {
     /// Send bytes as one message.
     pub fn send(&self, memory: &Memory, range: Range<usize>) -> Result<Result<SendTicket, ConnectionError>, End> {
         // The first of several goes at once. What the peer has to know of the others it is told together.
-        let saying = if std::mem::replace(&mut self.state().has_sent, true) { Saying::Urgent } else { Saying::All };
-        self.post(saying, |reliable, now| reliable.send(memory, range, now))
+        let mut state = self.state();
+        let saying = if std::mem::replace(&mut state.has_sent, true) { Saying::Urgent } else { Saying::All };
+        self.post(state, saying, |reliable, now| reliable.send(memory, range, now))
     }
 
     /// Receive the peer's next message here.
@@ -347,8 +348,9 @@ impl Shared {
         memory: &Memory,
         range: Range<usize>,
     ) -> Result<Result<ReceiveTicket, ConnectionError>, End> {
-        self.state().receives = true;
-        self.post(Saying::Urgent, |reliable, _| reliable.post_receive(memory, range))
+        let mut state = self.state();
+        state.receives = true;
+        self.post(state, Saying::Urgent, |reliable, _| reliable.post_receive(memory, range))
     }
 
     fn state(&self) -> Locked<'_> {
@@ -371,10 +373,10 @@ impl Shared {
     /// long as the driver leaves the connection to it.
     fn post<T, E>(
         &self,
+        mut state: Locked<'_>,
         saying: Saying,
         post: impl FnOnce(&mut Reliable, Instant) -> Result<T, E>,
     ) -> Result<Result<T, E>, End> {
-        let mut state = self.state();
         // Read under the lock, so that time never goes back for what is below.
         let now = self.now();
         let saying = if state.left_alone_until(now).is_some() { saying } else { Saying::All };

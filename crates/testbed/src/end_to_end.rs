@@ -22,7 +22,7 @@ use longhaul_sdr::Memory;
 use longhaul_time::{Duration, Instant};
 use thiserror::Error;
 
-use crate::error_text::with_sources;
+use longhaul_runtime::with_sources;
 
 pub use end::GroundOptions;
 pub use halves::{CaseHalf, CaseReceiver, CaseSender};

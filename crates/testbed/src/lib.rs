@@ -13,7 +13,6 @@ pub mod checker;
 pub mod completion;
 pub mod conformance;
 pub mod end_to_end;
-mod error_text;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod interop;

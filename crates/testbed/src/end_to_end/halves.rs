@@ -5,7 +5,7 @@ use longhaul_sdr::Memory;
 use longhaul_time::Instant;
 
 use super::{Case, CaseError};
-use crate::error_text::with_sources;
+use longhaul_runtime::with_sources;
 
 /// Half of a case: messages that are under way, each in a place of memory of its own, and what was said of those that are done.
 pub struct CaseHalf<Ticket> {

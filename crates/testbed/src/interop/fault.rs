@@ -1,6 +1,6 @@
 //! What can go wrong: a check can fail, and the session that checks are made in can break.
 
-use crate::error_text::with_sources;
+use longhaul_runtime::with_sources;
 
 /// Why a session ended before all was checked.
 #[derive(Debug, thiserror::Error)]

@@ -27,7 +27,7 @@ use crate::end_to_end::{
     Case, CaseError, LibraryEnd, LibraryReceiver, LibrarySender, accept, endpoint_of, patient_options, scheme_by_name,
     schemes,
 };
-use crate::error_text::with_sources;
+use longhaul_runtime::with_sources;
 
 /// Data in flight: what a virtual machine without hardware's help can take in.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -270,7 +270,7 @@ impl Listening {
     /// The server's side of [`Request::Messages`], which a client that has not connected does not send.
     pub(super) fn serve(&mut self, check: MessagesCheck, control: &mut Control) -> Result<(), Fault> {
         if check.messages > MESSAGES_MAX || u64::from(check.message_bytes) > self.plan.memory_bytes {
-            return Err(Fault::Check(format!("expected a check within bounds, came {check:?}")));
+            return Err(Fault::Check(format!("the client asks for more than a server allows: {check:?}")));
         }
         let end = match self.end.take() {
             Some(end) => end,

@@ -14,7 +14,7 @@ use super::messages::{EndInfo, PairInfo, Reply, Request, SessionPlan, VERSION};
 use super::plan::{Check, CheckResult};
 use super::reliable;
 use super::responder::Responder;
-use crate::error_text::with_sources;
+use longhaul_runtime::with_sources;
 
 /// How long a client may take to say what it wants.
 const HELLO_PATIENCE: Duration = Duration::from_secs(30);
@@ -136,7 +136,7 @@ impl Session {
             || !check.operation.is_possible(check.connection)
             || !(1..=OPERATIONS_MAX).contains(&check.operations)
         {
-            return Err(Fault::Check(format!("expected a check within bounds, came {check:?}")));
+            return Err(Fault::Check(format!("the client asks for more than a server allows: {check:?}")));
         }
         let mtu = self.mtu(pair)?;
         let first_psn = (mix(check.seed ^ u64::from(pair.first_psn)) >> 40) as u32;

@@ -68,29 +68,17 @@ impl Program<'_> {
         }
         for (index, state) in self.connections.iter_mut().enumerate() {
             let plan = &self.plan.connections[index];
-            for (side, end) in state.ends.iter_mut().enumerate() {
-                let Some(end) = end.as_mut().filter(|_| self.hosts[plan.nodes[side]].runs()) else { continue };
-                if let Err(failure) = end.carrier.poll(now, end.is_closing)
+            let ends = state.ends.iter_mut().enumerate().filter_map(|(side, end)| Some((end.as_mut()?, side, false)));
+            // The peer of an orphan is gone: that it fails is no wonder, that it panics would be.
+            let orphans = state.orphans.iter_mut().map(|(end, side, ..)| (end, *side, true));
+            for (end, side, is_orphan) in ends.chain(orphans) {
+                if self.hosts[plan.nodes[side]].runs()
+                    && let Err(failure) = end.carrier.poll(now, end.is_closing)
                     && !std::mem::replace(&mut end.has_failed, true)
-                    && (failure.is_panic || !plan.has_liar)
+                    && (failure.is_panic || !is_orphan && !plan.has_liar)
                 {
                     let rule = if failure.is_panic { Rule::Panic } else { Rule::Connection };
                     self.judge.accuse(rule, now, format!("connection {index}, end {side}: {}", failure.text));
-                }
-            }
-            for (end, side, ..) in &mut state.orphans {
-                if self.hosts[plan.nodes[*side]].runs() {
-                    // Its peer is gone: that it fails is no wonder, that it panics would be.
-                    if let Err(failure) = end.carrier.poll(now, end.is_closing)
-                        && !std::mem::replace(&mut end.has_failed, true)
-                        && failure.is_panic
-                    {
-                        self.judge.accuse(
-                            Rule::Panic,
-                            now,
-                            format!("connection {index}, end {side}: {}", failure.text),
-                        );
-                    }
                 }
             }
         }

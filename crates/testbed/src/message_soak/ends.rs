@@ -110,7 +110,7 @@ impl Carrier {
         match self {
             Carrier::Scheme(shared) => match shared.end() {
                 Some(ConnectionEnd::Failed(error)) => Err(Failure {
-                    text: crate::error_text::with_sources(&*error),
+                    text: longhaul_runtime::with_sources(&*error),
                     is_panic: error.downcast_ref::<Panicked>().is_some(),
                 }),
                 Some(end) if !is_closing => {
@@ -120,7 +120,7 @@ impl Carrier {
             },
             Carrier::Plain(queue_pair) => queue_pair
                 .poll(now)
-                .map_err(|error| Failure { text: crate::error_text::with_sources(&error), is_panic: false }),
+                .map_err(|error| Failure { text: longhaul_runtime::with_sources(&error), is_panic: false }),
         }
     }
 

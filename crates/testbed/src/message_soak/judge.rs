@@ -8,7 +8,7 @@ use super::contents::Label;
 use super::plan::{Ground, Item, MTU, MessagePlan, Plan};
 use super::program::{Half, MessageState, Receiving, Sending, fresh_round};
 use super::violation::{Rule, Violation};
-use crate::error_text::with_sources;
+use longhaul_runtime::with_sources;
 
 /// A time-out of this length is not explained by the faults of a program.
 const LONG_TIMEOUT: Duration = Duration::from_secs(20);

@@ -22,7 +22,7 @@ use longhaul_time::Duration;
 use super::virtual_time::ProtocolError;
 use super::{MeanComparison, Point, SOCKETS_BOUND, samples_for};
 use crate::end_to_end::{CaseError, LibraryGround, patient_options};
-use crate::error_text::with_sources;
+use longhaul_runtime::with_sources;
 
 /// How certain the protocol's mean is to be, as a share of it.
 const STANDARD_ERROR: f64 = 0.035;

@@ -1,7 +1,0 @@
-//! Errors as the checks of this crate report them.
-
-/// An error and what caused it, in one line.
-pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
-    let chain = std::iter::successors(Some(error), |error| error.source());
-    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
