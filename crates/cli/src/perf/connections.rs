@@ -25,14 +25,20 @@ const MESSAGE_BYTES: usize = 64;
 const MESSAGES_BEFORE_REST: u64 = 100;
 
 /// Connections that are made first and not counted: with them comes what all share, a socket for each source port among it.
+/// They do all that the counted ones do, so that what a process touches once (code, threads' stacks, the allocator's pools)
+/// is not charged to the few connections of a short row.
 const CONNECTIONS_BEFORE: u32 = 32;
+/// How long they send, and rest.
+const WARM_UP: Duration = Duration::from_secs(1);
 
 /// What many connections of one endpoint cost, busy and idle
 ///
 /// For each number of connections one process listens and another connects to it, each with one endpoint (a software RNIC on the loopback
-/// device). Messages of 64 bytes go one at a time on each connection. After at least 100 messages each, nobody says anything. The table has the larger figure of the two ends: threads, open descriptors, the growth of resident
-/// memory for each connection beside 32 that were there before and are not counted, and the share of one processor that is used in the silence. Jain's index says
-/// how evenly the connections came to their turns: 1 if all sent the same number of messages.
+/// device). Messages of 64 bytes go one at a time on each connection. After at least 100 messages each, nobody sends
+/// anything. The table has the larger figure of the two ends: threads, open descriptors, the growth of resident memory for
+/// each connection, and the share of one processor that is used in the silence. 32 connections that were there before, and
+/// have sent for a second, are not counted. Jain's index says how evenly the connections got their turns: 1 if all sent
+/// the same number of messages.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Numbers of connections, separated by commas
@@ -68,6 +74,8 @@ enum Order {
     Connect { to: SocketAddr, connections: u32 },
     /// Send on every connection for so long, and say how many messages each has sent.
     Run(Duration),
+    /// Send on every connection for so long, and on the last alone.
+    WarmUp(Duration),
     /// Send on every connection until it has sent so many altogether.
     Send(u64),
     /// Say what the process uses.
@@ -112,7 +120,8 @@ fn measure(connections: u32, arguments: &Arguments, step: impl Fn(&str)) -> Resu
     };
     let mut connecting = start("connecting end", "connect")?;
     done(&mut connecting, &Order::Connect { to, connections: CONNECTIONS_BEFORE })?;
-    done(&mut connecting, &Order::Send(MESSAGES_BEFORE_REST))?;
+    done(&mut connecting, &Order::WarmUp(WARM_UP))?;
+    std::thread::sleep(WARM_UP);
     let before = [used(&mut listening)?, used(&mut connecting)?];
     done(&mut connecting, &Order::Connect { to, connections })?;
 

@@ -117,6 +117,15 @@ impl End {
             Order::Send(messages) => {
                 self.send(&self.connections, move |sender| sender.sent() < messages).map(|_| Answer::Done)
             }
+            Order::WarmUp(duration) => {
+                // One alone is served in another rhythm than many.
+                let last = self.connections.len().saturating_sub(1);
+                for connections in [&self.connections[..], &self.connections[last..]] {
+                    let begun = Instant::now();
+                    self.send(connections, move |_| begun.elapsed() < duration)?;
+                }
+                Ok(Answer::Done)
+            }
             Order::Run(duration) => {
                 let counted = self.connections.get(CONNECTIONS_BEFORE as usize..).unwrap_or_default();
                 let before: Vec<u64> = counted.iter().map(|sender| sender.sent()).collect();
