@@ -128,8 +128,8 @@ fn has_test(source: &str, name: &str) -> bool {
     let lines: Vec<&str> = source.lines().map(str::trim).collect();
     let is_it = |line: &&str| line.starts_with("fn ") && contains_word_after(line, "fn ", name);
     lines.iter().enumerate().any(|(at, line)| {
-        let above = lines[..at].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("//"));
-        is_it(line) && above.into_iter().any(|line| *line == "#[test]")
+        let mut above = lines[..at].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("//"));
+        is_it(line) && above.any(|line| *line == "#[test]")
     })
 }
 
