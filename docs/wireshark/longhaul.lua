@@ -29,12 +29,12 @@ end)
 -- Control frames ---------------------------------------------------------------------------------------------------------------------------
 
 local frame = Proto("longhaul", "Longhaul control frame")
-local VERSION, HEADER_BYTES = 3, 68
+local VERSION, HEADER_BYTES = 4, 68
 
 local record_kinds = { [1] = "clear-to-send", [2] = "scheme", [3] = "cleared-beyond" }
 local scheme_kinds = {
   [1] = "offer", [2] = "feedback", [3] = "done", [4] = "refused", [5] = "accepted", [6] = "withdrawn", [7] = "arrived",
-  [8] = "offer-with-checksum",
+  [8] = "offer-with-checksum", [9] = "offer-with-contents", [10] = "offer-with-both",
 }
 local reasons = {
   [1] = "other-scheme", [2] = "timed-out", [3] = "too-long", [4] = "failed", [5] = "withdrawn", [6] = "checksum",
@@ -70,6 +70,7 @@ local f = {
   offer_chunk_bytes = ProtoField.uint32("longhaul.offer.chunk_bytes", "Bytes of a chunk"),
   offer_parity_bytes = ProtoField.uint64("longhaul.offer.parity_bytes", "Bytes of parity"),
   offer_checksum = ProtoField.uint64("longhaul.offer.checksum", "Checksum", base.HEX),
+  offer_contents = ProtoField.bytes("longhaul.offer.contents", "Contents"),
   scheme_name = ProtoField.string("longhaul.scheme.name", "Scheme"),
   refused_reason = ProtoField.uint8("longhaul.refused.reason", "Reason", base.DEC, reasons),
   refused_was_accepted = ProtoField.bool("longhaul.refused.was_accepted", "Was accepted before"),
@@ -127,14 +128,21 @@ local function add_scheme_record(buffer, tree)
   local kind, message = add(f.scheme_kind, 1), add(f.scheme_message, 8)
   if not (kind and message) then return "cut off" end
   kind = kind:uint()
-  if kind == 1 or kind == 8 then
-    add(f.offer_length, 8)
+  if kind == 1 or (kind >= 8 and kind <= 10) then
+    local length = add(f.offer_length, 8)
     add(f.offer_offset, 8)
     add(f.offer_part_bytes, 8)
     add(f.offer_chunk_bytes, 4)
     add(f.offer_parity_bytes, 8)
-    if kind == 8 then add(f.offer_checksum, 8) end
-    rest(f.scheme_name)
+    if kind == 8 or kind == 10 then add(f.offer_checksum, 8) end
+    if kind < 9 then
+      rest(f.scheme_name)
+    elseif length then
+      local name_at = 9 + (kind == 10 and 44 or 36)
+      local name_bytes = buffer:len() - name_at - length:uint64():tonumber()
+      if name_bytes > 0 then add(f.scheme_name, name_bytes) end
+      if name_bytes >= 0 then rest(f.offer_contents) end
+    end
   elseif kind == 2 then
     if buffer:len() > 9 then add_acknowledgement(buffer(9):tvb(), tree) end
   elseif kind == 4 then

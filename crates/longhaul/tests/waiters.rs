@@ -158,6 +158,9 @@ fn panics_in(place: PanicsIn) -> (Options, Arc<AtomicBool>) {
     (options, armed)
 }
 
+/// A shorter message might travel in its offer, past the scheme.
+const SEEN_BY_THE_SCHEME: &[u8] = &[7; 1000];
+
 /// Neither thread of the program drives the connection: only the driver does.
 fn end_of<T, E: std::fmt::Debug>(pending: Pending<T, E>) -> Result<T, E> {
     pending.wait_for(LONG_ENOUGH).unwrap_or_else(|_| panic!("it is still pending"))
@@ -174,7 +177,7 @@ fn a_panic_in_the_driver_ends_its_connection_and_no_other() {
     let ((accepted, one), (other_accepted, other)) = (connect(), connect());
     let (receiving, later) = (accepted.receive(1000), accepted.receive(1000));
     armed.store(true, Ordering::SeqCst);
-    let written = one.write("the receiver panics");
+    let written = one.write(SEEN_BY_THE_SCHEME);
     for pending in [receiving, later] {
         let reason = end_of(pending).expect_err("the scheme panics").to_string();
         assert!(reason.contains("the scheme has a mistake"), "{reason}");
@@ -198,7 +201,7 @@ fn a_panic_while_posting_is_the_connections_end_too() {
     // So that the message can be sent at once, on the thread that writes.
     std::thread::sleep(Duration::from_millis(100));
     armed.store(true, Ordering::SeqCst);
-    let reason = end_of(one.write("the sender panics")).expect_err("the scheme panics").to_string();
+    let reason = end_of(one.write(SEEN_BY_THE_SCHEME)).expect_err("the scheme panics").to_string();
     assert!(reason.contains("the scheme has a mistake"), "{reason}");
     let reason = end_of(before).expect_err("the connection has failed").to_string();
     assert!(reason.contains("the scheme has a mistake"), "{reason}");

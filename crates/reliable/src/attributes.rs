@@ -52,6 +52,8 @@ pub enum Mutation {
     ProgressIgnored,
     /// A message that was refused is reported as done.
     RefusalsAreDone,
+    /// A receiver does not take the message that its offer carries.
+    ContentsIgnored,
 }
 
 impl Default for Attributes {

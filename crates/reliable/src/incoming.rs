@@ -168,7 +168,14 @@ impl Incoming {
             Ok(part) => {
                 message.begin(part.cut, offer.checksum.is_some(), moment);
                 receive.begin(part, offer.checksum, moment.now);
-                receive.ask(terms);
+                let contents = offer.contents;
+                #[cfg(feature = "mutations")]
+                let contents = contents
+                    .filter(|_| terms.attributes.mutation != Some(crate::attributes::Mutation::ContentsIgnored));
+                match contents {
+                    Some(contents) if part.cut.count() == 1 => receive.take_contents(contents, terms),
+                    _ => receive.ask(terms),
+                }
                 if part.index == 0 && part.cut.count() > 1 {
                     terms.tell(number, &Record::Accepted);
                 }
@@ -491,10 +498,9 @@ impl IncomingMessage {
         part_bytes: u64,
         terms: &Terms,
     ) -> Result<Part, (Refusal, MessageError)> {
-        let (ours, theirs) = (terms.describe(), terms::describe(offer.scheme, offer.chunk_bytes));
         let other = |ours, theirs| Err((Refusal::OtherScheme, MessageError::OtherScheme { ours, theirs }));
-        if ours != theirs {
-            return other(ours, theirs);
+        if !terms.are_those_of(offer) {
+            return other(terms.describe(), terms::describe(offer.scheme, offer.chunk_bytes));
         }
         let (bytes, room) = (offer.length, self.range.len() as u64);
         if bytes > room {
@@ -504,6 +510,7 @@ impl IncomingMessage {
         let part = self.cut.unwrap_or(Cut::new(bytes, part_bytes)).part(index);
         let is_cut_alike = offer.part_bytes == part_bytes || part.cut.count() == 1 && bytes <= offer.part_bytes;
         if !is_cut_alike || bytes != part.cut.whole_bytes() || offer.offset != part.offset() {
+            let ours = terms.describe();
             let part_of = |cut_at: u64, offset: u64, bytes: u64| {
                 format!("{ours}, messages cut at {cut_at} bytes, a part at {offset} of {bytes} bytes")
             };
@@ -513,6 +520,7 @@ impl IncomingMessage {
         // A peer of another version may lay its parity out otherwise.
         let parity_bytes = terms.shape_of(part.bytes()).parity_bytes;
         if offer.parity_bytes != parity_bytes {
+            let ours = terms.describe();
             let with_parity = |bytes: u64| format!("{ours}, with {bytes} bytes of parity");
             return other(with_parity(parity_bytes), with_parity(offer.parity_bytes));
         }

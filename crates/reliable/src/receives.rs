@@ -25,8 +25,8 @@ pub(crate) struct OpenReceive {
     parity: Option<(Receive, Memory)>,
     /// Once the sender has said what it sends: only the offer, which a stranger cannot write, gives a length. Packets carry it too, but those
     /// are not believed.
-    half: Option<(MessageShape, Box<dyn ReceiveHalf>)>,
-    /// The half has said so. It is not asked again.
+    source: Option<(MessageShape, Source)>,
+    /// The half has said so, and is not asked again; or nothing is missing.
     is_finished: bool,
     checksum: ExpectedChecksum,
     /// What had arrived when the half was asked last, and when it wants to be.
@@ -39,6 +39,14 @@ pub(crate) struct OpenReceive {
     told_arrived: Option<Instant>,
     is_asked: bool,
     report: MessageReport,
+}
+
+/// Where the bytes of a part come from.
+enum Source {
+    /// From packets, by the scheme.
+    Half(Box<dyn ReceiveHalf>),
+    /// From the offer, which has them all.
+    Offer(Box<[u8]>),
 }
 
 /// What the bytes of a part must have.
@@ -112,7 +120,7 @@ impl OpenReceive {
             part,
             data,
             parity,
-            half: None,
+            source: None,
             is_finished: false,
             checksum,
             seen: None,
@@ -136,6 +144,12 @@ impl OpenReceive {
             self.checksum = ExpectedChecksum::Is(checksum);
         }
         self.begin_clock(now);
+    }
+
+    /// The offer has brought all bytes.
+    pub(crate) fn take_contents(&mut self, contents: &[u8], terms: &Terms) {
+        self.source = Some((terms.shape_of(contents.len() as u64), Source::Offer(contents.into())));
+        (self.is_finished, self.half_deadline) = (true, None);
     }
 
     /// What the packets say of the message, for a receiver that makes the mistake to believe them.
@@ -207,9 +221,9 @@ impl OpenReceive {
     }
 
     fn make_half(&mut self, terms: &Terms) {
-        if let (Some(part), None) = (self.part, &self.half) {
+        if let (Some(part), None) = (self.part, &self.source) {
             let shape = terms.shape_of(part.bytes());
-            self.half = Some((shape, terms.scheme.receiver(&shape)));
+            self.source = Some((shape, Source::Half(terms.scheme.receiver(&shape))));
         }
     }
 
@@ -222,12 +236,12 @@ impl OpenReceive {
         feedback_bytes_max: usize,
     ) -> Step {
         // Nobody waits for a later part before it is on its way: the sender may be busy with others.
-        if self.half.is_none() && (self.index == 0 || self.data.bitmap().whole_chunks() > 0) {
+        if self.source.is_none() && (self.index == 0 || self.data.bitmap().whole_chunks() > 0) {
             self.make_half(terms);
         }
         if self.is_finished {
             self.is_asked = false;
-        } else if let Some((shape, half)) = &mut self.half {
+        } else if let Some((shape, Source::Half(half))) = &mut self.source {
             let data = shape.arrivals(self.data.bitmap(), shape.message_bytes);
             let parity = self.parity.as_ref();
             let parity = parity.map(|(receive, _)| shape.arrivals(receive.bitmap(), shape.parity_bytes));
@@ -271,9 +285,9 @@ impl OpenReceive {
             let look_at = self.progress.look_at.min(self.progress.at + terms.attributes.message_timeout);
             terms.attributes.message_deadline.map_or(look_at, |deadline| look_at.min(begun + deadline))
         });
-        match &self.half {
+        match &self.source {
             Some(_) if self.is_asked => Some(Instant::ZERO),
-            // It has not been asked yet.
+            // It has not been looked at yet.
             Some(_) if self.seen.is_none() => Some(Instant::ZERO),
             _ => Instant::earlier_of(self.half_deadline, timeout),
         }
@@ -281,8 +295,8 @@ impl OpenReceive {
 
     /// End it: from here on no packet changes its bytes. `None` when it has not begun.
     pub(crate) fn complete(self, moment: &Moment) -> Option<Result<CompletedPart, CompleteError>> {
-        let OpenReceive { data, parity, half, checksum, mut report, .. } = self;
-        let (shape, half) = half?;
+        let OpenReceive { data, parity, source, checksum, mut report, .. } = self;
+        let (shape, source) = source?;
         let completed = data.complete().and_then(|data| match parity {
             None => Ok((data, None)),
             Some((receive, memory)) => Ok((data, Some((receive.complete()?, memory)))),
@@ -294,14 +308,14 @@ impl OpenReceive {
         let parity_duplicates = parity.as_ref().map_or(0, |(message, _)| message.bitmap().duplicates());
         report.duplicate_packets = u64::from(data.bitmap().duplicates()) + u64::from(parity_duplicates);
         report.round_trip = Some(moment.round_trip);
-        Some(Ok(CompletedPart { shape, half, data, parity, checksum, report }))
+        Some(Ok(CompletedPart { shape, source, data, parity, checksum, report }))
     }
 }
 
 /// A part that no packet changes any more, and some of which may have to be computed. It owns all that this needs, so that any thread can do it.
 pub(crate) struct CompletedPart {
     shape: MessageShape,
-    half: Box<dyn ReceiveHalf>,
+    source: Source,
     data: ReceivedMessage,
     parity: Option<(ReceivedMessage, Memory)>,
     checksum: ExpectedChecksum,
@@ -315,6 +329,9 @@ impl CompletedPart {
 
     /// Bytes to go through, if anything has to be computed.
     pub(crate) fn bytes_to_compute(&self) -> usize {
+        if let Source::Offer(_) = self.source {
+            return 0;
+        }
         let is_whole = self.shape.arrivals(self.data.bitmap(), self.shape.message_bytes).is_complete();
         let has_checksum = matches!(self.checksum, ExpectedChecksum::Is(_));
         if is_whole && !has_checksum { 0 } else { self.shape.message_bytes as usize }
@@ -322,7 +339,7 @@ impl CompletedPart {
 
     /// Compute what is missing, and verify the checksum.
     pub(crate) fn recover(self, is_wanted: &dyn Fn() -> bool) -> Result<ReceivedPart, PartError> {
-        let CompletedPart { shape, mut half, mut data, parity, checksum: expected, mut report } = self;
+        let CompletedPart { shape, source, mut data, parity, checksum: expected, mut report } = self;
         let bitmap = data.shared_bitmap();
         let arrived = shape.arrivals(&bitmap, shape.message_bytes);
         let parity_view = parity.as_ref().map(|(message, _)| {
@@ -330,7 +347,13 @@ impl CompletedPart {
             (bytes, shape.arrivals(message.bitmap(), shape.parity_bytes))
         });
         let bytes = &mut data.bytes_mut()[..shape.message_bytes as usize];
-        let missing = half.recover(bytes, arrived, parity_view, &mut report, is_wanted);
+        let missing = match source {
+            Source::Half(mut half) => half.recover(bytes, arrived, parity_view, &mut report, is_wanted),
+            Source::Offer(contents) => {
+                bytes.copy_from_slice(&contents);
+                Vec::new()
+            }
+        };
         let missing: Vec<_> = missing.into_iter().map(|chunks| shape.bytes_of(chunks)).collect();
         // Memory is used for one message after another, and devices that receive in place write before they know: what has not
         // arrived must not show the program what is somebody else's.

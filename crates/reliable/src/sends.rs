@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use longhaul_sdr::memory::ReadGuard;
 use longhaul_sdr::{BackOff, Memory, SendStatus};
 use longhaul_time::{Duration, Instant};
 
@@ -26,6 +27,10 @@ const OFFERS_APART_MIN: Duration = Duration::from_micros(250);
 const OFFERS_A_TIMEOUT: u32 = 8;
 /// But never further apart than this.
 const OFFERS_APART_MAX: Duration = Duration::from_secs(1);
+/// The longest message that travels in its offer, if there is room in a control message. It arrives in one packet instead of
+/// two, and its receiver needs no data packet, which is what a short message's latency consists of; but control messages
+/// wait for no window, so it is to be short.
+const CARRIED_BYTES_MAX: usize = 256;
 /// Timers of hosts are not exact.
 const PATIENCE_MIN: Duration = Duration::from_millis(1);
 
@@ -66,6 +71,15 @@ pub(crate) struct EndedSend {
     pub(crate) parity: Option<Memory>,
 }
 
+/// How the bytes of a part leave.
+enum Way {
+    Undecided,
+    /// By the scheme's half.
+    Scheme,
+    /// In the offer. The bytes are kept from being written to, as those of packets are.
+    Offer(ReadGuard<'static>),
+}
+
 pub(crate) struct OpenSend {
     pub(crate) number: u64,
     /// The program's message that it is a part of.
@@ -74,6 +88,7 @@ pub(crate) struct OpenSend {
     shape: MessageShape,
     outbox: Outbox,
     half: Box<dyn SendHalf>,
+    way: Way,
     /// If there is to be one. Nothing is sent or offered before it is known.
     checksum: Option<SendChecksum>,
     report: MessageReport,
@@ -111,6 +126,7 @@ impl OpenSend {
             shape,
             outbox,
             half,
+            way: Way::Undecided,
             checksum: has_checksum.then(SendChecksum::new),
             report: MessageReport { message_bytes: shape.message_bytes, ..Default::default() },
             begun,
@@ -185,31 +201,59 @@ impl OpenSend {
     }
 
     fn send_and_offer(&mut self, moment: &Moment, terms: &Terms) {
-        self.drive_half(moment, |half, io| half.poll(io));
+        if matches!(self.way, Way::Undecided) {
+            self.way = self.carried(moment, terms).map_or(Way::Scheme, Way::Offer);
+        }
+        if matches!(self.way, Way::Scheme) {
+            self.drive_half(moment, |half, io| half.poll(io));
+        }
         // Without an offer the receiver cannot say that it has everything.
         if let Some(heard) = moment.heard {
             self.back_off.on_heard(heard);
         }
         if self.offer_at(moment, terms.attributes.message_timeout).is_some_and(|due| due <= moment.now) {
-            let MessageShape { chunk_bytes, parity_bytes, .. } = self.shape;
-            terms.tell(
-                self.number,
-                &Record::Offer(Offer {
-                    length: self.part.cut.whole_bytes(),
-                    offset: self.part.offset(),
-                    part_bytes: self.part.cut.part_bytes(),
-                    chunk_bytes,
-                    parity_bytes,
-                    checksum: self.checksum.as_ref().and_then(SendChecksum::value),
-                    scheme: &terms.scheme_name,
-                }),
-            );
+            match &self.way {
+                Way::Offer(bytes) => {
+                    terms.tell_contents(self.number, &Record::Offer(self.offer(Some(bytes), terms)), moment.now);
+                    self.report.data_packets_sent += 1;
+                    self.report.data_packets_repeated += u64::from(self.report.offers > 0);
+                }
+                Way::Scheme | Way::Undecided => {
+                    terms.tell(self.number, &Record::Offer(self.offer(None, terms)));
+                }
+            }
             match self.report.offers < OFFERED_UNASKED.into() {
                 true => self.back_off.on_said(moment.now),
                 false => self.back_off.on_repeated(moment.now),
             }
             self.report.offers += 1;
         }
+    }
+
+    fn offer<'a>(&self, contents: Option<&'a [u8]>, terms: &'a Terms) -> Offer<'a> {
+        Offer {
+            length: self.part.cut.whole_bytes(),
+            offset: self.part.offset(),
+            part_bytes: self.part.cut.part_bytes(),
+            chunk_bytes: self.shape.chunk_bytes,
+            parity_bytes: self.shape.parity_bytes,
+            checksum: self.checksum.as_ref().and_then(SendChecksum::value),
+            scheme: &terms.scheme_name,
+            contents,
+        }
+    }
+
+    /// The bytes of a message that is to travel in its offer. Only one whose receive is known: while it is not, packets that
+    /// wait for it are what makes `sdr` ask the peer.
+    fn carried(&self, moment: &Moment, terms: &Terms) -> Option<ReadGuard<'static>> {
+        let Outbox { memory, range, .. } = &self.outbox;
+        let is_short = (1..=CARRIED_BYTES_MAX).contains(&range.len()) && self.part.cut.count() == 1;
+        if !is_short || self.cleared.is_none() || !terms.queue_pair.is_rate_free(moment.now) {
+            return None;
+        }
+        // The program may be writing to them; the scheme's half reports that.
+        let bytes = memory.read_owned(range.clone()).ok()?;
+        terms.fits(&Record::Offer(self.offer(Some(&bytes), terms))).then_some(bytes)
     }
 
     /// Let the scheme's half do something with the part.
@@ -276,7 +320,7 @@ impl OpenSend {
         self.back_off.on_heard(moment.now);
         match record {
             // Of a peer that was sent nothing yet there is none, unless it lies.
-            Record::Feedback(bytes) if self.may_send() => {
+            Record::Feedback(bytes) if matches!(self.way, Way::Scheme) => {
                 self.report.feedback_records += 1;
                 self.drive_half(moment, |half, io| half.on_feedback(bytes, io));
             }

@@ -8,7 +8,7 @@ use longhaul_time::Instant;
 use crate::attributes::Attributes;
 use crate::jobs::Jobs;
 use crate::parts;
-use crate::record::{Record, Refusal, Refused};
+use crate::record::{Offer, Record, Refusal, Refused};
 use crate::scheme::{MessageShape, Scheme};
 use crate::ticket::MessageError;
 
@@ -95,12 +95,27 @@ impl Terms {
         MessageShape { message_bytes: length, parity_bytes, ..self.template }
     }
 
+    /// Whether the sender of a message has the same scheme and chunks.
+    pub(crate) fn are_those_of(&self, offer: &Offer<'_>) -> bool {
+        (offer.scheme, offer.chunk_bytes) == (&*self.scheme_name, self.template.chunk_bytes)
+    }
+
     pub(crate) fn describe(&self) -> String {
         describe(&self.scheme_name, self.template.chunk_bytes)
     }
 
     pub(crate) fn tell(&self, number: u64, record: &Record<'_>) {
         self.queue_pair.send_to_peer(record_bytes(number, record));
+    }
+
+    /// The same for a record that carries a message.
+    pub(crate) fn tell_contents(&self, number: u64, record: &Record<'_>, now: Instant) {
+        self.queue_pair.send_data_to_peer(record_bytes(number, record), now);
+    }
+
+    /// Whether a record of this size fits into a control message.
+    pub(crate) fn fits(&self, record: &Record<'_>) -> bool {
+        record.byte_count() <= self.queue_pair.scheme_bytes_max()
     }
 
     pub(crate) fn refuse(&self, number: u64, reason: Refusal, was_accepted: bool) {

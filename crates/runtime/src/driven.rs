@@ -7,7 +7,8 @@ use longhaul_sdr::Saying;
 use longhaul_time::{Duration, Instant};
 use thiserror::Error;
 
-use crate::shared::{End, Look, Shared};
+use crate::end::End;
+use crate::shared::{Look, Shared};
 
 /// The driver looks again and again for this long after something happened before it leaves a connection alone: waking
 /// up takes about as long. Where it has several that are busy, they share this time: it does not sleep anyway.
@@ -136,7 +137,7 @@ impl Driven {
             return Ok(Turn::Again);
         }
         let blind = (!has_events).then(|| look.now + BLIND_NAP);
-        let until = Instant::earlier_of(Instant::earlier_of(until, look.deadline), blind);
+        let until = Instant::earlier_of(Instant::earlier_of(until, self.shared.next_deadline(look.now)), blind);
         Ok(self.rest(until, look.now))
     }
 

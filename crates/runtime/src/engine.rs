@@ -9,9 +9,9 @@ use std::collections::{BTreeSet, HashMap};
 use longhaul_time::{Duration, Instant};
 
 use crate::driven::{Driven, Turn};
+use crate::end::End;
 use crate::letter::Letter;
 use crate::panicked::catch;
-use crate::shared::End;
 
 /// All connections of a driver.
 pub struct Engine {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use longhaul_time::Instant;
 
-use crate::shared::{End, Shared};
+use crate::end::End;
+use crate::shared::Shared;
 
 /// What the driver is told.
 pub enum Letter {

@@ -15,6 +15,7 @@
 
 mod assembly;
 mod driven;
+mod end;
 mod engine;
 mod error_text;
 mod letter;
@@ -24,11 +25,12 @@ mod waking;
 
 pub use assembly::Assembly;
 pub use driven::{LINGER_MAX, SPIN, Turn};
+pub use end::End;
 pub use engine::Engine;
 pub use error_text::with_sources;
 pub use letter::{Letter, Letterbox, Lifeline};
 pub use panicked::{Panicked, catch};
 #[cfg(feature = "mutations")]
 pub use shared::Mutation;
-pub use shared::{Attending, End, Shared, WhenClosed};
+pub use shared::{Attending, Shared, WhenClosed};
 pub use waking::Waiting;

@@ -19,9 +19,9 @@ use longhaul_reliable::{Connection as Reliable, ConnectionError, ReceiveTicket, 
 use longhaul_sdr::{Context, Memory, Saying};
 use longhaul_time::{Duration, Instant};
 
-use crate::error_text::with_sources;
+use crate::end::{End, log_end};
 use crate::letter::{Letter, Letterbox, Lifeline};
-use crate::panicked::{Panicked, catch};
+use crate::panicked::catch;
 use crate::waking::Woken;
 
 /// A thread that waits drives the connection for this long after something happened; then it parks.
@@ -67,6 +67,14 @@ pub enum Attending {
     Done,
     /// It waits no longer, and what it waited for is not there.
     TooLate,
+}
+
+/// What a thread of the program posts.
+#[derive(Clone, Copy)]
+enum Posting {
+    /// With what the peer must be told at once while the connection is left to a thread.
+    Send(Saying),
+    Receive,
 }
 
 /// The state, locked. When it is unlocked, the wakers that were collected meanwhile are called.
@@ -188,28 +196,10 @@ impl State {
     }
 }
 
-/// Why a connection has ended.
-#[derive(Clone, Debug)]
-pub enum End {
-    /// This end has closed it.
-    Closed,
-    /// The other end has, or its process or host has ended.
-    PeerClosed,
-    /// It has failed.
-    Failed(Arc<dyn std::error::Error + Send + Sync>),
-}
-
-impl From<Panicked> for End {
-    fn from(panicked: Panicked) -> Self {
-        End::Failed(Arc::new(panicked))
-    }
-}
-
 /// What whoever drives it saw.
 pub(crate) struct Look {
     pub(crate) now: Instant,
     pub(crate) arrived: usize,
-    pub(crate) deadline: Option<Instant>,
     pub(crate) over_count: u64,
     /// Messages have been posted that have not ended.
     pub(crate) has_pending: bool,
@@ -339,7 +329,7 @@ impl Shared {
         // The first of several goes at once. What the peer has to know of the others it is told together.
         let mut state = self.state();
         let saying = if std::mem::replace(&mut state.has_sent, true) { Saying::Urgent } else { Saying::All };
-        self.post(state, saying, |reliable, now| reliable.send(memory, range, now))
+        self.post(state, Posting::Send(saying), |reliable, now| reliable.send(memory, range, now))
     }
 
     /// Receive the peer's next message here.
@@ -350,7 +340,7 @@ impl Shared {
     ) -> Result<Result<ReceiveTicket, ConnectionError>, End> {
         let mut state = self.state();
         state.receives = true;
-        self.post(state, Saying::Urgent, |reliable, _| reliable.post_receive(memory, range))
+        self.post(state, Posting::Receive, |reliable, _| reliable.post_receive(memory, range))
     }
 
     fn state(&self) -> Locked<'_> {
@@ -370,21 +360,28 @@ impl Shared {
     /// Use the connection from a thread of the program: `post` a message, and do at once what is due for it.
     ///
     /// Some of what the peer has to know may wait ([`Saying`]) while a thread drives the connection, which will wait for something soon: for at most as
-    /// long as the driver leaves the connection to it.
+    /// long as the driver leaves the connection to it. Then nothing is due for a receive, either: the thread's next poll tells the peer of all that
+    /// were posted meanwhile.
     fn post<T, E>(
         &self,
         mut state: Locked<'_>,
-        saying: Saying,
+        posting: Posting,
         post: impl FnOnce(&mut Reliable, Instant) -> Result<T, E>,
     ) -> Result<Result<T, E>, End> {
         // Read under the lock, so that time never goes back for what is below.
         let now = self.now();
-        let saying = if state.left_alone_until(now).is_some() { saying } else { Saying::All };
+        let is_left_alone = state.left_alone_until(now).is_some();
+        let is_resting = state.resting_until.is_some();
         let posted = state.with(|reliable| {
             let posted = post(reliable, now);
             // An error shows again at the driver's next poll, which ends the connection.
-            let is_failed = reliable.advance(now, saying).is_err();
-            (posted, is_failed, reliable.next_deadline(now))
+            let is_failed = match posting {
+                Posting::Receive if is_left_alone => false,
+                Posting::Send(saying) if is_left_alone => reliable.advance(now, saying).is_err(),
+                _ => reliable.advance(now, Saying::All).is_err(),
+            };
+            // All open messages have to be asked for it.
+            (posted, is_failed, is_resting.then(|| reliable.next_deadline(now)).flatten())
         });
         state.posted += u64::from(matches!(posted, Ok((Ok(_), ..))));
         let is_too_late = state.resting_until.is_some_and(|until| match &posted {
@@ -487,10 +484,6 @@ impl Shared {
         let (closing, receives) = (state.closing.is_some(), state.receives);
         state.has_sent = false;
         let posted = state.posted;
-        let deadline_of = |reliable: &Reliable| reliable.next_deadline(now);
-        #[cfg(feature = "mutations")]
-        let deadline_of =
-            |reliable: &Reliable| deadline_of(reliable).filter(|_| !self.is_mutated(Mutation::DeadlinesForgotten));
         state.with(|reliable| {
             reliable.poll_saying(now, saying).map_err(|error| failed(error))?;
             let queue_pair = reliable.queue_pair();
@@ -498,7 +491,6 @@ impl Shared {
             Ok(Look {
                 now,
                 arrived,
-                deadline: deadline_of(reliable),
                 over_count: reliable.over_count(),
                 has_pending: reliable.over_count() < posted,
                 progress: (sent.writes, control.received),
@@ -527,13 +519,23 @@ impl Shared {
         reliable.queue_pair().request_notification().map_err(failed)
     }
 
+    /// When it must be polled if nothing happens before.
+    pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        self.next_deadline_of(&self.state(), now)
+    }
+
+    fn next_deadline_of(&self, state: &State, now: Instant) -> Option<Instant> {
+        let next = state.reliable.as_ref().and_then(|reliable| reliable.next_deadline(now));
+        #[cfg(feature = "mutations")]
+        let next = next.filter(|_| !self.is_mutated(Mutation::DeadlinesForgotten));
+        next
+    }
+
     /// From here on whoever posts wakes the driver if it is needed. Returns `false` if that came too late: something that
     /// was posted since the last look is due before.
     pub(crate) fn rest(&self, until: Option<Instant>, now: Instant) -> bool {
         let mut state = self.state();
-        let next = state.reliable.as_ref().and_then(|reliable| reliable.next_deadline(now));
-        #[cfg(feature = "mutations")]
-        let next = next.filter(|_| !self.is_mutated(Mutation::DeadlinesForgotten));
+        let next = self.next_deadline_of(&state, now);
         let may_rest = state.end.is_none() && next.is_none_or(|next| until.is_some_and(|until| until <= next));
         state.resting_until = may_rest.then_some(until.unwrap_or(Instant::FAR_FUTURE));
         may_rest
@@ -579,13 +581,5 @@ impl Shared {
         if let Some(when_closed) = closing {
             when_closed();
         }
-    }
-}
-
-fn log_end(peer: SocketAddr, end: &End) {
-    match end {
-        End::Closed => tracing::info!(%peer, "connection closed"),
-        End::PeerClosed => tracing::info!(%peer, "connection closed by the peer"),
-        End::Failed(error) => tracing::info!(%peer, "connection failed: {}", with_sources(&**error)),
     }
 }

@@ -26,7 +26,7 @@ use crate::pacer::{self, Pacer};
 use crate::path::Path;
 use crate::receive_table::{ReceiveCounters, ReceiveTable};
 use crate::receiving::Receiving;
-use crate::sending::{PeerReceive, SendCounters, Sending, Shape};
+use crate::sending::{self, PeerReceive, SendCounters, Sending, Shape};
 
 /// Why a queue pair could not be made.
 #[derive(Debug, Error)]
@@ -123,6 +123,8 @@ pub(crate) struct Shared {
     /// Generation 0's, one for each channel, then generation 1's, …
     data: Vec<VerbsQueuePair>,
     completions: CompletionQueue,
+    /// The longest control message.
+    frame_bytes: usize,
     /// Packets are spaced evenly by the device then; the rate holds anyway (`pacer`).
     can_limit_rate: bool,
     state: Mutex<State>,
@@ -325,6 +327,19 @@ impl QueuePair {
         self.shared.state().send_to_peer(bytes);
     }
 
+    /// Whether the rate allows data to be sent now. The window does not matter here.
+    pub fn is_rate_free(&self, now: Instant) -> bool {
+        self.shared.state().path.pacer.is_ready(now)
+    }
+
+    /// The same as [`QueuePair::send_to_peer`], for bytes that are data of a message and count against the rate.
+    pub fn send_data_to_peer(&self, bytes: Vec<u8>, now: Instant) {
+        assert!(bytes.len() <= self.scheme_bytes_max(), "{} bytes do not fit a control message", bytes.len());
+        let mut state = self.shared.state();
+        state.path.pacer.on_posted(bytes.len() as u64 + sending::WRITE_OVERHEAD_BYTES, now);
+        state.send_to_peer(bytes);
+    }
+
     /// The next bytes of the peer's scheme, if some have come.
     pub fn take_from_peer(&self) -> Option<Vec<u8>> {
         self.shared.state().to_scheme.pop()
@@ -361,7 +376,7 @@ impl QueuePair {
 
     /// The most that one control message carries for a scheme.
     pub fn scheme_bytes_max(&self) -> usize {
-        self.shared.frame_bytes() - control::HEADER_BYTES - control::RECORD_HEADER_BYTES
+        self.shared.frame_bytes - control::HEADER_BYTES - control::RECORD_HEADER_BYTES
     }
 
     /// The context.
@@ -464,6 +479,7 @@ impl Shared {
         let ahead = if can_limit_rate { pacer::AHEAD_OF_LIMITER } else { pacer::AHEAD };
         let pacer = Pacer::new(attributes.rate_bits_per_second, ahead);
         let sending = Sending::new(shape, data.clone(), attributes.send_depth, first);
+        let frame_bytes = control.frame_bytes();
         let state = State::new(sending, Receiving::new(first), control, Path::new(pacer));
         Ok(Shared {
             context: context.clone(),
@@ -474,6 +490,7 @@ impl Shared {
             guard: GuardByte::new(domain)?,
             data,
             completions,
+            frame_bytes,
             can_limit_rate,
             state: Mutex::new(state),
             #[cfg(feature = "mutations")]
@@ -483,10 +500,6 @@ impl Shared {
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn frame_bytes(&self) -> usize {
-        self.state().control.frame_bytes()
     }
 
     fn connected_state(&self) -> Result<MutexGuard<'_, State>, QueuePairError> {

@@ -18,7 +18,7 @@ use crate::path::Path;
 const BURST: usize = 60;
 
 /// Headers of a write: IPv4, UDP, BTH, RETH, the immediate and the ICRC.
-const WRITE_OVERHEAD_BYTES: u64 = 20 + 8 + 12 + 16 + 4 + 4;
+pub(crate) const WRITE_OVERHEAD_BYTES: u64 = 20 + 8 + 12 + 16 + 4 + 4;
 
 /// What the peer has done for a message of ours, as far as we know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

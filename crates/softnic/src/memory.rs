@@ -13,6 +13,7 @@
 //! stands for. The copies themselves are in `copy`.
 
 mod copy;
+mod live_numbers;
 mod region;
 mod slotted;
 mod spread;

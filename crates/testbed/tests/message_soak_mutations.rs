@@ -46,7 +46,7 @@ queue_pair_mutations! {
     addresses_are_used_again: ReuseAddresses, from 385;
     an_empty_packet_is_believed: BelieveEmptyPackets, from 1;
     the_receiver_id_is_ignored: IgnoreReceiver, from 1;
-    losses_are_never_taken_back: NeverLowerLost, from 200;
+    losses_are_never_taken_back: NeverLowerLost, from 100;
     a_clear_to_send_is_sent_once: NeverRepeatClear, from 1;
 }
 
@@ -67,6 +67,7 @@ connection_mutations! {
     withdrawals_are_not_told: WithdrawalsUntold, from 1;
     progress_is_ignored: ProgressIgnored, from 1;
     refusals_are_done: RefusalsAreDone, from 1;
+    contents_of_offers_are_ignored: ContentsIgnored, from 1;
 }
 
 macro_rules! runtime_mutations {

@@ -85,7 +85,8 @@ fn no_message_ends_before_its_offer_has_come() {
     assert!(!receive.is_over(), "everything that the packets announced has come, but there is no offer");
     let length = bytes.len() as u64;
     let (chunk_bytes, scheme) = (MTU as u32, "sr:rto");
-    let offer = Offer { length, offset: 0, part_bytes, chunk_bytes, parity_bytes: 0, checksum: None, scheme };
+    let offer =
+        Offer { length, offset: 0, part_bytes, chunk_bytes, parity_bytes: 0, checksum: None, scheme, contents: None };
     ends.sender.queue_pair.send_to_peer(record_bytes(stream.number(), &Record::Offer(offer)));
     drive(&mut ends);
     assert!(!receive.is_over(), "the offer promises two more packets");

@@ -92,7 +92,7 @@ fn ends_that_speak_different_versions_are_not_connected() {
     let ends = Ends::unconnected(Options::default(), |_| ());
     let theirs = QueuePairInfo { control_version: control::VERSION + 1, ..ends.sender.queue_pair.info() };
     let refused = ends.receiver.queue_pair.connect(&theirs).unwrap_err().to_string();
-    let expected = "the ends do not fit: the version of control messages is 3 here and 4 at the peer";
+    let expected = "the ends do not fit: the version of control messages is 4 here and 5 at the peer";
     assert!(refused.starts_with(expected), "{refused}");
 }
 

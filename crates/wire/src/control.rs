@@ -43,7 +43,7 @@ use crate::Truncated;
 use crate::field::{self, Field, read_u16, read_u32, read_u64, write_u16, write_u32, write_u64};
 
 /// The version of frames that this code writes and reads.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// Bytes before the records.
 pub const HEADER_BYTES: usize = 68;
 /// The echo proves that the frame has arrived, but not when: its time is not to be measured with.
@@ -475,7 +475,7 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let mut expected = vec![3, 1, 0, 0, 1, 2, 3, 4];
+        let mut expected = vec![4, 1, 0, 0, 1, 2, 3, 4];
         for number in [5_u64, 6, 7, 8] {
             expected.extend(number.to_be_bytes());
         }
@@ -540,7 +540,7 @@ mod tests {
         assert_eq!(records(&bytes[..76]), Err(FrameError::Short { expected: 36, found: 8 }));
         bytes[0] = 1;
         let refused = records(&bytes).expect_err("another version");
-        assert_eq!(refused.to_string(), "this end speaks version 3 of control messages, the peer version 1");
+        assert_eq!(refused.to_string(), "this end speaks version 4 of control messages, the peer version 1");
         assert_eq!((receiver_of(&bytes), receiver_of(&bytes[..7])), (Some(0x0102_0304), None));
         bytes[0] = VERSION;
         bytes.truncate(HEADER_BYTES);

@@ -10,7 +10,7 @@
 //! |                          message (8)                          |
 //! +---------------------------------------------------------------+
 //!
-//! then, of an offer (the checksum only in an offer with a checksum):
+//! then, of an offer (the checksum and the contents only in the kinds that have them):
 //! +---------------------------------------------------------------+
 //! |                          length (8)                           |
 //! |                          offset (8)                           |
@@ -18,7 +18,8 @@
 //! |                          chunk bytes                          |
 //! |                       parity bytes (8)                        |
 //! |                         checksum (8)                          |
-//! |                 scheme's name, to the end …                   |
+//! |         scheme's name, to the contents or the end …           |
+//! |             contents: the last `length` bytes …               |
 //! +---------------------------------------------------------------+
 //!
 //! of a refusal:                          of a withdrawal or an arrival:
@@ -63,6 +64,8 @@ const KIND_ACCEPTED: u8 = 5;
 const KIND_WITHDRAWN: u8 = 6;
 const KIND_ARRIVED: u8 = 7;
 const KIND_OFFER_WITH_CHECKSUM: u8 = 8;
+const KIND_OFFER_WITH_CONTENTS: u8 = 9;
+const KIND_OFFER_WITH_BOTH: u8 = 10;
 
 /// One record, with names and feedback where they lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,6 +103,8 @@ pub struct Offer<'a> {
     pub checksum: Option<u64>,
     /// The scheme's name.
     pub scheme: &'a str,
+    /// The whole message, if it is short enough to travel in its offer: `length` bytes. Such an offer is a kind of its own.
+    pub contents: Option<&'a [u8]>,
 }
 
 /// That a message was given up.
@@ -150,8 +155,10 @@ impl<'a> Record<'a> {
         let (header, contents) = bytes.split_at_checked(HEADER_BYTES)?;
         let number = || contents.get(NUMBER).map(|bytes| read_u64(bytes, NUMBER));
         let record = match header[KIND] {
-            KIND_OFFER => Record::Offer(Offer::parse(contents, false)?),
-            KIND_OFFER_WITH_CHECKSUM => Record::Offer(Offer::parse(contents, true)?),
+            KIND_OFFER => Record::Offer(Offer::parse(contents, false, false)?),
+            KIND_OFFER_WITH_CHECKSUM => Record::Offer(Offer::parse(contents, true, false)?),
+            KIND_OFFER_WITH_CONTENTS => Record::Offer(Offer::parse(contents, false, true)?),
+            KIND_OFFER_WITH_BOTH => Record::Offer(Offer::parse(contents, true, true)?),
             KIND_FEEDBACK => Record::Feedback(contents),
             KIND_DONE => Record::Done,
             KIND_REFUSED => Record::Refused(Refused::parse(contents)?),
@@ -188,7 +195,7 @@ impl<'a> Record<'a> {
     pub fn byte_count(&self) -> usize {
         HEADER_BYTES
             + match self {
-                Record::Offer(offer) => Offer::scheme_at(offer.checksum.is_some()) + offer.scheme.len(),
+                Record::Offer(offer) => offer.contents_at() + offer.contents.map_or(0, <[u8]>::len),
                 Record::Feedback(feedback) => feedback.len(),
                 Record::Done | Record::Accepted => 0,
                 Record::Refused(refused) => REFUSED_SCHEME + refused.scheme.len(),
@@ -198,8 +205,10 @@ impl<'a> Record<'a> {
 
     fn kind(&self) -> u8 {
         match self {
-            Record::Offer(Offer { checksum: None, .. }) => KIND_OFFER,
-            Record::Offer(Offer { checksum: Some(_), .. }) => KIND_OFFER_WITH_CHECKSUM,
+            Record::Offer(Offer { checksum: None, contents: None, .. }) => KIND_OFFER,
+            Record::Offer(Offer { checksum: Some(_), contents: None, .. }) => KIND_OFFER_WITH_CHECKSUM,
+            Record::Offer(Offer { checksum: None, contents: Some(_), .. }) => KIND_OFFER_WITH_CONTENTS,
+            Record::Offer(Offer { checksum: Some(_), contents: Some(_), .. }) => KIND_OFFER_WITH_BOTH,
             Record::Feedback(_) => KIND_FEEDBACK,
             Record::Done => KIND_DONE,
             Record::Refused(_) => KIND_REFUSED,
@@ -215,16 +224,24 @@ impl<'a> Offer<'a> {
         if has_checksum { CHECKSUM.end } else { CHECKSUM.start }
     }
 
-    fn parse(bytes: &'a [u8], has_checksum: bool) -> Option<Offer<'a>> {
-        let scheme = bytes.get(Offer::scheme_at(has_checksum)..)?;
+    fn contents_at(&self) -> usize {
+        Offer::scheme_at(self.checksum.is_some()) + self.scheme.len()
+    }
+
+    fn parse(bytes: &'a [u8], has_checksum: bool, has_contents: bool) -> Option<Offer<'a>> {
+        let names = bytes.get(Offer::scheme_at(has_checksum)..)?;
+        let length = read_u64(bytes, LENGTH);
+        let contents_bytes = if has_contents { usize::try_from(length).ok()? } else { 0 };
+        let (scheme, contents) = names.split_at_checked(names.len().checked_sub(contents_bytes)?)?;
         Some(Offer {
-            length: read_u64(bytes, LENGTH),
+            length,
             offset: read_u64(bytes, OFFSET),
             part_bytes: read_u64(bytes, PART_BYTES),
             chunk_bytes: read_u32(bytes, CHUNK_BYTES),
             parity_bytes: read_u64(bytes, PARITY_BYTES),
             checksum: has_checksum.then(|| read_u64(bytes, CHECKSUM)),
             scheme: str::from_utf8(scheme).ok()?,
+            contents: has_contents.then_some(contents),
         })
     }
 
@@ -237,7 +254,9 @@ impl<'a> Offer<'a> {
         if let Some(checksum) = self.checksum {
             write_u64(bytes, CHECKSUM, checksum);
         }
-        bytes[Offer::scheme_at(self.checksum.is_some())..].copy_from_slice(self.scheme.as_bytes());
+        let contents_at = self.contents_at();
+        bytes[Offer::scheme_at(self.checksum.is_some())..contents_at].copy_from_slice(self.scheme.as_bytes());
+        bytes[contents_at..].copy_from_slice(self.contents.unwrap_or_default());
     }
 }
 
@@ -274,8 +293,11 @@ mod tests {
         parity_bytes: 7,
         checksum: None,
         scheme: "sr",
+        contents: None,
     };
     const OFFER_WITH_CHECKSUM: Offer<'_> = Offer { checksum: Some(0x0102_0304_0506_0708), ..OFFER };
+    const OFFER_WITH_CONTENTS: Offer<'_> = Offer { length: 3, offset: 0, contents: Some(b"abc"), ..OFFER };
+    const OFFER_WITH_BOTH: Offer<'_> = Offer { checksum: Some(5), ..OFFER_WITH_CONTENTS };
     const REFUSED: Refused<'_> = Refused { reason: Refusal::TimedOut, was_accepted: true, scheme: "x" };
 
     #[test]
@@ -289,7 +311,9 @@ mod tests {
             parity_bytes: 5,
             checksum: Some(6),
             scheme: "sr:rto",
+            contents: None,
         };
+        let contents = Some(&b"!"[..]);
         let refused = Refused { reason: Refusal::TooLong, was_accepted: true, scheme: "sr:nack" };
         let records = [
             ("offer", Record::Offer(Offer { checksum: None, ..offer })),
@@ -300,6 +324,8 @@ mod tests {
             ("withdrawn", Record::Withdrawn(7)),
             ("arrived", Record::Arrived(8)),
             ("offer-with-checksum", Record::Offer(offer)),
+            ("offer-with-contents", Record::Offer(Offer { checksum: None, contents, ..offer })),
+            ("offer-with-both", Record::Offer(Offer { contents, ..offer })),
         ];
         let kinds = records.map(|(name, record)| (u16::from(emitted(&record, 9)[0]), name));
         check_numbers("Kinds of records", 0, &kinds);
@@ -334,6 +360,13 @@ mod tests {
         offer[0] = 8;
         offer.splice(45..45, [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(emitted(&Record::Offer(OFFER_WITH_CHECKSUM), 9), offer);
+        let mut offer = vec![9, 0, 0, 0, 0, 0, 0, 0, 9];
+        offer.extend([0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80]);
+        offer.extend([0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 7, b's', b'r', b'a', b'b', b'c']);
+        assert_eq!(emitted(&Record::Offer(OFFER_WITH_CONTENTS), 9), offer);
+        offer[0] = 10;
+        offer.splice(45..45, [0, 0, 0, 0, 0, 0, 0, 5]);
+        assert_eq!(emitted(&Record::Offer(OFFER_WITH_BOTH), 9), offer);
         assert_eq!(emitted(&Record::Feedback(&[0xaa, 0xbb]), 1), [2, 0, 0, 0, 0, 0, 0, 0, 1, 0xaa, 0xbb]);
         assert_eq!(emitted(&Record::Done, 2), [3, 0, 0, 0, 0, 0, 0, 0, 2]);
         assert_eq!(emitted(&Record::Refused(REFUSED), 3), [4, 0, 0, 0, 0, 0, 0, 0, 3, 2, 1, b'x']);
@@ -349,6 +382,8 @@ mod tests {
         let others = [
             Record::Offer(OFFER),
             Record::Offer(OFFER_WITH_CHECKSUM),
+            Record::Offer(OFFER_WITH_CONTENTS),
+            Record::Offer(OFFER_WITH_BOTH),
             Record::Done,
             Record::Refused(REFUSED),
             Record::Accepted,
@@ -367,7 +402,12 @@ mod tests {
         assert_eq!(Record::parse(&[3, 0, 0, 0, 0, 0, 0, 0]), None);
         assert_eq!(Record::parse(&emitted(&Record::Offer(OFFER), 1)[..44]), None);
         assert_eq!(Record::parse(&emitted(&Record::Offer(OFFER_WITH_CHECKSUM), 1)[..52]), None, "half a checksum");
-        assert_eq!(Record::parse(&[9, 0, 0, 0, 0, 0, 0, 0, 1]), None, "of another kind");
+        let mut longer = emitted(&Record::Offer(OFFER_WITH_CONTENTS), 1);
+        longer[HEADER_BYTES + 7] = 6;
+        assert_eq!(Record::parse(&longer), None, "less than its length says");
+        longer[HEADER_BYTES] = 0xff;
+        assert_eq!(Record::parse(&longer), None, "much less");
+        assert_eq!(Record::parse(&[11, 0, 0, 0, 0, 0, 0, 0, 1]), None, "of another kind");
         assert_eq!(Record::parse(&[4, 0, 0, 0, 0, 0, 0, 0, 1, 99, 0]), None, "for another reason");
         assert_eq!(Record::parse(&[4, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0xff]), None, "not UTF-8");
         assert_eq!(Record::parse(&[6, 0, 0, 0, 0, 0, 0, 0, 1, 0]), None, "cut off");

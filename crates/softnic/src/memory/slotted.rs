@@ -12,6 +12,7 @@ use longhaul_verbs::{Access, RegisterError};
 use rand_core::Rng;
 
 use super::copy::Target;
+use super::live_numbers::LiveNumbers;
 use super::table::{Holder, MemoryTable};
 use super::{AccessDenied, Accessor, DomainId, KeyId};
 
@@ -22,17 +23,9 @@ const SLOTS_CHECKED_AT_ONCE: u64 = 64;
 pub(super) struct Slotted {
     domain: DomainId,
     access: Access,
-    slots: u32,
     slot_bytes: u64,
-    /// As far as slots were ever bound; the others have their first number, bound to nothing.
-    live: Vec<Live>,
-}
-
-/// The number that a slot has now.
-struct Live {
-    number: u64,
-    /// In a box, because few of a region's slots are bound at a time.
-    bound: Option<Box<Bound>>,
+    /// In boxes, because a region keeps room for as many as were ever bound at a time.
+    live: LiveNumbers<Box<Bound>>,
 }
 
 /// What a slot is bound to.
@@ -64,12 +57,7 @@ pub(crate) struct Unwritten {
 impl Slotted {
     /// What a number is bound to, if it is live.
     fn live(&self, number: u64) -> Result<Option<&Bound>, AccessDenied> {
-        let slot = number % u64::from(self.slots);
-        match self.live.get(slot as usize) {
-            Some(live) if live.number == number => Ok(live.bound.as_deref()),
-            None if slot == number => Ok(None),
-            _ => Err(AccessDenied),
-        }
+        self.live.get(number).map(|bound| bound.map(|bound| &**bound)).ok_or(AccessDenied)
     }
 
     /// Whether a range is in one slot.
@@ -130,14 +118,14 @@ impl MemoryTable {
             });
         }
         self.slot_count = slot_count;
-        let slotted = Slotted { domain, access, slots, slot_bytes, live: Vec::new() };
+        let slotted = Slotted { domain, access, slot_bytes, live: LiveNumbers::new(slots) };
         Ok(self.insert(Holder::Slotted(slotted), random))
     }
 
     /// Revoke the key of a slotted region. `false` when it is gone already.
     pub(crate) fn deregister_slotted(&mut self, id: KeyId) -> bool {
         let Some(Holder::Slotted(slotted)) = self.holder(id) else { return false };
-        self.slot_count -= u64::from(slotted.slots);
+        self.slot_count -= slotted.live.slots();
         self.remove(id);
         true
     }
@@ -165,11 +153,7 @@ impl MemoryTable {
         }
         self.binding_count += 1;
         let Some(Holder::Slotted(slotted)) = self.holder_mut(id) else { return Err(RegisterError::Gone) };
-        let slot = (number % u64::from(slotted.slots)) as usize;
-        let first_numbers = slotted.live.len() as u64..=slot as u64;
-        slotted.live.extend(first_numbers.map(|number| Live { number, bound: None }));
-        let bound = to.map(|slot| Box::new(Bound { slot, written: Cell::new(0) }));
-        slotted.live[slot] = Live { number, bound };
+        slotted.live.bind(number, to.map(|slot| Box::new(Bound { slot, written: Cell::new(0) })));
         Ok(())
     }
 

@@ -108,6 +108,9 @@ fn scheme_record(dice: &mut Dice, plan: &ConnectionPlan) -> Vec<u8> {
     match dice.within(0..=6) {
         0..=1 => {
             let length = if dice.chance(50) { wild(dice) } else { dice.within(0..=3 * part_bytes) };
+            // As many as the length says, or the record would not be one.
+            let contents: Option<Vec<u8>> = dice.chance(20).then(|| vec![wild(dice) as u8; dice.index(100)]);
+            let length = contents.as_ref().map_or(length, |contents| contents.len() as u64);
             let offer = Offer {
                 length,
                 offset: if dice.chance(30) { wild(dice) } else { 0 },
@@ -116,6 +119,7 @@ fn scheme_record(dice: &mut Dice, plan: &ConnectionPlan) -> Vec<u8> {
                 parity_bytes: wild(dice),
                 checksum: dice.chance(20).then(|| wild(dice)),
                 scheme: if dice.chance(10) { "banana" } else { scheme },
+                contents: contents.as_deref(),
             };
             record_bytes(number, &record::Record::Offer(offer))
         }
