@@ -1,36 +1,16 @@
-//! `longhaul plan` as a user runs it: what README.md shows, what programs read, and what it says when something cannot be.
+//! `longhaul plan` as a user runs it: what programs read, and what it says when something cannot be.
 
-use std::path::{Path, PathBuf};
+mod kept_speed;
+
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Two days ago, a month ago, …
-fn days_ago(days: u64) -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock");
-    now.as_secs() - days * 86_400
-}
-
-/// A directory of its own for what is kept, with a speed of coding in it: the output does not depend on the machine.
-fn kept(name: &str, measured_at: u64) -> PathBuf {
-    let directory = std::env::temp_dir().join(format!("longhaul-plan-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(directory.join("longhaul")).expect("a directory");
-    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let processor = cpuinfo.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(':'));
-    let text = serde_json::json!({
-        "processor": processor.map_or("", |(_, name)| name.trim()),
-        "version": format!("{}{}", env!("CARGO_PKG_VERSION"), if cfg!(debug_assertions) { " debug" } else { "" }),
-        "measured_at": measured_at,
-        "mds_bytes_per_second": 9.9e9,
-        "xor_bytes_per_second": 14.2e9,
-    });
-    std::fs::write(directory.join("longhaul").join("coding-speed.json"), text.to_string()).expect("a file");
-    directory
-}
+use crate::kept_speed::{days_ago, kept};
 
 fn plan_in(cache: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
@@ -59,25 +39,6 @@ const LINK: [&str; 6] = ["--rate", "400G", "--rtt", "25ms", "--loss", "1e-5"];
 
 fn on_link<'a>(more: &[&'a str]) -> Vec<&'a str> {
     LINK.into_iter().chain(more.iter().copied()).collect()
-}
-
-/// Every `longhaul plan` that README.md shows prints what README.md shows below it.
-#[test]
-fn readme_shows_what_the_command_prints() {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    let readme = std::fs::read_to_string(readme).expect("README.md");
-    let cache = kept("readme", days_ago(2));
-    let mut shown = 0;
-    for part in readme.split("```sh\ntarget/release/longhaul plan ").skip(1) {
-        let (command, rest) = part.split_once("\n```\n").expect("a block ends");
-        let Some(expected) = rest.strip_prefix("\n```text\n") else { continue };
-        let (expected, _) = expected.split_once("\n```\n").expect("a block ends");
-        let arguments: Vec<&str> = command.split_whitespace().collect();
-        assert_eq!(stdout(&plan_in(&cache, &arguments)).trim_end(), expected, "longhaul plan {command}");
-        shown += 1;
-    }
-    assert!(shown >= 2, "README.md shows {shown} of them");
-    std::fs::remove_dir_all(cache).expect("ours");
 }
 
 #[test]

@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     });
 
     for text in ["one", "two", "three"] {
-        // Both are under way at once; it does not matter which ends first.
+        // Both are in progress; either may finish first.
         let (echoed, written) = tokio::join!(connection.receive(1 << 20), connection.write(text));
         written?;
         println!("echoed: {}", String::from_utf8_lossy(echoed?.bytes()));

@@ -1,4 +1,4 @@
-//! docs/GUIDE.md shows the examples as they are. CI runs its commands (`.ci/run`, step `sockets: guide`).
+//! docs/GUIDE.md shows the examples as they are, and README.md lines of them. CI runs its commands (`.ci/run`, step `sockets: guide`).
 
 use std::path::Path;
 
@@ -35,5 +35,19 @@ fn commands_run_examples_that_there_are() {
         let name = command.strip_prefix("cargo run -p longhaul --example ").expect("a command that CI runs");
         let name = name.split(' ').next().expect("a name");
         assert!(!file(&format!("examples/{name}.rs")).is_empty());
+    }
+}
+
+/// The lines of each block are lines of an example, in the same order, perhaps with others between them.
+#[test]
+fn the_readme_shows_lines_of_the_examples() {
+    let programs = blocks(&file("../../README.md"), "rust");
+    assert_eq!(programs.len(), 2);
+    for (program, name) in programs.iter().zip(["receive", "send"]) {
+        let example = file(&format!("examples/{name}.rs"));
+        let mut lines = example.lines().map(str::trim);
+        for line in program.lines() {
+            assert!(lines.any(|there| there == line.trim()), "not in {name}.rs, or not in this order: {line}");
+        }
     }
 }
