@@ -2,7 +2,7 @@
  * roce_target: the guest's end of the scenario udp-identification of the lab.
  *
  * A Soft-RoCE device meets a process on the host that has nothing but an ordinary UDP socket on port 4791.
- * This program makes one UC and one UD queue pair whose peer is that process, tells the process all that it
+ * This program makes one UC and one UD queue pair whose peer is that process, sends the process all that it
  * must know through a file of key=value lines, and then checks both directions:
  *
  *   1. in:  waits for one UC WRITE (uc_length bytes at uc_address) and one UD SEND (ud_length bytes);

@@ -64,7 +64,7 @@ finish() { # LABEL SECONDS
     [ "$status" -ne 0 ] || status=$(<"$scratch/$label.status")
     echo "$status" >"$scratch/$label.finished"
     write_down "$label" "$status"
-    # What went wrong, to whoever asked; all of it is in the log.
+    # What went wrong, for the caller; all of it is in the log.
     case $status in
       0) ;;
       124) echo "not done after $2 s, and killed" >&2 ;;
@@ -119,7 +119,7 @@ write_down() { # LABEL STATUS
   } >>"$log"
 }
 
-# What was still under way when time was up.
+# What was still running when time was up.
 write_down_running() {
   local path label
   for path in "$scratch"/*.end; do

@@ -1,4 +1,4 @@
-# Guests: booting them, telling them what to run, and what became of it.
+# Guests: booting them, running commands in them, and collecting the results.
 #
 # Sourced by lab/run. A guest is lab/vm with lab/guest/agent in it; host and guest talk through a shared folder, so that
 # whatever a scenario does to the network, commands still get through. $run/guest, $run/guest2 hold all of a guest:

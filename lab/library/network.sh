@@ -23,7 +23,7 @@ address() { # END 4|6
   esac
 }
 
-# Where the host's end and all guests of this run live. The name tells whose it is: see remove_abandoned_namespaces.
+# Where the host's end and all guests of this run live. The name says whose it is: see remove_abandoned_namespaces.
 make_network() {
   ip netns add "$namespace"
   ip -n "$namespace" -batch - <<NETWORK
@@ -39,7 +39,7 @@ NETWORK
 remove_network() { # NAMESPACE
   local process
   [ -e "/run/netns/$1" ] || return 0
-  # Twice: what has just been started may be on its way in.
+  # Twice: a process that has just been started may still be entering it.
   for _ in 1 2; do
     for process in $(ip netns pids "$1" 2>/dev/null); do
       kill -KILL "$process" 2>/dev/null || true

@@ -1,11 +1,11 @@
 //! Captures in pcapng, for Wireshark and tshark, of simulated networks and of real ports alike.
 //!
-//! A capture is one file with an interface for each node, link or port that it watches. Packets are IP packets without a
-//! link layer (link type RAW, 101). A packet of which some bytes exist only as a length is written as one of which only the
-//! first bytes were captured; readers know that as a snapshot length.
+//! A capture is one file with an interface for each node, link or port that it watches. Packets are IP packets without
+//! a link layer (link type RAW, 101). A packet of which some bytes exist only as a length is written as one of which
+//! only the first bytes were captured; readers know that as a snapshot length.
 //!
-//! Time is an argument, as everywhere. Timestamps are nanoseconds since the origin of whoever drives the watched, which is
-//! shown as 1970-01-01 (virtual time), or as the date that [`Capture::set_origin`] was told (real time).
+//! Time is an argument, as everywhere. Timestamps are nanoseconds since the origin of the watched end's driver, which
+//! is shown as 1970-01-01 (virtual time), or as the date given to [`Capture::set_origin`] (real time).
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -39,7 +39,7 @@ pub struct CaptureSummary {
     pub frames_left_out: u64,
 }
 
-/// Whether whoever is watched sent or received a packet.
+/// Whether the watched end sent or received a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureDirection {
     /// Outbound.
@@ -59,7 +59,7 @@ pub enum CaptureError {
     #[error("the capture is not complete: what was recorded cannot be written as pcapng")]
     Format(#[source] PcapError),
     /// There is no capture.
-    #[error("expected a capture, there is none: start one first")]
+    #[error("there is no capture: start one first")]
     NotStarted,
 }
 
@@ -74,7 +74,7 @@ impl From<PcapError> for CaptureError {
 }
 
 impl Capture {
-    /// A file grows to this unless told.
+    /// A file grows to this by default.
     pub const FILE_BYTES_MAX: u64 = 1 << 30;
 
     /// Begins a capture. Every packet is one write: give a buffered writer.
@@ -92,7 +92,7 @@ impl Capture {
         })
     }
 
-    /// Writes at most so many bytes of each packet.
+    /// Writes at most this many bytes of each packet.
     pub fn with_snap_bytes(mut self, snap_bytes: usize) -> Self {
         self.snap_bytes = snap_bytes;
         self
@@ -125,8 +125,8 @@ impl Capture {
         Ok(self.interface_count - 1)
     }
 
-    /// Writes a packet. `wire_bytes` is its length on the wire, which is more than `packet` holds when bytes of it exist only
-    /// as a length. An error is kept for [`finish`](Self::finish).
+    /// Writes a packet. `wire_bytes` is its length on the wire, which is more than `packet` holds when bytes of it
+    /// exist only as a length. An error is kept for [`finish`](Self::finish).
     pub fn record(
         &mut self,
         interface: u32,

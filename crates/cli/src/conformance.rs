@@ -30,14 +30,13 @@ const MESSAGE_BYTES_MAX: usize = 512 << 20;
 /// Run the verbs conformance suite on a device
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The device to test: `softnic` is the software RNIC on virtual time, `softnic:ADDRESS` two of them on UDP sockets of
-    /// an address of this host, `softnic:ADDRESS,ADDRESS` on those of two; any other name is a device of libibverbs at both ends
-    /// (`rxe0`), or two of them (`rxe0,rxe1`)
+    /// The device to test: `softnic` is the software RNIC on virtual time; `softnic:ADDRESS` is two of them on UDP
+    /// sockets at one address of this host, `softnic:ADDRESS,ADDRESS` at two; any other name is a libibverbs device
+    /// used for both ends (`rxe0`), or two devices (`rxe0,rxe1`)
     #[arg(short, long, value_name = "DEVICE", required_unless_present = "list")]
     device: Option<String>,
 
-    /// Rows of the GID tables of devices of libibverbs (`3`, or `3,1` for two devices), when the choice of the command is not the
-    /// right one
+    /// GID table index of each libibverbs device (`3`, or `3,1` for two devices) [default: chosen automatically]
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', num_args = 1..=2)]
     gid_index: Vec<u8>,
 
@@ -45,57 +44,57 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
 
-    /// Only tests whose name contains this
+    /// Run only tests whose name contains this text
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
 
-    /// Print the names of the tests and run none
+    /// Print the names of the tests without running them
     #[arg(long)]
     list: bool,
 
-    /// Fail also when the run does not fit this reviewed table of the device (as those in docs/devices)
+    /// Also fail if the run does not match this reviewed table of the device (see docs/devices)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["filter", "list", "soak"])]
     check_table: Option<PathBuf>,
 
-    /// Write the table of the device, for review
+    /// Write the table of this device to a file, for review
     #[arg(long, value_name = "FILE", conflicts_with_all = ["filter", "list", "soak"])]
     write_table: Option<PathBuf>,
 
-    /// Seed of the virtual time's random numbers; with --soak the first of many
+    /// Seed of everything random on virtual time; with --soak, the first seed
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 
-    /// Instead of the suite: random programs over a network that loses, repeats, reorders and corrupts packets, in process,
-    /// with checkers of what the specification allows (as `longhaul sim soak`, but on this device)
+    /// Run random programs instead of the suite, over an in-process network that loses, duplicates, reorders and
+    /// corrupts packets, and check the results against the specification (like `longhaul sim soak`, but on this device)
     #[arg(long, conflicts_with_all = ["list", "filter"])]
     soak: bool,
 
-    /// With --soak: begin no other program after this time
+    /// With --soak: start no new program after this many seconds
     #[arg(long, value_name = "NUMBER", default_value_t = 30, requires = "soak", value_parser = quantity::whole_number(1_u64..))]
     seconds: u64,
 
-    /// With --soak: at most this many programs
+    /// With --soak: run at most this many programs
     #[arg(long, value_name = "NUMBER", requires = "soak", value_parser = quantity::whole_number(1_u64..))]
     seeds: Option<u64>,
 
-    /// With --soak and --seeds 1: write the packets as pcapng, on real time a file for each device
+    /// With --soak and --seeds 1: write the packets to a pcapng file (on real time, one file per device)
     #[arg(long, value_name = "FILE", requires = "soak")]
     capture: Option<PathBuf>,
 
-    /// Instead of the suite of verbs: that of reliability schemes. Messages of all sizes, with every scheme, from one end to the other; on
-    /// softnic over links that lose (in bursts too), reorder and repeat packets in process; their contents are verified
+    /// Run the suite of reliability schemes instead of the verbs suite: messages of all sizes with every scheme,
+    /// contents verified; on softnic, over in-process links that lose (also in bursts), reorder and duplicate packets
     #[arg(long, conflicts_with_all = ["list", "filter", "soak", "check_table", "write_table"])]
     reliable: bool,
 
-    /// With --reliable: only this scheme, such as sr:rto, sr:nack, ec:mds:32,8, ec:xor:32,8 or twice; may be given several times
+    /// With --reliable: test only this scheme, such as sr:rto, sr:nack, ec:mds:32,8, ec:xor:32,8 or twice; repeatable
     #[arg(long = "scheme", value_name = "NAME", requires = "reliable", value_parser = known_scheme)]
     schemes: Vec<String>,
 
-    /// With --reliable: bytes of messages
+    /// With --reliable: message sizes
     #[arg(long, value_name = "BYTES", value_delimiter = ',', requires = "reliable", default_values_t = Suite::SIZES, value_parser = quantity::bytes_within::<usize>(0..=MESSAGE_BYTES_MAX as u64))]
     sizes: Vec<usize>,
 
-    /// With --reliable: messages of each size
+    /// With --reliable: number of messages of each size
     #[arg(long, value_name = "NUMBER", requires = "reliable", default_value_t = 100, value_parser = quantity::whole_number(1_u32..))]
     messages: u32,
 }
@@ -105,8 +104,7 @@ fn known_scheme(name: &str) -> Result<String, String> {
     scheme_by_name(name).map(|_| name.to_owned()).map_err(|error| error.to_string())
 }
 
-/// Bytes of a message that a connection can be told to carry.
-/// Runs the subcommand.
+/// Message sizes that a connection can carry. Runs the subcommand.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let mut tests = conformance::registry();
     if let Some(text) = &arguments.filter {
@@ -146,7 +144,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
             json: arguments.json,
         });
     }
-    // What cannot be read is told before a suite of minutes, not after it.
+    // Report an unreadable file before a run that takes minutes, not after it.
     let table = arguments.check_table.as_deref().map(table::read).transpose().map_err(Stop::Missing)?;
     let mut opened = device.open(arguments.seed, gid_indexes).map_err(is_missing)?;
     let begin = Instant::now();
@@ -166,8 +164,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let seconds = begin.elapsed().as_secs_f64();
     let wrong = match (tables(arguments, table.as_ref(), &opened.facts, &report), report.is_good()) {
         (Err(message), _) => Some(Stop::Missing(message)),
-        (_, false) => Some(Stop::Failed("the device is not what the suite expects: see what failed".to_owned())),
-        (Ok(false), true) => Some(Stop::Failed("the run does not fit the table of --check-table".to_owned())),
+        (_, false) => Some(Stop::Failed("the device does not conform: see the failed tests above".to_owned())),
+        (Ok(false), true) => Some(Stop::Failed(
+            "the run does not match the table given with --check-table: see the differences above".to_owned(),
+        )),
         (Ok(true), true) => None,
     };
     let value = || report::to_json(name, &opened.facts, &report, seconds);
@@ -188,14 +188,17 @@ fn tables(arguments: &Arguments, table: Option<&Value>, facts: &Facts, report: &
         eprintln!("{}: {difference}", file.display());
     }
     if !differences.is_empty() {
-        eprintln!("if that is right, write the table anew with --write-table {}, and review it", file.display());
+        eprintln!(
+            "if these changes are intended, rewrite the table with --write-table {} and review it",
+            file.display()
+        );
     }
     Ok(differences.is_empty())
 }
 
 fn soak_on(device: &Testable, name: &str, arguments: &Arguments) -> Result<(), Stop> {
     if arguments.capture.is_some() && arguments.seeds != Some(1) {
-        return Err(Stop::Usage("expected --seeds 1 with --capture: a capture holds one run".to_owned()));
+        return Err(Stop::Usage("--capture needs --seeds 1: a capture file holds one run".to_owned()));
     }
     let addresses = match device {
         Testable::Virtual => None,
@@ -203,7 +206,7 @@ fn soak_on(device: &Testable, name: &str, arguments: &Arguments) -> Result<(), S
         Testable::Udp(addresses) => Some(addresses.to_vec()),
         Testable::Libibverbs(_) => {
             return Err(Stop::Usage(
-                "--soak runs on softnic and softnic:ADDRESS only: it needs a network in process that loses packets"
+                "--soak needs an in-process network that loses packets, so it runs only on softnic and softnic:ADDRESS"
                     .to_owned(),
             ));
         }

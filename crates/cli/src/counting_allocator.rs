@@ -1,7 +1,7 @@
 //! The system's allocator, with a count of the bytes in use: how `longhaul sim scale` knows what a queue pair costs.
 //!
-//! Each thread counts for itself. So counting takes one addition to a place that no other processor touches, and what other
-//! threads do (a progress bar, a device's driver) is not in the figure. A scenario runs on one thread.
+//! Each thread counts for itself. So counting takes one addition to a place that no other processor touches, and what
+//! other threads do (a progress bar, a device's driver) is not in the figure. A scenario runs on one thread.
 #![allow(unsafe_code, reason = "an allocator is an unsafe trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -11,7 +11,8 @@ thread_local! {
     static BYTES_IN_USE: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Bytes that this thread has asked for and not given back. Less than zero where it gave back what others had asked for.
+/// Bytes that this thread has asked for and not given back. Less than zero where it gave back what others had asked
+/// for.
 pub(crate) fn bytes_in_use() -> isize {
     BYTES_IN_USE.with(Cell::get)
 }
@@ -24,8 +25,8 @@ fn count(bytes: isize) {
 /// The system's allocator, which counts.
 pub(crate) struct CountingAllocator;
 
-// SAFETY: everything is left to the system's allocator. Counting touches no memory of the caller's, and the counter, which has
-// no destructor and begins with a constant, allocates nothing itself.
+// SAFETY: everything is left to the system's allocator. Counting touches no memory of the caller's, and the counter,
+// which has no destructor and begins with a constant, allocates nothing itself.
 unsafe impl GlobalAlloc for CountingAllocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -1,4 +1,4 @@
-//! `longhaul devices`: what can be used here, what each device can do, what is wrong with the host and how to mend it.
+//! `longhaul devices`: what can be used here, what each device can do, what is wrong with the host and how to fix it.
 //!
 //! ```text
 //!   host (facts) ─▶ problems ───┐
@@ -22,10 +22,8 @@ use longhaul_softnic::udp::UdpConfig;
 
 use crate::stop::{self, Stop};
 
-/// Show the devices of this host, and what is wrong with it
-///
-/// The first column is what `--device` of other commands takes. Exit status: 0, also when there are remarks; 3 when no
-/// device can be used.
+/// Show the devices of this host, and problems of its configuration The first column is the name to give to `--device`
+/// of other commands. The exit status is 0, even with warnings, or 3 if no device can be used.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Also show addresses, capabilities, limits and counters

@@ -1,4 +1,4 @@
-//! What the command's exit status says, besides 0 for good.
+//! Exit statuses of the command other than 0, which is success.
 
 /// A check failed.
 pub(crate) const FAILED: u8 = 1;

@@ -1,5 +1,5 @@
-//! `longhaul interop`: two ends, each with a device of any kind, check every byte and every completion of each other. What they do
-//! is in `longhaul_testbed::interop`; here are the command line, the devices and the report.
+//! `longhaul interop`: two ends, each with a device of any kind, check every byte and every completion of each other.
+//! What they do is in `longhaul_testbed::interop`; here are the command line, the devices and the report.
 
 mod client;
 mod options;
@@ -51,7 +51,7 @@ fn line(result: &CheckResult) -> String {
     }
 }
 
-/// What the survivor was told, as its one check.
+/// What the survivor saw, as its one check.
 fn death_result(report: &DeathReport) -> CheckResult {
     let role = if report.was_writing { "until-death/writing" } else { "until-death/receiving" };
     CheckResult {
@@ -97,7 +97,7 @@ fn tell_death(report: &DeathReport, side: &str, device: &str, is_json: bool) -> 
         )
     };
     let wrong = report.problem.as_ref();
-    let wrong = wrong.map(|_| Stop::Failed("the survivor was not told what it must be told".to_owned()));
+    let wrong = wrong.map(|_| Stop::Failed("the survivor did not get the errors that it must get".to_owned()));
     stop::tell(is_json, value, table, wrong)
 }
 

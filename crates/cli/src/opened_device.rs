@@ -1,5 +1,5 @@
-//! The device that a command works on, by the name that its user gives with `-d`: the one way in which all commands come by
-//! one, so that they take the same names and say the same when there is none.
+//! The device that a command works on, by the name that its user gives with `-d`: the one way in which all commands
+//! come by one, so that they take the same names and say the same when there is none.
 //!
 //! ```text
 //!   softnic            the software RNIC, at the address that leads to the peer (or those given with --address)
@@ -27,7 +27,7 @@ pub(crate) struct DeviceChoice {
     name: DeviceName,
 }
 
-/// An open device, and how it is addressed on the way to a peer.
+/// An open device, and how it is addressed towards a peer.
 pub(crate) struct OpenedDevice {
     endpoint: Endpoint,
     /// Our address: what the peer's path leads to.
@@ -43,12 +43,12 @@ pub(crate) struct OpenedDevice {
 }
 
 impl DeviceChoice {
-    /// From a device's name and the addresses that the user gives beside it.
+    /// From a device's name and the addresses that the user gives with it.
     pub(crate) fn parse(name: &str, addresses: &[IpAddr]) -> Result<Self, Stop> {
         match DeviceName::parse(name, addresses) {
             Ok(name) => Ok(DeviceChoice { name }),
             Err(DeviceNameError::SeveralAddresses { name, count }) => Err(Stop::Usage(format!(
-                "-d {name}: expected at most one --address, the one to use of those that the device has; came {count}"
+                "-d {name}: this device takes at most one --address, one of its own; got {count}"
             ))),
             Err(DeviceNameError::AddressTwice { name }) => Err(Stop::Usage(format!(
                 "-d {name} names the address already; leave --address out, or say -d {SOFTNIC}"
@@ -117,7 +117,7 @@ impl OpenedDevice {
     }
 
     /// What the host lacks for this device to do its best, to standard error.
-    pub(crate) fn tell_warnings(&self) {
+    pub(crate) fn show_warnings(&self) {
         for warning in self.endpoint.warnings() {
             eprintln!("warning: {warning}");
         }
@@ -184,7 +184,7 @@ impl OpenedDevice {
         self.endpoint.mtu().map_err(|error| Stop::failed("cannot ask the device for its MTU", error))
     }
 
-    /// The way to a peer's device, which listens at this UDP port.
+    /// The path to a peer's device, which listens at this UDP port.
     pub(crate) fn path_to(&self, peer: Gid, udp_port: u16) -> PathAttributes {
         self.endpoint.path_to(peer, udp_port)
     }

@@ -1,8 +1,9 @@
 //! Output that cannot be written: a reader that has seen enough (`longhaul … | head`), or a disk that is full.
 //!
-//! Rust programs ignore SIGPIPE, so that a peer's closed socket does not end them, and `println!` panics when it cannot write. That
-//! panic unwinds as any other, so that what a command has started is ended too, but it is not shown as one. A reader that has gone is
-//! no error of ours: the exit status is the one of a program that SIGPIPE has ended. Anything else is an error in a line.
+//! Rust programs ignore SIGPIPE, so that a peer's closed socket does not end them, and `println!` panics when it cannot
+//! write. That panic unwinds as any other, so that what a command has started is ended too, but it is not shown as one.
+//! A reader that has gone is no error of ours: the exit status is the one of a program that SIGPIPE has ended. Anything
+//! else is an error in a line.
 
 use std::any::Any;
 use std::io::Write as _;

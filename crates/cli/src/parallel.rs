@@ -11,7 +11,7 @@ pub(crate) fn in_parallel<Item: Sync, Output: Send>(
     on_threads(cores, items, work)
 }
 
-/// On so many threads, or fewer where there are fewer items; in the same order.
+/// On this many threads, or fewer if there are fewer items; in the same order.
 pub(crate) fn on_threads<Item: Sync, Output: Send>(
     threads: usize,
     items: &[Item],

@@ -1,4 +1,4 @@
-//! `longhaul perf`: bandwidth and latency as perftest users know them, and beside them what the host can do at most.
+//! `longhaul perf`: bandwidth and latency as perftest users know them, next to the limit of the host.
 //!
 //! The modules are in the order in which a measurement comes about.
 

@@ -18,13 +18,13 @@ use longhaul_plan::question::{Answer, CodingSpeed, Question};
 use crate::stop::Stop;
 use options::Options;
 
-/// Which reliability scheme for a link and a message, and why
+/// Recommend a reliability scheme for a link and a message, and explain why
 ///
-/// From a model of completion times: nothing is sent, and no RDMA device is needed. Times are from the beginning of sending until the sender
-/// knows that all has arrived. A slowdown is the mean divided by the least possible on this link without loss (bytes/rate + round trip).
-/// Extra bandwidth is parity and repetitions, as a share of the message. Cores are those that code at the link's rate. The window is what the sender
-/// must keep until it is known to have arrived. rc (go-back-N, what RDMA NICs do today) and lowar (the same over LoWAR's shim)
-/// are there for comparison.
+/// From a model of completion times: nothing is sent, and no RDMA device is needed. Times are from the beginning of
+/// sending until the sender knows that all has arrived. A slowdown is the mean divided by the least possible on this
+/// link without loss (bytes/rate + round trip). Extra bandwidth is parity and repetitions, as a share of the message.
+/// Cores are those that code at the link's rate. The window is what the sender must keep until it is known to have
+/// arrived. rc (go-back-N, what RDMA NICs do today) and lowar (the same over LoWAR's shim) are there for comparison.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "Example: longhaul plan --rate 400G --rtt 25ms --loss 1e-5 --size 128MiB")]

@@ -2,7 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar of so many steps that shows what the template says.
+/// A progress bar with this many steps that follows the template.
 pub(crate) fn bar(steps: u64, template: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template(template).expect("the template is right");
     ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr()).with_style(style)

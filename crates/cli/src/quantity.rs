@@ -1,7 +1,7 @@
 //! Quantities on the command line: a number and its unit, such as `25ms`, `400G`, `128MiB`, `1e-3` or `3750km`.
 //!
-//! One place for every command, so that what one of them understands the others do as well. Units may be written in small letters or
-//! capitals: `gb` are bytes, `gbps` and `gbit` are bits a second.
+//! One place for every command, so that what one of them understands the others do as well. Units may be written in
+//! small letters or capitals: `gb` are bytes, `gbps` and `gbit` are bits a second.
 
 use std::fmt;
 use std::ops::{Bound, RangeBounds, RangeInclusive};
@@ -33,7 +33,7 @@ pub(crate) enum QuantityError {
     /// A unit of something else, or none.
     #[error("expected a unit ({units}), as in {example}, got {got:?}")]
     Unit {
-        /// What there is.
+        /// The units that are accepted.
         units: &'static str,
         /// How it is written.
         example: &'static str,
@@ -208,8 +208,8 @@ pub(crate) fn seconds_within(
     }
 }
 
-/// A whole number within a range, as the parser of an option. clap's own shows the range in Rust's notation, and names none for what is not
-/// a number.
+/// A whole number within a range, as the parser of an option. clap's own shows the range in Rust's notation, and names
+/// none for what is not a number.
 pub(crate) fn whole_number<N: FromStr + PartialOrd + fmt::Display>(
     range: impl RangeBounds<N> + Clone + Send + Sync + 'static,
 ) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync + 'static {
@@ -225,8 +225,8 @@ pub(crate) fn whole_number<N: FromStr + PartialOrd + fmt::Display>(
     }
 }
 
-/// Gbit/s, as the parser of an option: a bare number is in Gbit/s, as perftest has it, and a rate with a unit is one as everywhere.
-/// 0 is unlimited.
+/// Gbit/s, as the parser of an option: a bare number is in Gbit/s, as perftest has it, and a rate with a unit is one as
+/// everywhere. 0 is unlimited.
 pub(crate) fn gbits(text: &str) -> Result<f64, String> {
     let gbits = match text.trim().parse::<f64>() {
         Ok(gbits) => gbits,

@@ -8,7 +8,7 @@ mod throughput;
 
 use crate::stop::Stop;
 
-/// Run a scenario on virtual time, from a seed
+/// Run a scenario on virtual time; the same seed gives the same result
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]

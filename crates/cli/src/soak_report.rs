@@ -1,4 +1,4 @@
-//! What came of a soak, for people and for programs: of `longhaul sim soak` and of `longhaul conformance --soak`.
+//! The result of a soak, for people and for programs: of `longhaul sim soak` and of `longhaul conformance --soak`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -113,7 +113,7 @@ pub(crate) fn real_rows(summary: &Summary) -> [(&'static str, String); 4] {
     let Troubles { lost, duplicated, reordered, corrupted } = summary.troubles;
     [
         ("  lost", lost.to_string()),
-        ("  that came twice", duplicated.to_string()),
+        ("  duplicated", duplicated.to_string()),
         ("  held back", reordered.to_string()),
         ("  with flipped bits", corrupted.to_string()),
     ]
@@ -152,7 +152,7 @@ mod tests {
             at: Default::default(),
             subject: "region 3".to_owned(),
             expected: "no change".to_owned(),
-            came: "bytes of message 9".to_owned(),
+            got: "bytes of message 9".to_owned(),
         });
         let report = SeedReport {
             seed: 42,
@@ -164,7 +164,7 @@ mod tests {
             violations,
         };
         let text = describe_failure(&report, |seed| format!("soak {seed}"));
-        assert!(text.contains("expected no change, came bytes of message 9"), "{text}");
+        assert!(text.contains("expected no change, got bytes of message 9"), "{text}");
         assert!(text.ends_with("  again: soak 42\n"), "{text}");
     }
 

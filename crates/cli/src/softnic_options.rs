@@ -12,7 +12,8 @@ use crate::stop::Stop;
 /// What is done to the packets of a software RNIC.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SoftnicOptions {
-    /// A bad network in process: loss=1%,delay=5ms,… (softnic only; all names with `longhaul perf server --impair help`)
+    /// Emulate a bad network in process: loss=1%,delay=5ms,… (softnic only; `longhaul perf server --impair help` lists
+    /// all settings)
     #[arg(long, value_name = "PROFILE")]
     impair: Option<String>,
 
@@ -27,8 +28,7 @@ impl SoftnicOptions {
         let given = [(self.impair.is_some(), "--impair"), (self.capture.is_some(), "--capture")];
         if let Some((_, option)) = given.into_iter().find(|(is_given, _)| *is_given && !choice.is_softnic()) {
             return Err(Stop::Usage(format!(
-                "{option} is for the software RNIC, whose packets pass through this program; those of {name} do not. Leave \
-                 it out, or say -d {SOFTNIC}"
+                "{option} is for the software RNIC, whose packets pass through this program; those of {name} do not. Leave it out, or use -d {SOFTNIC}"
             )));
         }
         self.profile().map(drop)

@@ -12,8 +12,8 @@ use crate::message::with_sources;
 /// What the system says (EMFILE) when a process may open nothing more.
 const NO_DESCRIPTORS: &str = "(os error 24)";
 
-/// The status that a command exits with. The reason for having no result goes to standard error; with `--json` it is also a line of JSON on
-/// standard output, where the result would have been.
+/// The status that a command exits with. The reason for having no result goes to standard error; with `--json` it is
+/// also a line of JSON on standard output, where the result would have been.
 pub(crate) fn exit_code(outcome: Result<(), Stop>, json: bool) -> ExitCode {
     match outcome.map_err(Stop::with_remedy) {
         Ok(()) => ExitCode::SUCCESS,
@@ -52,7 +52,7 @@ pub(crate) fn with_error(mut result: Value, error: Option<&Stop>) -> Value {
 /// Why a command ended without a result, and with which exit status.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The arguments fit nothing.
+    /// The arguments are wrong.
     Usage(String),
     /// Something is missing on this host.
     Missing(String),
@@ -73,7 +73,8 @@ impl Stop {
         }
     }
 
-    /// Whatever was being done: where the host has no more descriptors, it is the host that lacks something, and there is a remedy.
+    /// Whatever was being done: where the host has no more descriptors, it is the host that lacks something, and there
+    /// is a remedy.
     fn with_remedy(self) -> Stop {
         match self {
             Stop::Failed(text) | Stop::Missing(text) if text.contains(NO_DESCRIPTORS) => Stop::Missing(format!(

@@ -1,7 +1,7 @@
 //! `longhaul devices` as users run it: on this host, and in network namespaces with planted problems.
 //!
-//! Namespaces are made by `unshare` (no root needed where user namespaces are allowed) and set up by `ip`; where either is
-//! missing those tests say so and pass. What each problem's message says is tested next to the checks themselves.
+//! Namespaces are made by `unshare` (no root needed where user namespaces are allowed) and set up by `ip`; where either
+//! is missing those tests say so and pass. What each problem's message says is tested next to the checks themselves.
 
 use std::net::UdpSocket;
 use std::process::{Command, Output, Stdio};
@@ -117,8 +117,9 @@ fn an_unknown_option_is_a_usage_error() {
     assert_eq!(devices(&["--no-such-option"]).status.code(), Some(2));
 }
 
-/// Run a test again by its name in a new network namespace. There it runs these `ip` commands and returns `false`; outside
-/// it returns `true` once that run has passed, or with a word about it when there can be no such namespace here.
+/// Run a test again by its name in a new network namespace. There it runs these `ip` commands and returns `false`;
+/// outside it returns `true` once that run has passed, or with a word about it when there can be no such namespace
+/// here.
 fn in_namespace(test: &str, commands: &[&str]) -> bool {
     const INSIDE: &str = "LONGHAUL_TEST_INSIDE_NAMESPACE";
     if std::env::var_os(INSIDE).is_some() {
@@ -147,7 +148,8 @@ fn in_namespace(test: &str, commands: &[&str]) -> bool {
     true
 }
 
-/// The command in a mount namespace where libibverbs is an empty file; `None`, with a word about it, where there can be no such.
+/// The command in a mount namespace where libibverbs is an empty file; `None`, with a word about it, where there can be
+/// no such.
 fn without_libibverbs(arguments: &[&str]) -> Option<Output> {
     const SCRIPT: &str = r#"
         for file in /lib/libibverbs.so.1 /lib64/libibverbs.so.1 /usr/lib/libibverbs.so.1 /usr/lib64/libibverbs.so.1 \

@@ -1,8 +1,9 @@
 //! docs/DEVICES.md says what the devices do, not what they once did.
 //!
-//! Its tables are generated: softnic's columns from devices that are opened here, those of others from the reviewed tables
-//! in docs/devices, which the lab holds against the live device (`longhaul conformance --check-table`), and the departures from the suite's own
-//! table. `LONGHAUL_WRITE_DOCUMENT=1 cargo test -p longhaul-cli --test devices_document` writes them anew.
+//! Its tables are generated: softnic's columns from devices that are opened here, those of others from the reviewed
+//! tables in docs/devices, which the lab holds against the live device (`longhaul conformance --check-table`), and the
+//! departures from the suite's own table.
+//! `LONGHAUL_WRITE_DOCUMENT=1 cargo test -p longhaul-cli --test devices_document` writes them anew.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -186,7 +186,7 @@ fn a_survivor_is_told_when_the_server_dies() {
     let (server, port) = server(&["--until-death"]);
     let arguments = ["client", "127.0.0.1", "--port", &port, "--until-death", "-u", "14", "--json"];
     let mut client = Process::start(&arguments);
-    client.line_with("under way");
+    client.line_with("in progress");
     server.kill();
     let output = client.finish();
     assert!(output.status.success(), "{output:?}");
@@ -204,8 +204,8 @@ fn a_survivor_is_told_when_the_client_dies() {
         let mut arguments = vec!["client", "127.0.0.1", "--port", &port, "--until-death", "-u", "14"];
         arguments.extend(from_server.then_some("--from-server"));
         let mut client = Process::start(&arguments);
-        client.line_with("under way");
-        server.line_with("under way");
+        client.line_with("in progress");
+        server.line_with("in progress");
         client.kill();
         let output = server.finish();
         let text = String::from_utf8_lossy(&output.stdout);

@@ -1,5 +1,5 @@
-//! `longhaul perf compare` as users run it. Where namespaces cannot be made it runs on the loopback device and says so; both
-//! are tested here, the former only where it is possible.
+//! `longhaul perf compare` as users run it. Where namespaces cannot be made it runs on the loopback device and says so;
+//! both are tested here, the former only where it is possible.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};

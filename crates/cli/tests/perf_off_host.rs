@@ -1,12 +1,12 @@
-//! `longhaul perf` to a peer that is not on this host: it is careful unless told. The other host is a network namespace, made
-//! inside a namespace of the test's own; where that is not allowed the test says that it was skipped.
+//! `longhaul perf` to a peer that is not on this host: it is careful by default. The other host is a network namespace,
+//! made inside a namespace of the test's own; where that is not allowed the test says that it was skipped.
 
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// In a namespace of its own, with another one beside it, and a veth between them. The other one, and the server in it, end
-/// with this shell.
+/// In a namespace of its own, with another one next to it, and a veth between them. The other one, and the server in
+/// it, end with this shell.
 const SCRIPT: &str = r#"
 set -e
 unshare --net sleep 50 &

@@ -1,5 +1,5 @@
-//! `longhaul perf pingpong` as users run it, both ends ours, on the loopback device. rdma-core's own programs are the other
-//! end in the lab.
+//! `longhaul perf pingpong` as users run it, both ends ours, on the loopback device. rdma-core's own programs are the
+//! other end in the lab.
 
 mod perf_server;
 
@@ -97,7 +97,7 @@ fn ends_that_do_not_agree_say_so() {
         both(&["-c", "UC", "-s", "100", "--patience", "0.5"], &["-c", "UC", "-s", "200", "--patience", "0.5"]);
     let said = String::from_utf8_lossy(&server.stderr).into_owned();
     assert_eq!((client.status.code(), server.status.code()), (Some(1), Some(1)));
-    assert!(said.contains("expected messages of 200 bytes, came one of 100"), "{said}");
+    assert!(said.contains("expected messages of 200 bytes, got one of 100"), "{said}");
 }
 
 /// The other end, word for word: what rdma-core's client says and waits for, and what becomes of a wrong one.

@@ -1,12 +1,12 @@
-//! What a scheme repeats on a link between two network namespaces: nothing that has arrived when the link is clean, and little more
-//! than what was lost when it is not. Where namespaces cannot be made the test says that it was skipped.
+//! What a scheme repeats on a link between two network namespaces: nothing that has arrived when the link is clean, and
+//! little more than what was lost when it is not. Where namespaces cannot be made the test says that it was skipped.
 
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// Two namespaces, a veth of MTU 1500, a server in one of them and one client after another in the other, each with one argument
-/// of the script.
+/// Two namespaces, a veth of MTU 1500, a server in one of them and one client after another in the other, each with one
+/// argument of the script.
 const SCRIPT: &str = r#"
 set -e
 unshare --net sleep 50 &
@@ -78,7 +78,8 @@ fn repeats_are_what_was_lost() {
         "--scheme ec:mds:32,8 -s 1048576 -D 2",
         "--scheme sr:nack -s 1048576 -D 2 --impair loss=1%",
     ];
-    // On a host that has more to do than it can, ends are kept off their processors and sockets overflow: then the link is not clean.
+    // On a host that has more to do than it can, ends are kept off their processors and sockets overflow: then the link
+    // is not clean.
     let mut judged = Ok(());
     for attempt in 1..=3 {
         let measured = in_namespace(&["--net"], &clients);

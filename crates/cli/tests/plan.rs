@@ -125,9 +125,9 @@ fn mistakes_are_explained() {
         (on_link(&["--size", "1MiB", "--ring", "65"]), "expected a whole number from 2 to 64"),
         (on_link(&["--size", "1MiB", "--ring", "four"]), "expected a whole number from 2 to 64"),
         (on_link(&["--size", "1MiB", "--scheme", "ec:mds:300,8"]), "at most 255"),
-        (on_link(&["--size", "1MiB", "--scheme", "tcp"]), "expected sr:rto"),
+        (on_link(&["--size", "1MiB", "--scheme", "tcp"]), "use sr:rto"),
         (on_link(&["--size", "1MiB", "--objective", "p42"]), "mean, p99 or p999"),
-        (vec!["--rate", "1G", "--rtt", "1ms", "--loss", "1", "--size", "1MiB"], "nothing would ever arrive"),
+        (vec!["--rate", "1G", "--rtt", "1ms", "--loss", "1", "--size", "1MiB"], "no message would arrive"),
         (
             vec![
                 "--rate", "1G", "--rtt", "1ms", "--loss", "0.9", "--size", "1GiB", "--chunk", "1MiB", "--scheme",

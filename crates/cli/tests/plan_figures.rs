@@ -1,4 +1,5 @@
-//! `longhaul plan figures` as users run it; that docs/figures has what it writes; and that this is what the SDR-RDMA paper says.
+//! `longhaul plan figures` as users run it; that docs/figures has what it writes; and that this is what the SDR-RDMA
+//! paper says.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,7 +35,8 @@ fn pieces(text: &str) -> (Vec<f64>, Vec<&str>) {
     (numbers, text.split(is_part).filter(|word| !word.is_empty()).collect())
 }
 
-/// The same but for the last bits of a logarithm, which are not the same on every host: a sheet has four units to the pixel.
+/// The same but for the last bits of a logarithm, which are not the same on every host: a sheet has four units to the
+/// pixel.
 #[track_caller]
 fn assert_same_picture(name: &str, written: &str, kept: &str) {
     let (one, other) = (pieces(written), pieces(kept));
@@ -61,7 +63,7 @@ fn assert_same_table(name: &str, written: &str, kept: &str) {
 }
 
 const RENEW: &str =
-    "run `longhaul plan figures --out docs/figures`, look at what has changed and mend docs/figures/README.md";
+    "run `longhaul plan figures --out docs/figures`, review the changes and update docs/figures/README.md";
 
 #[test]
 fn the_page_has_what_the_command_writes() {

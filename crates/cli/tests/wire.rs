@@ -1,4 +1,5 @@
-//! The dissector of docs/wireshark reads what we send: every packet of a real capture, and every kind of record and message of the handshake.
+//! The dissector of docs/wireshark reads what we send: every packet of a real capture, and every kind of record and
+//! message of the handshake.
 //!
 //! Without `tshark` the tests say so and pass, except where `CI=true` promises that it is there.
 

@@ -1,4 +1,4 @@
-//! Which code, and what it can mend: small values that the two ends agree on.
+//! Which code, and what it can recover: small values that the two ends agree on.
 
 use std::fmt;
 use std::str::FromStr;
@@ -63,7 +63,7 @@ pub enum CodeError {
 #[non_exhaustive]
 pub enum ParseCodeError {
     /// Not of the right form.
-    #[error("expected a code such as mds:32,8 or xor:32,8 (data chunks, parity chunks), got {0:?}")]
+    #[error("\"{0}\" is not a code; use mds:K,M or xor:K,M with K data and M parity chunks, such as mds:32,8")]
     Form(String),
     /// The right form, but there is no such code.
     #[error(transparent)]
@@ -110,8 +110,8 @@ impl Code {
         self.parity_chunks as usize
     }
 
-    /// The same code for a submessage with only the first `data_chunks` of its data chunks, as at the end of a message. The
-    /// parity is the same as if the others were zeros.
+    /// The same code for a submessage with only the first `data_chunks` of its data chunks, as at the end of a message.
+    /// The parity is the same as if the others were zeros.
     ///
     /// # Panics
     ///
@@ -124,8 +124,8 @@ impl Code {
         Code { data_chunks: data_chunks as u8, ..self }
     }
 
-    /// Whether all data chunks are there or can be computed from what is there. Costs a few instructions: it may be asked
-    /// after each chunk that arrives. Bits of chunks that the code does not have are ignored.
+    /// Whether all data chunks are there or can be computed from what is there. Costs a few instructions: it may be
+    /// asked after each chunk that arrives. Bits of chunks that the code does not have are ignored.
     pub fn can_decode(self, arrived: &Arrived) -> bool {
         let data = arrived.data.count_of_first(self.data_chunks());
         let lost = self.data_chunks() - data;

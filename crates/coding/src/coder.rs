@@ -109,10 +109,10 @@ pub enum DecodeError {
         /// Its length.
         got: usize,
     },
-    /// More is lost than the code can mend.
+    /// More is lost than the code can recover.
     #[error(
-        "{lost} data chunks are lost, and the {parity} parity chunks that have arrived do not mend that with the code {code}; \
-         have them sent again (Code::can_decode tells without trying)"
+        "{lost} data chunks are lost, which {code} cannot recover from the {parity} parity chunks that have arrived; have them sent \
+         again (Code::can_decode says so without trying)"
     )]
     TooMuchLost {
         /// The code.
@@ -154,8 +154,8 @@ impl Coder {
         self.kernel
     }
 
-    /// Computes all parity chunks. There may be fewer data chunks than the code has, and data chunks may be shorter than
-    /// parity chunks: what is missing counts as zeros.
+    /// Computes all parity chunks. There may be fewer data chunks than the code has, and data chunks may be shorter
+    /// than parity chunks: what is missing counts as zeros.
     pub fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), EncodeError> {
         let (first, end, count) = (0, parity.len(), self.code.parity_chunks());
         if end != count {
@@ -164,8 +164,8 @@ impl Coder {
         self.encode_some(data, first, parity)
     }
 
-    /// Computes only the parity chunks from `first` on, as many as there are slices. Each pass over the data costs: take as many
-    /// at a time as are wanted soon.
+    /// Computes only the parity chunks from `first` on, as many as there are slices. Each pass over the data costs:
+    /// take as many at a time as are wanted soon.
     pub fn encode_some(&self, data: &[&[u8]], first: usize, parity: &mut [&mut [u8]]) -> Result<(), EncodeError> {
         let (code, most, count) = (self.code, self.code.data_chunks(), self.code.parity_chunks());
         if data.is_empty() || data.len() > most {
@@ -194,8 +194,8 @@ impl Coder {
         Ok(())
     }
 
-    /// Computes the lost data chunks, in place, from what has arrived. A lost chunk may be shorter than parity chunks are, if
-    /// it was so when it was encoded. Slices of lost parity chunks are not looked at.
+    /// Computes the lost data chunks, in place, from what has arrived. A lost chunk may be shorter than parity chunks
+    /// are, if it was so when it was encoded. Slices of lost parity chunks are not looked at.
     pub fn decode(&mut self, arrived: &Arrived, data: &mut [&mut [u8]], parity: &[&[u8]]) -> Result<(), DecodeError> {
         self.check_decode(arrived, data, parity)?;
         match self.code.kind() {

@@ -1,12 +1,13 @@
 //! Walks over chunks in pieces that fit into the first-level cache.
 //!
-//! A few sources at a time: many streams at once, all at the same distance from each other as chunks of a message are, would
-//! fall into the same cache lines and outdo the processor's prefetching.
+//! A few sources at a time: many streams at once, all at the same distance from each other as chunks of a message are,
+//! would fall into the same cache lines and outdo the processor's prefetching.
 
 use crate::kernel::{Block, Kernel, OUTPUTS_MOST, PIECE_BYTES, SOURCES_MOST};
 use crate::matrix::Coefficients;
 
-/// `outputs[i] = Σ over j of coefficient (i + first_output, j) · sources[j]`; what is shorter counts as filled up with zeros.
+/// `outputs[i] = Σ over j of coefficient (i + first_output, j) · sources[j]`; what is shorter counts as filled up with
+/// zeros.
 pub(crate) fn combine(
     kernel: Kernel,
     coefficients: &Coefficients,

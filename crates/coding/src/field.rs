@@ -1,7 +1,7 @@
 //! The field of 256 elements, with the polynomial x⁸ + x⁴ + x³ + x² + 1: addition is XOR, multiplication is by table.
 //!
-//! The tables are computed by the compiler. Multiplication by a constant is linear in the bits of the other factor: that is
-//! what the forms for SIMD rest on.
+//! The tables are computed by the compiler. Multiplication by a constant is linear in the bits of the other factor:
+//! that is what the forms for SIMD rest on.
 
 /// The polynomial; 2 generates all elements but 0.
 const POLYNOMIAL: u16 = 0x11d;
@@ -9,13 +9,13 @@ const POLYNOMIAL: u16 = 0x11d;
 /// `PRODUCTS[a][b]` is `a · b`.
 pub(crate) static PRODUCTS: [[u8; 256]; 256] = products();
 
-/// Bytes `0 … 15` are the products of a constant with `0 … 15`, and bytes `16 … 31` those with `0, 16, … 240`: a product is
-/// the XOR of two of them. For each constant.
+/// Bytes `0 … 15` are the products of a constant with `0 … 15`, and bytes `16 … 31` those with `0, 16, … 240`: a
+/// product is the XOR of two of them. For each constant.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) static NIBBLE_PRODUCTS: [[u8; 32]; 256] = nibble_products();
 
-/// Multiplication by a constant as a matrix of bits, as the GFNI instructions take it: byte `7 - i` holds the bits of the
-/// factor that are added up in bit `i` of the product. For each constant.
+/// Multiplication by a constant as a matrix of bits, as the GFNI instructions take it: byte `7 - i` holds the bits of
+/// the factor that are added up in bit `i` of the product. For each constant.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) static BIT_MATRICES: [u64; 256] = bit_matrices();
 

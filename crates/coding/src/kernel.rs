@@ -1,7 +1,7 @@
 //! The inner loop of the MDS code: a few sources, times their coefficients, added up in a few outputs.
 //!
-//! There are several forms of it, for what processors can do; all give the same bytes. `portable` is the definition, and the
-//! others are tested against it.
+//! There are several forms of it, for what processors can do; all give the same bytes. `portable` is the definition,
+//! and the others are tested against it.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -60,7 +60,8 @@ impl Kernel {
     ///
     /// # Panics
     ///
-    /// When there are more sources or outputs than fit, when their lengths differ, or when the kernel is not available here.
+    /// When there are more sources or outputs than fit, when their lengths differ, or when the kernel is not available
+    /// here.
     pub(crate) fn combine(self, coefficients: &Block, sources: &[&[u8]], outputs: &mut [&mut [u8]], add: bool) {
         let Some(bytes) = outputs.first().map(|output| output.len()) else {
             return;

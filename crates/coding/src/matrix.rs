@@ -4,14 +4,14 @@ use crate::field::{invert, multiply};
 
 /// The coefficient of data chunk `data` in parity chunk `parity` of the MDS code. Part of the wire format.
 ///
-/// A Cauchy matrix, 1 / (x + y), with x = 255 − parity and y = data: all x and y are different as long as there are no more
-/// than 256 of them together, and then every square part of it can be inverted.
+/// A Cauchy matrix, 1 / (x + y), with x = 255 − parity and y = data: all x and y are different as long as there are no
+/// more than 256 of them together, and then every square part of it can be inverted.
 pub(crate) fn parity_coefficient(parity: usize, data: usize) -> u8 {
     invert((255 - parity) as u8 ^ data as u8)
 }
 
-/// Coefficients of outputs in terms of sources, source by source: those of one source stand side by side, because the inner
-/// loop takes a few sources at a time.
+/// Coefficients of outputs in terms of sources, source by source: those of one source stand side by side, because the
+/// inner loop takes a few sources at a time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Coefficients {
     values: Vec<u8>,
@@ -52,16 +52,16 @@ impl Coefficients {
 pub(crate) struct Solver {
     /// Of the lost chunks: in the data chunks that have arrived, then in the parity chunks that are used.
     pub(crate) coefficients: Coefficients,
-    /// The equations' left side and what becomes of the right one, row by row: when the left half has been turned into the
-    /// identity, the right half is its inverse.
+    /// The equations' left side and what becomes of the right one, row by row: when the left half has been turned into
+    /// the identity, the right half is its inverse.
     rows: Vec<u8>,
 }
 
 impl Solver {
     /// Fills `coefficients`. `lost` and `arrived` are data chunks, `parity` are as many parity chunks as are lost.
     ///
-    /// Each parity chunk is an equation: Σ over lost of a·d = p + Σ over arrived of a·d. The left side is a square part of the
-    /// Cauchy matrix; its inverse, times the right side, gives the lost chunks.
+    /// Each parity chunk is an equation: Σ over lost of a·d = p + Σ over arrived of a·d. The left side is a square part
+    /// of the Cauchy matrix; its inverse, times the right side, gives the lost chunks.
     pub(crate) fn solve(&mut self, lost: &[u8], arrived: &[u8], parity: &[u8]) {
         assert_eq!(lost.len(), parity.len(), "one equation for each lost chunk");
         self.invert_square(lost, parity);
@@ -115,7 +115,8 @@ impl Solver {
 mod tests {
     use super::*;
 
-    /// What decoding needs of the matrix, where it is largest and at random: the product with the inverse is the identity.
+    /// What decoding needs of the matrix, where it is largest and at random: the product with the inverse is the
+    /// identity.
     fn check_inverse(solver: &mut Solver, columns: &[u8], equations: &[u8]) {
         let count = columns.len();
         solver.invert_square(columns, equations);

@@ -1,7 +1,7 @@
 //! A whole message: many submessages, one after the other in memory, on as many threads as asked for.
 //!
-//! Threads take submessages in order, so that the parity of the first ones can be sent while later ones are being encoded.
-//! They live as long as the call; a message worth several of them takes much longer than starting them.
+//! Threads take submessages in order, so that the parity of the first ones can be sent while later ones are being
+//! encoded. They live as long as the call; a message worth several of them takes much longer than starting them.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -10,8 +10,8 @@ use std::thread;
 
 use crate::{Arrived, CHUNKS_MAX, Code, Coder, DecodeError};
 
-/// How a message lies in memory: chunks of `chunk_bytes` (the last may be shorter), `k` of which are a submessage (the last may
-/// have fewer). Its parity: for each submessage, `m` chunks of `chunk_bytes`.
+/// How a message lies in memory: chunks of `chunk_bytes` (the last may be shorter), `k` of which are a submessage (the
+/// last may have fewer). Its parity: for each submessage, `m` chunks of `chunk_bytes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageLayout {
     code: Code,
@@ -94,7 +94,7 @@ pub enum DecodeMessageError {
         /// The coder's.
         got: Code,
     },
-    /// One of the submessages cannot be mended.
+    /// One of the submessages cannot be recovered.
     #[error("submessage {submessage}: {source}")]
     Submessage {
         /// Which one.
@@ -177,8 +177,8 @@ impl MessageLayout {
 
 /// Whole messages.
 impl Coder {
-    /// Computes the parity of a message, on `threads` threads. `ready` is called with each submessage whose parity is there, on the
-    /// thread that has computed it, in about the order of the submessages.
+    /// Computes the parity of a message, on `threads` threads. `ready` is called with each submessage whose parity is
+    /// there, on the thread that has computed it, in about the order of the submessages.
     pub fn encode_message(
         &self,
         layout: &MessageLayout,
@@ -217,7 +217,8 @@ impl Coder {
             .expect("the layout gives each submessage chunks as its code has them");
     }
 
-    /// Computes everything that is lost of a message, in place, on `threads` threads. `arrived` tells what is there of each submessage.
+    /// Computes everything that is lost of a message, in place, on `threads` threads. `arrived` says what has arrived
+    /// of each submessage.
     pub fn decode_message(
         &mut self,
         layout: &MessageLayout,

@@ -1,4 +1,4 @@
-//! What can be mended is mended, byte for byte; what cannot is refused, and nothing is written.
+//! What can be recovered is recovered, byte for byte; what cannot is refused, and nothing is written.
 
 use longhaul_coding::{Arrived, ChunkSet, Code, Coder, DecodeError, EncodeError, Kernel};
 use proptest::prelude::*;
@@ -127,7 +127,7 @@ fn random_code() -> impl Strategy<Value = Code> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Codes, lengths, kernels and losses at random; about as many losses as can just be mended.
+    /// Codes, lengths, kernels and losses at random; about as many losses as can just be recovered.
     #[test]
     fn random_losses(
         code in random_code(),

@@ -23,7 +23,7 @@ impl Corruption {
         let mut state = self.seed;
         while flipped_count < bit_count {
             let position = ((u128::from(next(&mut state)) * u128::from(bits_total)) >> 64) as u64;
-            // Flipping a bit twice would mend it.
+            // Flipping a bit twice would restore it.
             if flipped[..flipped_count].contains(&position) {
                 continue;
             }

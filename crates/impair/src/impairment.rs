@@ -26,8 +26,8 @@ pub struct Impairment {
     /// The latest delivery so far, of packets held back as if they had not been: what order-keeping jitter may not
     /// undercut.
     latest_at: Instant,
-    /// What comes after the queue, if that does more than delay; if not, `handle` is done early. Apart, so that ten thousand
-    /// plain links stay small in the cache.
+    /// What comes after the queue, if that does more than delay; if not, `handle` is done early. Apart, so that ten
+    /// thousand plain links stay small in the cache.
     stages: Option<Box<Stages>>,
     random: Randomness,
     /// Shared by links that are as good or as bad as each other.
@@ -63,7 +63,7 @@ pub enum Verdict {
 pub struct Delivery {
     /// When.
     pub at: Instant,
-    /// Whether it met congestion. Whoever knows the packet sets the mark in it, if the packet can carry one.
+    /// Whether it met congestion. The caller, which knows the packet, sets the mark in it, if the packet can carry one.
     pub ecn_mark: bool,
     /// Bits to flip.
     pub corruption: Option<Corruption>,
@@ -108,8 +108,8 @@ impl Counters {
 }
 
 impl Impairment {
-    /// A link direction as the profile says, all of whose random decisions come from the seed. Many links of one profile
-    /// can share it: give each an `Arc` of it.
+    /// A link direction as the profile says, all of whose random decisions come from the seed. Many links of one
+    /// profile can share it: give each an `Arc` of it.
     pub fn new(profile: impl Into<Arc<Profile>>, seed: u64) -> Result<Self, ProfileError> {
         Self::build(profile.into(), Randomness::new(seed))
     }
@@ -196,9 +196,9 @@ impl Impairment {
         self.queue.as_ref().map_or(0, |queue| queue.backlog_bytes(now))
     }
 
-    /// Changes the link under way. Deliveries already announced stay as they were, so a shorter delay or a higher rate
-    /// lets new packets overtake old ones. The backlog stays as many bytes, which from now on take the new rate.
-    /// Counters and the random stream go on; a loss model starts anew if it is a different one.
+    /// Changes the link while packets are in flight. Deliveries already announced stay as they were, so a shorter delay
+    /// or a higher rate lets new packets overtake old ones. The backlog stays as many bytes, which from now on take the
+    /// new rate. Counters and the random stream go on; a loss model starts anew if it is a different one.
     pub fn set_profile(&mut self, profile: impl Into<Arc<Profile>>, now: Instant) -> Result<(), ProfileError> {
         let mut changed = Self::build(profile.into(), self.random.clone())?;
         if let (Some(queue), Some(before)) = (&mut changed.queue, &self.queue) {

@@ -1,10 +1,9 @@
 //! What a bad network does to a packet.
 //!
-//! An [`Impairment`] is one direction of one link. It is told "a packet of this many bytes enters now" and
-//! answers with a [`Verdict`]: when the packet comes out at the far end, whether it carries a congestion mark,
-//! whether bits of it are flipped, whether it comes out twice, or why it does not come out at all. It never sees
-//! the packet and does not know what carries it, so the same code stands between two simulated nodes and in
-//! front of a real socket.
+//! An [`Impairment`] is one direction of one link. Its input is "a packet of this many bytes enters now", and answers
+//! with a [`Verdict`]: when the packet comes out at the far end, whether it carries a congestion mark, whether bits of
+//! it are flipped, whether it comes out twice, or why it does not come out at all. It never sees the packet and does
+//! not know what carries it, so the same code stands between two simulated nodes and in front of a real socket.
 //!
 //! A packet passes the stages of a real path in this order:
 //!

@@ -14,11 +14,11 @@ pub struct Profile {
     pub jitter: Jitter,
     /// Bits a second on the wire; `None` is infinitely fast, and then there is no queue.
     pub rate_bits_per_second: Option<u64>,
-    /// Bytes that may wait, or be on their way, before the wire. A packet that would exceed it is dropped, unless the
-    /// wire is idle. 16 MiB unless told.
+    /// Bytes that may wait, or be in transmission, before the wire. A packet that would exceed it is dropped, unless
+    /// the wire is idle. 16 MiB by default.
     pub queue_limit_bytes: u64,
-    /// Bytes each packet takes on the wire besides its own (an Ethernet frame around an IP packet: 14 + 4, and 20
-    /// for preamble and gap).
+    /// Bytes each packet takes on the wire in addition to its own (an Ethernet frame around an IP packet: 14 + 4, and
+    /// 20 for preamble and gap).
     pub overhead_bytes_per_packet: u32,
     /// When the queue marks packets as having met congestion.
     pub ecn: EcnMarking,
@@ -130,7 +130,7 @@ impl Profile {
         self
     }
 
-    /// Sets the bytes each packet takes besides its own.
+    /// Sets the bytes each packet takes in addition to its own.
     pub fn with_overhead_bytes_per_packet(mut self, overhead: u32) -> Self {
         self.overhead_bytes_per_packet = overhead;
         self
@@ -183,12 +183,12 @@ impl Profile {
         self.loss.check()?;
         let bits = self.corruption.bits_per_packet;
         if bits == 0 || bits > Corruption::BIT_COUNT_MAX {
-            return Err(ProfileError::CorruptionBits { came: bits });
+            return Err(ProfileError::CorruptionBits { got: bits });
         }
         if let Some(rate) = self.rate_bits_per_second
             && (rate == 0 || rate > Self::RATE_BITS_PER_SECOND_MAX)
         {
-            return Err(ProfileError::Rate { came: rate });
+            return Err(ProfileError::Rate { got: rate });
         }
         if self.ecn != EcnMarking::Off && self.rate_bits_per_second.is_none() {
             return Err(ProfileError::EcnWithoutRate);
@@ -208,34 +208,35 @@ impl Profile {
 #[non_exhaustive]
 pub enum ProfileError {
     /// Not a probability.
-    #[error("expected a {name} between 0 and 1, came {came}")]
+    #[error("{name} {got} is out of range: use 0 to 1")]
     Probability {
         /// Which one.
         name: &'static str,
         /// What was given.
-        came: f64,
+        got: f64,
     },
     /// A delay of more than [`Profile::DELAY_MAX`].
-    #[error("expected a {name} of at most 24 hours, came {came:?}")]
+    #[error("{name} {got:?} is too long: use at most 24 hours")]
     Delay {
         /// Which one.
         name: &'static str,
         /// What was given.
-        came: Duration,
+        got: Duration,
     },
     /// A rate of nothing, or of more than [`Profile::RATE_BITS_PER_SECOND_MAX`].
     #[error(
-        "expected a rate between 1 bit/s and 1 Pbit/s, came {came} bit/s; leave it out for an infinitely fast link, or lose every packet for a broken one"
+        "rate {got} bit/s is out of range: use 1 bit/s to 1 Pbit/s; leave it out for an infinitely fast link, or set the loss to 1 for a \
+         broken one"
     )]
     Rate {
         /// What was given.
-        came: u64,
+        got: u64,
     },
     /// Congestion marking on a link that has no queue.
-    #[error("expected a rate with ECN marking, came none: an infinitely fast link has no queue to measure")]
+    #[error("ECN marking needs a rate: an infinitely fast link has no queue to measure")]
     EcnWithoutRate,
     /// The ramp of congestion marking does not rise.
-    #[error("expected ECN thresholds with minimum < maximum, came {minimum_bytes} and {maximum_bytes} bytes")]
+    #[error("ECN thresholds {minimum_bytes} and {maximum_bytes} bytes: the minimum must be below the maximum")]
     EcnThresholds {
         /// Kmin.
         minimum_bytes: u64,
@@ -243,21 +244,21 @@ pub enum ProfileError {
         maximum_bytes: u64,
     },
     /// No bits to flip, or too many.
-    #[error("expected 1 to 64 corrupted bits per packet, came {came}")]
+    #[error("cannot corrupt {got} bits per packet: use 1 to 64")]
     CorruptionBits {
         /// What was given.
-        came: u8,
+        got: u8,
     },
     /// A trace without packets.
-    #[error("expected a loss trace of at least one packet, came an empty one")]
+    #[error("the loss trace is empty: it needs at least one packet")]
     EmptyLossTrace,
 }
 
-pub(crate) fn check_probability(name: &'static str, came: f64) -> Result<(), ProfileError> {
+pub(crate) fn check_probability(name: &'static str, got: f64) -> Result<(), ProfileError> {
     // A NaN is in no range.
-    if (0.0..=1.0).contains(&came) { Ok(()) } else { Err(ProfileError::Probability { name, came }) }
+    if (0.0..=1.0).contains(&got) { Ok(()) } else { Err(ProfileError::Probability { name, got }) }
 }
 
-fn check_delay(name: &'static str, came: Duration) -> Result<(), ProfileError> {
-    if came <= Profile::DELAY_MAX { Ok(()) } else { Err(ProfileError::Delay { name, came }) }
+fn check_delay(name: &'static str, got: Duration) -> Result<(), ProfileError> {
+    if got <= Profile::DELAY_MAX { Ok(()) } else { Err(ProfileError::Delay { name, got }) }
 }

@@ -172,7 +172,7 @@ impl Span {
         Self::of_work(u128::from(bytes) * 8_000_000_000, rate_bits_per_second)
     }
 
-    /// What so many 10^-9 bits take.
+    /// The time that this many 10^-9 bits take.
     fn of_work(work: u128, rate_bits_per_second: u64) -> Self {
         let rate = u128::from(rate_bits_per_second);
         match u64::try_from(work / rate) {

@@ -3,8 +3,8 @@
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
-/// The random numbers of one direction of a link. Most links never draw one, and a stream is larger than all the rest of
-/// them, so it is made for the first draw.
+/// The random numbers of one direction of a link. Most links never draw one, and a stream is larger than all the rest
+/// of them, so it is made for the first draw.
 #[derive(Clone, Debug)]
 pub(crate) struct Randomness {
     seed: u64,

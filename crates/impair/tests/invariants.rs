@@ -350,7 +350,7 @@ fn a_changed_profile_keeps_backlog_counters_and_randomness() {
         Verdict::Once(Delivery { at: Instant::from_nanos(380), ecn_mark: false, corruption: None })
     );
     let refused = impairment.set_profile(slow.with_duplication(1.5), now);
-    assert_eq!(refused, Err(ProfileError::Probability { name: "duplication probability", came: 1.5 }));
+    assert_eq!(refused, Err(ProfileError::Probability { name: "duplication probability", got: 1.5 }));
     assert_eq!(impairment.profile().duplication_probability, 0.0, "a refused profile changes nothing");
 }
 
@@ -374,19 +374,21 @@ fn senseless_profiles_are_refused_with_a_reason() {
     assert_eq!(perfect().check(), Ok(()));
     assert_eq!(
         check(perfect().with_loss(Loss::Independent { probability: 1.5 })),
-        "expected a loss probability between 0 and 1, came 1.5"
+        "loss probability 1.5 is out of range: use 0 to 1"
     );
-    assert_eq!(
-        check(perfect().with_duplication(f64::NAN)),
-        "expected a duplication probability between 0 and 1, came NaN"
+    assert_eq!(check(perfect().with_duplication(f64::NAN)), "duplication probability NaN is out of range: use 0 to 1");
+    assert!(
+        check(perfect().with_rate_bits_per_second(0)).contains("rate 0 bit/s is out of range: use 1 bit/s to 1 Pbit/s")
     );
-    assert!(check(perfect().with_rate_bits_per_second(0)).contains("between 1 bit/s and 1 Pbit/s, came 0 bit/s"));
-    assert!(check(perfect().with_ecn(EcnMarking::Step { threshold_bytes: 1 })).contains("expected a rate"));
-    assert!(check(perfect().with_corruption(0.1, 65)).contains("came 65"));
+    assert!(check(perfect().with_ecn(EcnMarking::Step { threshold_bytes: 1 })).contains("ECN marking needs a rate"));
+    assert!(check(perfect().with_corruption(0.1, 65)).contains("cannot corrupt 65 bits"));
     assert!(check(perfect().with_propagation_delay(Duration::MAX)).contains("at most 24 hours"));
     assert!(check(perfect().with_loss(Loss::Replayed(LossTrace::from_lost_flags([])))).contains("empty"));
     let backwards = EcnMarking::Ramp { minimum_bytes: 2, maximum_bytes: 2, probability_max: 0.1 };
-    assert!(check(perfect().with_rate_bits_per_second(1).with_ecn(backwards)).contains("minimum < maximum"));
+    assert!(
+        check(perfect().with_rate_bits_per_second(1).with_ecn(backwards))
+            .contains("the minimum must be below the maximum")
+    );
     assert!(check(perfect().with_loss(Loss::bursts(0.9, 2.0))).contains("p_good_to_bad"));
     assert!(check(perfect().with_loss(Loss::bursts(0.2, 0.9))).contains("p_bad_to_good"));
     assert_eq!(perfect().with_loss(Loss::bursts(0.2, 1.1)).check(), Ok(()), "losses that avoid each other");

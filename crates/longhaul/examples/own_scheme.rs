@@ -1,5 +1,5 @@
-//! A reliability scheme of one's own: everything is sent twice; what is missing then is asked for, and sent twice again.
-//! `cargo run -p longhaul --example own_scheme`
+//! A reliability scheme of one's own: everything is sent twice; what is missing then is asked for, and sent twice
+//! again. `cargo run -p longhaul --example own_scheme`
 
 use std::error::Error;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! How fast the library is on this host's loopback interface: `cargo run --release -p longhaul --example speed [SCHEME]`.
-//! Both ends are in this process, each with a softnic of its own.
+//! How fast the library is on this host's loopback interface:
+//! `cargo run --release -p longhaul --example speed [SCHEME]`. Both ends are in this process, each with a softnic of
+//! its own.
 
 use std::error::Error;
 use std::sync::Arc;

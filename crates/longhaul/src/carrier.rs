@@ -33,7 +33,7 @@ pub enum CarrierError {
     System(#[source] io::Error),
 }
 
-/// Whoever is ready to wait longer waits this long: clocks end somewhere, and `Duration::MAX` is beyond.
+/// A longer wait is cut to this: adding `Duration::MAX` would overflow the clock.
 const PATIENCE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The end of what may take so long from now on.

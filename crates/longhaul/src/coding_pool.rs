@@ -1,7 +1,7 @@
 //! The threads that encode and decode for all connections of an endpoint, so that a long message holds up no driver.
 //!
-//! They are started when there is work for them, one more whenever all are busy, up to a limit: an endpoint whose messages
-//! are not coded has none.
+//! They are started when there is work for them, one more whenever all are busy, up to a limit: an endpoint whose
+//! messages are not coded has none.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -10,7 +10,8 @@ use std::thread::{self, JoinHandle};
 
 use longhaul_reliable::{Job, Workers};
 
-/// Threads that carry out jobs in the order in which they come. When it is dropped, jobs that were submitted are done, and the threads end.
+/// Threads that carry out jobs in the order in which they come. When it is dropped, jobs that were submitted are done,
+/// and the threads end.
 pub(crate) struct CodingPool {
     shared: Arc<Shared>,
     threads_max: usize,
@@ -57,7 +58,7 @@ impl Shared {
 }
 
 impl CodingPool {
-    /// With at most so many threads.
+    /// With at most this many threads.
     pub(crate) fn new(threads_max: NonZeroUsize) -> Self {
         CodingPool { shared: Arc::default(), threads_max: threads_max.get() }
     }
@@ -78,7 +79,7 @@ impl Workers for CodingPool {
             let started = thread::Builder::new().name("longhaul-coding".to_owned()).spawn(move || shared.work());
             match started {
                 Ok(thread) => state.threads.push(thread),
-                // The host has no more threads: whoever wants it done does it.
+                // The host has no more threads: the caller does the work.
                 Err(error) if state.threads.is_empty() => {
                     drop(state);
                     tracing::debug!(%error, "no thread for coding; coding on the thread that drives the connection");

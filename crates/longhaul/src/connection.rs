@@ -36,12 +36,12 @@ pub enum TransferError {
     #[error("the connection has failed: {0}")]
     Failed(String),
     /// The message cannot be taken.
-    #[error("the message cannot be taken")]
+    #[error("the message was not accepted")]
     Refused(#[from] ConnectionError),
     /// The message has failed.
     #[error("the message has failed")]
     Message(#[source] MessageError),
-    /// The host has no memory for so many bytes.
+    /// The host has no memory for this many bytes.
     #[error("this host has no memory for a message of {0} bytes")]
     NoMemory(usize),
     /// The device takes no memory.
@@ -67,8 +67,8 @@ impl From<End> for TransferError {
 /// When it is dropped, messages that are not over fail with [`TransferError::Closed`]. Dropping waits for a moment if a
 /// message was received just before (eight times the patience for an answer, at most 2 seconds; on a local network 16
 /// milliseconds), so that its sender hears that it is done even if that is lost and has to be said again. A message
-/// whose [`Connection::write`] is over has arrived: it needs no such care. Asynchronous programs, which must not block,
-/// have [`Connection::close`].
+/// whose [`Connection::write`] has completed has arrived: it needs no such care. Asynchronous programs, which must not
+/// block, have [`Connection::close`].
 pub struct Connection {
     shared: Arc<Shared>,
     pool: Arc<BufferPool>,
@@ -124,7 +124,8 @@ impl Connection {
         }
     }
 
-    /// Write bytes of registered memory as one message, from where they lie. They cannot be changed until it is over.
+    /// Write bytes of registered memory as one message, from where they lie. They cannot be changed until it has
+    /// completed.
     pub fn write_from(&self, memory: &Memory, range: Range<usize>) -> Pending<MessageReport, TransferError> {
         let posted = self.shared.send(memory, range);
         let shared = self.shared.clone();
@@ -141,8 +142,8 @@ impl Connection {
 
     /// Receive the peer's next message, of at most `bytes_max` bytes. A longer one fails, at both ends.
     ///
-    /// The sender waits until it knows where its message goes: have several receives under way for a stream of
-    /// messages. A receive that was begun stays so; dropping the value gives the message away.
+    /// The sender waits until it knows where its message goes: keep several receives posted for a stream of messages. A
+    /// receive that was begun stays so; dropping the value gives the message away.
     pub fn receive(&self, bytes_max: usize) -> Pending<Message, TransferError> {
         match self.pool.take(self.shared.context(), bytes_max) {
             Ok(memory) => self.post_receive(&memory, 0..bytes_max, Some(self.pool.clone())),
@@ -150,14 +151,14 @@ impl Connection {
         }
     }
 
-    /// The peer's messages one after another, of at most `bytes_max` bytes each, with `ahead` receives under way so
-    /// that the sender need not wait for each. It ends when the peer closes the connection.
+    /// The peer's messages one after another, of at most `bytes_max` bytes each, with `ahead` receives posted so that
+    /// the sender need not wait for each. It ends when the peer closes the connection.
     pub fn incoming(&self, bytes_max: usize, ahead: usize) -> Incoming<'_> {
         Incoming { connection: self, bytes_max, ahead: ahead.max(1), under_way: VecDeque::new() }
     }
 
-    /// Receive the peer's next message into registered memory. It has the bytes alone until it is over and the message
-    /// dropped.
+    /// Receive the peer's next message into registered memory. It has exclusive access to the bytes until it has
+    /// completed and the message dropped.
     pub fn receive_into(&self, memory: &Memory, range: Range<usize>) -> Pending<Message, TransferError> {
         self.post_receive(memory, range, None)
     }
@@ -194,22 +195,22 @@ impl Connection {
         &self.scheme
     }
 
-    /// The round-trip time, as far as it has been measured; `None` when the connection is over.
+    /// The round-trip time, as far as it has been measured; `None` when the connection has ended.
     pub fn round_trip_time(&self) -> Option<RoundTripTime> {
         self.shared.look_at(|reliable| reliable.queue_pair().round_trip_time())
     }
 
-    /// What this end has counted in every layer, so far or until the connection was over.
+    /// What this end has counted in every layer, so far or until the connection ended.
     pub fn statistics(&self) -> Statistics {
         self.shared.counters().into_iter().collect()
     }
 
-    /// Payload of a packet; `None` when the connection is over.
+    /// Payload of a packet; `None` when the connection has ended.
     pub fn mtu_bytes(&self) -> Option<u32> {
         self.shared.look_at(|reliable| reliable.queue_pair().attributes().mtu.byte_count())
     }
 
-    /// Bytes of a chunk, as the ends have agreed; `None` when the connection is over.
+    /// Bytes of a chunk, as the ends have agreed; `None` when the connection has ended.
     pub fn chunk_bytes(&self) -> Option<u32> {
         self.shared.look_at(|reliable| reliable.queue_pair().attributes().chunk_bytes)
     }
@@ -250,7 +251,7 @@ impl Connection {
     pub fn close(mut self) -> Pending<(), Infallible> {
         self.is_closing = true;
         let closed = self.begin_close();
-        // If this connection was the last one, its device is closed when this is over, and not some time later.
+        // If this connection was the last one, its device is closed when this returns, and not some time later.
         let runtime = self.runtime.clone();
         Pending::new(async move {
             closed.taken().await;
@@ -264,20 +265,20 @@ impl Connection {
         let closed = Promised::new();
         let (promise, runtime) = (closed.clone(), self.runtime.clone());
         self.shared.close(Box::new(move || {
-            // Whoever waits has it, too, and can wait for its threads, which a driver's thread cannot.
+            // A waiting caller has it, too, and can wait for its threads, which a driver's thread cannot.
             drop(runtime);
             promise.give(());
         }));
         closed
     }
 
-    /// Whether it is over, here or at the peer.
+    /// Whether it has ended, here or at the peer.
     pub fn is_over(&self) -> bool {
         self.shared.end().is_some()
     }
 }
 
-/// Why a message is over without having arrived: it is closed with the connection, for the connection's reason.
+/// Why a message ended without having arrived: it is closed with the connection, for the connection's reason.
 fn error_of(shared: &Shared, error: MessageError) -> TransferError {
     match (error, shared.end()) {
         (MessageError::Closed, Some(end)) => end.into(),
@@ -290,8 +291,8 @@ fn error_of(shared: &Shared, error: MessageError) -> TransferError {
 }
 
 /// The messages that come ([`Connection::incoming`]). As an iterator it blocks; [`Incoming::next_message`] is for both.
-///
-/// Receives that are under way when it is dropped stay so: the messages that come next are lost. Use it to the end.
+/// Receives that are posted when it is dropped stay posted, and the next messages are lost. Drain it before dropping
+/// it.
 pub struct Incoming<'a> {
     connection: &'a Connection,
     bytes_max: usize,

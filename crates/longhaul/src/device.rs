@@ -41,7 +41,7 @@ pub enum DeviceName {
 pub enum DeviceNameError {
     /// What follows `softnic:` is no address.
     #[error(
-        "there is no device \"{name}\" here: expected {SOFTNIC}:ADDRESS with an address of this host, came \"{text}\""
+        "there is no device \"{name}\" here: \"{text}\" is not an IP address; use {SOFTNIC}:ADDRESS with an address of this host"
     )]
     NotAnAddress {
         /// The whole name.
@@ -50,15 +50,15 @@ pub enum DeviceNameError {
         text: String,
     },
     /// A device of libibverbs sends from one address.
-    #[error("{name}: expected at most one address, the one to use of those that the device has; came {count}")]
+    #[error("{name}: this device takes at most one address, one of its own; got {count}")]
     SeveralAddresses {
         /// The device.
         name: String,
-        /// What came.
+        /// The number given.
         count: usize,
     },
-    /// An address in the name, and others beside it.
-    #[error("{name} names the address already; give no other, or say {SOFTNIC}")]
+    /// An address in the name, and others with it.
+    #[error("{name} already names an address; give no other, or use {SOFTNIC}")]
     AddressTwice {
         /// The device.
         name: String,
@@ -72,7 +72,7 @@ impl From<Infallible> for DeviceNameError {
 }
 
 impl DeviceName {
-    /// From a device's name and the addresses that are given beside it.
+    /// From a device's name and the addresses that are given with it.
     pub fn parse(name: &str, addresses: &[IpAddr]) -> Result<Self, DeviceNameError> {
         let in_name = match name.strip_prefix(SOFTNIC) {
             Some("") => return Ok(DeviceName::Softnic { addresses: addresses.to_vec() }),

@@ -1,4 +1,4 @@
-//! An open device, and how it is addressed on the way to a peer.
+//! An open device, and how it is addressed towards a peer.
 //!
 //! Opening needs to know the peer: it decides which address of the host, and so which row of the GID table, is ours.
 
@@ -26,10 +26,10 @@ use crate::statistics::Statistics;
 /// RoCEv2's UDP port: the only one that devices of libibverbs have.
 pub const UDP_PORT_ROCE: u16 = 4791;
 
-/// Where the peer is, and what the user says about the way to it.
+/// Where the peer is, and what the user says about the path to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Towards {
-    /// Our address on the way to the peer, as a TCP connection to it has it.
+    /// Our address towards the peer, as a TCP connection to it uses it.
     pub local: IpAddr,
     /// The peer's.
     pub peer: IpAddr,
@@ -46,7 +46,7 @@ pub enum OpenError {
     NoSuchDevice {
         /// What was asked for.
         name: String,
-        /// What there is.
+        /// The available ones.
         known: Vec<String>,
     },
     /// There is no libibverbs to ask.
@@ -62,7 +62,7 @@ pub enum OpenError {
     NoSuchRow {
         /// What was asked for.
         index: u8,
-        /// What there is.
+        /// The available ones.
         rows: usize,
     },
     /// The row cannot be read.
@@ -310,13 +310,13 @@ impl Endpoint {
         })
     }
 
-    /// The way to a peer's device, which listens at this UDP port.
+    /// The path to a peer's device, which listens at this UDP port.
     pub fn path_to(&self, peer: Gid, udp_port: u16) -> PathAttributes {
         PathAttributes { source_gid_index: self.gid_index, port: self.port, udp_port, ..PathAttributes::to(peer) }
     }
 
-    /// The same device, with so many threads that drive its connections: each connection belongs to one of them. One is enough until it is
-    /// busy all the time. Connections that there are already stay where they are.
+    /// The same device, with this many threads that drive its connections: each connection belongs to one of them. One
+    /// is enough until it is busy all the time. Connections that there are already stay where they are.
     #[must_use]
     pub fn with_driver_threads(self, threads: NonZeroUsize) -> Self {
         let coding_threads = self.drivers.coding_threads;
@@ -324,10 +324,11 @@ impl Endpoint {
         Endpoint { drivers: Arc::new(drivers), ..self }
     }
 
-    /// The same device, with at most so many threads that encode and decode for all its connections with erasure coding, and verify
-    /// checksums of long messages. They are started when there is work for them. With 0 the threads that drive connections do it, and a
-    /// long message holds up the other connections of its driver. Unless told: as many as the host has processors that drive no connections,
-    /// one at least. Connections that there are already stay as they are.
+    /// The same device, with at most this many threads that encode and decode for all its connections with erasure
+    /// coding, and verify checksums of long messages. They are started when there is work for them. With 0 the threads
+    /// that drive connections do it, and a long message holds up the other connections of its driver. By default: as
+    /// many as the host has processors that drive no connections, one at least. Connections that there are already stay
+    /// as they are.
     #[must_use]
     pub fn with_coding_threads(self, threads: usize) -> Self {
         let drivers =
@@ -344,8 +345,8 @@ impl Endpoint {
         self.drivers.threads.unwrap_or(NonZeroUsize::MIN)
     }
 
-    /// Register bytes that messages are written from and received into, without a copy, on any connection of the endpoint. For memory that is not
-    /// a `Vec`, see [`Endpoint::register_pointer`] and [`Endpoint::scope`].
+    /// Register bytes that messages are written from and received into, without a copy, on any connection of the
+    /// endpoint. For memory that is not a `Vec`, see [`Endpoint::register_pointer`] and [`Endpoint::scope`].
     pub fn register(&self, buffer: Vec<u8>) -> Result<Memory, RegisterMemoryError> {
         Ok(Memory::register(self.runtime()?.domain(), buffer)?)
     }

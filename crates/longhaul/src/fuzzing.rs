@@ -7,7 +7,8 @@ use longhaul_wire::handshake::Message;
 use crate::handle::ListenHandle;
 use crate::handshake::to_bytes;
 
-/// Reads the bytes as a message of the handshake, and as a listener's handle. What can be read is written again and read as the same.
+/// Reads the bytes as a message of the handshake, and as a listener's handle. What can be read is written again and
+/// read as the same.
 pub fn handshake(bytes: &[u8]) {
     if let Ok(message) = Message::parse(bytes) {
         assert_eq!(Message::parse(&to_bytes(&message)), Ok(message));

@@ -1,4 +1,5 @@
-//! A listener's handle: all that a connecting end must know. Its bytes are [`longhaul_wire::handle`]'s; here it has a text, too.
+//! A listener's handle: all that a connecting end must know. Its bytes are [`longhaul_wire::handle`]'s; here it has a
+//! text, too.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -67,7 +68,7 @@ impl ListenHandle {
 }
 
 /// As text, for a command line or a configuration file: `lh:` and its bytes in hexadecimal digits. It contains the
-/// token: whoever has it may connect. [`crate::connect`] takes this text in place of an address.
+/// token: anyone who has it may connect. [`crate::connect`] takes this text in place of an address.
 impl fmt::Display for ListenHandle {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(TEXT_PREFIX)?;

@@ -9,7 +9,7 @@
 //!
 //! The accepting end decides, from what both can: the smaller MTU, number of channels and longest message, the chunk
 //! size that either names. So it makes its queue pairs when it answers, and the connecting end its own when the answer
-//! has come. A queue pair sends nothing before the peer has told where to, so it does not matter which end is ready
+//! has come. A queue pair sends nothing before it knows the peer's address, so it does not matter which end is ready
 //! first.
 
 use std::io;
@@ -55,8 +55,10 @@ pub struct Meeting {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// What came is no message of the handshake.
-    #[error("the peer said something that is no connection info of this version")]
+    /// The peer sent something that is not part of the handshake.
+    #[error(
+        "the peer sent no connection info that this version understands; use the same release of longhaul at both ends"
+    )]
     Fields(#[from] FieldError),
     /// The queue pair's part of it is not readable.
     #[error("the peer's queue pair info cannot be used")]
@@ -119,7 +121,7 @@ pub enum HandshakeError {
         /// In the queue pair's.
         second: String,
     },
-    /// Addresses change on the way.
+    /// Addresses are rewritten in the network.
     #[error(
         "there is a NAT between the ends: the {who} has address {believed} on the connecting side and {seen} on the accepting \
          side. RoCE packets carry a checksum over their addresses and cannot pass it; use a path without NAT, such as a tunnel"
@@ -145,13 +147,13 @@ pub enum HandshakeError {
     #[error("the device {0} has no unreliable connections (UC), which all schemes need")]
     NoUnreliableConnection(String),
     /// No packet fits.
-    #[error("the way to {0} carries no RoCE packet at all: its MTU is too small")]
+    #[error("the MTU of the path to {0} is too small for any RoCE packet; raise it with `ip link set … mtu`")]
     MtuTooSmall(IpAddr),
     /// The other end says no, in its own words.
     #[error("the peer refuses: {0}")]
     Refused(String),
-    /// The device does not tell what it can do.
-    #[error("the device does not tell what it can do")]
+    /// The device does not report its capabilities.
+    #[error("cannot query the capabilities of the device")]
     Query(#[from] QueryError),
     /// The device refused to make something.
     #[error("the device refused to make a queue")]
@@ -171,7 +173,7 @@ pub enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// What an accepting end tells the connecting one instead of an answer.
+    /// What an accepting end sends to the connecting one instead of an answer.
     pub fn to_refusal(&self) -> Vec<u8> {
         let text;
         let refusal = match self {
@@ -433,7 +435,7 @@ fn channels(options: &Options) -> usize {
     options.channels.clamp(1, CHANNELS_MAX)
 }
 
-/// As many threads nobody has, and the info of so many queue pairs fits a frame.
+/// More threads than any host has, and few enough that the info of their queue pairs fits a frame.
 const CHANNELS_MAX: usize = 64;
 
 fn own_mtu(endpoint: &Endpoint, options: &Options, peer: Option<IpAddr>) -> Result<Mtu, HandshakeError> {
@@ -462,7 +464,7 @@ fn check_reachable(endpoint: &Endpoint, peer_capabilities: u64, peer: &[Path]) -
     }
 }
 
-/// ICRC covers the addresses: packets whose addresses are changed on the way are taken for damaged ones.
+/// ICRC covers the addresses: packets whose addresses are rewritten in the network look corrupted.
 fn check_addresses(seen: Option<(IpAddr, IpAddr)>, believed: Option<(IpAddr, IpAddr)>) -> Result<(), HandshakeError> {
     let (Some((our_local, our_peer)), Some((their_local, their_peer))) = (seen, believed) else { return Ok(()) };
     for (who, seen, believed) in [("connecting end", our_peer, their_local), ("accepting end", our_local, their_peer)] {

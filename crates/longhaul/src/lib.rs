@@ -55,8 +55,8 @@
 //! - [`Endpoint`], [`DeviceChoice`]: devices by their names, or opened already; [`softnic`] has what only the software
 //!   RNIC can.
 //!
-//! The protocol is in `longhaul-reliable` (schemes), `longhaul-sdr` (messages that complete in part) and in the devices;
-//! formats are in `longhaul-wire`. Only the handshake is here.
+//! The protocol is in `longhaul-reliable` (schemes), `longhaul-sdr` (messages that complete in part) and in the
+//! devices; formats are in `longhaul-wire`. Only the handshake is here.
 
 mod admission;
 mod carrier;

@@ -46,8 +46,8 @@ const THREADS_MAX: usize = 2 * HANDSHAKES_MAX;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(3);
 /// Connections that nobody has accepted yet.
 const WAITING_MAX: usize = 128;
-/// Devices that are kept at loopback addresses other than the usual one: a host has sixteen million of them, and whoever
-/// is on it can come to any.
+/// Devices that are kept at loopback addresses other than the usual one: a host has sixteen million of them, and any
+/// program on it can connect to any of them.
 const LOOPBACK_DEVICES_MAX: usize = 8;
 /// When there are too many of either, it looks again after this.
 const FULL_PAUSE: Duration = Duration::from_millis(5);
@@ -68,7 +68,7 @@ pub enum ListenError {
     #[error("cannot listen at this address; is it one of this host, and its port free?")]
     Bind(#[source] io::Error),
     /// The system refused.
-    #[error("cannot set up the listener")]
+    #[error("cannot set up the listener on this address")]
     System(#[source] io::Error),
 }
 
@@ -152,7 +152,7 @@ impl Drop for Accept {
     }
 }
 
-/// Why a handshake came to nothing.
+/// Why a handshake failed.
 #[derive(Debug, Error)]
 enum RefusedError {
     #[error(transparent)]
@@ -165,7 +165,7 @@ enum RefusedError {
     Path(#[from] VerifyError),
     #[error(transparent)]
     Panicked(#[from] Panicked),
-    #[error("it gave way to others: it took too long while many were connecting")]
+    #[error("it was dropped in favor of others: it took too long while many were connecting; try again")]
     GaveWay,
 }
 
@@ -236,7 +236,7 @@ impl Listener {
         Pending::new(Accept { shared: self.shared.clone(), number })
     }
 
-    /// Handshakes that came to nothing: strangers, other schemes, wrong tokens. Why is said as a `tracing` event.
+    /// Failed handshakes: strangers, other schemes, wrong tokens. A `tracing` event gives the reason.
     pub fn refused_count(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
     }
@@ -367,8 +367,8 @@ fn forgotten_for(address: IpAddr, mut kept: impl Iterator<Item = IpAddr> + Clone
     kept.position(|kept| is_full && is_one_of_many(&address) && is_one_of_many(&kept))
 }
 
-/// Removes the connections that ended before the program accepted them: nothing was received on them, and nothing will be.
-/// The caller drops them after it has unlocked the queue, because closing a connection takes time.
+/// Removes the connections that ended before the program accepted them: nothing was received on them, and nothing will
+/// be. The caller drops them after it has unlocked the queue, because closing a connection takes time.
 fn take_ended(connections: &mut VecDeque<Connection>) -> VecDeque<Connection> {
     let (ended, alive) = std::mem::take(connections).into_iter().partition(Connection::is_over);
     *connections = alive;
@@ -424,7 +424,7 @@ fn begin(stream: TcpStream, peer: SocketAddr, shared: &Arc<Shared>) {
         let wakers = match outcome {
             Ok(connection) => {
                 let mut queue = served.queue();
-                // Of a listener that has gone nobody accepts; dropping the connection tells the peer.
+                // The listener is gone and accepts nothing; dropping the connection informs the peer.
                 let late = match queue.is_closed {
                     true => Some(connection),
                     false => {

@@ -1,4 +1,5 @@
-//! How the driver is reached: letters of the program's threads, events of completion queues, and what peers say over TCP.
+//! How the driver is reached: letters of the program's threads, events of completion queues, and what peers say over
+//! TCP.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,7 +16,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
-/// Tokens of what is watched beside the peers, whose tokens are connections.
+/// Tokens of what is watched in addition to the peers, whose tokens are connections.
 const BELL: u64 = u64::MAX;
 const EVENTS: u64 = u64::MAX - 1;
 /// Descriptors that are looked at in one go. The rest shows the next time.
@@ -79,7 +80,7 @@ impl Mailbox {
         self.letters().end.is_some()
     }
 
-    /// Tell the driver when this peer says something.
+    /// Wake the driver when this peer sends something.
     pub(crate) fn watch(&self, peer: BorrowedFd<'_>, id: u64) -> io::Result<()> {
         Ok(self.watched.add(peer, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, id))?)
     }

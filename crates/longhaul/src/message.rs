@@ -43,7 +43,7 @@ impl Message {
         self.received().missing()
     }
 
-    /// What happened to it on the way, as this end saw it.
+    /// Its transfer, as this end saw it.
     pub fn report(&self) -> &MessageReport {
         self.received().report()
     }
@@ -108,7 +108,7 @@ impl BufferPool {
         Arc::new(BufferPool { free: Mutex::default() })
     }
 
-    /// A buffer of exactly so many bytes.
+    /// A buffer of exactly this many bytes.
     pub(crate) fn take(&self, context: &Context, bytes: usize) -> Result<Memory, TransferError> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = free.iter().position(|memory| memory.len() == bytes) {

@@ -16,25 +16,26 @@ const WINDOW_BYTES_MAX: u64 = 1 << 30;
 /// No round trip takes longer; sums of times stay far from their end.
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(3600);
 
-/// What a connection is made with. The ends must have the same scheme and, where both say something of it, chunks of the same size; of the
-/// MTU, the channels and the longest message the smaller count.
+/// What a connection is made with. The ends must have the same scheme and, where both say something of it, chunks of
+/// the same size; of the MTU, the channels and the longest message the smaller count.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
     /// How messages are brought over.
     pub scheme: Arc<dyn Scheme>,
-    /// Bytes of a chunk, a multiple of the MTU; one packet by default ([`longhaul_sdr::default_chunk_bytes`]), because a chunk is lost with any
-    /// of its packets.
+    /// Bytes of a chunk, a multiple of the MTU; one packet by default ([`longhaul_sdr::default_chunk_bytes`]), because
+    /// a chunk is lost with any of its packets.
     pub chunk_bytes: Option<u32>,
-    /// The largest payload of a packet, below what the way carries.
+    /// The largest payload of a packet, if below what the path carries.
     pub mtu: Mtu,
-    /// What may be on its way to us: unless told 3 MiB, or two round trips at the rate if one is given.
+    /// What may be in flight to us: by default 3 MiB, or two round trips at the rate if one is set.
     pub window_bytes: Option<u64>,
-    /// What is sent at most. Unless told: as much as goes to this host, 1 Gbit/s from a softnic to others.
+    /// The highest send rate. By default unlimited to this host, 1 Gbit/s from a softnic to other hosts.
     pub rate_bits_per_second: Option<u64>,
     /// Taken for the round-trip time until it has been measured.
     pub round_trip_guess: Duration,
-    /// A message that has made no progress for this long has failed; while it is queued behind others, their progress counts.
+    /// A message that has made no progress for this long has failed; while it is queued behind others, their progress
+    /// counts.
     pub message_timeout: Duration,
     /// A message that has not ended this long after it was sent, or began to arrive, has failed, whatever its progress.
     pub message_deadline: Option<Duration>,

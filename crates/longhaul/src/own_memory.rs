@@ -39,18 +39,18 @@ const LOOK_EVERY: Duration = Duration::from_micros(100);
 struct ScopeLeft;
 
 impl Endpoint {
-    /// Register memory behind a pointer, without a copy: a mapping of huge pages, a buffer of a program in C or Python. `owner` is dropped
-    /// when the device and all messages have let go of the memory, so it should be what keeps the memory alive. If the device
-    /// does not register the memory, `owner` is dropped at once. That may happen on any thread, while a connection is locked: dropping it must neither
-    /// use Longhaul nor wait for a lock.
+    /// Register memory behind a pointer, without a copy: a mapping of huge pages, a buffer of a program in C or Python.
+    /// `owner` is dropped when the device and all messages have let go of the memory, so it should be what keeps the
+    /// memory alive. If the device does not register the memory, `owner` is dropped at once. That may happen on any
+    /// thread, while a connection is locked: dropping it must neither use Longhaul nor wait for a lock.
     ///
     /// # Safety
     ///
-    /// - `pointer` is valid for reads and writes of `length` bytes until `owner` is dropped, from any thread. If the device cannot let go
-    ///   of the memory, `owner` is never dropped.
+    /// - `pointer` is valid for reads and writes of `length` bytes until `owner` is dropped, from any thread. If the
+    ///   device cannot let go of the memory, `owner` is never dropped.
     /// - While bytes are being sent, or a guard of [`Memory::read`] for them exists, nobody writes them by other means.
-    /// - While a receive into them is open, or a [`Message`] or a guard of [`Memory::write`] for them exists, nobody reads or writes them
-    ///   by other means. At all other times the pointer may be used as before.
+    /// - While a receive into them is open, or a [`Message`] or a guard of [`Memory::write`] for them exists, nobody
+    ///   reads or writes them by other means. At all other times the pointer may be used as before.
     pub unsafe fn register_pointer(
         &self,
         pointer: NonNull<u8>,
@@ -64,9 +64,10 @@ impl Endpoint {
 
     /// Register a borrowed slice while `work` runs, without a copy.
     ///
-    /// Wait for messages inside the scope. Leaving it waits up to 5 seconds for those that are still open; then, or at once if `work`
-    /// panics, their connections end. The bytes belong to the caller again when this returns. If a device cannot let go of them (or a
-    /// guard or message was leaked with [`std::mem::forget`]), the process is aborted.
+    /// Wait for messages inside the scope. Leaving it waits up to 5 seconds for those that are still open; then, or at
+    /// once if `work` panics, their connections end. The bytes belong to the caller again when this returns. If a
+    /// device cannot let go of them (or a guard or message was leaked with [`std::mem::forget`]), the process is
+    /// aborted.
     ///
     /// ```no_run
     /// # fn example(endpoint: &longhaul::Endpoint, connection: &longhaul::Connection) -> Result<(), Box<dyn std::error::Error>> {
@@ -92,9 +93,9 @@ impl Endpoint {
         let runtime = self.runtime()?;
         let length = bytes.len();
         let pointer = NonNull::from(bytes).cast::<u8>();
-        // SAFETY: the bytes are borrowed for longer than this call takes, so nobody else uses them. `Leaving` has the region deregistered
-        // before this returns or unwinds, with no borrow left, or ends the process. Guards and messages cannot be used after the scope: they have
-        // its lifetime, which the result cannot have.
+        // SAFETY: the bytes are borrowed for longer than this call takes, so nobody else uses them. `Leaving` has the
+        // region deregistered before this returns or unwinds, with no borrow left, or ends the process. Guards and
+        // messages cannot be used after the scope: they have its lifetime, which the result cannot have.
         let memory = unsafe { Memory::register_pointer(runtime.domain(), pointer, length, Box::new(())) }?;
         let scoped = ScopedMemory { memory, used_by: Mutex::default(), scope: PhantomData, env: PhantomData };
         let _leaving = Leaving { memory: &scoped.memory, used_by: &scoped.used_by };
@@ -164,19 +165,19 @@ impl fmt::Debug for ScopedMemory<'_, '_> {
 }
 
 /// A receive into memory of a scope, as [`Pending`] is one into other memory.
-#[must_use = "the operation has begun; wait() or .await tells how it ends"]
+#[must_use = "the operation is in progress; wait() or .await returns its result"]
 pub struct ScopedReceive<'scope> {
     pending: Pending<Message, TransferError>,
     scope: PhantomData<&'scope ()>,
 }
 
 impl<'scope> ScopedReceive<'scope> {
-    /// Wait until it is over.
+    /// Wait until it has completed.
     pub fn wait(self) -> Result<ScopedMessage<'scope>, TransferError> {
         self.pending.wait().map(ScopedMessage::new)
     }
 
-    /// Wait until it is over, but not longer than this; after that it can be waited for again.
+    /// Wait until it has completed, but not longer than this; after that it can be waited for again.
     pub fn wait_for(self, patience: Duration) -> Result<Result<ScopedMessage<'scope>, TransferError>, Self> {
         match self.pending.wait_for(patience) {
             Ok(result) => Ok(result.map(ScopedMessage::new)),
@@ -222,7 +223,7 @@ impl ScopedMessage<'_> {
         self.message.missing()
     }
 
-    /// What happened to it on the way, as this end saw it.
+    /// Its transfer, as this end saw it.
     pub fn report(&self) -> &MessageReport {
         self.message.report()
     }

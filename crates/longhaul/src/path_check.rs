@@ -1,8 +1,8 @@
 //! After the handshake: whether UDP packets pass between the devices, in both directions.
 //!
 //! The handshake is made on TCP, so it works where a firewall drops UDP. Each end waits until the peer has echoed one
-//! of its packets. An end that gives up tells the other over TCP whether it has heard anything; then both can say in
-//! which direction packets are lost.
+//! of its packets. An end that gives up reports over TCP whether it has received anything; then both can say in which
+//! direction packets are lost.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

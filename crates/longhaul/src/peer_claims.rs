@@ -1,7 +1,5 @@
-//! What a peer says of itself while connecting, and what of it is believed.
-//!
-//! Whoever reaches the TCP port can say anything. What it can make us allocate is bounded and small, and packets go to
-//! nobody who has not asked for them.
+//! What a peer says of itself while connecting, and what of it is believed. Anyone who reaches the TCP port can send
+//! anything. What it can make us allocate is bounded and small, and packets go to nobody who has not asked for them.
 
 use std::net::{IpAddr, SocketAddr};
 

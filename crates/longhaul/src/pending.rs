@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use longhaul_runtime::{Attending, Shared, catch};
 
-/// An operation that has begun. [`Pending::wait`] blocks until it is over; `.await` does the same on any executor,
+/// An operation in progress. [`Pending::wait`] blocks until it has completed; `.await` does the same on any executor,
 /// since wakers are all it needs. Dropping it does not undo anything: what was begun goes on.
-#[must_use = "the operation has begun; wait() or .await tells how it ends"]
+#[must_use = "the operation is in progress; wait() or .await returns its result"]
 pub struct Pending<T, E> {
     future: Pin<Box<dyn Future<Output = Result<T, E>> + Send>>,
     /// The connection that has to be driven for it.
@@ -29,15 +29,16 @@ impl<T, E> Pending<T, E> {
         Pending { future: Box::pin(future), connection: Some(connection) }
     }
 
-    /// Wait until it is over.
+    /// Wait until it has completed.
     pub fn wait(mut self) -> Result<T, E> {
         if let Some(result) = self.attend(None) {
             return result;
         }
-        wait_until(self.future, None).unwrap_or_else(|_| unreachable!("without a deadline it ends when it is over"))
+        wait_until(self.future, None)
+            .unwrap_or_else(|_| unreachable!("without a deadline it returns only when it has completed"))
     }
 
-    /// Wait until it is over, but not longer than this; after that it can be waited for again.
+    /// Wait until it has completed, but not longer than this; after that it can be waited for again.
     pub fn wait_for(self, patience: Duration) -> Result<Result<T, E>, Self> {
         let deadline = Instant::now().checked_add(patience);
         let mut waiting = self;
@@ -48,7 +49,7 @@ impl<T, E> Pending<T, E> {
         wait_until(future, deadline).map_err(|future| Pending { future, connection })
     }
 
-    /// How it ended, if it is over; otherwise it can be asked again. Never waits.
+    /// Its result, if it has completed; otherwise ask again later. Never blocks.
     pub fn ask(mut self) -> Result<Result<T, E>, Self> {
         match self.future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(output) => Ok(output),
@@ -56,7 +57,7 @@ impl<T, E> Pending<T, E> {
         }
     }
 
-    /// Drive the connection until it is over, or nothing happens for a while, or it is too late.
+    /// Drive the connection until the operation has completed, or nothing happens for a while, or it is too late.
     fn attend(&mut self, deadline: Option<Instant>) -> Option<Result<T, E>> {
         let Pending { future, connection } = self;
         let connection = connection.as_ref()?;
@@ -104,7 +105,7 @@ impl Wake for Unpark {
 }
 
 thread_local! {
-    /// One for each thread, so that whoever keeps wakers can see that it has this one already.
+    /// One for each thread, so that a holder of wakers can see that it has this one already.
     static THREAD_WAKER: Waker = Waker::from(Arc::new(Unpark(thread::current())));
 }
 
@@ -189,6 +190,6 @@ mod tests {
         assert_eq!(pending.wait(), Ok(7));
         giver.join().expect("it ends");
         assert_eq!(Pending::<u32, u32>::ready(Err(3)).wait(), Err(3));
-        assert_eq!(Pending::<u32, u32>::ready(Ok(4)).ask().expect("it is over"), Ok(4));
+        assert_eq!(Pending::<u32, u32>::ready(Ok(4)).ask().expect("it has completed"), Ok(4));
     }
 }

@@ -6,7 +6,7 @@
 //!   peers, over TCP ── their end ──┘
 //! ```
 //!
-//! A connection belongs to one driver, and costs no thread of its own, and no descriptor beside its TCP connection.
+//! A connection belongs to one driver, and costs no thread of its own, and no descriptor besides its TCP connection.
 
 use std::cell::Cell;
 use std::io;
@@ -23,7 +23,7 @@ use thiserror::Error;
 use crate::coding_pool::CodingPool;
 use crate::mailbox::Mailbox;
 
-/// While some connections are busy, what has come for the others is looked for this often.
+/// While some connections are busy, the others are polled this often.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 
 /// Why the connections of an endpoint cannot be driven.
@@ -31,13 +31,13 @@ const LOOK_EVERY: Duration = Duration::from_micros(20);
 #[non_exhaustive]
 pub enum StartError {
     /// The device does not say what it can do.
-    #[error("the device does not say what it can do")]
+    #[error("cannot query the capabilities of the device")]
     Query(#[from] QueryError),
     /// The device refused.
-    #[error("the device refused what all connections share")]
+    #[error("the device refused to create the objects that all connections share")]
     Create(#[from] CreateError),
     /// The host has no thread, or no descriptors.
-    #[error("a thread that drives connections cannot be started")]
+    #[error("cannot start a thread that drives connections")]
     Thread(#[from] io::Error),
 }
 
@@ -57,14 +57,14 @@ thread_local! {
     static IS_DRIVER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread drives connections, of whatever endpoint: then it waits for nothing. Wakers of programs run on it, and two drivers that waited
-/// for each other would wait for ever.
+/// Whether this thread drives connections, of whatever endpoint: then it waits for nothing. Wakers of programs run on
+/// it, and two drivers that waited for each other would wait for ever.
 pub(crate) fn is_driver_thread() -> bool {
     IS_DRIVER.with(Cell::get)
 }
 
 impl Runtime {
-    /// With so many threads that drive, and at most so many that encode and decode.
+    /// With this many driver threads, and at most this many coding threads.
     pub(crate) fn start(
         device: &Device,
         threads: NonZeroUsize,

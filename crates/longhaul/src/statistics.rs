@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// What was counted, in the order of the layers: `reliable.data_packets_repeated`, `sdr.packets_late`, `device.sent_pkts`. More names may come.
+/// What was counted, in the order of the layers: `reliable.data_packets_repeated`, `sdr.packets_late`,
+/// `device.sent_pkts`. More names may come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     counts: Vec<(String, u64)>,

@@ -168,7 +168,8 @@ impl ReceiveHalf for SlowReceiver {
 
 const LONG_MESSAGE: usize = 1 << 20;
 
-/// Options of connections that compute something of each long message, a receiver that hears when that begins, and how to end it.
+/// Options of connections that compute something of each long message, a receiver that hears when that begins, and how
+/// to end it.
 fn slow() -> (Options, Receiver<()>, Sender<After>) {
     let ((begins, begun), (go_on, goes_on)) = (channel(), channel());
     let inner = scheme_named(NamedScheme::NegativeAcknowledgements);

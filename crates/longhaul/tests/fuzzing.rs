@@ -1,4 +1,5 @@
-//! Runs the body of the fuzz target `handshake` without a fuzzer: over the corpus that is kept, and over the same bytes cut off and changed.
+//! Runs the body of the fuzz target `handshake` without a fuzzer: over the corpus that is kept, and over the same bytes
+//! cut off and changed.
 
 use std::path::Path;
 

@@ -9,7 +9,7 @@ use longhaul::Options;
 
 /// Hundredths of a second that this process has used.
 fn used() -> u64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux tells");
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("/proc is mounted");
     // After the name, which is in brackets, user and system time are the 12th and 13th.
     let after_name = stat.rsplit_once(')').expect("a name in brackets").1;
     after_name.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum()

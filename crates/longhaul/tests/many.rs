@@ -16,7 +16,7 @@ use longhaul::{Connection, Endpoint, Listener, Options, TransferError};
 const COUNT: usize = 150;
 
 fn entries(directory: &str) -> usize {
-    std::fs::read_dir(directory).expect("Linux tells").count()
+    std::fs::read_dir(directory).expect("/proc is mounted").count()
 }
 
 /// Threads and descriptors of this process, when those that end have ended.

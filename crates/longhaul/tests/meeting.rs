@@ -64,8 +64,8 @@ fn every_changed_or_missing_byte_of_a_message_is_an_error_or_harmless() {
     let mut version = hello;
     version[3] = 2;
     let refused = accept(&version).err().expect("another version");
-    let told = connecting().on_answer(&refused.to_refusal()).expect_err("it is refused").to_string();
-    assert!(told.contains("version 1") && told.contains("version 2"), "{told}");
+    let reason = connecting().on_answer(&refused.to_refusal()).expect_err("it is refused").to_string();
+    assert!(reason.contains("version 1") && reason.contains("version 2"), "{reason}");
 }
 
 #[test]

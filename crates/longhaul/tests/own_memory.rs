@@ -55,7 +55,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it was mapped in `new`, and whoever drops this uses it no more.
+        // SAFETY: it was mapped in `new`, and nothing uses it after the drop.
         unsafe { munmap(self.pointer.cast(), BYTES) }.expect("it was mapped");
         self.is_unmapped.store(true, Ordering::SeqCst);
     }

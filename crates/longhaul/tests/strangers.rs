@@ -211,8 +211,8 @@ fn who_stops_in_the_middle_is_given_up() {
     }
 }
 
-/// Addresses that begin with 127.77 at which this process has sockets, besides those of its listener's port. The system's own table
-/// (/proc/net/udp) would not do: it may leave one out while other processes open and close theirs.
+/// Addresses that begin with 127.77 at which this process has sockets, other than those of its listener's port. The
+/// system's own table (/proc/net/udp) would not do: it may leave one out while other processes open and close theirs.
 fn devices_at_77(port_of_listener: u16) -> usize {
     let descriptors = std::fs::read_dir("/proc/self/fd").expect("this process's descriptors");
     let numbers = descriptors.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<RawFd>().ok());
@@ -252,7 +252,7 @@ fn connections_that_nobody_accepted_and_that_are_over_keep_nobody_waiting() {
     let connect = || device_of_stranger.connect(listener.local_address(), &options).wait();
     // As many as may wait, and one more. All of them go.
     let waiting: Vec<_> = (0..400).map_while(|_| connect().ok()).collect();
-    assert!(waiting.len() < 400, "so many wait that nobody has accepted");
+    assert!(waiting.len() < 400, "too many connections wait to be accepted");
     drop(waiting);
     let begun = Instant::now();
     while connect().is_err() {

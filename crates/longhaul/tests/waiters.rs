@@ -1,4 +1,4 @@
-//! Whoever waits is woken, without a lock held and whatever happens to the thread that would do it.
+//! Every waiter is woken, without a lock held and whatever happens to the thread that would do it.
 
 mod ends;
 

@@ -52,7 +52,7 @@ const ABSENT: u32 = u32::MAX;
 /// Sources in the order of their next events.
 #[derive(Default)]
 pub(crate) struct EventQueue {
-    /// The heap's keys, and beside them whose they are.
+    /// The heap's keys, each with its owner.
     keys: Vec<EventKey>,
     owners: Vec<u32>,
     /// Where each source is in the heap, or `ABSENT`. Sources are numbered as they are added.

@@ -1,4 +1,5 @@
-//! A topology that stands in a simulation: which node and which link is what, so that a fault can pick one by its meaning.
+//! A topology that stands in a simulation: which node and which link is what, so that a fault can pick one by its
+//! meaning.
 
 use crate::link::{Direction, LinkId};
 use crate::node::NodeId;

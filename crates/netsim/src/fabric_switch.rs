@@ -33,8 +33,8 @@ pub enum Destination {
     Nowhere,
 }
 
-/// What a switch does about ways that lead over a link that is cut. It knows of links beyond its own, as routing protocols
-/// would tell it, and all switches know at the same instant.
+/// What a switch does about ways that lead over a link that is cut. It knows of links beyond its own, as routing
+/// protocols would announce it, and all switches know at the same instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathAvoidance {
     /// They are not used from the instant of the cut.
@@ -46,7 +46,7 @@ pub enum PathAvoidance {
     Never,
 }
 
-/// The caller's function that tells flows apart, shared by all switches.
+/// The caller's function that distinguishes flows, shared by all switches.
 pub type FlowOf = Arc<dyn Fn(&Frame) -> Flow + Send + Sync>;
 
 /// A switch of a topology. Like [`Switch`](crate::Switch) it has no queue of its own: frames queue where they leave.
@@ -73,8 +73,9 @@ pub struct FabricSwitchCounters {
 }
 
 impl FabricSwitch {
-    /// The switch with this number. The switches of a topology are nodes that follow each other, in the order of their numbers, as
-    /// [`Topology::build`] makes them. Links that are cut are avoided; switches that are stopped or paused are not.
+    /// The switch with this number. The switches of a topology are nodes that follow each other, in the order of their
+    /// numbers, as [`Topology::build`] makes them. Links that are cut are avoided; switches that are stopped or paused
+    /// are not.
     pub fn new(topology: Topology, number: usize, flow_of: FlowOf, avoidance: PathAvoidance) -> Self {
         FabricSwitch { topology, number, flow_of, avoidance, counters: FabricSwitchCounters::default() }
     }
@@ -98,7 +99,7 @@ impl FabricSwitch {
         let is_alive = |port: &usize| view.leads_to(self.number, *port, host);
         let alive_count = ports.clone().filter(is_alive).count();
         if alive_count == 0 {
-            // It is lost where the way ends, and counted there.
+            // It is lost where the path ends, and counted there.
             return usual;
         }
         let chosen = ports.by_ref().filter(is_alive).nth(scale(spread(mixed, 1), alive_count)).unwrap_or(usual);
@@ -142,7 +143,8 @@ struct FabricView<'a, 'b> {
 }
 
 impl FabricView<'_, '_> {
-    /// Whether there is a way to a host over a port. The link of the host itself is left out: there is no way around it.
+    /// Whether there is a path to a host over a port. The link of the host itself is left out: there is no path around
+    /// it.
     fn leads_to(&self, switch: usize, port: usize, host: usize) -> bool {
         let topology = &self.switch.topology;
         match topology.neighbour(switch, port) {

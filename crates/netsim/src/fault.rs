@@ -1,10 +1,11 @@
-//! What goes wrong, and is mended.
+//! Faults, and their repair.
 //!
 //! A fault is a value ([`Fault`]): it can be applied now ([`Simulation::apply`]), scheduled for an instant
-//! ([`Simulation::schedule`]), kept in a list and printed. A simulation without faults pays a comparison a frame for them.
+//! ([`Simulation::schedule`]), kept in a list and printed. A simulation without faults pays a comparison a frame for
+//! them.
 //!
-//! A direction that is cut loses whatever is under way in it, and all that is sent into it. That includes frames that wait
-//! in front of the wire: a port that loses its link empties its queue. The sender's wire goes on at its pace, as a
+//! A direction that is cut loses everything in flight in it, and all that is sent into it. That includes frames that
+//! wait in front of the wire: a port that loses its link empties its queue. The sender's wire goes on at its pace, as a
 //! laser does that shines into a broken fibre, so a sender that waits for its wire is neither stopped nor let run free.
 
 use std::collections::BTreeMap;
@@ -19,14 +20,14 @@ use crate::node::{Node, NodeId};
 use crate::node_trouble::{NodeCondition, NodeCounters};
 use crate::simulation::Simulation;
 
-/// Something that goes wrong, or is mended.
+/// A fault, or its repair.
 ///
 /// That a stopped node comes back is no value, because it needs a new node: see [`Simulation::replace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// A direction of a link is cut.
     Cut(LinkId, Direction),
-    /// It is mended.
+    /// It is repaired.
     Restore(LinkId, Direction),
     /// A node stands still: it is handed nothing and not polled.
     Pause(NodeId),
@@ -58,7 +59,7 @@ pub(crate) struct FaultSchedule {
 
 /// Why a fault was not scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected at most {most} scheduled faults, came one more")]
+#[error("more than {most} faults are scheduled: let some happen before scheduling others")]
 pub struct TooManyFaults {
     /// [`SimulationLimits::scheduled_faults_max`](crate::SimulationLimits).
     pub most: usize,
@@ -119,7 +120,7 @@ impl Network {
 }
 
 impl<N: Node> Simulation<N> {
-    /// Lets something go wrong, or mends it, now. What is so already stays so.
+    /// Applies a fault, or a repair, now. Does nothing if the state is already as asked.
     pub fn apply(&mut self, fault: Fault) {
         match fault {
             Fault::Cut(link, direction) => self.network.cut(link.lane(direction)),
@@ -147,9 +148,9 @@ impl<N: Node> Simulation<N> {
         self.network.announce_fault();
     }
 
-    /// Puts a fresh node in the place of another, which it gives back: same ports, same links, nothing remembered. It runs,
-    /// whatever the other did. Frames under way arrive at the fresh node, as those in a real network do; what waited for
-    /// the old one is lost with it.
+    /// Puts a fresh node in the place of another, which it gives back: same ports, same links, nothing remembered. It
+    /// runs, whatever the other did. Frames in flight arrive at the fresh node, as those in a real network do; what
+    /// waited for the old one is lost with it.
     pub fn replace(&mut self, id: NodeId, fresh: N) -> N {
         self.network.stop_node(id.index());
         self.network.run_node(id.index());

@@ -26,8 +26,8 @@ impl From<Vec<u8>> for Frame {
     }
 }
 
-/// Buffers that are used again, so that a simulation under way allocates nothing. The one used last is handed out
-/// first: it is still in the cache.
+/// Buffers that are used again, so that a running simulation allocates nothing. The one used last is handed out first:
+/// it is still in the cache.
 #[derive(Debug)]
 pub struct FramePool {
     free: Vec<Vec<u8>>,
@@ -41,7 +41,7 @@ impl FramePool {
         FramePool { free: Vec::new(), buffer_bytes, buffer_count_max }
     }
 
-    /// A buffer, with whatever its last user left in it: clearing it here would have whoever fills it write every byte twice.
+    /// A buffer, with whatever its last user left in it: clearing it here would make its user write every byte twice.
     #[inline]
     pub fn take(&mut self) -> Vec<u8> {
         self.free.pop().unwrap_or_else(|| Vec::with_capacity(self.buffer_bytes))

@@ -1,17 +1,17 @@
 //! A network on virtual time, from one seed.
 //!
 //! A [`Simulation`] holds nodes, joined port to port by links. Nodes are driven objects: they are given frames and
-//! instants, and hand frames out through a [`NodeIo`]. A link carries each direction on its own, as good or as bad
-//! as its [`Profile`] says. Time jumps from event to event, so a second of an idle network costs
-//! nothing, and everything that happens follows from the nodes, the profiles and the seed: the same three give the
-//! same run, on every machine. [`Simulation::trace_hash`] tells whether two runs were the same.
+//! instants, and hand frames out through a [`NodeIo`]. A link carries each direction on its own, as good or as bad as
+//! its [`Profile`] says. Time jumps from event to event, so a second of an idle network costs nothing, and everything
+//! that happens follows from the nodes, the profiles and the seed: the same three give the same run, on every machine.
+//! [`Simulation::trace_hash`] shows whether two runs were the same.
 //!
-//! The simulator carries bytes and does not know what they mean. Where it must change them it asks: marking
-//! congestion in a packet is a function that the caller supplies ([`Simulation::set_ecn_marker`]), and so is telling
-//! flows apart where a network has several ways ([`FabricSwitch`]).
+//! The simulator carries bytes and does not know what they mean. Where it must change them it asks: marking congestion
+//! in a packet is a function that the caller supplies ([`Simulation::set_ecn_marker`]), and so is distinguishing flows
+//! apart where a network has several ways ([`FabricSwitch`]).
 //!
-//! Networks are built link by link or by a [`Topology`]. What goes wrong in them is a [`Fault`]: links are cut, one way or
-//! both, nodes pause, stop, and [come back empty](Simulation::replace).
+//! Networks are built link by link or by a [`Topology`]. What goes wrong in them is a [`Fault`]: links are cut, one way
+//! or both, nodes pause, stop, and [come back empty](Simulation::replace).
 //!
 //! ```
 //! use longhaul_impair::Profile;

@@ -1,9 +1,9 @@
-//! Links: what is under way between two ports.
+//! Links: what is in flight between two ports.
 //!
-//! Each direction holds its frames in the order of their arrival. Almost always a frame arrives after those sent
-//! before it, and simply joins the end of a ring; one that overtakes others (reordering, jitter, a delay cut short)
-//! goes to a small heap beside it. Only the earliest frame of a direction is known to the event queue, which
-//! therefore stays as small as the network, however many frames are in flight.
+//! Each direction holds its frames in the order of their arrival. Almost always a frame arrives after those sent before
+//! it, and simply joins the end of a ring; one that overtakes others (reordering, jitter, a delay cut short) goes to a
+//! small heap next to it. Only the earliest frame of a direction is known to the event queue, which therefore stays as
+//! small as the network, however many frames are in flight.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
@@ -49,13 +49,13 @@ pub struct LinkCounters {
     /// Frames dropped because too many were in flight (see
     /// [`SimulationLimits::in_flight_frames_max`](crate::SimulationLimits)).
     pub in_flight_limit: u64,
-    /// Frames that were under way when the direction was cut.
+    /// Frames that were in flight when the direction was cut.
     pub lost_by_cut: u64,
     /// Frames sent while the direction was cut.
     pub sent_into_cut: u64,
 }
 
-/// One direction of one link. What an arrival needs lies in one line of the cache: with ten thousand links under way, each
+/// One direction of one link. What an arrival needs lies in one line of the cache: with ten thousand busy links, each
 /// event finds its direction far from the last one's.
 #[repr(C, align(64))]
 pub(crate) struct Lane {

@@ -20,13 +20,13 @@ use crate::trace_hash::TraceHash;
 #[non_exhaustive]
 pub enum ConnectError {
     /// One of them already has a link.
-    #[error("expected a free port, came port {} of node {}, which has a link", .0.port, .0.node.0)]
+    #[error("port {} of node {} already has a link: use a free port", .0.port, .0.node.0)]
     PortInUse(Endpoint),
-    /// No node has so many ports.
-    #[error("expected a port below {}, came port {} of node {}", ConnectError::PORT_COUNT_MAX, .0.port, .0.node.0)]
+    /// The port number is above the limit.
+    #[error("port {} of node {} is above the limit: use a port below {}", .0.port, .0.node.0, ConnectError::PORT_COUNT_MAX)]
     PortNumber(Endpoint),
     /// The link would join a port with itself.
-    #[error("expected two different ports, came port {} of node {} twice", .0.port, .0.node.0)]
+    #[error("port {} of node {} cannot be linked to itself: use two ports", .0.port, .0.node.0)]
     SamePort(Endpoint),
     /// A direction's profile makes no sense.
     #[error("profile of the link's {direction:?} direction")]
@@ -306,8 +306,8 @@ impl Network {
         self.schedule_node(index, Some(self.now));
     }
 
-    /// A node's entry has come up, at its instant `at`. Says whether the node is to be polled; if not, its deadline has moved, and the
-    /// entry with it.
+    /// A node's entry has come up, at its instant `at`. Says whether the node is to be polled; if not, its deadline has
+    /// moved, and the entry with it.
     #[inline]
     pub(crate) fn take_deadline(&mut self, index: usize, at: Instant, deadline: Option<Instant>) -> bool {
         let node = &mut self.nodes[index];
@@ -416,8 +416,8 @@ impl NodeIo<'_> {
         self.network.cut_lane_count == 0
     }
 
-    /// Since when the link of any port of any node is cut in either direction; `None` if it is whole or there is none. As
-    /// with Ethernet's fault signalling, a link of which one direction is dead is known at both ends not to work.
+    /// Since when the link of any port of any node is cut in either direction; `None` if it is whole or there is none.
+    /// As with Ethernet's fault signalling, a link of which one direction is dead is known at both ends not to work.
     pub fn link_cut_since(&self, port: Endpoint) -> Option<Instant> {
         let lane = self.network.lane_from(port)?;
         // The two directions of a link are neighbours.

@@ -13,7 +13,7 @@ use crate::network::NodeIo;
 /// deadline in the past means now. A node with nothing to do says `None` and costs nothing.
 ///
 /// A node that merely stores frames in `handle` and works in `poll` names `now` as its deadline: it is then polled
-/// once, after all frames that had been announced for the same instant before the first of them came.
+/// once, after all frames that had been announced for the same instant before the first of them arrived.
 pub trait Node {
     /// A frame arrives at a port. The buffer is the node's; give it back with [`NodeIo::recycle`] when done.
     fn handle(&mut self, link_port: usize, frame: Frame, now: Instant, io: &mut NodeIo<'_>);

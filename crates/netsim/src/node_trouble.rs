@@ -1,9 +1,9 @@
 //! Nodes that do not run: paused or stopped.
 //!
-//! What arrives for a paused node waits, as in the receive ring of a NIC whose host stands still, and is handed over when
-//! the node goes on, in the order of arrival and before the node is polled. The ring is bounded
-//! ([`SimulationLimits::paused_frames_max`](crate::SimulationLimits)): further frames are lost. What arrives for a stopped
-//! node is lost: there is nothing left to receive it.
+//! What arrives for a paused node waits, as in the receive ring of a NIC whose host stands still, and is handed over
+//! when the node goes on, in the order of arrival and before the node is polled. The ring is bounded
+//! ([`SimulationLimits::paused_frames_max`](crate::SimulationLimits)): further frames are lost. What arrives for a
+//! stopped node is lost: there is nothing left to receive it.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,7 @@ pub enum NodeCondition {
 #[derive(Default)]
 pub(crate) struct NodeTrouble {
     pub(crate) condition: NodeCondition,
-    /// Each with the direction by which it came.
+    /// Each with the direction that it arrived in.
     waiting: VecDeque<(u32, Frame)>,
     pub(crate) counters: NodeCounters,
 }

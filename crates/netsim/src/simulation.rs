@@ -104,7 +104,7 @@ impl<N: Node> Simulation<N> {
         self.network.lanes[link.lane(direction)].impairment.set_profile(profile, now)
     }
 
-    /// How a frame is told that it met congestion: for IP, by setting CE in its header if it is ECN-capable. Without
+    /// How a frame is marked when it met congestion: for IP, by setting CE in its header if it is ECN-capable. Without
     /// it marks are counted and otherwise ignored.
     pub fn set_ecn_marker(&mut self, mark: fn(&mut Frame)) {
         self.network.ecn_marker = Some(mark);
@@ -221,7 +221,8 @@ impl<N: Node> Simulation<N> {
     }
 
     /// Starts writing a capture; then say of what. One capture can hold many nodes and links, each as an interface. A
-    /// damaged or marked frame is written as whoever is watched saw it: undamaged where it was sent, damaged where it arrived.
+    /// damaged or marked frame is written as the watched end saw it: undamaged where it was sent, damaged where it
+    /// arrived.
     pub fn start_capture(&mut self, capture: Capture) {
         self.network.clear_captures();
         self.network.capture = Some(Box::new(capture));
@@ -312,7 +313,7 @@ impl<N: Node> Simulation<N> {
         self.events_at_now += 1;
         assert!(
             self.events_at_now <= self.network.limits.events_per_instant_max,
-            "expected time to move on, came {} events at {:?}: a node's deadline stays in the past after a poll, or \
+            "time does not advance: {} events at {:?}; a node's deadline stays in the past after a poll, or \
              frames go in a circle without delay",
             self.events_at_now,
             self.network.now,

@@ -1,8 +1,8 @@
 //! Who is joined to whom, and which ways lead where.
 //!
-//! A [`Topology`] is arithmetic: hosts and switches are numbered, and who is behind a port and which ports lead to a host
-//! follow from the numbers. So there are no route tables to fill or to hold, and ten thousand hosts cost no more than
-//! two. It knows nothing of frames. [`Topology::build`] makes nodes and links of it in a simulation.
+//! A [`Topology`] is arithmetic: hosts and switches are numbered, and who is behind a port and which ports lead to a
+//! host follow from the numbers. So there are no route tables to fill or to hold, and ten thousand hosts cost no more
+//! than two. It knows nothing of frames. [`Topology::build`] makes nodes and links of it in a simulation.
 //!
 //! ```text
 //! Star            Clos: leaves, spines            FatTree, arity k: k pods of k/2 edges and k/2 aggregations, (k/2)² cores
@@ -18,8 +18,9 @@
 //!                    h0 h1   h2 h3                  └───┘└───┘     └───┘└───┘
 //! ```
 //!
-//! A switch's ports are numbered from below: first those towards hosts (down), then those away from them (up). Frames go
-//! up as far as they must and then down, so none goes in a circle. Where several ports lead up, they are of equal cost.
+//! A switch's ports are numbered from below: first those towards hosts (down), then those away from them (up). Frames
+//! go up as far as they must and then down, so none goes in a circle. Where several ports lead up, they are of equal
+//! cost.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,13 +45,13 @@ pub enum Shape {
     Clos {
         /// Switches with hosts.
         leaf_count: usize,
-        /// Switches above them: so many ways of equal cost from leaf to leaf.
+        /// Switches above them: the number of equal-cost paths from leaf to leaf.
         spine_count: usize,
         /// Places for hosts at each leaf.
         hosts_per_leaf: usize,
     },
-    /// Three tiers of switches with `arity` ports each, with places for arity³/4 hosts and (arity/2)² ways of equal cost
-    /// from pod to pod.
+    /// Three tiers of switches with `arity` ports each, with places for arity³/4 hosts and (arity/2)² ways of equal
+    /// cost from pod to pod.
     FatTree {
         /// Ports of each switch: an even number.
         arity: usize,
@@ -62,15 +63,15 @@ pub enum Shape {
 #[non_exhaustive]
 pub enum TopologyError {
     /// More hosts than places, or none.
-    #[error("expected 1 to {places} hosts, came {hosts}")]
+    #[error("{hosts} hosts do not fit this topology: use 1 to {places}")]
     HostCount {
         /// What was asked for.
         hosts: usize,
-        /// What there is room for.
+        /// The number that fits.
         places: usize,
     },
     /// A pair of one or of three.
-    #[error("expected two hosts in a pair, came {hosts}")]
+    #[error("a pair has two hosts, not {hosts}")]
     NotAPair {
         /// What was asked for.
         hosts: usize,
@@ -79,13 +80,16 @@ pub enum TopologyError {
     #[error("expected at least one leaf, one spine and one host at a leaf")]
     EmptyTier,
     /// An arity that does not halve.
-    #[error("expected an even arity of at least 2, came {arity}")]
+    #[error("a fat tree needs an even arity of at least 2, not {arity}")]
     Arity {
         /// What was asked for.
         arity: usize,
     },
     /// A switch with more ports than a node may have.
-    #[error("expected at most {} ports at a switch, came {ports}", ConnectError::PORT_COUNT_MAX)]
+    #[error(
+        "a switch has at most {} ports, and this topology needs {ports}: use fewer hosts per switch",
+        ConnectError::PORT_COUNT_MAX
+    )]
     PortCount {
         /// What a switch would have.
         ports: usize,
@@ -130,7 +134,7 @@ enum Tier {
 }
 
 impl Topology {
-    /// So many hosts in a shape. They take its first places.
+    /// Connects this many hosts in a shape. They take its first places.
     pub fn new(shape: Shape, host_count: usize) -> Result<Topology, TopologyError> {
         let (places, ports) = match shape {
             Shape::Pair if host_count != 2 => return Err(TopologyError::NotAPair { hosts: host_count }),
@@ -292,8 +296,8 @@ impl Topology {
         Some((host / hosts_per_switch, host % hosts_per_switch))
     }
 
-    /// Makes nodes and links: first all hosts, then all switches, one after the other, then the links in the same order.
-    /// Hosts have their link at port 0.
+    /// Makes nodes and links: first all hosts, then all switches, one after the other, then the links in the same
+    /// order. Hosts have their link at port 0.
     pub fn build<N: Node>(
         &self,
         simulation: &mut Simulation<N>,

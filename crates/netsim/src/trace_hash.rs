@@ -6,10 +6,10 @@
 //! reports: hashers of the standard library and of most crates may change between versions, and FNV-1a, which may
 //! not, takes a multiplication a byte. It is no defence against somebody who wants two runs to look the same.
 //!
-//! Of a long frame only the two ends are read. The first holds the headers, or most of them: with IPv6 the longest
-//! RoCE headers go on past it. The second holds the invariant CRC, with which a sender sums up all of the packet that
-//! no router may change, so whatever two senders put between the ends, it counts. Bits flipped there on the way do
-//! not count: a link flips them by its seed, and what a receiver makes of them shows in the frames that follow.
+//! Of a long frame only the two ends are read. The first holds the headers, or most of them: with IPv6 the longest RoCE
+//! headers go on past it. The second holds the invariant CRC, with which a sender sums up all of the packet that no
+//! router may change, so whatever two senders put between the ends, it counts. Bits flipped there in transit do not
+//! count: a link flips them by its seed, and what a receiver makes of them shows in the frames that follow.
 
 /// A hash of everything delivered so far.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +64,7 @@ impl TraceHash {
     #[inline]
     fn fold(&mut self, one: u64, other: u64) {
         let product = u128::from(one ^ self.0) * u128::from(other ^ FACTOR);
-        // The rotated state keeps a product of zero from wiping out what came before.
+        // The rotated state keeps a product of zero from erasing earlier input.
         self.0 = self.0.rotate_left(23) ^ (product as u64) ^ ((product >> 64) as u64);
     }
 }

@@ -96,7 +96,7 @@ fn a_capture_reads_back_with_virtual_time_and_true_lengths() {
                 packet.data.len(),
                 packet.original_len,
             )),
-            other => panic!("expected interfaces and packets, came {other:?}"),
+            other => panic!("expected interfaces and packets, got {other:?}"),
         }
     }
     assert_eq!(interfaces, 3);
@@ -120,7 +120,7 @@ fn a_capture_stops_at_its_limit_and_says_so() {
     assert!((1..4).contains(&summary.frames_written), "{summary:?}");
 }
 
-/// A disk that is full after so many bytes.
+/// A disk that is full after this many bytes.
 struct FullAfter(usize);
 
 impl Write for FullAfter {

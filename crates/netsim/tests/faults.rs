@@ -87,9 +87,9 @@ fn no_frame_crosses_a_cut_direction_and_the_other_one_lives() {
     simulation.schedule(at(407), Fault::Restore(link, FORWARD)).expect("room");
     simulation.run_until(at(300));
     assert!(simulation.is_cut(link, FORWARD) && !simulation.is_cut(link, BACKWARD));
-    assert_eq!(simulation.in_flight_count(link, FORWARD), 0, "what was under way is lost");
+    assert_eq!(simulation.in_flight_count(link, FORWARD), 0, "what was in flight is lost");
     simulation.run_until(Instant::FAR_FUTURE);
-    // Sent at 10 × number. 0 to 15 had arrived by 203, 16 to 20 were under way, 21 to 40 were sent into the cut.
+    // Sent at 10 × number. 0 to 15 had arrived by 203, 16 to 20 were in flight, 21 to 40 were sent into the cut.
     let expected: Vec<u32> = (0..=15).chain(41..100).collect();
     assert_eq!(simulation.node(right).numbers(), expected);
     assert_eq!(simulation.node(left).numbers(), (0..100).collect::<Vec<_>>());
@@ -126,7 +126,7 @@ fn a_cut_takes_frames_that_overtake_others_too() {
     send(&mut simulation);
     simulation.apply(Fault::Cut(link, FORWARD));
     simulation.apply(Fault::Restore(link, FORWARD));
-    assert!(!simulation.step(), "nothing is under way");
+    assert!(!simulation.step(), "nothing is in flight");
     assert_eq!(simulation.link_counters(link, FORWARD).lost_by_cut, 2);
     assert!(simulation.node(right).heard.is_empty());
 }
@@ -191,7 +191,7 @@ fn what_waits_for_a_paused_node_is_bounded() {
     simulation.run_until(at(1_000));
     assert_eq!(simulation.node_counters(right).lost_while_paused, 5);
     simulation.apply(Fault::Resume(right));
-    assert_eq!(simulation.node(right).numbers(), [0, 1, 2], "the first that came are kept");
+    assert_eq!(simulation.node(right).numbers(), [0, 1, 2], "the first that arrived are kept");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn a_stopped_node_is_silent_and_deaf_and_comes_back_empty() {
     simulation.run_until(at(202));
     assert_eq!(simulation.condition(right), NodeCondition::Stopped);
     assert_eq!(simulation.node(right).sent, 11);
-    assert_eq!(simulation.node(left).numbers(), (0..=10).collect::<Vec<_>>(), "what it had sent is on its way");
+    assert_eq!(simulation.node(left).numbers(), (0..=10).collect::<Vec<_>>(), "what it had sent is in flight");
     // 6 to 15 arrived at nobody.
     assert_eq!(simulation.node_counters(right).lost_while_stopped, 10);
     simulation.wake(right);
@@ -211,7 +211,7 @@ fn a_stopped_node_is_silent_and_deaf_and_comes_back_empty() {
     assert_eq!(old.numbers(), (0..=5).collect::<Vec<_>>());
     assert_eq!(simulation.condition(right), NodeCondition::Running);
     simulation.run_until(Instant::FAR_FUTURE);
-    assert_eq!(simulation.node(right).numbers(), (16..30).collect::<Vec<_>>(), "it has nothing of what came before");
+    assert_eq!(simulation.node(right).numbers(), (16..30).collect::<Vec<_>>(), "it has nothing from before");
     assert_eq!(simulation.node(left).numbers()[11..], [0, 1]);
     assert_eq!(simulation.node(right).polls.len(), 2, "what woke the old one does not wake the new one");
     assert_eq!(simulation.link_counters(link, FORWARD).delivered, 20);

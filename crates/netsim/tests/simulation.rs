@@ -1,4 +1,4 @@
-//! What the simulator promises to nodes and to whoever runs it.
+//! What the simulator guarantees to nodes and to its user.
 
 use longhaul_impair::{EcnMarking, Loss, Profile};
 use longhaul_netsim::{ConnectError, Direction, Frame, Node, NodeId, NodeIo, Simulation, SimulationLimits, Switch};
@@ -322,7 +322,7 @@ fn links_break_heal_and_shorten_during_a_run() {
     send(&mut simulation, left, 0, &[3]);
     assert_eq!(simulation.in_flight_count(link, Direction::Forward), 3);
     simulation.run_until(Instant::FAR_FUTURE);
-    // The first was already under way; the second was lost; the others overtook it, in order.
+    // The first was already in flight; the second was lost; the others overtook it, in order.
     assert_eq!(simulation.node(right).first_bytes(), [2, 3, 0]);
     let refused = simulation.set_profile(link, Direction::Backward, delay(10).with_duplication(2.0));
     assert!(refused.is_err());
@@ -373,7 +373,7 @@ impl Node for Restless {
 }
 
 #[test]
-#[should_panic(expected = "expected time to move on, came 1001 events")]
+#[should_panic(expected = "time does not advance: 1001 events")]
 fn time_that_stands_still_is_noticed() {
     let limits = SimulationLimits { events_per_instant_max: 1_000, ..SimulationLimits::default() };
     let mut simulation = Simulation::with_limits(1, limits);

@@ -1,4 +1,4 @@
-//! Topologies: everyone reaches everyone, flows spread and stay, dead ways are avoided as told.
+//! Topologies: every host reaches every other, flows spread and stay, dead paths are avoided when they must be.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -132,13 +132,13 @@ fn everyone_reaches_everyone_whatever_way_a_flow_takes() {
         }
         simulation.run_until(Instant::FAR_FUTURE);
         for host in 0..host_count {
-            let mut came = heard(&simulation, &fabric, host).to_vec();
-            came.sort_unstable();
+            let mut got = heard(&simulation, &fabric, host).to_vec();
+            got.sort_unstable();
             let others = (0..host_count).filter(|&from| from != host);
             let expected: Vec<(u32, u32)> = others
                 .flat_map(|from| (0..flow_count).map(move |flow| (host as u32, (from as u32) << 8 | flow)))
                 .collect();
-            assert_eq!(came, expected, "{shape:?}, host {host}");
+            assert_eq!(got, expected, "{shape:?}, host {host}");
         }
     }
 }
@@ -152,10 +152,10 @@ fn a_frame_to_everyone_comes_once_to_each_and_not_back() {
         }
         simulation.run_until(Instant::FAR_FUTURE);
         for host in 0..host_count {
-            let mut came: Vec<u32> = heard(&simulation, &fabric, host).iter().map(|(_, flow)| *flow).collect();
-            came.sort_unstable();
+            let mut got: Vec<u32> = heard(&simulation, &fabric, host).iter().map(|(_, flow)| *flow).collect();
+            got.sort_unstable();
             let expected: Vec<u32> = if host == 1 { Vec::new() } else { (0..20).collect() };
-            assert_eq!(came, expected, "{shape:?}, host {host}");
+            assert_eq!(got, expected, "{shape:?}, host {host}");
         }
     }
 }
@@ -219,12 +219,12 @@ fn round(simulation: &mut Simulation<Station>, fabric: &Fabric, from: usize, to:
     }
     // Long enough for the longest way.
     simulation.run_until(simulation.now() + Duration::from_nanos(1_000));
-    let mut came: Vec<u32> = heard(simulation, fabric, to as usize)[before..].iter().map(|(_, flow)| *flow).collect();
-    came.sort_unstable();
-    came
+    let mut got: Vec<u32> = heard(simulation, fabric, to as usize)[before..].iter().map(|(_, flow)| *flow).collect();
+    got.sort_unstable();
+    got
 }
 
-/// For each link between switches, near or far from the sender, and each direction of it: is the way over it avoided?
+/// For each link between switches, near or far from the sender, and each direction of it: is the path over it avoided?
 fn cut_each(shape: Shape, host_count: usize, avoidance: PathAvoidance, check: impl Fn(&[Vec<u32>; 4])) -> u64 {
     let link_count = build(shape, host_count, avoidance).1.fabric_links().len();
     let mut rerouted = 0;
@@ -253,17 +253,17 @@ fn a_dead_way_is_avoided_as_told() {
     let all: Vec<u32> = (0..200).collect();
     for (shape, host_count) in [(CLOS, 12), (FAT_TREE, 16)] {
         let rerouted = cut_each(shape, host_count, PathAvoidance::AtOnce, |rounds| {
-            assert!(rounds.iter().all(|came| *came == all), "{shape:?}: at once");
+            assert!(rounds.iter().all(|got| *got == all), "{shape:?}: at once");
         });
         assert!(rerouted > 0);
 
         let some_lost = std::cell::Cell::new(0);
         cut_each(shape, host_count, PathAvoidance::After(Duration::from_micros(5)), |rounds| {
             let [whole, cut, known, restored] = rounds;
-            assert!([whole, known, restored].iter().all(|came| **came == all), "{shape:?}: after a while");
+            assert!([whole, known, restored].iter().all(|got| **got == all), "{shape:?}: after a while");
             some_lost.set(some_lost.get() + usize::from(*cut != all));
         });
-        assert!(some_lost.get() > 0, "until then the way is a black hole");
+        assert!(some_lost.get() > 0, "until then the path is a black hole");
 
         some_lost.set(0);
         let rerouted = cut_each(shape, host_count, PathAvoidance::Never, |rounds| {

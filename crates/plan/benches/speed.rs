@@ -1,8 +1,11 @@
-//! How long an answer and a decision take: `cargo bench -p longhaul-plan`. Exit status 1 when a question takes too long, or a decision 10 µs.
+//! How long an answer and a decision take: `cargo bench -p longhaul-plan`. Exit status 1 when a question takes too
+//! long, or a decision 10 µs.
 //!
-//! The aim is 50 ms for a question, on a machine that nobody else uses. What is checked is a ratio, because machines are shared: each question takes turns with a fixed amount of
-//! similar work on every processor, and the median of question over work must stay below [`QUESTION_OVER_REFERENCE_MAX`]. On one processor the work took 11 to 12 ms of a busy machine, so the
-//! bound is looser than the aim; the least time of a question is printed beside the ratio. No benchmark harness, because there are two bounds to hold and no history to keep.
+//! The aim is 50 ms for a question, on a machine that nobody else uses. What is checked is a ratio, because machines
+//! are shared: each question takes turns with a fixed amount of similar work on every processor, and the median of
+//! question over work must stay below [`QUESTION_OVER_REFERENCE_MAX`]. On one processor the work took 11 to 12 ms of a
+//! busy machine, so the bound is looser than the aim; the least time of a question is printed next to the ratio. No
+//! benchmark harness, because there are two bounds to hold and no history to keep.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -16,7 +19,8 @@ use longhaul_plan::table::DecisionTable;
 const QUESTION_OVER_REFERENCE_MAX: f64 = 8.0;
 const DECISION_SECONDS_MAX: f64 = 10e-6;
 const ROUNDS: usize = 15;
-/// When the median of a set of rounds is too long there is another one: whatever else the machine does mostly adds to it.
+/// When the median of a set of rounds is too long there is another one: whatever else the machine does mostly adds to
+/// it.
 const SETS_MAX: usize = 4;
 const DECISIONS: u32 = 100_000;
 

@@ -1,20 +1,23 @@
 //! How many chunks an erasure receiver asks for, and which of them is the one that it needs last.
 //!
-//! Of a submessage that cannot be computed, all missing data chunks are asked for, and come one after the other; it is computable before the last of them has
-//! come. With F such submessages, each with A chunks missing, the last one computable after R of its own,
+//! Of a submessage that cannot be computed, all missing data chunks are asked for, and come one after the other; it is
+//! computable before the last of them has come. With F such submessages, each with A chunks missing, the last one
+//! computable after R of its own,
 //!
 //! ```text
 //!   chunks until all is computable = A₁ + … + A_(F − 1) + R          chunks asked for = A₁ + … + A_F
 //! ```
 //!
-//! F is binomial, the A and R are as [`Asked`] has them, and sums are taken by convolution; with many submessages they are near a gamma
-//! distribution. When some submessage cannot be computed even then, what it asks for next is geometric: what of a run is lost again.
+//! F is binomial, the A and R are as [`Asked`] has them, and sums are taken by convolution; with many submessages they
+//! are near a gamma distribution. When some submessage cannot be computed even then, what it asks for next is
+//! geometric: what of a run is lost again.
 //!
 //! In bursts two neighbours may fail together. Then F counts clusters, a share of which are two submessages.
 
 use crate::probability::{binomial, skewed_quantile};
 
-/// One way for a submessage to fail: how likely it is, how many chunks are asked for, and after which of them it is computable.
+/// One way for a submessage to fail: how likely it is, how many chunks are asked for, and after which of them it is
+/// computable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Asked {
     pub(crate) missing: usize,
@@ -29,7 +32,8 @@ pub(crate) type Numbers = Vec<(f64, f64)>;
 pub(crate) struct FirstAsked {
     /// Chunks until all is computable.
     pub(crate) until_computable: Numbers,
-    /// When some submessage cannot be computed even then: all of these, and what is then asked for until all is computable.
+    /// When some submessage cannot be computed even then: all of these, and what is then asked for until all is
+    /// computable.
     pub(crate) until_computable_again: Numbers,
     /// Its mean.
     pub(crate) mean_again: f64,
@@ -114,8 +118,8 @@ pub(crate) fn first_asked(failures: &Failures<'_>) -> FirstAsked {
     FirstAsked { until_computable: numbers(&until_computable), until_computable_again, mean_again }
 }
 
-/// Put neighbours together, where nobody looks: fine near the 99.9th percentile of the whole, coarse elsewhere. `above` is the probability of all that takes
-/// longer than any of these, and `weight` that of these together.
+/// Put neighbours together, where nobody looks: fine near the 99.9th percentile of the whole, coarse elsewhere. `above`
+/// is the probability of all that takes longer than any of these, and `weight` that of these together.
 pub(crate) fn gathered(numbers: &Numbers, weight: f64, above: f64) -> Numbers {
     let mut gathered: Numbers = Vec::new();
     let (mut number, mut probability) = (0.0, 0.0);

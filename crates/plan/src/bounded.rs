@@ -1,8 +1,9 @@
 //! Bounded completion: how much of a message has arrived when time is up.
 //!
-//! Every packet is sent once. By the deadline (counted at the receiver, from when the sender begins) the first
-//! n = min(M, (deadline − RTT/2)/τ) packets can have arrived, and each did unless it was lost: a binomial number. In bursts its variance is
-//! larger by (1 + λ)/(1 − λ), where λ is how much of the chain's state is left one packet later, and of what is lost in the bad state.
+//! Every packet is sent once. By the deadline (counted at the receiver, from when the sender begins) the first n =
+//! min(M, (deadline − RTT/2)/τ) packets can have arrived, and each did unless it was lost: a binomial number. In bursts
+//! its variance is larger by (1 + λ)/(1 − λ), where λ is how much of the chain's state is left one packet later, and of
+//! what is lost in the bad state.
 
 use crate::link::{Link, PlanError, WRITE_OVERHEAD_BYTES};
 use crate::losses::ChunkChain;
@@ -23,7 +24,7 @@ pub struct Arrived {
     pub all: f64,
 }
 
-/// Up to so many packets are counted exactly.
+/// Up to this many packets are counted exactly.
 const COUNTED_MAX: u64 = 1 << 22;
 
 /// What has arrived of a message `deadline_seconds` after the sender began, when nothing is sent twice.

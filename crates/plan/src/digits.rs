@@ -1,5 +1,5 @@
-//! Numbers as people read them: four digits that count, and no more. The model is within some percent of a real link, so further
-//! digits would only claim what nobody knows.
+//! Numbers as people read them: four digits that count, and no more. The model is within some percent of a real link,
+//! so further digits would only claim what nobody knows.
 
 /// Larger numbers are written with a power of ten, because nobody counts their zeros.
 const PLAIN_MAX: f64 = 1e7;

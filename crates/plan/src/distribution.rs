@@ -1,8 +1,8 @@
 //! A distribution of times: what every model gives, and every question reads.
 //!
-//! It is kept as points (time, probability that it takes longer), in order; between two points the probability falls along a straight line, and
-//! two points at one time are a jump. The tail is kept rather than the cumulative probability: near 1 there are no digits left for
-//! "one in a million takes longer".
+//! It is kept as points (time, probability that it takes longer), in order; between two points the probability falls
+//! along a straight line, and two points at one time are a jump. The tail is kept rather than the cumulative
+//! probability: near 1 there are no digits left for "one in a million takes longer".
 
 /// How long something takes, as probabilities.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,8 +61,8 @@ impl Distribution {
 
     /// From the probability to take longer than a time, which may jump at, and bend between, the given times.
     ///
-    /// `tail(t)` is right-continuous; just before a given time it is asked a trillionth earlier. Between, times are halved until a straight
-    /// line would do.
+    /// `tail(t)` is right-continuous; just before a given time it is asked a trillionth earlier. Between, times are
+    /// halved until a straight line would do.
     pub(crate) fn of_tail(mut times: Vec<f64>, tail: impl Fn(f64) -> f64) -> Self {
         times.sort_by(f64::total_cmp);
         times.dedup_by(|one, other| (*one - *other).abs() <= 4e-12 * other.abs());
@@ -152,7 +152,7 @@ impl Distribution {
         }
     }
 
-    /// The time within which a share of all is over.
+    /// The time within which a share of all has completed.
     pub fn quantile(&self, share: f64) -> f64 {
         let wanted = 1.0 - share;
         self.crossing(self.points.partition_point(|point| !is_reached(point, wanted)), wanted)
@@ -189,7 +189,7 @@ impl Distribution {
         self.mean
     }
 
-    /// The earliest that it can be over.
+    /// The earliest possible completion.
     pub fn least(&self) -> f64 {
         self.points.first().map_or(0.0, |point| point.seconds)
     }

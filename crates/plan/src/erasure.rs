@@ -1,26 +1,27 @@
 //! Erasure coding with fallback: when every submessage is there or can be computed.
 //!
-//! Data and parity of the submessages leave one after the other. Without fallback, what decides is the last submessage: all before it were computable
-//! before it was sent. It is computable after its data when nothing of it is lost, and after j of its parity chunks with the probability that
-//! [`Submessage::computable_after`] has.
+//! Data and parity of the submessages leave one after the other. Without fallback, what decides is the last submessage:
+//! all before it were computable before it was sent. It is computable after its data when nothing of it is lost, and
+//! after j of its parity chunks with the probability that [`Submessage::computable_after`] has.
 //!
-//! Otherwise nothing new comes any more, and after β round trips (β = 1) the receiver asks for what is missing of the data that it cannot compute;
-//! it comes a round trip later, one packet after the other; and so on, with c packets asked for:
+//! Otherwise nothing new comes any more, and after β round trips (β = 1) the receiver asks for what is missing of the
+//! data that it cannot compute; it comes a round trip later, one packet after the other; and so on, with c packets
+//! asked for:
 //!
 //! ```text
 //!   T after r times of asking = (all data and parity)·t + RTT + Σ (β·RTT + RTT + c·t)
 //! ```
 //!
-//! A submessage fails after e times with `f_e` ([`Submessage::failure`]), and all are computable with Π (1 − f_e). Asking may be lost like
-//! everything: how often before e times came through is a negative binomial number. How many chunks are asked for the first time has a distribution
-//! of its own ([`crate::asked`]). Only the packets are asked for that a chunk lacks: the mean number of them
-//! ([`ChunkChain::lacking_after`]) for each chunk.
+//! A submessage fails after e times with `f_e` ([`Submessage::failure`]), and all are computable with Π (1 − f_e).
+//! Asking may be lost like everything: how many requests it takes for e to arrive is a negative binomial number. How
+//! many chunks are asked for the first time has a distribution of its own ([`crate::asked`]). Only the packets are
+//! asked for that a chunk lacks: the mean number of them ([`ChunkChain::lacking_after`]) for each chunk.
 //!
-//! In bursts neighbours fail together: without asking, Π is a power of the matrix of a submessage that is computable ([`Submessage::computable`]);
-//! after asking it is taken to be as much larger than for submessages on their own.
+//! In bursts neighbours fail together: without asking, Π is a power of the matrix of a submessage that is computable
+//! ([`Submessage::computable`]); after asking it is taken to be as much larger than for submessages on their own.
 //!
-//! Approximated: that, the number of packets that a missing chunk lacks, and the number of chunks asked for after the second time, which are taken at
-//! their means.
+//! Approximated: that, the number of packets that a missing chunk lacks, and the number of chunks asked for after the
+//! second time, which are taken at their means.
 
 use longhaul_scheme::Code;
 
@@ -70,7 +71,8 @@ impl Erasure {
         self.chunks as f64 * self.chunk_seconds + parity as f64 * self.parity_seconds
     }
 
-    /// The distribution, without loss of what the receiver tells in the end; and how many packets of data are sent again, in the mean.
+    /// The distribution, without loss of the receiver's last report; and how many packets of data are sent again, in
+    /// the mean.
     pub(crate) fn distribution(&self) -> (Distribution, f64) {
         let (count, parity) = (self.submessages(), self.code.parity_chunks());
         let last = Submessage::new(&self.chain, self.code, self.last_data());
@@ -79,7 +81,8 @@ impl Erasure {
             true => Submessage::new(&self.chain, self.code, data),
             false => last.clone(),
         };
-        // In bursts neighbours fail together, and so fewer on their own: as many fewer as without asking, where it is known exactly.
+        // In bursts neighbours fail together, and so fewer on their own: as many fewer as without asking, where it is
+        // known exactly.
         let together = match (full.computable, last.computable, full.failure[0].0, last.failure[0].0) {
             (Some(each), Some(end), fails, last_fails) if fails > 1e-12 && fails < 0.999 && last_fails < 0.999 => {
                 let all = (each.power(count - 1) * end).apply(self.chain.start).iter().sum::<f64>();
@@ -88,7 +91,7 @@ impl Erasure {
             }
             _ => 1.0,
         };
-        // After `asked` times of asking that came through: probability that all is computable, and chunks missing.
+        // After `asked` requests that arrived: probability that all is computable, and chunks missing.
         let at = |asked: usize| {
             let of = |submessage: &Submessage| submessage.failure.get(asked).copied().unwrap_or((0.0, 0.0));
             let ((full_fails, full_missing), (last_fails, last_missing)) = (of(&full), of(&last));
@@ -102,10 +105,10 @@ impl Erasure {
         let (fallback, mut missing) = at(0);
         let mut atoms = Vec::new();
         let mut before = 0.0;
-        let mended = last.computable_after[parity];
+        let recovered = last.computable_after[parity];
         for (sent, probability) in last.computable_after.iter().enumerate() {
             let seconds = end - (parity - sent) as f64 * self.parity_seconds;
-            atoms.push((seconds, (1.0 - fallback) * (probability - before).max(0.0) / mended));
+            atoms.push((seconds, (1.0 - fallback) * (probability - before).max(0.0) / recovered));
             before = *probability;
         }
         let mut repeated = 0.0;
@@ -134,7 +137,7 @@ impl Erasure {
                 Some(first) if asked == 2 => first.mean_again * lacking_first,
                 _ => packets_before + packets,
             };
-            // Asking may be lost, and is then done again: how often before so many times came through.
+            // Asking may be lost, and is then done again: how many requests before this many arrived.
             for (lost, probability) in failures_before(asked as u64, self.packet_loss).iter().enumerate() {
                 let (waited, weight) =
                     ((asked + lost) as f64 * (self.timers.fallback + self.timers.round_trip), done * probability);

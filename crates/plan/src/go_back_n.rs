@@ -1,26 +1,29 @@
 //! Go-back-N: what a reliable connection does, alone and over LoWAR's shim.
 //!
-//! Packets leave in order, τ apart. When one is lost, the next one that arrives makes the receiver say so, once; a round trip later the sender goes
-//! on from the lost packet, and everything sent meanwhile was for nothing. So each loss costs A = RTT + 2·τ, and τ for each packet lost right
-//! behind it. The receiver says it once only: when that is lost, or the packet is lost again when it is repeated, the sender waits for its timeout Θ, and
-//! again each time that the repetition is lost. The same holds when the last packet is lost, behind which nothing comes, or its
+//! Packets leave in order, τ apart. When one is lost, the next one that arrives makes the receiver say so, once; a
+//! round trip later the sender goes on from the lost packet, and everything sent meanwhile was for nothing. So each
+//! loss costs A = RTT + 2·τ, and τ for each packet lost right behind it. The receiver says it once only: when that is
+//! lost, or the packet is lost again when it is repeated, the sender waits for its timeout Θ, and again each time that
+//! the repetition is lost. The same holds when the last packet is lost, behind which nothing comes, or its
 //! acknowledgement:
 //!
 //! ```text
 //!   T = M·τ + RTT + A·(N − X) + Θ·(X + Y + Z)
 //!
 //!   N  losses, binomial: each of M − 1 packets counts once, with the probability that it is lost when the one before it was not
-//!   X  of them whose telling was lost: binomial of N
+//!   X  of them whose report was lost: binomial of N
 //!   Y  repetitions that were lost: one for each success of N, negative binomial
 //!   Z  tries of the end that failed: geometric
 //! ```
 //!
-//! Up to a thousand losses the sum is taken over all likely (N, X, Y + Z); for more it is near a gamma distribution with its mean, variance
-//! and skewness.
+//! Up to a thousand losses the sum is taken over all likely (N, X, Y + Z); for more it is near a gamma distribution
+//! with its mean, variance and skewness.
 //!
-//! **The shim** LoWAR(r, c) sends c repair packets behind each r packets: an XOR code of interleaved groups ([`Submessage`]). A block that it cannot mend is what a
-//! loss is without it. It shows at the end of the block, so A is longer by the repair packets and by what is behind the first loss that is not mended: of two
-//! single losses the first is two thirds of a block from its end in the mean, a burst is anywhere. Where there are few losses, that has a distribution.
+//! **The shim** LoWAR(r, c) sends c repair packets behind each r packets: an XOR code of interleaved groups
+//! ([`Submessage`]). A block that it cannot recover is what a loss is without it. It shows at the end of the block, so
+//! A is longer by the repair packets and by what is behind the first loss that is not recovered: of two single losses
+//! the first is two thirds of a block from its end in the mean, a burst is anywhere. Where there are few losses, that
+//! has a distribution.
 
 use longhaul_scheme::Code;
 
@@ -48,7 +51,7 @@ struct Costs {
     trials: u64,
     loss: f64,
     going_back: f64,
-    telling_lost: f64,
+    report_lost: f64,
     lost_again: f64,
     end_fails: f64,
     timeout: f64,
@@ -56,7 +59,7 @@ struct Costs {
     behind: Option<Behind>,
 }
 
-/// How much of a block is behind a loss that is not mended.
+/// How much of a block is behind a loss that is not recovered.
 #[derive(Clone, Copy)]
 struct Behind {
     block_seconds: f64,
@@ -65,7 +68,7 @@ struct Behind {
 }
 
 impl Behind {
-    /// What one of so many equally likely parts of all losses has behind it, all `count` together.
+    /// What one of these equally likely parts of all losses has behind it, all `count` together.
     fn seconds(self, count: u64, part: u32) -> f64 {
         let share = (f64::from(part) + 0.5) / f64::from(PARTS);
         let quantile = if self.is_burst { share } else { share.sqrt() };
@@ -121,7 +124,7 @@ impl GoBackN {
                 trials: self.packets - 1,
                 loss: self.chain.beginning(),
                 going_back: self.round_trip + (1.0 + self.chain.mean_run()) * tau,
-                telling_lost: packet_loss,
+                report_lost: packet_loss,
                 lost_again: packet_loss,
                 end_fails: 1.0 - (1.0 - packet_loss) * (1.0 - packet_loss),
                 timeout: self.timeout,
@@ -134,16 +137,17 @@ impl GoBackN {
                     Code::new(code.kind(), code.data_chunks(), parity).expect("it has no more parity than the code");
                 let block = Submessage::new(&self.chain, short, size);
                 let on_its_own = block.failure[0].0;
-                // After a burst the sender waits until it is over: a block begins behind one that was mended.
+                // After a burst the sender waits until it has ended: a block begins behind one that was recovered.
                 let fails = match block.computable.filter(|_| on_its_own > 1e-9) {
                     None => on_its_own,
-                    Some(mended) => {
-                        let before = mended.apply(self.chain.start);
-                        1.0 - mended.apply(before).iter().sum::<f64>() / before.iter().sum::<f64>()
+                    Some(recovered) => {
+                        let before = recovered.apply(self.chain.start);
+                        1.0 - recovered.apply(before).iter().sum::<f64>() / before.iter().sum::<f64>()
                     }
                 };
-                // The receiver says it once for each packet: only when the same one is lost again, and cannot be mended again, the sender waits for its
-                // timeout. That takes another loss in its group, or a burst that reaches the next of the group.
+                // The receiver says it once for each packet: only when the same one is lost again, and cannot be
+                // recovered again, the sender waits for its timeout. That takes another loss in its group, or a burst
+                // that reaches the next of the group.
                 let group = f64::from(size) / parity as f64;
                 let stays = (1.0 - 1.0 / self.chain.mean_run()).max(0.0);
                 let another = -f64::exp_m1(group * (-packet_loss).ln_1p());
@@ -157,7 +161,7 @@ impl GoBackN {
                     trials: self.blocks(),
                     loss: fails,
                     going_back: self.round_trip + rest,
-                    telling_lost: packet_loss,
+                    report_lost: packet_loss,
                     lost_again,
                     end_fails: packet_loss,
                     timeout: self.timeout,
@@ -171,7 +175,7 @@ impl GoBackN {
 impl Costs {
     fn distribution(&self) -> Distribution {
         let losses = self.trials as f64 * self.loss;
-        let timeouts = losses * (self.telling_lost + self.lost_again / (1.0 - self.lost_again)) + 1.0;
+        let timeouts = losses * (self.report_lost + self.lost_again / (1.0 - self.lost_again)) + 1.0;
         let width = |mean: f64| 16.0 * mean.sqrt() + 8.0;
         if losses > LOSSES_COUNTED_MAX || width(losses) * width(timeouts) * width(timeouts) > ATOMS_MAX {
             let [mean, deviation, skewness] = self.moments();
@@ -190,7 +194,7 @@ impl Costs {
             for (one, p) in again.iter().enumerate().filter(|(_, p)| **p > NEGLIGIBLE) {
                 end.iter().enumerate().for_each(|(other, q)| waits[one + other] += p * q);
             }
-            let (first_silent, silent) = binomial(count, self.telling_lost);
+            let (first_silent, silent) = binomial(count, self.report_lost);
             for (index, p) in silent.iter().enumerate().filter(|(_, p)| **p > 1e-12) {
                 let silent = first_silent + index as u64;
                 for (waited, q) in waits.iter().enumerate().filter(|(_, q)| **q > 1e-12) {
@@ -221,7 +225,7 @@ impl Costs {
     fn moments(&self) -> [f64; 3] {
         let again = self.lost_again / (1.0 - self.lost_again);
         let again_variance = again / (1.0 - self.lost_again);
-        let (back, silent) = (self.going_back, self.telling_lost);
+        let (back, silent) = (self.going_back, self.report_lost);
         let cost = back + silent * (self.timeout - back) + again * self.timeout;
         let variance = silent * (1.0 - silent) * (self.timeout - back).powi(2) + again_variance * self.timeout.powi(2);
         let third = silent * (self.timeout - back).powi(3) + again * self.timeout.powi(3);
@@ -244,7 +248,7 @@ mod tests {
             trials,
             loss,
             going_back: 0.1,
-            telling_lost: loss,
+            report_lost: loss,
             lost_again: loss,
             end_fails: 2.0 * loss,
             timeout: 0.3,

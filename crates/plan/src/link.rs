@@ -1,15 +1,16 @@
 //! The link: how fast, how long, how lossy; and what of that a message's chunks feel.
 //!
-//! Loss is given per packet. Both kinds of loss are one kind here, a chain of two states that moves once for each packet's time on the
-//! wire (Gilbert 1960, Elliott 1963): independent loss is a chain that never leaves its good state. With `P` the chain's matrix of moves and `l` the
-//! loss of each state, the matrices
+//! Loss is given per packet. Both kinds of loss are one kind here, a chain of two states that moves once for each
+//! packet's time on the wire (Gilbert 1960, Elliott 1963): independent loss is a chain that never leaves its good
+//! state. With `P` the chain's matrix of moves and `l` the loss of each state, the matrices
 //!
 //! ```text
 //!   kept[s][s'] = P[s][s'] · (1 − l[s'])        lost[s][s'] = P[s][s'] · l[s']
 //! ```
 //!
-//! hold the probability that a packet is kept (lost) and the chain goes from `s` to `s'`. Consecutive packets multiply matrices: a chunk
-//! of n packets is whole with `keptⁿ`, and is lost with `(kept + lost)ⁿ − keptⁿ`. For independent loss that is the usual 1 − (1 − p)ⁿ.
+//! hold the probability that a packet is kept (lost) and the chain goes from `s` to `s'`. Consecutive packets multiply
+//! matrices: a chunk of n packets is whole with `keptⁿ`, and is lost with `(kept + lost)ⁿ − keptⁿ`. For independent
+//! loss that is the usual 1 − (1 − p)ⁿ.
 
 use longhaul_scheme::CodeError;
 use thiserror::Error;
@@ -44,8 +45,8 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// A given share of packets lost, in bursts of a given mean length, nothing between bursts. A mean burst of 1 / (1 − loss) packets is
-    /// independent loss.
+    /// A given share of packets lost, in bursts of a given mean length, nothing between bursts. A mean burst of 1 / (1
+    /// − loss) packets is independent loss.
     pub fn bursts(mean_loss: f64, mean_burst_packets: f64) -> Self {
         let p_bad_to_good = 1.0 / mean_burst_packets;
         let p_good_to_bad = p_bad_to_good * mean_loss / (1.0 - mean_loss);
@@ -178,10 +179,10 @@ pub const MESSAGE_BYTES_MAX: u64 = 2 << 40;
 #[non_exhaustive]
 pub enum PlanError {
     /// No rate.
-    #[error("expected a rate of 1 kbit/s to 1 Pbit/s, got {0} bit/s")]
+    #[error("a rate of {0} bit/s is out of range: use 1 kbit/s to 1 Pbit/s")]
     Rate(f64),
     /// No time.
-    #[error("expected a round trip of 0 to 10000 s, got {0} s")]
+    #[error("a round trip of {0} s is out of range: use 0 to 10000 s")]
     RoundTrip(f64),
     /// No probability, or a link that brings nothing over.
     #[error("expected {name} to be at least 0 and less than 1, got {value}")]
@@ -200,7 +201,7 @@ pub enum PlanError {
         packet_bytes: u32,
     },
     /// Too short or too long.
-    #[error("expected a message of 1 byte to 2 TiB, got {0} bytes")]
+    #[error("a message of {0} bytes is out of range: use 1 byte to 2 TiB")]
     Message(u64),
     /// Hardly a chunk would arrive at first.
     #[error(
@@ -214,13 +215,13 @@ pub enum PlanError {
         chunk_loss: f64,
     },
     /// A name that stands for no scheme.
-    #[error("expected sr:rto, sr:nack, ec:mds:k,m, ec:xor:k,m, rc or lowar:r,c, got {0:?}")]
+    #[error("unknown scheme \"{0}\"; use sr:rto, sr:nack, ec:mds:K,M, ec:xor:K,M, rc or lowar:R,C")]
     SchemeName(String),
     /// No such code.
     #[error(transparent)]
     Code(CodeError),
     /// Not a ring.
-    #[error("expected a ring of 2 to 64 sites, got {0}")]
+    #[error("a ring of {0} sites is out of range: use 2 to 64")]
     Ring(u32),
     /// Nothing to choose from.
     #[error("none of the schemes can be used on this link: {0}")]

@@ -1,13 +1,15 @@
 //! Losses of consecutive chunks.
 //!
-//! The chain of packets (see [`crate::link`]) becomes a chain of chunks: [`ChunkChain`] has the matrices of a chunk that is whole and of one
-//! that is lost. What is asked of it are numbers of losses among consecutive chunks, by the usual recursion: the vector of (losses so
-//! far, state) is multiplied by `whole` where a chunk is not lost, and by `lost` one row further where it is.
+//! The chain of packets (see [`crate::link`]) becomes a chain of chunks: [`ChunkChain`] has the matrices of a chunk
+//! that is whole and of one that is lost. What is asked of it are numbers of losses among consecutive chunks, by the
+//! usual recursion: the vector of (losses so far, state) is multiplied by `whole` where a chunk is not lost, and by
+//! `lost` one row further where it is.
 
 use crate::link::{Link, PlanError};
 use crate::matrix::Matrix;
 
-/// More than this share of chunks lost is not planned for: sums get long, and chunks of fewer packets are better in any case.
+/// More than this share of chunks lost is not planned for: sums get long, and chunks of fewer packets are better in any
+/// case.
 const CHUNK_LOSS_MAX: f64 = 0.95;
 
 /// Losses of chunks in a row.
@@ -24,11 +26,13 @@ pub(crate) struct ChunkChain {
     /// Packets of a chunk, and the share of packets that are lost.
     packets: u64,
     packet_loss: f64,
-    /// In bursts. What is lost together is repeated together, and is then safer together than apart: the loss that each chunk of a run would have to
-    /// have on its own for what the run lacks to come through as often. For the first repetition, and for the later ones: what a burst takes
-    /// of a run is half of it in the mean, and that again is a run, of which losing any is losing it.
+    /// In bursts. What is lost together is repeated together, and is then safer together than apart: the loss that each
+    /// chunk of a run would have to have on its own for what the run lacks to come through as often. For the first
+    /// repetition, and for the later ones: what a burst takes of a run is half of it in the mean, and that again is a
+    /// run, of which losing any is losing it.
     repeated_loss: [f64; 2],
-    /// The first of these over what it would be if whole chunks had to come again: 1 for chunks of one packet, less for more.
+    /// The first of these over what it would be if whole chunks had to come again: 1 for chunks of one packet, less for
+    /// more.
     pub(crate) lacking_share: f64,
 }
 
@@ -92,15 +96,16 @@ impl ChunkChain {
             ln_at(count) + (packets - packets.floor()) * (ln_at(count + 1) - ln_at(count))
         };
         let run = self.mean_run().max(1.0);
-        // A chunk that is lost lacks so many of its packets.
+        // A chunk that is lost lacks this many of its packets.
         let lacking = (run * self.packets as f64 * self.packet_loss / self.loss).max(1.0);
         let first = -f64::exp_m1(ln_kept(lacking) / run);
         let of_whole = -f64::exp_m1(ln_kept(run * self.packets as f64) / run);
         ([first, -f64::exp_m1(ln_kept((lacking / 2.0).max(1.0)))], first / of_whole)
     }
 
-    /// Probability that a chunk that was lost at first still is after so many repetitions. The receiver keeps packets, so that of a repeated chunk only those
-    /// must come that it lacks: a packet is lost r + 1 times with pʳ⁺¹, and a chunk of n is there with (1 − pʳ⁺¹)ⁿ.
+    /// Probability that a chunk that was lost at first still is after this many repetitions. The receiver keeps
+    /// packets, so that of a repeated chunk only those must come that it lacks: a packet is lost r + 1 times with pʳ⁺¹,
+    /// and a chunk of n is there with (1 − pʳ⁺¹)ⁿ.
     pub(crate) fn missing_after(&self, repetitions: u32) -> f64 {
         if self.is_independent && self.loss > 0.0 {
             let tries = repetitions.saturating_add(1).min(1 << 20) as i32;
@@ -113,13 +118,13 @@ impl ChunkChain {
         }
     }
 
-    /// Packets that a chunk lacks, in the mean, when it is still missing after so many repetitions: these are asked for, not the chunk. In bursts
-    /// it is as many as at first, because what takes one of them takes its neighbors.
+    /// Packets that a chunk lacks, in the mean, when it is still missing after this many repetitions: these are asked
+    /// for, not the chunk. In bursts it is as many as at first, because what takes one of them takes its neighbors.
     pub(crate) fn lacking_after(&self, repetitions: u32) -> f64 {
         let repetitions = if self.is_independent { repetitions.min(1 << 20) } else { 0 };
         let lost_packets = self.packets as f64 * self.packet_loss.powi(repetitions as i32 + 1);
         let lost_chunks = self.loss * self.missing_after(repetitions);
-        // Where both are too small to be told from nothing, it is one packet.
+        // Where both are too small to be distinguished from zero, it is one packet.
         if lost_chunks > 0.0 { (lost_packets / lost_chunks).max(1.0) } else { 1.0 }
     }
 

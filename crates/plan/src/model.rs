@@ -1,8 +1,8 @@
 //! One case: a message over a link with a scheme, and its distribution of completion times.
 //!
-//! Every time is from the beginning of sending until the sender knows that all is there. With the schemes of `longhaul-reliable` the receiver
-//! tells that it is done three times, 1/32 of a round trip apart, and then whenever it is asked: that all of the first j tellings are lost has
-//! probability pʲ, and delays the whole.
+//! Every time is from the beginning of sending until the sender knows that all is there. With the schemes of
+//! `longhaul-reliable` the receiver reports that it is done three times, 1/32 of a round trip apart, and then whenever
+//! it is asked: that all of the first j reports are lost has probability pʲ, and delays the whole.
 
 use longhaul_scheme::{Code, NamedScheme, parity};
 
@@ -34,7 +34,8 @@ pub struct Completion {
     pub distribution: Distribution,
     /// How long it would take with the same scheme if nothing were lost.
     pub lossless_seconds: f64,
-    /// Bytes of payload that are sent beyond the message's own, as a share of these: parity and repetitions, in the mean.
+    /// Bytes of payload that are sent beyond the message's own, as a share of these: parity and repetitions, in the
+    /// mean.
     pub extra_bandwidth: f64,
 }
 
@@ -95,7 +96,8 @@ impl Case {
                 let chunks = message_bytes.div_ceil(chunk_bytes.into());
                 let packets = message_bytes.div_ceil(link.packet_bytes.into());
                 let data_seconds = link.wire_seconds(message_bytes, WRITE_OVERHEAD_BYTES);
-                // Parity chunks of a message that is shorter than a chunk are about as short, and those that share a packet are lost together.
+                // Parity chunks of a message that is shorter than a chunk are about as short, and those that share a
+                // packet are lost together.
                 let submessage_parity_bytes = parity::submessage_parity_bytes(code, message_bytes, chunk_bytes);
                 let most_apart = code.parity_chunks() as u64;
                 let lost_apart = (submessage_parity_bytes / u64::from(lossy_bytes)).clamp(1, most_apart);
@@ -120,7 +122,7 @@ impl Case {
         let parts = self.parts()?;
         let loss = self.link.loss.mean();
         let timers = Timers::new(self.link.round_trip_seconds);
-        let told = |distribution: Distribution| {
+        let reported = |distribution: Distribution| {
             let probability = |lost: u32| loss.powi(lost as i32) * (1.0 - loss);
             let delays: Vec<(f64, f64)> = (0..200)
                 .map(|lost| (timers.done_delay(lost), probability(lost)))
@@ -130,7 +132,7 @@ impl Case {
         };
         Ok(match parts {
             Parts::SelectiveRepeat(parts) => Completion {
-                distribution: told(parts.distribution()),
+                distribution: reported(parts.distribution()),
                 lossless_seconds: parts.packets as f64 * parts.packet_seconds + parts.round_trip,
                 extra_bandwidth: parts.repeated_share(),
             },
@@ -140,7 +142,7 @@ impl Case {
                 let packets = self.message_bytes.div_ceil(self.link.packet_bytes.into());
                 let repeated = repeated * self.message_bytes as f64 / packets as f64;
                 Completion {
-                    distribution: told(distribution),
+                    distribution: reported(distribution),
                     lossless_seconds: parts.end() - parts.code.parity_chunks() as f64 * parts.parity_seconds
                         + timers.round_trip,
                     extra_bandwidth: (parity + repeated) / self.message_bytes as f64,

@@ -24,7 +24,8 @@ pub(crate) fn ln_gamma(x: f64) -> f64 {
     0.5 * (2.0 * std::f64::consts::PI).ln() + (x + 0.5) * base.ln() - base + sum.ln()
 }
 
-/// The likely part of a binomial distribution: the first number of successes, and the probability of it and those after it.
+/// The likely part of a binomial distribution: the first number of successes, and the probability of it and those after
+/// it.
 ///
 /// From the most likely number outwards by the ratio of neighbours, until nothing is left.
 pub(crate) fn binomial(trials: u64, probability: f64) -> (u64, Vec<f64>) {
@@ -139,7 +140,8 @@ pub(crate) fn normal_quantile(share: f64) -> f64 {
     }
 }
 
-/// A quantile of what has this mean, deviation and (positive) skewness: a shifted gamma distribution, by Wilson and Hilferty's cube.
+/// A quantile of what has this mean, deviation and (positive) skewness: a shifted gamma distribution, by Wilson and
+/// Hilferty's cube.
 pub(crate) fn skewed_quantile(mean: f64, deviation: f64, skewness: f64, share: f64) -> f64 {
     let z = normal_quantile(share);
     if skewness < 1e-6 {

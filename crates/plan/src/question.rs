@@ -1,7 +1,8 @@
-//! A question about a link and a message, and an answer that a command can print: one row for each scheme, and a recommendation.
+//! A question about a link and a message, and an answer that a command can print: one row for each scheme, and a
+//! recommendation.
 //!
-//! What is left open (the chunk, the code) is chosen for each scheme by trying: see [`CODES`] and [`CHUNK_PACKETS`]. The preference is the same as between schemes,
-//! see [`crate::recommendation`].
+//! What is left open (the chunk, the code) is chosen for each scheme by trying: see [`CODES`] and [`CHUNK_PACKETS`].
+//! The preference is the same as between schemes, see [`crate::recommendation`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -35,7 +36,7 @@ pub struct Question {
     pub chunk_bytes: Option<u32>,
     /// What is compared.
     pub candidates: Vec<Candidate>,
-    /// A ring all-reduce over so many sites instead of one message.
+    /// A ring all-reduce over this many sites instead of one message.
     pub ring_sites: Option<u32>,
     /// How much is done by then?
     pub deadline_seconds: Option<f64>,
@@ -124,7 +125,8 @@ pub struct Answer {
     pub refused: Vec<(Candidate, PlanError)>,
     /// Which one to take.
     pub recommendation: Recommendation,
-    /// What has arrived at the deadline when everything is sent once; for a question with a deadline and without a ring.
+    /// What has arrived at the deadline when everything is sent once; for a question with a deadline and without a
+    /// ring.
     pub arrived_once: Option<Arrived>,
 }
 
@@ -263,7 +265,8 @@ impl Question {
         let mut tried = Vec::new();
         let mut error = None;
         for &scheme in &schemes {
-            // What repeats packets takes the same time whatever the chunk: a packet then, as the protocol has it by default.
+            // What repeats packets takes the same time whatever the chunk: a packet then, as the protocol has it by
+            // default.
             let has_chunks = scheme.erasure_code().is_some();
             for &chunk_bytes in if has_chunks { &chunks[..] } else { &chunks[..1] } {
                 // A chunk that is longer than the message is only more parity.

@@ -1,8 +1,10 @@
 //! Which scheme to take, why, and how close the second was.
 //!
-//! The shortest by the objective is not always the best answer: a hundredth shorter is not worth a fifth of the link. So the preference is, in
-//! this order: if there is a deadline, what is done by then within a thousandth of most often; of that, what is within 2 % of the shortest by the objective; of that, what is within 2 % of the shortest 99.9th percentile; of that, what costs
-//! least (bandwidth, then cores for coding). Of equals it is the shorter scheme, and of one scheme's chunks the larger, because there is less to keep account of.
+//! The shortest by the objective is not always the best answer: a hundredth shorter is not worth a fifth of the link.
+//! So the preference is, in this order: if there is a deadline, what is done by then within a thousandth of most often;
+//! of that, what is within 2 % of the shortest by the objective; of that, what is within 2 % of the shortest 99.9th
+//! percentile; of that, what costs least (bandwidth, then cores for coding). Of equals it is the shorter scheme, and of
+//! one scheme's chunks the larger, because there is less to keep account of.
 
 use longhaul_scheme::{CodeKind, NamedScheme};
 
@@ -28,8 +30,8 @@ pub struct Recommendation {
     pub reason: String,
     /// The best of another kind.
     pub second: Option<Scheme>,
-    /// How much longer the second takes, by the objective: 0.1 is a tenth. Negative when the second is shorter, but by too little for what
-    /// it costs.
+    /// How much longer the second takes, by the objective: 0.1 is a tenth. Negative when the second is shorter, but by
+    /// too little for what it costs.
     pub margin: f64,
 }
 

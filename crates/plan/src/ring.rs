@@ -1,12 +1,14 @@
-//! Ring all-reduce over N sites: 2N − 2 stages, in each of which every site sends 1/N of the buffer to the next (appendix C of the SDR paper).
+//! Ring all-reduce over N sites: 2N − 2 stages, in each of which every site sends 1/N of the buffer to the next
+//! (appendix C of the SDR paper).
 //!
 //! ```text
 //!   T(i, r) = max(T(i − 1, r − 1), T(i, r − 1)) + t(i, r)
 //! ```
 //!
-//! where t(i, r) is the completion time of one message. The maxima of neighbours are not independent, and there is no closed form; so the stages are
-//! drawn from the distribution of one message, a million and a half of them from a fixed seed, and the recurrence is followed. The answer is a
-//! distribution of samples: the same every time, and exact but for their number (one in a thousand is met 13 times with 8 sites, and 30 times with 4).
+//! where t(i, r) is the completion time of one message. The maxima of neighbours are not independent, and there is no
+//! closed form; so the stages are drawn from the distribution of one message, a million and a half of them from a fixed
+//! seed, and the recurrence is followed. The answer is a distribution of samples: the same every time, and exact but
+//! for their number (one in a thousand is met 13 times with 8 sites, and 30 times with 4).
 
 use std::ops::RangeInclusive;
 
@@ -25,8 +27,8 @@ const DRAWS_OF_SAMPLE_MIN: u64 = 50;
 /// How many sites a ring may have. One sample of the largest has 8,000 messages; beyond, an answer would take seconds.
 pub const RING_SITES: RangeInclusive<u32> = 2..=64;
 
-/// How long a ring of sites takes, when each stage takes as long as a message. Percentiles at the edge of a step are better known the more messages are drawn:
-/// [`DRAWS`], unless there is time for more.
+/// How long a ring of sites takes, when each stage takes as long as a message. Percentiles at the edge of a step are
+/// better known the more messages are drawn: [`DRAWS`], unless there is time for more.
 pub fn ring(stage: &Distribution, sites: u32, draws: u64, seed: u64) -> Result<Distribution, PlanError> {
     if !RING_SITES.contains(&sites) {
         return Err(PlanError::Ring(sites));
@@ -89,8 +91,8 @@ impl Ring {
     }
 }
 
-/// The times in the middle of 4,096 equal shares; those of the last of 32 parts in the middle of 4,096 shares of that; and in the last of these, where
-/// the rare long times are, any. So both tables stay in the fastest cache.
+/// The times in the middle of 4,096 equal shares; those of the last of 32 parts in the middle of 4,096 shares of that;
+/// and in the last of these, where the rare long times are, any. So both tables stay in the fastest cache.
 struct Inverse<'a> {
     distribution: &'a Distribution,
     body: Vec<f64>,
@@ -136,8 +138,8 @@ mod tests {
     fn stages_add_up() {
         let ring = |stage: &Distribution, sites| ring(stage, sites, DRAWS, 1).expect("a ring");
         assert!((ring(&Distribution::constant(2.0), 4).quantile(0.999) - 12.0).abs() < 1e-9);
-        // Two sites, two stages; each may take 1 or 2: done when the slower path is. With both sites in each other's way, the second stage
-        // begins everywhere when both first ones are over: 2 only if all four are short.
+        // Two sites, two stages; each may take 1 or 2: done when the slower path is. With both sites in each other's
+        // way, the second stage begins everywhere when both first ones have ended: 2 only if all four are short.
         let stage = Distribution::of_atoms(vec![(1.0, 0.5), (2.0, 0.5)]);
         let two = ring(&stage, 2);
         assert!(

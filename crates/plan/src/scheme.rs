@@ -18,7 +18,8 @@ pub enum Scheme {
     Reliable(NamedScheme),
     /// `rc`, for comparison: a reliable connection, go-back-N.
     GoBackN,
-    /// `lowar:r,c`, for comparison: go-back-N below which a shim sends `c` repair packets with each `r` packets, as an XOR code does.
+    /// `lowar:r,c`, for comparison: go-back-N below which a shim sends `c` repair packets with each `r` packets, as an
+    /// XOR code does.
     Shim(Code),
 }
 
@@ -98,8 +99,8 @@ impl FromStr for Scheme {
     }
 }
 
-/// The model has a smaller minimum than the protocol, so the two differ below a round trip of 4 ms, where the protocol waits
-/// for 1 ms.
+/// The model has a smaller minimum than the protocol, so the two differ below a round trip of 4 ms, where the protocol
+/// waits for 1 ms.
 const MODEL_SILENCE: Period = Period { least: GAP_REPORTS.least, ..SILENCE };
 /// The packets that may overtake one before it is reported missing, and one more that shows it.
 pub(crate) const OVERTAKING_PACKETS: u64 = REORDERING_PACKETS as u64 + 1;
@@ -110,13 +111,13 @@ pub(crate) struct Timers {
     pub(crate) round_trip: f64,
     /// From a packet's leaving to its repetition, with timeouts.
     pub(crate) timeout: f64,
-    /// How long a gap may wait to be told: feedback is paced.
-    pub(crate) telling: f64,
-    /// When nothing has come for so long, all that is missing is told.
+    /// How long a gap may wait to be reported: feedback is paced.
+    pub(crate) report_delay: f64,
+    /// After this long without a packet, everything missing is reported.
     pub(crate) silence: f64,
     /// When nothing has come for so long, erasure coding falls back to asking.
     pub(crate) fallback: f64,
-    /// That a message is done is told several times, so far apart.
+    /// The completion of a message is reported several times, this far apart.
     pub(crate) done_apart: f64,
     /// When all of them were lost, the sender asks after about so long.
     pub(crate) asking: f64,
@@ -127,7 +128,7 @@ impl Timers {
         Timers {
             round_trip,
             timeout: timers::retransmission(ALPHA, TIMEOUT_MIN).seconds(round_trip),
-            telling: GAP_REPORTS.seconds(round_trip),
+            report_delay: GAP_REPORTS.seconds(round_trip),
             silence: MODEL_SILENCE.seconds(round_trip),
             fallback: timers::fallback(BETA, TIMEOUT_MIN).seconds(round_trip),
             done_apart: DONE_REPORTS.seconds(round_trip),
@@ -135,7 +136,8 @@ impl Timers {
         }
     }
 
-    /// How much later than its first telling the sender hears that a message is done, when the first `lost` tellings were lost.
+    /// How much later than the first report the sender learns that a message is done, when the first `lost` reports
+    /// were lost.
     pub(crate) fn done_delay(&self, lost: u32) -> f64 {
         match lost {
             0..DONE_TIMES => f64::from(lost) * self.done_apart,
@@ -144,7 +146,8 @@ impl Timers {
     }
 }
 
-/// The timeout of a reliable connection: 4.096 µs times a power of two, the first that is at least twice the least time of a message.
+/// The timeout of a reliable connection: 4.096 µs times a power of two, the first that is at least twice the least time
+/// of a message.
 pub(crate) fn reliable_timeout(least_seconds: f64) -> f64 {
     (0..31)
         .map(|exponent| 4.096e-6 * f64::from(1_u32 << exponent))

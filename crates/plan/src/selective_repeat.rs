@@ -1,39 +1,43 @@
 //! Selective repeat: when every packet has come through.
 //!
-//! Packets, not chunks: the receiver reports packets and the sender repeats packets, so the size of a chunk does not matter here. The paper's
-//! formula has chunks in their place; where it is compared with, a chunk is a packet.
+//! Packets, not chunks: the receiver reports packets and the sender repeats packets, so the size of a chunk does not
+//! matter here. The paper's formula has chunks in their place; where it is compared with, a chunk is a packet.
 //!
-//! **Small messages.** Packet i of M leaves at i·t, and each time that it is lost it leaves again O later: O is the timeout, or
-//! what it takes until the receiver has told. It is there once it has been lost j times and not again, at i·t + j·(O + t). The paper's
-//! formula follows: within time q, packet i can have been sent 1 + ⌊(q − i·t)/(O + t)⌋ times, and
+//! **Small messages.** Packet i of M leaves at i·t, and each time that it is lost it leaves again O later: O is the
+//! timeout, or the time until the receiver has reported it. It is there once it has been lost j times and not again, at
+//! i·t + j·(O + t). The paper's formula follows: within time q, packet i can have been sent 1 + ⌊(q − i·t)/(O + t)⌋
+//! times, and
 //!
 //! ```text
 //!   P(all there by q) = Π (1 − p^(tries of packet i by q))
 //! ```
 //!
-//! Packets with the same number of tries are counted, not walked: n₀(q) packets have left at least once by q, n₁(q) of them twice, and so
-//! on, and the product has one factor (1 − p^(j+1))^(nⱼ − nⱼ₊₁) for each number of tries, a few dozen for 2 TiB.
+//! Packets with the same number of tries are counted, not walked: n₀(q) packets have left at least once by q, n₁(q) of
+//! them twice, and so on, and the product has one factor (1 − p^(j+1))^(nⱼ − nⱼ₊₁) for each number of tries, a few
+//! dozen for 2 TiB.
 //!
-//! **Large messages**, for which the paper's formula is a lower bound only. Our protocol queues the whole message and what is to be repeated
-//! behind it, in the order in which it becomes due. As long as the link is busy, the n-th transmission leaves at n·t; of the
-//! transmissions before time x a share p is lost, whichever they were; so what left at x and was lost has M + p·x/t transmissions before it, and leaves
-//! again at
+//! **Large messages**, for which the paper's formula is a lower bound only. Our protocol queues the whole message and
+//! what is to be repeated behind it, in the order in which it becomes due. As long as the link is busy, the n-th
+//! transmission leaves at n·t; of the transmissions before time x a share p is lost, whichever they were; so what left
+//! at x and was lost has M + p·x/t transmissions before it, and leaves again at
 //!
 //! ```text
 //!   φ(x) = max(x + O, M·t + p·(x − t)) + t
 //! ```
 //!
-//! and after the busy time, when the first term is the larger one, O later as before. φ is all there is to serialisation. It grows with x, so the
-//! number of packets with j + 1 tries by q is φ⁻¹ applied j times to q, over t. The number of losses before a transmission deviates by √(p·M) packets:
-//! where these are more than a thousandth of a timeout, the whole is a mean over messages with more and with fewer losses.
+//! and after the busy time, when the first term is the larger one, O later as before. φ is all there is to
+//! serialisation. It grows with x, so the number of packets with j + 1 tries by q is φ⁻¹ applied j times to q, over t.
+//! The number of losses before a transmission deviates by √(p·M) packets: where these are more than a thousandth of a
+//! timeout, the whole is a mean over messages with more and with fewer losses.
 //!
-//! **Negative acknowledgements.** A gap shows when 65 later packets have come; it is told within 1/32 of a round trip, so O is a round trip, that,
-//! and 65·t the first time. The last 65 packets have nobody behind them: they are told when nothing has come for a quarter of a round trip, all at once, and leave again one
-//! after the other.
+//! **Negative acknowledgements.** A gap shows when 65 later packets have come; it is reported within 1/32 of a round
+//! trip, so O is a round trip, that, and 65·t the first time. The last 65 packets have nobody behind them: they are
+//! reported when nothing has come for a quarter of a round trip, all at once, and leave again one after the other.
 //!
-//! **Bursts.** First tries are lost in runs; repeats come much later than a burst is long. With sⱼ the probability that one of j repeats comes
-//! through, P(all there) is the product of the matrices `whole + sⱼ·lost` over all packets (see [`crate::losses`]): equal ones are powers.
-//! What was lost together is repeated together, which [`crate::losses::ChunkChain::missing_after`] accounts for.
+//! **Bursts.** First tries are lost in runs; repeats come much later than a burst is long. With sⱼ the probability that
+//! one of j repeats comes through, P(all there) is the product of the matrices `whole + sⱼ·lost` over all packets (see
+//! [`crate::losses`]): equal ones are powers. What was lost together is repeated together, which
+//! [`crate::losses::ChunkChain::missing_after`] accounts for.
 
 use crate::distribution::Distribution;
 use crate::losses::ChunkChain;
@@ -49,7 +53,8 @@ pub(crate) struct SelectiveRepeat {
     pub(crate) packet_seconds: f64,
     pub(crate) delays: Delays,
     pub(crate) round_trip: f64,
-    /// Share of what was sent that was lost, which is what repeats wait behind: the loss, or what came of it in one message.
+    /// Share of what was sent that was lost, which is what repeats wait behind: the loss, or its outcome in one
+    /// message.
     pub(crate) lost_share: f64,
 }
 
@@ -76,7 +81,8 @@ pub(crate) struct Delays {
     pub(crate) first: f64,
     /// Later.
     pub(crate) later: f64,
-    /// The last packets of a message, how many there are and how long after the message's end they are queued again the first time.
+    /// The last packets of a message, how many there are and how long after the message's end they are queued again the
+    /// first time.
     pub(crate) last: Option<(u64, f64)>,
 }
 
@@ -86,18 +92,18 @@ impl Delays {
     }
 
     pub(crate) fn negative(timers: &Timers, packet_seconds: f64) -> Self {
-        let told = timers.round_trip + timers.telling;
+        let reported = timers.round_trip + timers.report_delay;
         let overtaken = OVERTAKING_PACKETS as f64 * packet_seconds;
         Delays {
-            first: told + overtaken,
-            later: told,
+            first: reported + overtaken,
+            later: reported,
             last: Some((OVERTAKING_PACKETS, timers.round_trip + timers.silence)),
         }
     }
 }
 
 impl SelectiveRepeat {
-    /// Until the receiver has all, and half a round trip later tells so: without loss of what it tells.
+    /// Until the receiver has everything and its report arrives half a round trip later, without loss of reports.
     pub(crate) fn distribution(&self) -> Distribution {
         let end = self.end();
         let lossless = end + self.round_trip;
@@ -107,7 +113,7 @@ impl SelectiveRepeat {
         }
         let late = self.late_losses();
         let mut times = vec![end];
-        // First and last packet of each number of tries, and those at the end that are told otherwise.
+        // First and last packet of each number of tries, and those at the end that are reported otherwise.
         let (mut first, mut last) = (self.packet_seconds, self.packet_seconds * self.early_packets() as f64);
         let mut silent = self.repeated_last();
         for tries in 0_u32.. {
@@ -132,8 +138,9 @@ impl SelectiveRepeat {
         })
     }
 
-    /// The same message with fewer and with more losses in front of repeats, and how likely each is: its number of losses is normal, and this
-    /// is Gauss and Hermite's rule. Itself alone where nothing queues, or so little that nobody sees it.
+    /// The same message with fewer and with more losses in front of repeats, and how likely each is: its number of
+    /// losses is normal, and this is Gauss and Hermite's rule. Itself alone where nothing queues, or so little that
+    /// nobody sees it.
     fn queues(&self) -> Vec<(SelectiveRepeat, f64)> {
         let count = self.end() / self.packet_seconds;
         let in_runs = 2.0 * self.chain.mean_run() - 1.0;
@@ -204,8 +211,8 @@ impl SelectiveRepeat {
         })
     }
 
-    /// Probability that all of the last packets are there at `q`, by the state before them: the n-th of those that were lost leaves n − 1 packets' times
-    /// after the first.
+    /// Probability that all of the last packets are there at `q`, by the state before them: the n-th of those that were
+    /// lost leaves n − 1 packets' times after the first.
     fn late_are_there(&self, q: f64, late: &[Vec<f64>; 2]) -> [f64; 2] {
         let q = q * (1.0 + 1e-12);
         let mut repeats = Vec::new();
@@ -234,7 +241,8 @@ impl SelectiveRepeat {
         if q < self.end() * (1.0 - 1e-11) {
             return 1.0;
         }
-        // How many of the early packets have left at least j + 1 times: packets are numbered from 1, and packet i first leaves at i·t.
+        // How many of the early packets have left at least j + 1 times: packets are numbered from 1, and packet i first
+        // leaves at i·t.
         let early = self.early_packets();
         let count = |time: f64| ((time / self.packet_seconds + 1e-6).floor().max(0.0) as u64).min(early);
         let mut tries = vec![early];
@@ -252,7 +260,8 @@ impl SelectiveRepeat {
         self.tail_of(&tries, self.late_are_there(q, late))
     }
 
-    /// From the number of early packets with at least 1, 2, 3, … tries, and the probability that the last packets are there.
+    /// From the number of early packets with at least 1, 2, 3, … tries, and the probability that the last packets are
+    /// there.
     fn tail_of(&self, tries: &[u64], late_there: [f64; 2]) -> f64 {
         // Packets at the front have had the most tries.
         let counts = tries.windows(2).enumerate().map(|(repeats, pair)| (repeats as u32, pair[0] - pair[1]));

@@ -1,7 +1,8 @@
 //! What a code can do about the losses of a submessage, and what it has to ask for when it cannot.
 //!
-//! Numbers of losses among its chunks come from the chain (see [`crate::losses`]). A Reed–Solomon code (MDS) mends any losses up to its parity; XOR one in each of
-//! its interleaved groups, which are followed chunk by chunk in bursts, and are on their own otherwise.
+//! Numbers of losses among its chunks come from the chain (see [`crate::losses`]). A Reed–Solomon code (MDS) recovers
+//! any losses up to its parity; XOR one in each of its interleaved groups, which are followed chunk by chunk in bursts,
+//! and are on their own otherwise.
 
 use longhaul_scheme::{Code, CodeKind};
 
@@ -16,15 +17,15 @@ const GROUPS_FOLLOWED_MAX: u32 = 8;
 /// What a code makes of the losses of one submessage.
 #[derive(Clone, Debug)]
 pub(crate) struct Submessage {
-    /// Probability that it can be computed once its data and so many of its parity chunks have been sent.
+    /// Probability that it can be computed once its data and this many of its parity chunks have been sent.
     pub(crate) computable_after: Vec<f64>,
-    /// Probability that it cannot be computed after so many times of asking, and the mean number of data chunks that are then missing
-    /// (counted only when it cannot).
+    /// Probability that it cannot be computed after this many requests, and the mean number of data chunks that are
+    /// then missing (counted only when it cannot).
     pub(crate) failure: Vec<(f64, f64)>,
-    /// In bursts: probability that it can be computed without asking and the chain goes from one state to another, because a burst may
-    /// reach over its end.
+    /// In bursts: probability that it can be computed without asking and the chain goes from one state to another,
+    /// because a burst may reach over its end.
     pub(crate) computable: Option<Matrix>,
-    /// The ways in which it cannot be, without asking. None where they are not followed.
+    /// The cases in which it cannot be, without asking. None where they are not followed.
     pub(crate) asked: Vec<Asked>,
 }
 
@@ -47,8 +48,8 @@ impl Submessage {
         }
     }
 
-    /// Any `parity` losses can be mended. A data chunk is still missing after asking e times with π = loss^(e + 1), so
-    /// with a of the data and b of the parity lost at first, it fails while P(Binomial(a, loss^e) > parity − b).
+    /// Any `parity` losses can be recovered. A data chunk is still missing after asking e times with π = loss^(e + 1),
+    /// so with a of the data and b of the parity lost at first, it fails while P(Binomial(a, loss^e) > parity − b).
     fn mds(chain: &ChunkChain, data: usize, parity: usize) -> Self {
         let mut counts = vec![chain.start];
         for _ in 0..data {
@@ -115,8 +116,8 @@ impl Submessage {
         Submessage { computable_after, failure, computable, asked }
     }
 
-    /// One loss in each group can be mended, if it is not that of the parity and of data both. The chunks of a group are as far apart as there are
-    /// groups, so that a burst that is shorter than that hits each group at most once.
+    /// One loss in each group can be recovered, if it is not that of the parity and of data both. The chunks of a group
+    /// are as far apart as there are groups, so that a burst that is shorter than that hits each group at most once.
     fn xor(chain: &ChunkChain, data: u32, parity: u32) -> Self {
         let thinned = chain.thinned(parity);
         let per_group: Vec<[Vec<f64>; 2]> =
@@ -128,7 +129,8 @@ impl Submessage {
         let first = 1.0 - computable_after.last().copied().unwrap_or(1.0);
         // The complement of a sum loses digits; for groups on their own there is a better one.
         let first = if chain.is_independent { group_failure(&per_group, 1.0) } else { first.max(0.0) };
-        // What is lost of all data, and beyond that one or two in the group that fails; after asking only one, nearly always.
+        // What is lost of all data, and beyond that one or two in the group that fails; after asking only one, nearly
+        // always.
         let missing =
             |fails: f64, lost: f64, of_group: f64| fails * (f64::from(data) * lost + of_group).min(f64::from(data));
         let mut failure = vec![(first, missing(first, chain.loss, 1.5))];
@@ -154,7 +156,8 @@ impl Submessage {
     }
 }
 
-/// Of the chunks that come, `needed` of each way must not be lost: after the first that many if none is, and later if one is.
+/// Of the chunks that come, `needed` of each way must not be lost: after the first that many if none is, and later if
+/// one is.
 fn asked_in(ways: &[Asked], loss: f64) -> Vec<Asked> {
     let mut asked = Vec::new();
     for &Asked { missing, needed, probability } in ways.iter().filter(|way| way.probability > ASKED_MIN) {
@@ -169,9 +172,9 @@ fn asked_in(ways: &[Asked], loss: f64) -> Vec<Asked> {
     asked
 }
 
-/// What is asked for comes as a run, and a burst takes much of a run: the probability to fail again, and what is missing then, from the numbers of losses
-/// in runs instead of those of chunks on their own. Later times of asking are changed in proportion.
-/// Of chunks of several packets only what they lack must come again.
+/// What is asked for comes as a run, and a burst takes much of a run: the probability to fail again, and what is
+/// missing then, from the numbers of losses in runs instead of those of chunks on their own. Later times of asking are
+/// changed in proportion. Of chunks of several packets only what they lack must come again.
 fn lose_runs_again(chain: &ChunkChain, ways: &[Asked], failure: &mut [(f64, f64)]) {
     // Single losses that only happen to be near each other are on their own again.
     if chain.mean_run() < RUN_MIN {
@@ -199,28 +202,28 @@ fn lose_runs_again(chain: &ChunkChain, ways: &[Asked], failure: &mut [(f64, f64)
     }
 }
 
-/// The ways in which groups fail on their own. Nearly always it is one group: with two of its data lost, the first of which is needed, or the second if that is lost
-/// again; or with one and the parity, and then that one is needed.
+/// The cases in which groups fail on their own. Nearly always it is one group: with two of its data lost, the first of
+/// which is needed, or the second if that is lost again; or with one and the parity, and then that one is needed.
 fn asked_of_groups(chain: &ChunkChain, groups: &[[Vec<f64>; 2]], data: u32, parity: u32) -> Vec<Asked> {
     let mut lost = vec![STATES[0]];
     for _ in 0..data {
         lost = chain.step(&lost);
     }
-    let mut mended = vec![1.0];
+    let mut recovered = vec![1.0];
     for [there, gone] in groups {
-        let mut next = vec![0.0; mended.len() + 1];
-        for (count, probability) in mended.iter().enumerate() {
+        let mut next = vec![0.0; recovered.len() + 1];
+        for (count, probability) in recovered.iter().enumerate() {
             next[count] += probability * (there[0] + gone[0]);
             next[count + 1] += probability * there.get(1).copied().unwrap_or(0.0);
         }
-        mended = next;
+        recovered = next;
     }
     let again = chain.missing_after(1);
     let others_of_group = f64::from(data.div_ceil(parity)) - 1.0;
     let mut asked = Vec::new();
     for (missing, row) in lost.iter().enumerate().skip(1) {
         // What is taken from each other is of one size only where hardly any fail.
-        let fails = (row[0] - mended.get(missing).copied().unwrap_or(0.0)).max(0.0);
+        let fails = (row[0] - recovered.get(missing).copied().unwrap_or(0.0)).max(0.0);
         let count = missing as f64;
         let pairs = 0.5 * count * (count - 1.0);
         let two = pairs * others_of_group / (f64::from(data) - 1.0).max(1.0);
@@ -241,8 +244,8 @@ fn asked_of_groups(chain: &ChunkChain, groups: &[[Vec<f64>; 2]], data: u32, pari
     asked
 }
 
-/// The ways in which interleaved groups fail in bursts: what is lost of data and parity together, beyond one for each group, is needed; the first of it, since the
-/// rest is computed from it.
+/// The cases in which interleaved groups fail in bursts: what is lost of data and parity together, beyond one for each
+/// group, is needed; the first of it, since the rest is computed from it.
 fn ways_of_bursts(chain: &ChunkChain, data: u32, parity: u32) -> Vec<Asked> {
     let (count, groups) = (data as usize, parity as usize);
     let mut lost = vec![chain.start];
@@ -250,12 +253,12 @@ fn ways_of_bursts(chain: &ChunkChain, data: u32, parity: u32) -> Vec<Asked> {
         lost = chain.step(&lost);
     }
     let lost_parity = STATES.map(|start| (0..groups).fold(vec![start], |counts, _| chain.step(&counts)));
-    let mended = mended_in_bursts(chain, data, parity);
+    let recovered = recovered_in_bursts(chain, data, parity);
     let mut ways = Vec::new();
     for (missing, row) in lost.iter().enumerate().skip(1) {
         for also in 0..=groups {
             let of = |state: usize| row[state] * lost_parity[state][also].iter().sum::<f64>();
-            let probability = of(0) + of(1) - mended.get(missing).map_or(0.0, |row| row[also]);
+            let probability = of(0) + of(1) - recovered.get(missing).map_or(0.0, |row| row[also]);
             let needed = (missing + also).saturating_sub(groups).clamp(1, missing);
             ways.push(Asked { missing, needed, probability: probability.max(0.0) });
         }
@@ -264,7 +267,7 @@ fn ways_of_bursts(chain: &ChunkChain, data: u32, parity: u32) -> Vec<Asked> {
 }
 
 /// Probability that all groups can be computed, by the numbers of lost data and lost parity.
-fn mended_in_bursts(chain: &ChunkChain, data: u32, parity: u32) -> Vec<Vec<f64>> {
+fn recovered_in_bursts(chain: &ChunkChain, data: u32, parity: u32) -> Vec<Vec<f64>> {
     let sets = losses_in_different_groups(chain, chain.start, data, parity);
     let mut by_parity = vec![sets];
     for sent in 0..parity {
@@ -280,13 +283,13 @@ fn mended_in_bursts(chain: &ChunkChain, data: u32, parity: u32) -> Vec<Vec<f64>>
         }
         by_parity = next;
     }
-    let mut mended = vec![vec![0.0; parity as usize + 1]; parity as usize + 1];
+    let mut recovered = vec![vec![0.0; parity as usize + 1]; parity as usize + 1];
     for (also, sets) in by_parity.iter().enumerate() {
         for (set, row) in sets.iter().enumerate() {
-            mended[set.count_ones() as usize][also] += row[0] + row[1];
+            recovered[set.count_ones() as usize][also] += row[0] + row[1];
         }
     }
-    mended
+    recovered
 }
 
 fn add_to(sum: &mut [f64; 2], row: [f64; 2]) {
@@ -328,21 +331,23 @@ fn group_failure(groups: &[[Vec<f64>; 2]], again: f64) -> f64 {
     -f64::exp_m1(ln)
 }
 
-/// Probability that all is there or computable after so much parity, when what happens to one group says nothing of another.
+/// Probability that all is there or computable after so much parity, when what happens to one group says nothing of
+/// another.
 fn independent_groups(groups: &[[Vec<f64>; 2]]) -> Vec<f64> {
     let whole = |[there, gone]: &[Vec<f64>; 2]| there[0] + gone[0];
-    let mended = |[there, gone]: &[Vec<f64>; 2]| there[0] + gone[0] + there.get(1).copied().unwrap_or(0.0);
+    let recovered = |[there, gone]: &[Vec<f64>; 2]| there[0] + gone[0] + there.get(1).copied().unwrap_or(0.0);
     let after = |sent: usize| {
         groups
             .iter()
             .enumerate()
-            .map(|(index, group)| if index < sent { mended(group) } else { whole(group) })
+            .map(|(index, group)| if index < sent { recovered(group) } else { whole(group) })
             .product()
     };
     (0..=groups.len()).map(after).collect()
 }
 
-/// Probability of each set of groups with one loss each among the data, when no group has two; and of the state after that.
+/// Probability of each set of groups with one loss each among the data, when no group has two; and of the state after
+/// that.
 fn losses_in_different_groups(chain: &ChunkChain, start: [f64; 2], data: u32, parity: u32) -> Vec<[f64; 2]> {
     let mut sets = vec![[0.0; 2]; 1 << parity];
     sets[0] = start;
@@ -364,8 +369,8 @@ fn losses_in_different_groups(chain: &ChunkChain, start: [f64; 2], data: u32, pa
 /// With it the state that the chain is in at the end, where all is computable.
 fn follow_groups(chain: &ChunkChain, start: [f64; 2], data: u32, parity: u32) -> (Vec<f64>, [f64; 2]) {
     let mut sets = losses_in_different_groups(chain, start, data, parity);
-    let total = |sets: &[[f64; 2]], unmended: usize| {
-        sets.iter().enumerate().filter(|(set, _)| set & unmended == 0).map(|(_, row)| row[0] + row[1]).sum::<f64>()
+    let total = |sets: &[[f64; 2]], unrecovered: usize| {
+        sets.iter().enumerate().filter(|(set, _)| set & unrecovered == 0).map(|(_, row)| row[0] + row[1]).sum::<f64>()
     };
     let mut after = vec![total(&sets, usize::MAX)];
     for sent in 0..parity {
@@ -435,7 +440,8 @@ mod tests {
         assert!((1.0 - mds.failure[0].0 - expected).abs() < 1e-12);
         assert!((mds.computable_after[2] - expected).abs() < 1e-12);
         let xor = Submessage::new(&chain, Code::xor(4, 2).expect("a code"), 4);
-        // Two data chunks and their parity, one of which may be lost; but a lost parity with all data there is no failure either.
+        // Two data chunks and their parity, one of which may be lost; but a lost parity with all data there is no
+        // failure either.
         let group = (1.0 - p).powi(3) + 3.0 * p * (1.0 - p).powi(2);
         assert!((1.0 - xor.failure[0].0 - group.powi(2)).abs() < 1e-12, "{xor:?}");
     }

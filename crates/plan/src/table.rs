@@ -1,7 +1,8 @@
-//! Decisions prepared for live use: a connection that measures its loss asks for each message, and has no time to compute.
+//! Decisions prepared for live use: a connection that measures its loss asks for each message, and has no time to
+//! compute.
 //!
-//! For one link's rate and round trip, all message sizes and losses are laid out in a grid, and the recommendation for the middle of each cell is
-//! computed beforehand. A lookup is two logarithms and an index.
+//! For one link's rate and round trip, all message sizes and losses are laid out in a grid, and the recommendation for
+//! the middle of each cell is computed beforehand. A lookup is two logarithms and an index.
 
 use crate::link::{Link, MESSAGE_BYTES_MAX, PlanError};
 use crate::question::Question;
@@ -35,8 +36,8 @@ pub struct DecisionTable {
 }
 
 impl DecisionTable {
-    /// Compute all decisions for a question's link (but its loss), candidates and chunk: its message does not matter. Some seconds when code and chunk are left
-    /// open, much less when not.
+    /// Compute all decisions for a question's link (but its loss), candidates and chunk: its message does not matter.
+    /// Some seconds when code and chunk are left open, much less when not.
     pub fn prepare(question: &Question) -> Result<Self, PlanError> {
         let steps = (LOSS_FIRST..=LOSS_LAST).map(|step| 10_f64.powf(f64::from(step) / 2.0));
         let mut decisions: Vec<Vec<Decision>> = Vec::new();

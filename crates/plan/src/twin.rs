@@ -1,11 +1,12 @@
 //! The stochastic twin: the same protocols played through, loss by loss, from a seed.
 //!
-//! What the models take at its mean or for independent, the twin does not: one wire with one packet at a time, every lost packet drawn from the
-//! chain, every repetition queued behind what waits, every group of a code looked at. It takes the timers from the same place as the models. Where nothing is lost
-//! nothing is walked: the distance to the next loss is drawn, so that a sample costs as much as it has losses.
+//! What the models take at its mean or for independent, the twin does not: one wire with one packet at a time, every
+//! lost packet drawn from the chain, every repetition queued behind what waits, every group of a code looked at. It
+//! takes the timers from the same place as the models. Where nothing is lost nothing is walked: the distance to the
+//! next loss is drawn, so that a sample costs as much as it has losses.
 //!
-//! Samples come in blocks, each with random numbers of its own, and threads take blocks: the same seed gives the same samples on any number of
-//! cores.
+//! Samples come in blocks, each with random numbers of its own, and threads take blocks: the same seed gives the same
+//! samples on any number of cores.
 
 mod channel;
 mod erasure;
@@ -31,7 +32,7 @@ impl Case {
         self.samples_on(cores(), count, seed)
     }
 
-    /// The same on so many threads; the samples do not depend on it.
+    /// The same on this many threads; the samples do not depend on it.
     pub fn samples_on(&self, threads: usize, count: usize, seed: u64) -> Result<Vec<f64>, PlanError> {
         let parts = self.parts()?;
         Ok(in_blocks(threads, count, |block, count| {
@@ -45,7 +46,7 @@ impl Case {
         self.ring_samples_on(cores(), sites, count, seed)
     }
 
-    /// The same on so many threads; the samples do not depend on it.
+    /// The same on this many threads; the samples do not depend on it.
     pub fn ring_samples_on(&self, threads: usize, sites: u32, count: usize, seed: u64) -> Result<Vec<f64>, PlanError> {
         if sites < 2 {
             return Err(PlanError::Ring(sites));

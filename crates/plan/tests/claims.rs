@@ -1,4 +1,5 @@
-//! What the SDR paper claims, at 400 Gbit/s and 25 ms with chunks of 4 KiB. (What our protocol code takes is compared by `longhaul plan validate`.)
+//! What the SDR paper claims, at 400 Gbit/s and 25 ms with chunks of 4 KiB. (What our protocol code takes is compared
+//! by `longhaul plan validate`.)
 
 use longhaul_plan::distribution::Summary;
 use longhaul_plan::link::{Link, Loss};
@@ -98,7 +99,8 @@ fn mds_with_large_chunks_on_a_bad_link_is_not_chosen() {
     fixed.candidates.push(Candidate::Scheme(coded));
     let answer = fixed.answer().expect("an answer");
     let row = answer.rows.iter().find(|row| row.scheme == coded).expect("it was asked for");
-    // 2.9 times the least time, where chunks of 4 KiB take 1.03. (The paper's model sends whole submessages again, and takes 9.7.)
+    // 2.9 times the least time, where chunks of 4 KiB take 1.03. (The paper's model sends whole submessages again, and
+    // takes 9.7.)
     assert!(row.slowdown > 2.5, "{}", row.slowdown);
     assert_ne!(answer.recommendation.scheme, coded);
     // With the chunk open, erasure coding is recommended, in small chunks.

@@ -1,4 +1,5 @@
-//! What must hold everywhere: more loss is never faster, more rate never slower, percentiles are in order, extremes have answers.
+//! What must hold everywhere: more loss is never faster, more rate never slower, percentiles are in order, extremes
+//! have answers.
 
 use longhaul_plan::link::{Link, Loss};
 use longhaul_plan::model::Case;
@@ -65,7 +66,8 @@ proptest! {
 
     #[test]
     fn more_rate_is_never_slower(case in any_case(), factor in 1.5..20.0_f64) {
-        // A reliable connection's timeout comes in powers of two of the time that a message takes; that is no property of the rate.
+        // A reliable connection's timeout comes in powers of two of the time that a message takes; that is no property
+        // of the rate.
         prop_assume!(case.scheme.is_available());
         let faster = Case { link: Link { rate_bits_per_second: case.link.rate_bits_per_second * factor, ..case.link }, ..case };
         let (Ok(one), Ok(other)) = (case.completion(), faster.completion()) else { return Ok(()) };
@@ -75,7 +77,8 @@ proptest! {
     }
 }
 
-/// What is lost and repeated is a packet, so chunks of any size take the same time; a code is over chunks, and does not.
+/// What is lost and repeated is a packet, so chunks of any size take the same time; a code is over chunks, and does
+/// not.
 #[test]
 fn chunks_matter_to_codes_only() {
     let link = Link::new(0.2e9, 0.06, Loss::Independent(1e-3));

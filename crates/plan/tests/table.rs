@@ -1,4 +1,5 @@
-//! A prepared table gives the answers of the questions it was made from. (How fast is measured by `cargo bench -p longhaul-plan`.)
+//! A prepared table gives the answers of the questions it was made from. (How fast is measured by
+//! `cargo bench -p longhaul-plan`.)
 
 use longhaul_plan::link::{Link, Loss};
 use longhaul_plan::question::Question;

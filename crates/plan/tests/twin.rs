@@ -1,5 +1,6 @@
-//! The model against its twin, a quick look: with 10000 samples the 99.9th percentile is uncertain, and its window wider than the one that the
-//! model is held to. `longhaul plan validate` compares many more points, with 100000 samples each.
+//! The model against its twin, a quick look: with 10000 samples the 99.9th percentile is uncertain, and its window
+//! wider than the one that the model is held to. `longhaul plan validate` compares many more points, with 100000
+//! samples each.
 
 use longhaul_plan::distribution::Distribution;
 use longhaul_plan::link::{Link, Loss};
@@ -56,7 +57,7 @@ fn quick_points() -> Vec<Point> {
             rate: 1e9,
             round_trip: 0.01,
         },
-        // Slow enough for chunks and packets to be told apart.
+        // Slow enough to distinguish chunks and packets.
         Point {
             scheme: "ec:mds:8,2",
             message_bytes: 4 * MIB,

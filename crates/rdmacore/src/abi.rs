@@ -1,7 +1,7 @@
 //! What `<infiniband/verbs.h>` declares, as far as Longhaul uses it: types with C's layout, and constants.
 //!
 //! Names of types, fields and constants are the header's own, so that everybody who knows libibverbs can read on;
-//! nothing outside this crate sees them. Each file is one table in a macro that defines the types and, beside them, a
+//! nothing outside this crate sees them. Each file is one table in a macro that defines the types and, next to them, a
 //! list of their sizes and offsets. `tests/layout.rs` has a C compiler print the same list from the installed header
 //! and compares: no field can be forgotten, because there is only one list.
 //!

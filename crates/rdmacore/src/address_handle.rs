@@ -18,8 +18,8 @@ pub(crate) struct AddressHandle {
     way: Arc<Way>,
 }
 
-/// The address handle itself. A device may look at it as late as when a datagram leaves, so queue pairs keep the ones that
-/// they have been given last.
+/// The address handle itself. A device may look at it as late as when a datagram leaves, so queue pairs keep the ones
+/// that they have been given last.
 pub(crate) struct Way {
     domain: Arc<Domain>,
     handle: Handle<ibv_ah>,

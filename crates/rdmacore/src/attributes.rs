@@ -1,4 +1,4 @@
-//! What libibverbs tells of devices and ports, in the boundary's words.
+//! What libibverbs reports about devices and ports, as types of the verbs boundary.
 
 use std::ffi::c_int;
 
@@ -76,8 +76,8 @@ fn mtu(number: u32) -> Mtu {
     }
 }
 
-/// Lanes times the speed of one, in the encodings of the specification's PortInfo (IBTA 14.2.5.6). Speeds are the names'
-/// (an EDR lane is called 25 Gbit/s and signals at 25.78125).
+/// Lanes times the speed of one, in the encodings of the specification's PortInfo (IBTA 14.2.5.6). Speeds are the
+/// names' (an EDR lane is called 25 Gbit/s and signals at 25.78125).
 fn rate(width: u8, speed: u8) -> Option<u64> {
     let lanes = match width {
         1 => 1,

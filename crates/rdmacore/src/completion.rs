@@ -43,7 +43,7 @@ impl QueueHandle {
 
     /// Room, as the library has it now.
     fn entries(&self) -> u32 {
-        // SAFETY: the queue is there, and whoever resizes it holds the lock that the caller holds, or none is
+        // SAFETY: the queue is there, and any caller that resizes it holds the lock that this caller holds, or none is
         // possible yet.
         let entries = unsafe { (&raw const (*self.as_ptr()).cqe).read() };
         u32::try_from(entries).unwrap_or(0)
@@ -52,9 +52,9 @@ impl QueueHandle {
 
 impl Drop for QueueHandle {
     fn drop(&mut self) {
-        // Waits for events that have been read and not acknowledged; there are none for long, since whoever reads one
-        // acknowledges it at once. Events that nobody has read go with the queue.
-        // SAFETY: ours, and no queue pair holds it any more.
+        // Waits for events that have been read and not acknowledged; there are none for long, since the reader of one
+        // acknowledges it at once. Events that nobody has read go with the queue. SAFETY: ours, and no queue pair holds
+        // it any more.
         let answer = unsafe { (self.context.library().ibv_destroy_cq)(self.as_ptr()) };
         if let Err(error) = check(answer) {
             tracing::warn!(%error, "a completion queue could not be destroyed");
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(check_size(100, 100).unwrap(), 100);
         let text = |entries, most| check_size(entries, most).unwrap_err().to_string();
         assert_eq!(text(0, 100), "completion queue entries: expected at least 1");
-        assert_eq!(text(101, 100), "completion queue entries: 101 asked for, at most 100 possible on this device");
+        assert_eq!(text(101, 100), "completion queue entries: 101 requested, but this device supports at most 100");
         assert!(text(u32::MAX, u32::MAX).contains("4294967295 asked for"), "more than C's int holds");
     }
 

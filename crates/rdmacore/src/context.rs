@@ -1,6 +1,6 @@
 //! An open device, and the functions of the header that are not in the library: those that call through the tables of
-//! functions that come with an open device. Every object of a device holds its [`Context`], so the device is closed when
-//! the last of them is gone.
+//! functions that come with an open device. Every object of a device holds its [`Context`], so the device is closed
+//! when the last of them is gone.
 #![allow(unsafe_code, reason = "calls C through tables of functions")]
 
 use std::ffi::{c_int, c_uint};
@@ -21,7 +21,7 @@ use crate::library::Library;
 use crate::listing::text;
 use crate::sysfs::DeviceFolder;
 
-/// An open device. Closed on drop; whoever uses an object of it holds one of these.
+/// An open device. Closed on drop; every object of it holds one of these.
 pub(crate) struct Context {
     library: Arc<Library>,
     raw: NonNull<ibv_context>,
@@ -79,7 +79,7 @@ impl Context {
         &self.library
     }
 
-    /// What the kernel tells about the device.
+    /// What the kernel reports about the device.
     pub(crate) fn folder(&self) -> DeviceFolder {
         // SAFETY: the device is open, and its description is there as long as it is.
         let device = unsafe { (&raw const (*self.raw.as_ptr()).device).read() };

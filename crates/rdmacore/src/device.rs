@@ -34,7 +34,7 @@ pub enum OpenError {
     NoSuchDevice {
         /// What was asked for.
         name: String,
-        /// What there is.
+        /// The devices of this host.
         known: Vec<String>,
     },
     /// The kernel has it, but it cannot be used from here.
@@ -137,7 +137,7 @@ impl RdmaDevice {
         }
     }
 
-    /// A row of the GID table from a library that tells its type.
+    /// A row of the GID table from a library that reports its type.
     fn gid_from_library(&self, port: u8, index: u32) -> Option<io::Result<GidEntry>> {
         let context = &self.shared.context;
         let query = (context.library()._ibv_query_gid_ex)?;

@@ -1,10 +1,10 @@
-//! Tests on a real device: the one that the environment variable `LONGHAUL_RDMA_DEVICE` names, for example an `rxe0`. Without
-//! it they say that they were skipped. Both ends are queue pairs of that device. Run them with
+//! Tests on a real device: the one that the environment variable `LONGHAUL_RDMA_DEVICE` names, for example an `rxe0`.
+//! Without it they say that they were skipped. Both ends are queue pairs of that device. Run them with
 //!
 //! ```text
 //! LONGHAUL_RDMA_DEVICE=rxe0 cargo test -p longhaul-rdmacore device_tests -- --nocapture
 //! ```
-#![allow(unsafe_code, reason = "posts through the raw layer, to choose the way of posting")]
+#![allow(unsafe_code, reason = "posts through the raw layer, to choose the post function")]
 
 mod connections;
 mod datagrams;
@@ -122,12 +122,12 @@ impl Bench {
             if let Some(completion) = self.queue.poll_one().unwrap() {
                 return completion;
             }
-            assert!(start.elapsed() < PATIENCE, "no completion came");
+            assert!(start.elapsed() < PATIENCE, "no completion arrived");
             std::thread::sleep(Duration::from_micros(100));
         }
     }
 
-    /// So many completions, in the order in which they came; all of them good.
+    /// This many completions, in the order in which they arrived; all of them successful.
     fn completions(&self, count: usize) -> Vec<WorkCompletion> {
         let completions: Vec<_> = (0..count).map(|_| self.next_completion()).collect();
         for completion in &completions {
@@ -154,7 +154,7 @@ impl Bench {
             if let Some(event) = self.device.next_event().unwrap() {
                 return event;
             }
-            assert!(start.elapsed() < PATIENCE, "no event came");
+            assert!(start.elapsed() < PATIENCE, "no event arrived");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -220,7 +220,7 @@ impl End {
     }
 }
 
-/// Bytes that tell their place.
+/// Bytes that encode their offset.
 fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|index| (index as u8).wrapping_mul(31).wrapping_add(seed)).collect()
 }

@@ -100,7 +100,8 @@ impl raw::ProtectionDomain for ProtectionDomain {
         access: Access,
     ) -> Result<Arc<dyn raw::MemoryRegion>, RegisterError> {
         let descriptor = descriptor.as_raw_fd();
-        // SAFETY: the caller's promise; the descriptor is open during the call, and the kernel keeps what it stands for.
+        // SAFETY: the caller's promise; the descriptor is open during the call, and the kernel keeps what it stands
+        // for.
         let region =
             unsafe { MemoryRegion::register_dma_buf(&self.domain, descriptor, offset, length, first_address, access) }?;
         Ok(Arc::new(region))

@@ -1,7 +1,8 @@
-//! Posting by calls (`ibv_qp_ex`, `ibv_wr_*`): where the device gives it, one lock and one doorbell a batch, and no list.
+//! Posting by calls (`ibv_qp_ex`, `ibv_wr_*`): where the device gives it, one lock and one doorbell a batch, and no
+//! list.
 //!
-//! Between `wr_start` and `wr_complete` the driver holds the send queue's lock, so nothing may leave that stretch early: a
-//! [`Batch`] that is dropped is aborted.
+//! Between `wr_start` and `wr_complete` the driver holds the send queue's lock, so nothing may leave that stretch
+//! early: a [`Batch`] that is dropped is aborted.
 #![allow(unsafe_code, reason = "calls libibverbs through a queue pair's table of functions")]
 
 use std::ffi::c_void;
@@ -36,8 +37,8 @@ const EVERYTHING: u64 = READS
     | IBV_QP_EX_WITH_SEND_WITH_INV
     | IBV_QP_EX_WITH_LOCAL_INV;
 
-/// What to ask a device for, best first: it gives all of it or nothing. What is not among it goes as a list. (Binds always do:
-/// they are posted one by one anyway.)
+/// What to ask a device for, best first: it gives all of it or nothing. What is not among it goes as a list. (Binds
+/// always do: they are posted one by one anyway.)
 pub(crate) fn operations_of(transport: Transport) -> &'static [u64] {
     match transport {
         Transport::ReliableConnection => &[EVERYTHING, READS],
@@ -95,8 +96,9 @@ impl Extended {
         (has_builders && has_frame && has_setters && has_address).then_some(Extended { queue_pair, operations })
     }
 
-    /// Whether a request can go this way. Not one with several entries: Soft-RoCE's driver up to rdma-core 44 adds up their lengths
-    /// wrongly here (`wr_set_sge_list`, `wr_set_inline_data_list`), and sends too much or nothing. As a list it does not.
+    /// Whether a request can go this way. Not one with several entries: Soft-RoCE's driver up to rdma-core 44 adds up
+    /// their lengths wrongly here (`wr_set_sge_list`, `wr_set_inline_data_list`), and sends too much or nothing. As a
+    /// list it does not.
     pub(crate) fn takes(&self, request: &SendRequest<'_>) -> bool {
         self.operations & flag(&request.operation) != 0 && request.local.len() <= 1
     }
@@ -123,8 +125,8 @@ impl Batch {
     /// The request has been found good, and is of a kind that the queue pair takes. Inline data is readable now.
     pub(crate) unsafe fn add(&mut self, request: &SendRequest<'_>) {
         let has_data = !matches!(request.operation, SendOperation::LocalInvalidate(_));
-        // SAFETY: the batch has been started, so the driver's lock is ours; the function is there, as `takes` has said. The
-        // address handle is alive during the call, and the driver takes from it what it needs.
+        // SAFETY: the batch has been started, so the driver's lock is ours; the function is there, as `takes` has said.
+        // The address handle is alive during the call, and the driver takes from it what it needs.
         unsafe {
             let queue_pair = self.queue_pair.as_ptr();
             (*queue_pair).wr_id = request.id;

@@ -8,15 +8,17 @@
 //!
 //! - [`abi`]: the types and constants of `<infiniband/verbs.h>`, held against the installed header by a test.
 //! - `library`: the functions of the library. `context`: an open device, and the functions that the header defines.
-//! - `listing`, `device`, `attributes`, `probe`, `sysfs`, `events`: devices, what they can do, what they count and report.
+//! - `listing`, `device`, `attributes`, `probe`, `sysfs`, `events`: devices, what they can do, what they count and
+//!   report.
 //! - `completion`, `work_completion`, `channel`: completion queues, what comes out of them, and their events.
-//! - `domain`, `memory`, `windows`, `address_handle`, `shared_receive_queue`, `queue_pair`: the other objects. `handle` is what
-//!   they have in common, `path` the way to a peer in C's form.
+//! - `domain`, `memory`, `windows`, `address_handle`, `shared_receive_queue`, `queue_pair`: the other objects. `handle`
+//!   is what they have in common, `path` the path to a peer in C's form.
 //! - `queue_pair_creation`, `queue_pair_attributes`, `modify`: making queue pairs, and changing and asking them.
 //! - `request_check`, `post`, `extended_post`: work requests: checked, then posted as linked lists or as calls.
 //!
 //! Every object holds the [`Arc`](std::sync::Arc) of what it was made from, so destruction goes from the leaves to the
-//! device. Nothing is copied: buffers are registered where they are, and scatter-gather lists are passed on as they are.
+//! device. Nothing is copied: buffers are registered where they are, and scatter-gather lists are passed on as they
+//! are.
 
 pub mod abi;
 mod address_handle;

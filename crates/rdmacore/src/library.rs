@@ -27,13 +27,13 @@ pub enum LoadError {
          libibverbs (Fedora, RHEL) or rdma-core (Arch), and its drivers in ibverbs-providers"
     )]
     NotFound {
-        /// The name that was looked for.
+        /// The name of the library.
         soname: String,
         /// What the dynamic linker says.
         source: libloading::Error,
     },
     /// It is too old, or something else of the same name.
-    #[error("{soname} has no function {function}: expected libibverbs of rdma-core 17 or newer; update the package")]
+    #[error("{soname} has no function {function}, so it is older than rdma-core 17; update the package")]
     NoFunction {
         /// The library.
         soname: String,
@@ -157,8 +157,8 @@ impl Library {
     }
 
     /// A process that forks shares its pages with the child until one of the two writes; then the one who writes gets a
-    /// new page, and the device still has the old one. Newer kernels (5.12) copy registered pages at the fork. For older
-    /// ones the library keeps them from the child altogether, but only if told before the first registration.
+    /// new page, and the device still has the old one. Newer kernels (5.12) copy registered pages at the fork. For
+    /// older ones the library keeps them from the child altogether, but only if asked before the first registration.
     fn make_forks_harmless(&self) {
         // SAFETY: no arguments; may be called at any time, and fails when it is too late.
         let result = unsafe { (self.ibv_fork_init)() };

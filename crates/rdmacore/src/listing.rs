@@ -11,7 +11,7 @@ use crate::answer::check_pointer;
 use crate::library::{Library, LoadError};
 use crate::sysfs::DeviceFolder;
 
-/// A device that libibverbs knows, as far as that is told without opening it.
+/// A device that libibverbs knows, as far as it can be described without opening it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceDescription {
     /// What to open it by: `rxe0`, `mlx5_0`.

@@ -1,8 +1,8 @@
-//! Membership of a multicast group at the IP level.
-//!
-//! `ibv_attach_mcast` tells the device which Ethernet group to take. On RoCEv2 that is half of the way: the kernel's IP layer drops
-//! datagrams to a group that nobody on the interface has joined (and tells no switch that somebody listens), so that Soft-RoCE receives nothing.
-//! Programs with rdma_cm have that done for them. Here a socket, which receives nothing itself, joins for as long as the queue pair is attached.
+//! Membership of a multicast group at the IP level. `ibv_attach_mcast` makes the device accept an Ethernet group. On
+//! RoCEv2 that is only half of it: the kernel's IP layer drops datagrams to a group that nobody on the interface has
+//! joined (and lets no switch know that somebody listens), so that Soft-RoCE receives nothing. Programs with rdma_cm
+//! have that done for them. Here a socket, which receives nothing itself, joins for as long as the queue pair is
+//! attached.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};

@@ -39,7 +39,8 @@ pub(crate) struct Region {
     remote_key: AtomicU32,
     first_address: AtomicU64,
     length: AtomicU64,
-    /// Windows that were bound to it and, as far as we know, still are: a peer can invalidate one without our hearing of it.
+    /// Windows that were bound to it and, as far as we know, still are: a peer can invalidate one without our hearing
+    /// of it.
     windows: Mutex<Vec<Weak<Window>>>,
 }
 
@@ -244,8 +245,8 @@ impl Region {
         let bits = access.map_or(0, registration_bits) as c_int;
         let handle = registered.handle.as_ptr();
         let library = self.context.library();
-        // SAFETY: registered, and the lock keeps everybody else from using it; the domain is alive; the new memory is what
-        // the caller promises it to be.
+        // SAFETY: registered, and the lock keeps everybody else from using it; the domain is alive; the new memory is
+        // what the caller promises it to be.
         let answer = unsafe { (library.ibv_rereg_mr)(handle, flags, domain_pointer, address.cast(), length, bits) };
         let error = io::Error::last_os_error();
         match answer {
@@ -282,7 +283,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         match self.abandon() {
             Ok(()) | Err(DestroyError::Gone) => {}
-            // Whoever frees the memory has asked `abandon` before, and was told.
+            // The code that frees the memory has called `abandon` before, and got its answer.
             Err(error) => tracing::warn!(%error, "a region stays registered until the device is closed"),
         }
     }

@@ -1,5 +1,5 @@
-//! What can be said against a change of a queue pair before a device sees it. The kernel says "invalid argument" to all of it;
-//! devices of all kinds give the same answers here.
+//! What can be said against a change of a queue pair before a device sees it. The kernel says "invalid argument" to all
+//! of it; devices of all kinds give the same answers here.
 
 use longhaul_verbs::{
     AttributeMask, Capabilities, ModifyError, NotSupported, QueuePairAttributes, QueuePairState, Transport,
@@ -104,7 +104,7 @@ mod tests {
         match check_ranges(attributes, 8, 16) {
             Ok(()) => None,
             Err(ModifyError::InvalidValue { attribute, .. }) => Some(attribute),
-            Err(other) => panic!("expected InvalidValue, came {other}"),
+            Err(other) => panic!("expected InvalidValue, got {other}"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The way to a peer, in libibverbs' form and back.
+//! The path to a peer, in libibverbs' form and back.
 #![allow(unsafe_code, reason = "calls libibverbs; reads a union of C")]
 
 use longhaul_verbs::{Gid, PathAttributes};
@@ -54,8 +54,8 @@ pub(crate) fn has_free_udp_port(path: &PathAttributes) -> bool {
     path.udp_port != UDP_PORT_ROCE
 }
 
-/// Whether the source of a path is there, and of the destination's address family. Kernels do not all check it, and would send
-/// to somewhere else. InfiniBand's addresses have no family.
+/// Whether the source of a path is there, and of the destination's address family. Kernels do not all check it, and
+/// would send to somewhere else. InfiniBand's addresses have no family.
 pub(crate) fn source_fits(context: &Context, path: &PathAttributes) -> bool {
     if path.destination == Gid::default() {
         return true;

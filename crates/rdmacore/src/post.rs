@@ -1,9 +1,9 @@
 //! Posting: from slices of requests to libibverbs' linked lists (`ibv_post_send`, `ibv_post_recv`).
 //!
-//! A list is built in memory that is used again and again, so that posting allocates nothing once it has been done a few
-//! times. Scatter-gather lists are not copied: ours have C's layout. Where the device has given the queue pair the extended
-//! interface, sends go through that (`extended_post`), and come here only when a batch does not fit: then the list tells
-//! which of its requests was the first that did not.
+//! A list is built in memory that is used again and again, so that posting allocates nothing once it has been done a
+//! few times. Scatter-gather lists are not copied: ours have C's layout. Where the device has given the queue pair the
+//! extended interface, sends go through that (`extended_post`), and come here only when a batch does not fit: then the
+//! list says which of its requests was the first that did not.
 #![allow(unsafe_code, reason = "builds linked lists for libibverbs")]
 
 use std::ffi::{c_int, c_uint};
@@ -45,7 +45,8 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(ENOMEM | ENOSPC))
 }
 
-/// The sending half of a queue pair, behind a lock of its own. While a batch is being posted no other one comes between.
+/// The sending half of a queue pair, behind a lock of its own. While a batch is being posted no other one comes
+/// between.
 pub(crate) struct SendSide {
     queue_pair: Handle<ibv_qp>,
     context: Arc<Context>,
@@ -99,7 +100,8 @@ impl SendSide {
     ///
     /// # Safety
     ///
-    /// As for [`QueuePair::post_send`](longhaul_verbs::raw::QueuePair::post_send); the queue pair has not been destroyed.
+    /// As for [`QueuePair::post_send`](longhaul_verbs::raw::QueuePair::post_send); the queue pair has not been
+    /// destroyed.
     pub(crate) unsafe fn post(&mut self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
         self.check_state().map_err(|kind| kind.at(0))?;
         let mut first = 0;
@@ -145,7 +147,8 @@ impl SendSide {
                     self.ways.keep(requests);
                     return Ok(());
                 }
-                // Nothing of it was posted. As a list, what fits is posted, and the answer says where the queue was full.
+                // Nothing of it was posted. As a list, what fits is posted, and the answer says where the queue was
+                // full.
                 Err(error) if is_full(&error) => {}
                 Err(error) => return Err(PostErrorKind::System(error).at(0)),
             }
@@ -227,8 +230,8 @@ impl SendSide {
         Ok(())
     }
 
-    /// Have the device look at its send queue. After a queue pair was drained and goes on, Soft-RoCE would leave what was posted
-    /// meanwhile until something new comes. A batch of nothing is a doorbell.
+    /// Have the device look at its send queue. After a queue pair was drained and goes on, Soft-RoCE would leave what
+    /// was posted meanwhile until something new comes. A batch of nothing is a doorbell.
     pub(crate) fn ring_doorbell(&self) {
         if let Some(Err(error)) = self.extended.as_ref().map(|extended| extended.start().complete()) {
             tracing::debug!(%error, "a doorbell was not heard");
@@ -251,8 +254,8 @@ fn later(error: PostError, first: usize) -> PostError {
     PostError { index: first + error.index, ..error }
 }
 
-/// Which of the list's requests the driver points to. When it points to none, all are in the queue, but the device could not be
-/// told of them.
+/// Which of the list's requests the driver points to. When it points to none, all are in the queue, but the device
+/// could not report them.
 fn index_of<T>(bad: *const T, first: *const T, count: usize) -> usize {
     let bytes = (bad as usize).wrapping_sub(first as usize);
     (bytes / size_of::<T>()).min(count)
@@ -344,9 +347,9 @@ pub(crate) fn way_of<'a>(request: &SendRequest<'a>) -> Option<&'a Arc<Way>> {
 
 /// The address handles of as many datagrams as can be in the send queue.
 ///
-/// libibverbs wants an address handle to live until the datagrams that go along it have left (Soft-RoCE looks it up only then); at
-/// our boundary it may go as soon as they have been posted. So the queue pair keeps them: what was posted more than a queue's
-/// length ago has left.
+/// libibverbs wants an address handle to live until the datagrams that go along it have left (Soft-RoCE looks it up
+/// only then); at our boundary it may go as soon as they have been posted. So the queue pair keeps them: what was
+/// posted more than a queue's length ago has left.
 struct RecentWays {
     slots: Vec<Option<Arc<Way>>>,
     room: usize,
@@ -378,7 +381,7 @@ impl RecentWays {
     }
 }
 
-/// Receives on their way into a queue, in memory that is used again.
+/// Receives that are about to be posted, in memory that is used again.
 #[derive(Default)]
 pub(crate) struct ReceiveList {
     list: Vec<ibv_recv_wr>,

@@ -1,8 +1,7 @@
-//! What a device can do, found out by trying.
-//!
-//! libibverbs tells some of it in flags, but not all, and drivers that lack a call have a function in its place that answers
-//! "not supported". So once for each open device, when its capabilities are first asked for, one small object of every kind
-//! is made and given back. What a flag tells is believed only if trying it does not say otherwise.
+//! What a device can do, found out by trying. libibverbs reports some of it in flags, but not all, and drivers that
+//! lack a call have a function in its place that answers "not supported". So once for each open device, when its
+//! capabilities are first asked for, one small object of every kind is made and given back. A flag is believed only if
+//! trying it does not show otherwise.
 #![allow(unsafe_code, reason = "calls libibverbs")]
 
 use std::ffi::{c_int, c_uint};
@@ -61,13 +60,13 @@ pub(crate) fn abilities(context: &Context, attributes: &ibv_device_attr_ex) -> i
     set(C::NULL_REGION, attempt.null_region());
     set(C::MULTICAST, has_ud && sizes.max_mcast_grp > 0 && sizes.max_mcast_qp_attach > 0);
     set(C::COMPLETION_MODERATION, attributes.cq_mod_caps.max_cq_count > 0);
-    // ZERO_BASED never: the kernel wants the addresses of a region to agree with its memory's within a page, so that only memory
-    // that begins on a page can count from zero.
+    // ZERO_BASED never: the kernel wants the addresses of a region to agree with its memory's within a page, so that
+    // only memory that begins on a page can count from zero.
     set(C::DMA_BUF, attempt.dma_buf_region());
     set(C::REREGISTER, attempt.reregistration());
     let paced = [IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD].map(|transport| 1 << transport).iter().sum::<u32>();
     set(C::RATE_LIMIT, attributes.packet_pacing_caps.supported_qpts & paced != 0);
-    // Of the states of a queue pair every device that has reliable connections has all; nothing tells otherwise.
+    // Of the states of a queue pair every device that has reliable connections has all; nothing reports otherwise.
     set(C::SEND_QUEUE_DRAIN, has_rc);
     let inline_bytes_max = if has_rc { attempt.inline_bytes_max() } else { 0 };
     // Last: it changes the queue that the others use.
@@ -127,7 +126,7 @@ impl Attempt<'_> {
         true
     }
 
-    /// No field tells: the largest number that a queue pair is made with, found by halving.
+    /// No field reports it: the largest number that a queue pair is made with, found by halving.
     fn inline_bytes_max(&self) -> u32 {
         let (mut possible, mut refused) = (0, INLINE_BYTES_TRIED + 1);
         while possible + 1 < refused {

@@ -1,8 +1,9 @@
 //! Queue pairs.
 //!
-//! A queue pair has three locks: one for what is asked and changed, one for sends, one for receives. Each call takes the one
-//! that it needs; changing the state takes all three, because drivers then touch the queues too; and so does destroying, after
-//! which every call answers `Gone`. They are always taken in that order, and before those of windows and regions.
+//! A queue pair has three locks: one for what is asked and changed, one for sends, one for receives. Each call takes
+//! the one that it needs; changing the state takes all three, because drivers then touch the queues too; and so does
+//! destroying, after which every call answers `Gone`. They are always taken in that order, and before those of windows
+//! and regions.
 #![allow(unsafe_code, reason = "calls libibverbs")]
 
 use std::io;
@@ -51,7 +52,7 @@ pub(crate) struct QueuePair {
 struct Control {
     /// `None` once it has been destroyed.
     queue_pair: Option<Handle<ibv_qp>>,
-    /// What it has been told since it was reset.
+    /// The attributes set since it was reset.
     given: AttributeMask,
     rate_limit_kilobits_per_second: u32,
     /// The kernel does not destroy a member of a group.
@@ -190,8 +191,8 @@ impl QueuePair {
         state_from_c(number).ok_or_else(|| io::Error::other(format!("the device is in state {number}, which is none")))
     }
 
-    /// Have receives flushed that were posted in the error state. Soft-RoCE does not look at its receive queue by itself then, but
-    /// does so each time it is put into that state.
+    /// Have receives flushed that were posted in the error state. Soft-RoCE does not look at its receive queue by
+    /// itself then, but does so each time it is put into that state.
     fn have_flushed(&self, queue_pair: Handle<ibv_qp>) {
         let mut error = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..ibv_qp_attr::zeroed() };
         // SAFETY: alive, as the caller holds a lock under which it is destroyed.
@@ -396,7 +397,7 @@ impl raw::QueuePair for QueuePair {
         self.leave_groups(&mut control, queue_pair);
         let mut send = lock(&self.send);
         let mut receive = lock(&self.receive);
-        // Waits for events that have been read and not acknowledged; whoever reads one acknowledges it at once.
+        // Waits for events that have been read and not acknowledged; the reader of one acknowledges it immediately.
         // SAFETY: alive, and with all three locks nobody uses it.
         check(unsafe { (self.library().ibv_destroy_qp)(queue_pair.as_ptr()) })?;
         (control.queue_pair, *send, *receive) = (None, None, None);

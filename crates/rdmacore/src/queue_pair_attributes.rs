@@ -1,4 +1,4 @@
-//! What is told to a queue pair and asked of it, in libibverbs' form and back.
+//! Queue pair attributes, to libibverbs' form and back.
 
 use std::ffi::{c_int, c_uint};
 
@@ -71,8 +71,8 @@ fn migration_from_c(state: c_uint) -> Option<PathMigrationState> {
     })
 }
 
-/// `ibv_qp_attr` and its mask. What has its own call, or is not the device's business, is left out: the rate limit, and the state
-/// that the caller believes in.
+/// `ibv_qp_attr` and its mask. What has its own call, or is not the device's business, is left out: the rate limit, and
+/// the state that the caller believes in.
 pub(crate) fn attributes_to_c(attributes: &QueuePairAttributes) -> (ibv_qp_attr, c_int) {
     let mut c = ibv_qp_attr::zeroed();
     macro_rules! put {
@@ -107,7 +107,7 @@ pub(crate) fn attributes_to_c(attributes: &QueuePairAttributes) -> (ibv_qp_attr,
     if let Some(path) = &attributes.alternate_path {
         c.alt_ah_attr = path_to_c(path);
         c.alt_port_num = path.port;
-        // The same as the primary path's, as far as that is told now.
+        // The same as the primary path's, as far as it is set now.
         c.alt_pkey_index = attributes.partition_key_index.unwrap_or(0);
         c.alt_timeout = attributes.timeout.unwrap_or(0);
     }
@@ -124,7 +124,8 @@ pub(crate) fn attributes_to_c(attributes: &QueuePairAttributes) -> (ibv_qp_attr,
     (c, mask.bits() as c_int)
 }
 
-/// What the device answered, as far as it was told before (`given`): the rest of `ibv_qp_attr` is zeros that mean nothing.
+/// What the device answered, as far as it was set before (`given`): the rest of `ibv_qp_attr` is zeros that mean
+/// nothing.
 pub(crate) fn attributes_from_c(c: &ibv_qp_attr, given: AttributeMask) -> QueuePairAttributes {
     use AttributeMask as M;
     let given = |mask| given.contains(mask);
@@ -199,12 +200,12 @@ mod tests {
 
     #[test]
     fn what_is_told_is_what_is_answered() {
-        let told = everything();
-        let (c, _) = attributes_to_c(&told);
+        let set = everything();
+        let (c, _) = attributes_to_c(&set);
         let answered = attributes_from_c(&c, AttributeMask::all());
-        // Not told to `ibv_modify_qp`, or not answered by `ibv_query_qp`.
+        // Not passed to `ibv_modify_qp`, or not answered by `ibv_query_qp`.
         let expected =
-            QueuePairAttributes { send_queue_drained_event: None, rate_limit_kilobits_per_second: Some(0), ..told };
+            QueuePairAttributes { send_queue_drained_event: None, rate_limit_kilobits_per_second: Some(0), ..set };
         assert_eq!(answered, expected);
         assert_eq!(c.en_sqd_async_notify, 1);
         assert_eq!((c.alt_port_num, c.alt_pkey_index, c.alt_timeout), (2, 101, 14));

@@ -24,7 +24,8 @@ pub(crate) struct Created {
     pub(crate) extended: Option<Extended>,
 }
 
-/// The sizes that a new queue pair really has. Drivers round up; most say so when it is made (`cap`), Soft-RoCE only when asked.
+/// The sizes that a new queue pair really has. Drivers round up; most say so when it is made (`cap`), Soft-RoCE only
+/// when asked.
 ///
 /// # Safety
 ///

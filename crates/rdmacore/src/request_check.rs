@@ -1,5 +1,5 @@
-//! What can be said against a send request before a device sees it. libibverbs checks little of it, and for some of it the
-//! answer would be undefined; devices of all kinds give the same answers here.
+//! What can be said against a send request before a device sees it. libibverbs checks little of it, and for some of it
+//! the answer would be undefined; devices of all kinds give the same answers here.
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ fn without_destination(request: &SendRequest<'_>, posting: Posting) -> Result<Po
     if request.destination.is_some() { Err(PostErrorKind::Destination) } else { Ok(posting) }
 }
 
-/// Drivers copy as many entries as they are told.
+/// Drivers copy as many entries as the request says, unchecked.
 pub(crate) fn check_entries(entries: usize, most: u32) -> Result<(), PostErrorKind> {
     if entries > most as usize { Err(PostErrorKind::TooManyEntries { entries, most }) } else { Ok(()) }
 }
@@ -130,7 +130,7 @@ mod tests {
     fn each_transport_has_its_operations() {
         use SendOperation as O;
         let atomic = O::CompareAndSwap { remote: REMOTE, compare: 0, swap: 0 };
-        // RC, UC, UD; without a destination, UD can be told only by the kind of its refusal.
+        // RC, UC, UD; without a destination, UD can be recognized only by the kind of its refusal.
         let table = [
             (O::Send, [true, true, true]),
             (O::SendWithImmediate(0), [true, true, true]),

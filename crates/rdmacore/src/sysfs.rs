@@ -1,5 +1,5 @@
-//! What the kernel tells about RDMA devices in `/sys/class/infiniband`: counters, the network interface of a port, GIDs for
-//! libraries that are too old to tell their type.
+//! What the kernel reports about RDMA devices in `/sys/class/infiniband`: counters, the network interface of a port,
+//! GIDs for libraries that are too old to report their type.
 
 use std::borrow::Cow;
 use std::fs;
@@ -31,8 +31,8 @@ impl DeviceFolder {
         self.path.join("ports").join(port.to_string())
     }
 
-    /// The driver in the kernel: that of the hardware (`mlx5_core`), or `rxe`, which has no hardware and is known by telling
-    /// the interface that it sits on.
+    /// The driver in the kernel: that of the hardware (`mlx5_core`), or `rxe`, which has no hardware and is known by
+    /// naming the interface that it sits on.
     pub(crate) fn driver(&self) -> Option<String> {
         match fs::read_link(self.path.join("device/driver")) {
             Ok(driver) => Some(driver.file_name()?.to_str()?.to_owned()),

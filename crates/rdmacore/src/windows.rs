@@ -1,7 +1,8 @@
 //! Memory windows: keys for parts of regions.
 //!
-//! Type 1 windows are bound by a call of libibverbs, which posts a request of its own; type 2 windows by a request of the
-//! program. Either way the window is the program's word only: the device checks everything when the request's turn comes.
+//! Type 1 windows are bound by a call of libibverbs, which posts a request of its own; type 2 windows by a request of
+//! the program. Either way the window is the program's word only: the device checks everything when the request's turn
+//! comes.
 #![allow(unsafe_code, reason = "calls libibverbs")]
 
 use std::io;
@@ -79,7 +80,7 @@ fn allocate(domain: &Domain, window_type: WindowType) -> io::Result<(Handle<ibv_
 }
 
 impl Window {
-    /// Tell the regions concerned what it is bound to now.
+    /// Record in the regions concerned what it is bound to now.
     fn set_bound(&self, allocated: &mut Allocated, region: Option<&Arc<Region>>) {
         if let Some(old) = allocated.bound_to.upgrade() {
             old.leave(&self.this);
@@ -90,8 +91,8 @@ impl Window {
         });
     }
 
-    /// If it is bound to this region, which is about to go: put a new window, bound to nothing, in its place. The old one's key
-    /// leads nowhere from now on.
+    /// If it is bound to this region, which is about to go: put a new window, bound to nothing, in its place. The old
+    /// one's key leads nowhere from now on.
     pub(crate) fn replace_if_bound_to(&self, region: &Region) {
         let mut guard = lock(&self.allocated);
         let Some(allocated) = guard.as_mut().filter(|allocated| std::ptr::eq(allocated.bound_to.as_ptr(), region))
@@ -123,8 +124,8 @@ impl Window {
         Ok(())
     }
 
-    /// Have `post` post a bind of this window, and remember it if that went well. Neither window nor region can go meanwhile.
-    /// `post` gives the new key back.
+    /// Have `post` post a bind of this window, and remember it if that went well. Neither window nor region can go
+    /// meanwhile. `post` gives the new key back.
     fn bind_with(
         &self,
         binding: &WindowBinding<'_>,
@@ -161,8 +162,8 @@ pub(crate) fn post_bind(
     let window = window.ok_or(PostErrorKind::ForeignObject { what: "memory window" })?;
     window.window.bind_with(&request.binding, |mw, bind_info| {
         post(ibv_send_wr_bind_mw { mw, rkey: key, bind_info })?;
-        // Of a type 2 window this is the program's to do: the next bind names the window by the key that it has by then.
-        // SAFETY: allocated, and nobody else looks at it: `bind_with` holds the lock.
+        // Of a type 2 window this is the program's to do: the next bind names the window by the key that it has by
+        // then. SAFETY: allocated, and nobody else looks at it: `bind_with` holds the lock.
         unsafe { (&raw mut (*mw).rkey).write(key) };
         Ok(key)
     })

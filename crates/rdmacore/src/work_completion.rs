@@ -4,9 +4,9 @@ use longhaul_verbs::{CompletionFlags, CompletionOperation, CompletionStatus, Que
 
 use crate::abi;
 
-/// The same in our words. Of a failure only what verbs define is taken over; drivers leave anything in the rest. Of a send,
-/// bytes and flags are left out: they are told of receives and of what comes back, and some drivers (rxe) set them all
-/// the same.
+/// The same in our words. Of a failure only what verbs define is taken over; drivers leave anything in the rest. Of a
+/// send, bytes and flags are left out: they are defined for receives and for returned data, and some drivers (rxe) set
+/// them all the same.
 pub(crate) fn translate(theirs: &abi::ibv_wc) -> WorkCompletion {
     let status = status(theirs.status);
     let named = WorkCompletion {

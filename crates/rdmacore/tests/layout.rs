@@ -1,7 +1,7 @@
 //! Our types against the installed header's: a C compiler prints every size, offset and constant that we mirror.
 //!
-//! Needs a C compiler and `<infiniband/verbs.h>` (package libibverbs-dev); without them the test says so and skips, except
-//! when `CI=true`, where it fails. Structures that grow from version to version may be larger in the header than
+//! Needs a C compiler and `<infiniband/verbs.h>` (package libibverbs-dev); without them the test says so and skips,
+//! except when `CI=true`, where it fails. Structures that grow from version to version may be larger in the header than
 //! here: what we know of them must lie where we think it does.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use longhaul_rdmacore::abi::{self, Field, Layout};
 
-/// Grow at their end; who fills them in is told how much of them there is, or allocates them itself.
+/// Grow at their end; the library gets their size from the caller, or allocates them itself.
 const GROWING: &[&str] = &["ibv_device_attr_ex", "ibv_port_attr", "ibv_qp_ex", "ibv_qp_init_attr_ex"];
 
 /// Grows at its beginning. Everything in it is counted from its last field.

@@ -1,7 +1,7 @@
-//! A real device of libibverbs: what it tells of itself, completion queues and channels, asynchronous events, destruction.
+//! A real device of libibverbs: what it reports, completion queues and channels, asynchronous events, destruction.
 //!
-//! Runs on the device that `LONGHAUL_RDMA_DEVICE` names, for example `rxe0` in the lab's guest, and skips without one. What
-//! the other objects do, the conformance suite checks.
+//! Runs on the device that `LONGHAUL_RDMA_DEVICE` names, for example `rxe0` in the lab's guest, and skips without one.
+//! What the other objects do, the conformance suite checks.
 
 mod rdma_device;
 
@@ -32,7 +32,8 @@ fn the_list_and_the_device_tell_the_same() {
     );
 }
 
-/// What Linux Soft-RoCE can do is in docs/DEVICES.md; this is what it reports and what trying found. Newer kernels may add to it.
+/// What Linux Soft-RoCE can do is in docs/DEVICES.md; this is what it reports and what trying found. Newer kernels may
+/// add to it.
 #[test]
 fn soft_roce_has_what_it_is_known_to_have() {
     let Some(device) = device() else { return };
@@ -150,8 +151,8 @@ fn an_end_sleeps_until_its_channel_wakes_it() {
     send(SendOperation::SendWithImmediate(0x0102_0304), SendFlags::SIGNALED);
     assert!(is_readable(descriptor, PATIENCE));
     assert_eq!(channel.next_event().unwrap(), Some(token));
-    assert_eq!(channel.next_event().unwrap(), None, "one event for each request to be told");
-    let received = receives.poll_one().unwrap().expect("it is why the event came");
+    assert_eq!(channel.next_event().unwrap(), None, "one event for each request for a notification");
+    let received = receives.poll_one().unwrap().expect("it is the reason for the event");
     assert_eq!((received.id, received.byte_count, received.immediate()), (11, 7, Some(0x0102_0304)));
     assert_eq!(received.operation, CompletionOperation::Receive);
     assert_eq!(received.queue_pair, ends.ends[1].number());

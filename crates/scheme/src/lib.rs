@@ -1,8 +1,8 @@
 //! What a reliability scheme is called and what follows from its name: the code, the layout of parity, the timers.
 //!
-//! `longhaul-reliable` runs the schemes and `longhaul-plan` computes how long they take. Both must mean the same thing by
-//! `ec:mds:32,8` and by "three round trips", so both take it from here. These are values and formulas only: nothing here
-//! sends, waits or reads a clock.
+//! `longhaul-reliable` runs the schemes and `longhaul-plan` computes how long they take. Both must mean the same thing
+//! by `ec:mds:32,8` and by "three round trips", so both take it from here. These are values and formulas only: nothing
+//! here sends, waits or reads a clock.
 //!
 //! | module | what |
 //! |---|---|

@@ -22,10 +22,10 @@ pub enum NamedScheme {
 #[non_exhaustive]
 pub enum SchemeNameError {
     /// No such scheme.
-    #[error("expected sr:rto, sr:nack, ec:mds:k,m or ec:xor:k,m, came {0:?}")]
+    #[error("unknown scheme \"{0}\"; use sr:rto, sr:nack, ec:mds:K,M or ec:xor:K,M, such as ec:mds:32,8")]
     Unknown(String),
     /// Erasure coding, but no code.
-    #[error("{name:?}: {source}")]
+    #[error("scheme \"{name}\": {source}")]
     Code {
         /// The whole name.
         name: String,
@@ -70,9 +70,12 @@ mod tests {
             assert_eq!(name.parse::<NamedScheme>().expect("a scheme").to_string(), name);
         }
         let error = |name: &str| name.parse::<NamedScheme>().expect_err("no scheme").to_string();
-        assert_eq!(error("sr"), "expected sr:rto, sr:nack, ec:mds:k,m or ec:xor:k,m, came \"sr\"");
+        assert_eq!(
+            error("sr"),
+            "unknown scheme \"sr\"; use sr:rto, sr:nack, ec:mds:K,M or ec:xor:K,M, such as ec:mds:32,8"
+        );
         for wrong in ["ec:mds:300,8", "ec:mds:0,1", "ec:xor:2,3", "ec:mds:a,b", "ec:mds"] {
-            assert!(error(wrong).starts_with(&format!("{wrong:?}: ")), "{}", error(wrong));
+            assert!(error(wrong).starts_with(&format!("scheme \"{wrong}\": ")), "{}", error(wrong));
         }
     }
 }

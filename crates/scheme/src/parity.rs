@@ -5,9 +5,9 @@
 //!   parity   | m chunks | m chunks | m chunks |
 //! ```
 //!
-//! The chunk of a message that is shorter than a chunk is the message itself. Its parity chunks are as short, rounded up
-//! to a power of two so that none lies in two packets of which it needs both; several share a packet. Whole chunks of
-//! parity would be `m` packets for a message of one.
+//! The chunk of a message that is shorter than a chunk is the message itself. Its parity chunks are as short, rounded
+//! up to a power of two so that none lies in two packets of which it needs both; several share a packet. Whole chunks
+//! of parity would be `m` packets for a message of one.
 
 use longhaul_coding::Code;
 

@@ -52,8 +52,8 @@ pub const ALPHA: f64 = 2.0;
 pub const BETA: f64 = 1.0;
 /// No timeout is shorter by default.
 pub const TIMEOUT_MIN: Duration = Duration::from_millis(1);
-/// With negative acknowledgements a timeout is only for the case that the reports are lost, too, or nothing arrives at all.
-/// It can wait until a peer that was kept off its processor is back, which takes 5 to 30 ms on a busy host.
+/// With negative acknowledgements a timeout is only for the case that the reports are lost, too, or nothing arrives at
+/// all. It can wait until a peer that was kept off its processor is back, which takes 5 to 30 ms on a busy host.
 pub const TIMEOUT_MIN_WITH_REPORTS: Duration = Duration::from_millis(20);
 
 /// When selective repeat sends a packet again that has not been acknowledged.
@@ -61,7 +61,8 @@ pub const fn retransmission(alpha: f64, least: Duration) -> Timeout {
     Timeout { round_trips: 1.0 + alpha, least }
 }
 
-/// When erasure coding falls back to asking, after the last packet that arrived, or would have left, of data and parity.
+/// When erasure coding falls back to asking, after the last packet that arrived, or would have left, of data and
+/// parity.
 pub const fn fallback(beta: f64, least: Duration) -> Timeout {
     Timeout { round_trips: beta, least }
 }

@@ -1,9 +1,10 @@
-//! How long a message takes from one end of a long link to the other, with each reliability scheme: the real protocol code on virtual
-//! time.
+//! How long a message takes from one end of a long link to the other, with each reliability scheme: the real protocol
+//! code on virtual time.
 //!
-//! A sample is one message. Its receive is posted and the sender knows of it before the clock starts, so that what is measured is the message:
-//! from the send to the moment when the sender knows that it is done. Of data only lengths travel, which halves the work: time is what is
-//! measured here, and contents are compared in [`end_to_end`](crate::end_to_end).
+//! A sample is one message. Its receive is posted and the sender knows of it before the clock starts, so that what is
+//! measured is the message: from the send to the moment when the sender knows that it is done. Of data only lengths
+//! travel, which halves the work: time is what is measured here, and contents are compared in
+//! [`end_to_end`](crate::end_to_end).
 
 pub mod formula;
 mod sampling;
@@ -30,7 +31,7 @@ use crate::world::{World, WorldConfig};
 const MTU: Mtu = Mtu::Bytes4096;
 /// A sample that takes longer than this many times the least possible has hung.
 const SLOWDOWN_MAX: u32 = 100_000;
-/// Whoever drives the ends looks at them at least this often, and no more waits in front of the wire than leaves it in between.
+/// The driver polls the ends at least this often, and no more waits in front of the wire than leaves it in between.
 const LOOKS_A_ROUND_TRIP: u32 = 400;
 
 /// How a message is brought over.
@@ -71,7 +72,7 @@ pub struct CompletionOptions {
     pub round_trip: Duration,
     /// Share of packets lost, in each direction.
     pub loss: f64,
-    /// In bursts of so many packets in the mean; each on its own if not given.
+    /// In bursts of this many packets on average; independent losses if not given.
     pub burst_packets: Option<f64>,
     /// Bytes of a message.
     pub message_bytes: usize,
@@ -91,7 +92,8 @@ impl CompletionOptions {
         Duration::from_nanos(injection as u64) + self.round_trip
     }
 
-    /// About how many packets of data and parity a message takes, repetitions included: for telling beforehand how long a run will take.
+    /// About how many packets of data and parity a message takes, repetitions included: to estimate beforehand how long
+    /// a run will take.
     pub fn expected_packets(&self) -> f64 {
         let packet_bytes = f64::from(MTU.byte_count());
         let packets = (self.message_bytes as f64 / packet_bytes).ceil();
@@ -103,7 +105,8 @@ impl CompletionOptions {
                 packets * (1.0 + failed * repeated) + parity
             }
             CompletionScheme::Named(_) => packets * (1.0 + repeated),
-            // Each loss repeats what was sent until the sender heard of it: a round trip, or what is left of the message.
+            // Each loss repeats what was sent until the sender heard of it: a round trip, or what is left of the
+            // message.
             CompletionScheme::ReliableConnection => {
                 let round_trip_bits = self.rate_bits_per_second as f64 * self.round_trip.as_secs_f64();
                 let window = packets.min(round_trip_bits / 8.0 / packet_bytes);
@@ -124,15 +127,16 @@ impl CompletionOptions {
         }
     }
 
-    /// How often whoever drives the ends looks at them: a fraction of what a device has queued takes to leave; and on slow links a fraction of
-    /// a round trip, since what is looked at late is measured late.
+    /// How often the driver polls the ends: a fraction of what a device has queued takes to leave; and on slow links a
+    /// fraction of a round trip, since what is looked at late is measured late.
     fn grain(&self) -> Duration {
         let queued = 64 * 4096 * 8 * 1_000_000_000_u128 / u128::from(self.rate_bits_per_second.max(1));
         Duration::from_nanos(queued as u64).min(self.round_trip / LOOKS_A_ROUND_TRIP).max(Duration::from_nanos(1))
     }
 
-    /// What devices may have waiting in front of the wire: on slow links so little that it is a fraction of a round trip. What a device
-    /// has queued it cannot take back when it hears of a loss, and what the ends measure as the round trip has it in it.
+    /// What devices may have waiting in front of the wire: on slow links so little that it is a fraction of a round
+    /// trip. What a device has queued it cannot take back when it hears of a loss, and what the ends measure as the
+    /// round trip has it in it.
     fn egress_limit_bytes(&self) -> u64 {
         let bytes =
             u128::from(self.rate_bits_per_second) * (self.round_trip / LOOKS_A_ROUND_TRIP).as_nanos() / 8_000_000_000;
@@ -172,7 +176,7 @@ impl Completion {
                 return Completion { options, ground: Setting::Reliable(setting) };
             }
         };
-        // Data, parity and what is repeated must be on their way at once: the window is not what is measured.
+        // Data, parity and repetitions must all fit in flight: the window is not what is measured.
         let parity_bytes = scheme.parity_bytes(options.message_bytes as u64, options.chunk_bytes);
         let packets = (options.message_bytes as u64 + parity_bytes).div_ceil(MTU.byte_count().into());
         let receive_depth = u32::try_from(2 * packets).unwrap_or(u32::MAX).clamp(1024, 1 << 20);
@@ -218,8 +222,8 @@ fn sample(ground: &mut VirtualGround, options: &CompletionOptions) -> Result<Sam
         }
         ground.step(limit)?;
     }
-    let report = send.take().expect("it is over").map_err(|error| failed(error.to_string()))?;
-    receive.take().expect("it is over").map_err(|error| failed(error.to_string()))?;
+    let report = send.take().expect("it has ended").map_err(|error| failed(error.to_string()))?;
+    receive.take().expect("it has ended").map_err(|error| failed(error.to_string()))?;
     // Let the last of it pass.
     ground.run_until(ground.now() + options.round_trip)?;
     Ok(Sample {

@@ -1,8 +1,8 @@
 //! The end-to-end suite of reliability schemes: messages of many sizes over bad links, contents verified.
 //!
-//! A ground is two ends of a connection and the network between them: on virtual time ([`VirtualGround`]), or on real time, over devices of
-//! any kind and through the library, as programs have it ([`LibraryGround`]). A [`Case`] is what is sent over it; [`Suite`] is all of them:
-//! links, schemes and sizes. The same suite runs on every ground.
+//! A ground is two ends of a connection and the network between them: on virtual time ([`VirtualGround`]), or on real
+//! time, over devices of any kind and through the library, as programs have it ([`LibraryGround`]). A [`Case`] is what
+//! is sent over it; [`Suite`] is all of them: links, schemes and sizes. The same suite runs on every ground.
 //!
 //! ```text
 //!   Suite: link × scheme × size ──▶ run_case ──▶ CaseSender   ─▶ Connection ═══ the ground ═══ Connection ─▶ CaseReceiver
@@ -67,7 +67,7 @@ pub struct Case {
     pub messages: usize,
     /// Bytes of each.
     pub message_bytes: usize,
-    /// Messages under way at a time, as far as there is memory for them.
+    /// Messages in flight at a time, as far as there is memory for them.
     pub in_flight: usize,
     /// How much longer than its message a receive is.
     pub slack_bytes: usize,
@@ -76,13 +76,13 @@ pub struct Case {
 }
 
 impl Case {
-    /// So many messages of so many bytes, a few at a time.
+    /// This many messages of this size, a few at a time.
     pub fn new(messages: usize, message_bytes: usize) -> Self {
         Case { messages, message_bytes, in_flight: 8, slack_bytes: 0, limit: Duration::from_secs(120) }
     }
 }
 
-/// What came of it.
+/// The outcome.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Of each message, as its sender saw it.
@@ -104,7 +104,7 @@ pub enum CaseError {
         /// The time they had.
         limit: Duration,
     },
-    /// Other bytes came than were sent.
+    /// Other bytes arrived than were sent.
     #[error("message {message}: byte {place} is not what was sent")]
     Contents {
         /// Which.
@@ -112,14 +112,14 @@ pub enum CaseError {
         /// The first that is wrong.
         place: usize,
     },
-    /// Something is missing, or too much came.
-    #[error("message {message}: {received} bytes of {sent} came, {missing} ranges are missing")]
+    /// Something is missing, or too much arrived.
+    #[error("message {message}: {received} bytes of {sent} arrived, {missing} ranges are missing")]
     Incomplete {
         /// Which.
         message: usize,
         /// Its bytes.
         sent: usize,
-        /// What came.
+        /// Bytes received.
         received: usize,
         /// Ranges.
         missing: usize,

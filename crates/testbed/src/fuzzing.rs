@@ -1,7 +1,8 @@
-//! State machines that a stranger reaches, driven by bytes: the bodies of fuzz targets, and of the ordinary tests over their corpus.
+//! State machines that a stranger reaches, driven by bytes: the bodies of fuzz targets, and of the ordinary tests over
+//! their corpus.
 //!
-//! The bytes are a program: what the stranger sends, what the program at this end does, and how time passes, one after the other. Each body
-//! panics when something happens that no stranger may bring about.
+//! The bytes are a program: what the stranger sends, what the program at this end does, and how time passes, one after
+//! the other. Each body panics when something happens that no stranger may bring about.
 //!
 //! - `nic`: packets into a device that has queue pairs of every transport in use.
 //! - `peer`: a peer that speaks the protocol of messages and lies, at the other end of a connection.
@@ -19,7 +20,8 @@ use longhaul_wire::{Headers, Packet};
 pub use nic::nic;
 pub use peer::peer;
 
-/// Operations of one input. The rest of a longer input is left unread: it would find nothing that a shorter one does not.
+/// Operations of one input. The rest of a longer input is left unread: it would find nothing that a shorter one does
+/// not.
 const OPERATIONS_MAX: usize = 256;
 /// Packets that a device may answer with before time passes. More would be a flood that a stranger causes.
 const ANSWERS_MAX: usize = 4096;

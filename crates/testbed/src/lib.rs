@@ -5,8 +5,10 @@
 //! - [`soak`]: random programs over bad links, watched by the checkers.
 //! - [`message_soak`]: random programs of messages, over `sdr` and `reliable`, with attackers and liars.
 //! - [`end_to_end`]: reliability schemes over bad links; [`completion`]: how long a message takes with each of them.
-//! - [`validation`]: the model of completion times against its twin, and against the protocol on virtual time and on sockets.
-//! - [`interop`]: two programs, each with a device of any kind, that check every byte and every completion of each other.
+//! - [`validation`]: the model of completion times against its twin, and against the protocol on virtual time and on
+//!   sockets.
+//! - [`interop`]: two programs, each with a device of any kind, that check every byte and every completion of each
+//!   other.
 //! - [`scale`]: many nodes at once; [`throughput`]: two of them, as fast as they can.
 
 pub mod checker;

@@ -1,15 +1,14 @@
-//! Many software RNICs at once: is the event loop fit for ten thousand nodes, and does everything arrive?
+//! Many software RNICs at once: is the event loop fit for ten thousand nodes, and does everything arrive? Every node
+//! has a few queue pairs, alternating RC and UC, each connected to one of a node that the seed chose. Over each of them
+//! both ends send messages, alternating WRITEs and SENDs, a few at a time. The network is healthy: every message must
+//! complete, in order, at both ends where it completes at both, and none in error. With payload carried, the bytes that
+//! arrived are compared with those that were sent.
 //!
-//! Every node has a few queue pairs, RC and UC by turns, each connected to one of a node that the seed chose. Over each of them both
-//! ends send messages, WRITEs and SENDs by turns, a few at a time. The network is healthy: every message must complete, in
-//! order, at both ends where it completes at both, and none in error. With payload carried, the bytes that arrived are compared
-//! with those that were sent.
+//! The programs of all nodes look at their completion queues once in a slice of virtual time, and only while they wait
+//! for something. Asking after each event, as [`World::run_until`] does, would cost ten thousand looks an event.
 //!
-//! The programs of all nodes look at their completion queues once in a slice of virtual time, and only while they wait for
-//! something. Asking after each event, as [`World::run_until`] does, would cost ten thousand looks an event.
-//!
-//! No clock is read here. The caller makes the nodes ([`Scale::new`]), connects them ([`Scale::connect`]) and runs the traffic
-//! ([`Scale::run`]), and can take the time and the memory of each.
+//! No clock is read here. The caller makes the nodes ([`Scale::new`]), connects them ([`Scale::connect`]) and runs the
+//! traffic ([`Scale::run`]), and can take the time and the memory of each.
 
 mod options;
 
@@ -30,25 +29,25 @@ pub use options::{ScaleFabric, ScaleOptions};
 
 use crate::world::{World, WorldConfig};
 
-/// Messages of one direction of a connection that are under way at most.
+/// Messages of one direction of a connection that are in flight at most.
 const WINDOW: u32 = 4;
 
 /// Depth of the queues, as programs choose it. (Only [`WINDOW`] requests are ever in one.)
 const QUEUE_DEPTH: u32 = 128;
 
-/// How often programs look at their completion queues. Ten thousand nodes send more than a hundred thousand packets in that
-/// time, so that looking costs little.
+/// How often programs look at their completion queues. Ten thousand nodes send more than a hundred thousand packets in
+/// that time, so that looking costs little.
 const SLICE: Duration = Duration::from_micros(5);
 
-/// The slice when nothing has completed in the last ones, and the time without any completion after which the run is over: longer
-/// than RC takes to give up.
+/// The slice when nothing has completed in the last ones, and the time without any completion after which the run is
+/// over: longer than RC takes to give up.
 const SLICE_MAX: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Room for the headers of a packet: without payload frames are nothing else, and lie in far fewer pages.
 const HEADER_BYTES_MAX: usize = 128;
 
-/// Failures that are told; the others are counted.
+/// Failures that are described; the others are only counted.
 const FAILURES_KEPT: usize = 10;
 
 /// The transport of the queue pair with this index.
@@ -59,8 +58,8 @@ fn transport_of(index: usize) -> Transport {
     }
 }
 
-/// WRITEs and SENDs by turns. On UC the WRITEs have an immediate, because nothing else says that one has arrived; RC's sender
-/// knows it by its own completion.
+/// Alternating WRITEs and SENDs. On UC the WRITEs have an immediate, because nothing else says that one has arrived;
+/// RC's sender knows it by its own completion.
 fn is_write(number: u32) -> bool {
     number.is_multiple_of(2)
 }
@@ -115,7 +114,7 @@ struct ScaleNode {
     ends: Vec<End>,
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScaleOutcome {
     /// Messages that were sent, arrived and completed.
@@ -169,8 +168,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// The nodes, each with a protection domain, a completion queue and memory, but without queue pairs. Panics when the link's
-    /// profile is not valid or the memory is more than a machine has.
+    /// The nodes, each with a protection domain, a completion queue and memory, but without queue pairs. Panics when
+    /// the link's profile is not valid or the memory is more than a machine has.
     pub fn new(options: ScaleOptions) -> Scale {
         let mut config = WorldConfig {
             seed: options.seed,
@@ -246,7 +245,7 @@ impl Scale {
         end.queue_pair.modify(&send).expect("RTS follows RTR");
     }
 
-    /// The traffic, after [`Scale::connect`]. `progress` is told now and then how many messages have completed.
+    /// The traffic, after [`Scale::connect`]. `progress` is called now and then with the number of completed messages.
     pub fn run(mut self, mut progress: impl FnMut(u64)) -> ScaleOutcome {
         if self.options.payload == PayloadMode::Carried {
             self.write_contents();
@@ -273,7 +272,7 @@ impl Scale {
         self.finish(&unfinished)
     }
 
-    /// What is still on the way arrives; then nothing may be missing, and nothing may have come twice.
+    /// What is still in flight arrives; then nothing may be missing or duplicated.
     fn finish(mut self, unfinished: &[u32]) -> ScaleOutcome {
         for &node in unfinished {
             for (index, end) in self.nodes[node as usize].ends.iter().enumerate() {
@@ -282,7 +281,7 @@ impl Scale {
                     let receives = self.options.receives(end.transport);
                     self.outcome.failures.add(format_args!(
                         "node {node}, queue pair {index} ({:?}): expected {messages} sends and {receives} receives to complete, \
-                         came {} and {}",
+                         got {} and {}",
                         end.transport, end.sent, end.received,
                     ));
                 }
@@ -392,7 +391,7 @@ impl Scale {
         let is_ours = (index as usize) < self.options.queue_pairs_per_node
             && self.end(id).queue_pair.number() == completion.queue_pair;
         if !is_ours || !completion.is_success() {
-            self.outcome.failures.add(format_args!("node {node}: expected success, came {completion:?}"));
+            self.outcome.failures.add(format_args!("node {node}: expected success, got {completion:?}"));
             return;
         }
         let end = self.end(id);
@@ -402,7 +401,7 @@ impl Scale {
                 let expected = if is_write(end.sent) { CompletionOperation::Write } else { CompletionOperation::Send };
                 if number != end.sent || completion.operation != expected {
                     let next = end.sent;
-                    self.fail(id, format_args!("expected the completion of {expected:?} {next}, came {completion:?}"));
+                    self.fail(id, format_args!("expected the completion of {expected:?} {next}, got {completion:?}"));
                 }
                 self.end_mut(id).sent += 1;
                 if transport == Transport::ReliableConnection && is_write(number) {
@@ -422,7 +421,7 @@ impl Scale {
                     && completion.immediate() == immediate
                     && completion.byte_count == self.options.message_bytes;
                 if !is_right {
-                    self.fail(id, format_args!("expected message {expected} ({operation:?}), came {completion:?}"));
+                    self.fail(id, format_args!("expected message {expected} ({operation:?}), got {completion:?}"));
                 }
                 self.end_mut(id).received += 1;
                 self.check_arrived(id, peer, number);

@@ -42,8 +42,8 @@ const BURST_PACKETS: usize = 64;
 const DEPTH_PACKETS: usize = 8 * BURST_PACKETS;
 const MESSAGE_BYTES: usize = 1 << 20;
 const RELIABLE_DEPTH: usize = 4;
-/// RC walks through all of it, UC and the limit through a burst's worth: small enough to stay in the cache of one core, as a
-/// program that consumes what it receives would have it.
+/// RC walks through all of it, UC and the limit through a burst's worth: small enough to stay in the cache of one core,
+/// as a program that consumes what it receives would have it.
 const BUFFER_BYTES: usize = MESSAGE_BYTES;
 
 pub(crate) struct End {
@@ -113,8 +113,8 @@ pub fn run(traffic: Traffic, payload: PayloadMode, packets: u64) -> Moved {
     }
 }
 
-/// The limit to compare with: what copying a packet out of memory and into memory, and computing its ICRC at either end,
-/// costs alone. Walks through buffers of the same size as UC does. Returns `packets`.
+/// The limit to compare with: what copying a packet out of memory and into memory, and computing its ICRC at either
+/// end, costs alone. Walks through buffers of the same size as UC does. Returns `packets`.
 pub fn copy_and_check(packets: u64) -> u64 {
     let source = vec![0x5a_u8; BURST_PACKETS * PACKET_BYTES as usize];
     let mut destination = vec![0_u8; BURST_PACKETS * PACKET_BYTES as usize];

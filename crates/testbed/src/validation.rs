@@ -1,4 +1,5 @@
-//! Is the model of completion times (`longhaul-plan`) true? Compared, point by point, with three things that know nothing of its formulas:
+//! Is the model of completion times (`longhaul-plan`) true? Compared, point by point, with three things that know
+//! nothing of its formulas:
 //!
 //! | | what it is | the model's mean is within | and its 99.9th percentile |
 //! |---|---|---|---|
@@ -6,8 +7,9 @@
 //! | [`virtual_time`] | the protocol code itself, on a simulated link | 10 % | |
 //! | [`sockets`] | the protocol code on UDP sockets, through the impaired port | 15 % | |
 //!
-//! A [`Point`] is a link, a message and a scheme; [`points`] are those that are compared. Everything but the sockets comes from a seed and gives
-//! the same figures every time. `docs/VALIDATION.md` has the figures, and says why the protocol and the model differ where they do.
+//! A [`Point`] is a link, a message and a scheme; [`points`] are those that are compared. Everything but the sockets
+//! comes from a seed and gives the same figures every time. `docs/VALIDATION.md` has the figures, and says why the
+//! protocol and the model differ where they do.
 
 mod points;
 pub mod sockets;
@@ -47,13 +49,13 @@ pub struct Point {
     pub round_trip: Duration,
     /// Share of packets lost, in each direction.
     pub loss: f64,
-    /// In bursts of so many packets in the mean; each on its own if not given.
+    /// In bursts of this many packets in the mean; each on its own if not given.
     pub burst_packets: Option<f64>,
     /// Bytes of the message; of the buffer, in a ring.
     pub message_bytes: u64,
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
-    /// A ring all-reduce of so many sites instead of one message.
+    /// A ring all-reduce of this many sites instead of one message.
     pub sites: Option<u32>,
     /// Whether the protocol is run on virtual time.
     pub is_on_virtual_time: bool,
@@ -62,7 +64,8 @@ pub struct Point {
 }
 
 impl Point {
-    /// As the model has it. Packets have 4 KiB, and rates are those of IP packets: so count the simulated link and the impaired port.
+    /// As the model has it. Packets have 4 KiB, and rates are those of IP packets: so count the simulated link and the
+    /// impaired port.
     pub fn case(&self) -> Case {
         let loss = match self.burst_packets {
             Some(packets) => Loss::bursts(self.loss, packets),

@@ -1,8 +1,8 @@
 //! The virtual port: a software RNIC as a node of a simulated network.
 //!
-//! Frames on the simulated wire are whole IP packets, so captures of them open in Wireshark. The port adds the IP and UDP
-//! headers and the ICRC, and checks them; it numbers packets as a plain UDP socket does (identification 0, don't fragment).
-//! Between it and the device may stand the same layers as on sockets, on virtual time.
+//! Frames on the simulated wire are whole IP packets, so captures of them open in Wireshark. The port adds the IP and
+//! UDP headers and the ICRC, and checks them; it numbers packets as a plain UDP socket does (identification 0, don't
+//! fragment). Between it and the device may stand the same layers as on sockets, on virtual time.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -18,11 +18,11 @@ use longhaul_wire::{Ecn, IcrcScope, IpHeader, OrdinaryHeaders, UDP_PORT_ROCE, ic
 /// The simulated wire is plugged in here.
 const WIRE: usize = 0;
 
-/// What may wait in front of the wire before the device is told to stop, unless told otherwise: enough to keep the wire busy, little enough
-/// that the device decides late what to send.
+/// What may wait in front of the wire before the device is asked to stop, by default: enough to keep the wire busy,
+/// little enough that the device decides late what to send.
 pub const EGRESS_LIMIT_BYTES: u64 = 64 << 10;
 
-/// Datagrams to one of the device's own addresses that may wait before the device is told to stop.
+/// Datagrams to one of the device's own addresses that may wait before the device is asked to stop.
 const LOOPBACK_FRAMES_MAX: usize = 4096;
 
 /// A device with a virtual port.
@@ -46,15 +46,15 @@ impl VirtualNic {
         VirtualNic::with_egress_limit(device, EGRESS_LIMIT_BYTES)
     }
 
-    /// The same with another limit of what may wait in front of the wire. On a slow wire the usual one is long: nothing that is queued there can be
-    /// taken back, and everything else waits behind it.
+    /// The same with another limit of what may wait in front of the wire. On a slow wire the usual one is long: nothing
+    /// that is queued there can be taken back, and everything else waits behind it.
     pub fn with_egress_limit(device: Device, egress_limit_bytes: u64) -> Self {
         let egress = Egress { loopback: VecDeque::new(), limit_bytes: egress_limit_bytes };
         VirtualNic { device, stack: Stack::default(), egress, deadline: None }
     }
 
-    /// The same with layers between the device and the wire, the first next to the device. (Wires here carry packets of any
-    /// length, so what layers add does not change the MTU.)
+    /// The same with layers between the device and the wire, the first next to the device. (Wires here carry packets of
+    /// any length, so what layers add does not change the MTU.)
     #[must_use]
     pub fn with_layers(self, layers: Vec<Box<dyn Layer>>) -> Self {
         VirtualNic { stack: Stack::new(layers), ..self }
@@ -218,7 +218,7 @@ impl VirtualPort<'_, '_> {
         debug_assert!(is_written, "both addresses are of one family, and the datagram fits an IP packet");
         let frame = Frame { bytes: packet, elided_bytes: envelope.elided_bytes };
         let destination = envelope.destination.ip();
-        // A device hears its own datagrams to a group, as sockets do unless told otherwise.
+        // A device hears its own datagrams to a group, as sockets do by default.
         if destination.is_multicast() {
             let copy = self.io.copy(&frame);
             self.egress.loopback.push_back(copy);

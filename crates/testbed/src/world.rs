@@ -1,8 +1,8 @@
 //! Software RNICs on a simulated network: the ground of conformance tests, soaks and scenarios.
 //!
-//! Two nodes are joined by one link, more by a switch, each with a link to it, unless the [`Topology`] says otherwise. A
-//! world belongs to one thread: the program makes verbs calls between runs, and time passes only inside [`World::run_for`] and
-//! [`World::run_until`]. What can go wrong with links and nodes is in [`faults`].
+//! Two nodes are joined by one link, more by a switch, each with a link to it, unless the [`Topology`] says otherwise.
+//! A world belongs to one thread: the program makes verbs calls between runs, and time passes only inside
+//! [`World::run_for`] and [`World::run_until`]. What can go wrong with links and nodes is in [`faults`].
 
 mod addressing;
 pub mod faults;
@@ -36,8 +36,8 @@ pub struct WorldConfig {
     pub nodes: usize,
     /// How they are joined.
     pub topology: Topology,
-    /// Separate networks of that topology, over which the nodes are dealt out in turn: with two, nodes 0 and 1 are the two
-    /// NICs of a host, nodes 2 and 3 those of the next. Nodes on different planes cannot reach each other.
+    /// Separate networks of that topology, over which the nodes are dealt out in turn: with two, nodes 0 and 1 are the
+    /// two NICs of a host, nodes 2 and 3 those of the next. Nodes on different planes cannot reach each other.
     pub plane_count: usize,
     /// Each direction of each link.
     pub link: Profile,
@@ -191,7 +191,8 @@ impl Node for WorldNode {
 }
 
 impl World {
-    /// A world at the beginning of time. Panics when a profile or the topology is not valid: scenarios check theirs before.
+    /// A world at the beginning of time. Panics when a profile or the topology is not valid: scenarios check theirs
+    /// before.
     pub fn new(config: WorldConfig) -> World {
         let mut simulation = Simulation::with_limits(config.seed, config.limits);
         simulation.set_ecn_marker(mark_congestion);
@@ -279,8 +280,8 @@ impl World {
         self.simulation.run_until(end);
     }
 
-    /// Let time pass until `condition` holds, which is asked after each event, but not beyond `deadline`. Returns whether it
-    /// holds. The condition may make verbs calls.
+    /// Let time pass until `condition` holds, which is asked after each event, but not beyond `deadline`. Returns
+    /// whether it holds. The condition may make verbs calls.
     pub fn run_until(&mut self, deadline: Instant, mut condition: impl FnMut() -> bool) -> bool {
         loop {
             if condition() {
@@ -294,8 +295,8 @@ impl World {
         }
     }
 
-    /// Let time pass until the next event, and `span` longer, but not beyond `deadline`: for whoever drives something besides the
-    /// devices, and should look at it when something has happened.
+    /// Let time pass until the next event, and `span` longer, but not beyond `deadline`: for a caller that drives
+    /// something in addition to the devices, and should look at it when something has happened.
     pub fn run_some(&mut self, deadline: Instant, span: Duration) {
         self.wake_nics();
         let end = match self.simulation.step_until(deadline) {
@@ -380,7 +381,7 @@ impl World {
         if news.is_empty() {
             return;
         }
-        // In an order that does not depend on which call came first.
+        // In an order that does not depend on which call was first.
         news.sort_unstable();
         news.dedup();
         for (node, incarnation) in news.drain(..) {

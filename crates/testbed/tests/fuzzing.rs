@@ -1,5 +1,5 @@
-//! Runs the bodies of the fuzz targets without a fuzzer: over the corpus that is kept, over the same bytes changed in places, and over noise.
-//! What is drawn comes from fixed seeds, so that every run is the same.
+//! Runs the bodies of the fuzz targets without a fuzzer: over the corpus that is kept, over the same bytes changed in
+//! places, and over noise. What is drawn comes from fixed seeds, so that every run is the same.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! The verified exchange between two software RNICs on loopback, in one process: right devices pass, and each planted mistake is
-//! found by the check that is about it.
+//! The verified exchange between two software RNICs on loopback, in one process: right devices pass, and each planted
+//! mistake is found by the check that is about it.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 
@@ -84,7 +84,7 @@ fn run_client(
     let summary = run(client).expect("the session does not break");
     match server.join().expect("the server does not panic") {
         Ok(ServerOutcome::Checked(checks)) => assert_eq!(checks.len(), summary.checks.len()),
-        other => panic!("expected checks, came {other:?}"),
+        other => panic!("expected checks, got {other:?}"),
     }
     summary
 }
@@ -199,10 +199,10 @@ fn what_is_never_sent_is_found() {
         ..options(Connection::Ud, &[Operation::Send])
     };
     let said = failure(&run(options, &wrong));
-    assert!(said.contains("expected 60 receives to complete, came 0"), "{said}");
+    assert!(said.contains("expected 60 receives to complete, got 0"), "{said}");
 }
 
-/// The wire is cut when the WRITEs are under way; what both ends then say.
+/// The wire is cut when the WRITEs are in flight; what both ends then say.
 fn cut(wrong: &Wrong) -> (DeathReport, DeathReport) {
     let devices = [open(wrong.client, &wrong.wire, 1), open(wrong.server, &wrong.wire, 2)];
     let (stream, server) = server(&devices[1]);
@@ -210,11 +210,11 @@ fn cut(wrong: &Wrong) -> (DeathReport, DeathReport) {
     let options = ClientOptions { timeout: 10, ..options(Connection::Rc, &Operation::ALL) };
     let client = Client::connect(stream, end(&devices[0]), options).expect("the server welcomes it");
     let everything = Profile::default().with_loss(Loss::Independent { probability: 1.0 });
-    let mut under_way = |_: u64| devices[0].set_impairment(&everything).expect("a profile");
-    let ours = client.run_until_death(true, &mut under_way).expect("the session does not break");
+    let mut in_progress = |_: u64| devices[0].set_impairment(&everything).expect("a profile");
+    let ours = client.run_until_death(true, &mut in_progress).expect("the session does not break");
     match server.join().expect("the server does not panic") {
         Ok(ServerOutcome::Died(theirs)) => (ours, theirs),
-        other => panic!("expected an end by death, came {other:?}"),
+        other => panic!("expected an end by death, got {other:?}"),
     }
 }
 

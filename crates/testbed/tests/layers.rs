@@ -1,6 +1,6 @@
-//! Layers on both ports, the simulated wire and UDP sockets: a small forward error correction that restores what a layer below it
-//! loses. It uses all that a layer has: it changes packets, adds some of its own, restores others with the ICRC that they had, and has
-//! deadlines.
+//! Layers on both ports, the simulated wire and UDP sockets: a small forward error correction that restores what a
+//! layer below it loses. It uses all that a layer has: it changes packets, adds some of its own, restores others with
+//! the ICRC that they had, and has deadlines.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -26,7 +26,8 @@ const BLOCKS_MAX: usize = 64;
 const TRAILER_BYTES: usize = 6;
 const PARITY: u8 = 0xff;
 
-/// Sends a parity packet, the exclusive or of the packets before it, after each few packets; restores one that is missing.
+/// Sends a parity packet, the exclusive or of the packets before it, after each few packets; restores one that is
+/// missing.
 struct Parity {
     sending: Block,
     block: u32,
@@ -136,7 +137,7 @@ impl Layer for Parity {
     }
 
     fn overhead_bytes(&self) -> usize {
-        // Parity packets carry a length besides.
+        // Parity packets also carry a length.
         TRAILER_BYTES + 2
     }
 }
@@ -216,8 +217,8 @@ fn message(number: usize) -> Vec<u8> {
     (0..MESSAGE_BYTES).map(|index| (number * 31 + index * 7) as u8).collect()
 }
 
-/// Sends messages of a packet each over an unreliable connection; how many arrive. `wait` is told how many there are so far, lets time
-/// pass, and says `false` when it has been enough.
+/// Sends messages of a packet each over an unreliable connection; how many arrive. `wait` gets the number so far, lets
+/// time pass, and says `false` when it has been enough.
 fn exchange(sender: &End, receiver: &End, mut wait: impl FnMut(usize) -> bool) -> usize {
     let place = |number: usize| number * MESSAGE_BYTES..(number + 1) * MESSAGE_BYTES;
     for number in 0..MESSAGES {
@@ -285,7 +286,8 @@ fn run_sockets(layers: Layers, number: u8) -> (usize, u64) {
     (arrived, restored.load(Ordering::Relaxed))
 }
 
-/// Of the packets of whole blocks, their parity included, and of the last one, every seventh is lost; those of data are restored.
+/// Of the packets of whole blocks, their parity included, and of the last one, every seventh is lost; those of data are
+/// restored.
 fn lost_data_packets() -> u64 {
     let per_block = u64::from(BLOCK_PACKETS) + 1;
     let blocks = (MESSAGES as u64).div_ceil(BLOCK_PACKETS.into());

@@ -1,8 +1,9 @@
 //! Deliberate mistakes in `sdr`, `reliable` and `runtime`: the soak of messages finds each of them.
 //!
-//! To save time, each is looked for from a seed on that is known to come shortly before one that finds it; from the first seed on it takes
-//! up to 400. A generation that is not checked (`SkipGenerationCheck`) is not among them: since no two messages have the same addresses,
-//! hardly a packet gets that far. Packets that are late on purpose find it (`sdr_late_packets.rs`).
+//! To save time, each search starts at a seed shortly before one that is known to find it; from the first seed on it
+//! takes up to 400. A generation that is not checked (`SkipGenerationCheck`) is not among them: since no two messages
+//! have the same addresses, hardly a packet gets that far. Packets that are late on purpose find it
+//! (`sdr_late_packets.rs`).
 
 use std::sync::Arc;
 

@@ -56,7 +56,7 @@ fn all_nodes() -> Vec<IpAddr> {
     v4.chain((1..=8).map(|number| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, number]))).collect()
 }
 
-/// What came of it.
+/// The outcome.
 #[derive(Debug)]
 struct Outcome {
     bits_per_second: f64,
@@ -65,7 +65,8 @@ struct Outcome {
     failed: u64,
 }
 
-/// Keep one message on each of many connections to one receiver, behind a link with a short queue, as in front of a socket.
+/// Keep one message on each of many connections to one receiver, behind a link with a short queue, as in front of a
+/// socket.
 fn run(queue_pair_count: usize, peer_window_bytes: Option<u64>, queue_limit_bytes: u64) -> Outcome {
     let link = Profile::default()
         .with_propagation_delay(Duration::from_micros(10))

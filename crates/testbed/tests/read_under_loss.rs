@@ -1,4 +1,5 @@
-//! READs over links that lose, repeat and reorder, with and without a window towards the peer: they finish, as WRITEs of the same bytes do.
+//! READs over links that lose, repeat and reorder, with and without a window towards the peer: they finish, as WRITEs
+//! of the same bytes do.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,6 @@
-//! The end-to-end suite of reliability schemes on virtual time: every scheme, sizes from nothing to many chunks, over links that lose, in
-//! bursts too, reorder and duplicate. And a scheme that is made up here, with the public trait alone.
+//! The end-to-end suite of reliability schemes on virtual time: every scheme, sizes from nothing to many chunks, over
+//! links that lose, in bursts too, reorder and duplicate. And a scheme that is made up here, with the public trait
+//! alone.
 
 use std::sync::Arc;
 
@@ -104,8 +105,8 @@ fn ends_with_different_schemes_say_so_at_both_ends() {
     settle(&mut ground, Duration::from_secs(1));
     let expected = "the ends have different schemes: sr:nack with chunks of 4096 bytes here, sr:rto with chunks of 4096 bytes at the peer; \
                     give both the same";
-    assert_eq!(receive.take().expect("it is over").expect_err("refused").to_string(), expected);
-    let error = send.take().expect("it is over").expect_err("refused").to_string();
+    assert_eq!(receive.take().expect("it has ended").expect_err("refused").to_string(), expected);
+    let error = send.take().expect("it has ended").expect_err("refused").to_string();
     assert!(error.contains("sr:rto here, sr:nack with chunks of 4096 bytes at the peer"), "{error}");
 }
 
@@ -115,9 +116,9 @@ fn a_message_that_is_too_long_fails_at_both_ends() {
         let mut ground = VirtualGround::with_scheme(&GroundOptions::new(link("perfect"), 1 << 20), scheme);
         let (receive, send) = post(&mut ground, 10_000, 20_000);
         settle(&mut ground, Duration::from_secs(1));
-        let error = receive.take().expect("it is over").expect_err("too long").to_string();
+        let error = receive.take().expect("it has ended").expect_err("too long").to_string();
         assert_eq!(error, "a message of 20000 bytes does not fit the receive of 10000 bytes that was posted for it");
-        assert!(send.take().expect("it is over").is_err());
+        assert!(send.take().expect("it has ended").is_err());
         // The next one is not disturbed.
         run_case(&mut ground, &Case::new(3, 10_000)).expect("all arrives");
     }
@@ -134,7 +135,7 @@ fn a_peer_that_is_gone_is_given_up() {
         ground.run_until(end).expect("the ends work");
         ground.world.set_link_profile(link("perfect").with_loss(Loss::Independent { probability: 1.0 }));
         settle(&mut ground, Duration::from_secs(5));
-        for error in [receive.take().expect("it is over").err(), send.take().expect("it is over").err()] {
+        for error in [receive.take().expect("it has ended").err(), send.take().expect("it has ended").err()] {
             let error = error.expect("nobody answers").to_string();
             assert_eq!(error, "the message made no progress for 2s; is the peer still there?");
         }

@@ -25,7 +25,8 @@ fn settle(ground: &mut VirtualGround, time: Duration) {
     ground.run_until(end).expect("the ends work");
 }
 
-/// A receiver that refuses must never be taken for one that is done, however many it has refused since and however often its answers get lost.
+/// A receiver that refuses must never be taken for one that is done, however many it has refused since and however
+/// often its answers get lost.
 #[test]
 fn a_refusal_is_not_forgotten_while_its_sender_asks() {
     const SLOTS: usize = 1024;
@@ -54,15 +55,16 @@ fn a_refusal_is_not_forgotten_while_its_sender_asks() {
             if is_over {
                 free.push(*slot);
                 ended += 1;
-                believed += u32::from(send.take().expect("it is over").is_ok());
+                believed += u32::from(send.take().expect("it has ended").is_ok());
             }
             !is_over
         });
     }
-    assert_eq!(believed, 0, "of {ended} messages, all of which were refused, so many were reported as delivered");
+    assert_eq!(believed, 0, "of {ended} messages, all of which were refused, some were reported as delivered");
 }
 
-/// Packets say a length too, but those may be a stranger's: only the offer ends a message, and it is right where they differ.
+/// Packets say a length too, but those may be a stranger's: only the offer ends a message, and it is right where they
+/// differ.
 #[test]
 fn no_message_ends_before_its_offer_has_come() {
     let mut ends = Ends::new(Options::default(), |_| ());
@@ -92,7 +94,7 @@ fn no_message_ends_before_its_offer_has_come() {
     assert!(!receive.is_over(), "the offer promises two more packets");
     stream.send_at(4 * MTU as u64, &ends.sender.memory, 4 * MTU..6 * MTU).expect("it fits");
     drive(&mut ends);
-    let received = receive.take().expect("it is over").expect("all has come");
+    let received = receive.take().expect("it has ended").expect("all has come");
     assert_eq!((received.bytes(), received.missing()), (&bytes[..], &[][..]));
 }
 
@@ -119,14 +121,14 @@ fn a_receive_that_the_device_refuses_fails_with_the_cause() {
     let mut connection = Connection::new(receiver.clone(), scheme, Attributes::default());
     let receive = connection.post_receive(&memory, 0..1000).expect("there is room");
     connection.poll(world.now()).expect("the connection goes on");
-    let error = receive.take().expect("it is over").expect_err("the device holds no more regions");
+    let error = receive.take().expect("it has ended").expect_err("the device holds no more regions");
     let mut causes: Vec<String> = Vec::new();
     let mut cause: Option<&dyn std::error::Error> = Some(&error);
     while let Some(error) = cause {
         causes.push(error.to_string());
         cause = error.source();
     }
-    assert!(causes.last().is_some_and(|cause| cause.contains("regions already, its limit")), "{causes:?}");
+    assert!(causes.last().is_some_and(|cause| cause.contains("regions, its limit")), "{causes:?}");
     // The next receive is not disturbed, once there is room.
     drop(others);
     let next = connection.post_receive(&memory, 0..1000).expect("there is room");
@@ -134,12 +136,12 @@ fn a_receive_that_the_device_refuses_fails_with_the_cause() {
     assert!(!next.is_over());
 }
 
-/// Whether a long message is accepted decides how many numbers it takes. A peer that says yes and then no must not make its sender
-/// take numbers without end.
+/// Whether a long message is accepted decides how many numbers it takes. A peer that says yes and then no must not make
+/// its sender take numbers without end.
 #[test]
 fn a_peer_that_takes_its_acceptance_back_holds_nobody_up() {
-    let (tell, told) = std::sync::mpsc::channel();
-    // On a thread of its own: what is looked for is a call that does not return.
+    let (report, reported) = std::sync::mpsc::channel();
+    // On a thread of its own: the bug would be a call that does not return.
     std::thread::spawn(move || {
         let mut ends = Ends::new(Options::default(), |attributes| attributes.message_bytes_max = 4 * MTU as u64);
         let mut attributes = Attributes::default();
@@ -162,8 +164,8 @@ fn a_peer_that_takes_its_acceptance_back_holds_nobody_up() {
         let refused = Refused { reason: Refusal::TooLong, was_accepted: false, scheme: "sr:rto" };
         ends.receiver.queue_pair.send_to_peer(record_bytes(number, &Record::Refused(refused)));
         drive(&mut ends);
-        tell.send((long.is_over(), next.is_over())).expect("somebody waits");
+        report.send((long.is_over(), next.is_over())).expect("somebody waits");
     });
-    let told = told.recv_timeout(std::time::Duration::from_secs(60)).expect("it returns");
-    assert_eq!(told, (true, false), "the refused message has failed; the next one waits for a receive");
+    let ended = reported.recv_timeout(std::time::Duration::from_secs(60)).expect("it returns");
+    assert_eq!(ended, (true, false), "the refused message has failed; the next one waits for a receive");
 }

@@ -172,8 +172,8 @@ impl ReceiveHalf for DamagingHalf {
     }
 }
 
-/// One bit is wrong at the receiver: in a message of one part, in any of several and in the last of several. The message after
-/// it is not disturbed.
+/// One bit is wrong at the receiver: in a message of one part, in any of several and in the last of several. The
+/// message after it is not disturbed.
 #[test]
 fn bytes_that_are_damaged_at_the_receiver() {
     const NEXT: Range<usize> = 400_000..400_777;
@@ -200,8 +200,9 @@ fn bytes_that_are_damaged_at_the_receiver() {
     }
 }
 
-/// A program that changes its buffer before the send has ended. Selective repeat lends all bytes to the device at once, and the
-/// change is refused; coding does so little by little. Without a checksum the wrong bytes are a success at both ends.
+/// A program that changes its buffer before the send has ended. Selective repeat lends all bytes to the device at once,
+/// and the change is refused; coding does so little by little. Without a checksum the wrong bytes are a success at both
+/// ends.
 #[test]
 fn a_buffer_that_is_changed_during_the_send() {
     for checksum in [true, false] {

@@ -1,4 +1,5 @@
-//! Messages that are longer than one message of sdr, on virtual time: cut into parts by the sender, and one piece again at the receiver.
+//! Messages that are longer than one message of sdr, on virtual time: cut into parts by the sender, and one piece again
+//! at the receiver.
 
 use std::sync::Arc;
 
@@ -76,8 +77,8 @@ fn pass(ground: &mut VirtualGround, time: Duration) {
 }
 
 fn errors(receive: &ReceiveTicket, send: &SendTicket) -> (MessageError, MessageError) {
-    let receive = receive.take().expect("it is over").expect_err("it has failed");
-    (receive, send.take().expect("it is over").expect_err("it has failed"))
+    let receive = receive.take().expect("it has ended").expect_err("it has failed");
+    (receive, send.take().expect("it has ended").expect_err("it has failed"))
 }
 
 #[test]
@@ -167,8 +168,8 @@ fn messages_that_are_too_long_fail_at_both_ends() {
                     );
                     continue;
                 }
-                send.take().expect("it is over").unwrap_or_else(|error| panic!("{name}, {index}: {error}"));
-                let received = receive.take().expect("it is over");
+                send.take().expect("it has ended").unwrap_or_else(|error| panic!("{name}, {index}: {error}"));
+                let received = receive.take().expect("it has ended");
                 let received = received.unwrap_or_else(|error| panic!("{name}, {index}: {error}"));
                 assert_eq!(received.bytes().len(), length, "{name}, {index}");
                 assert!(received.bytes().iter().all(|byte| *byte == fill(index)), "{name}, {index}");
@@ -178,7 +179,8 @@ fn messages_that_are_too_long_fail_at_both_ends() {
     }
 }
 
-/// The link dies at every moment of a message, and comes back when both ends have given it up. What follows is not disturbed.
+/// The link dies at every moment of a message, and comes back when both ends have given it up. What follows is not
+/// disturbed.
 #[test]
 fn a_link_that_dies_in_the_middle() {
     const LENGTH: usize = 10 * PART;
@@ -274,7 +276,7 @@ fn what_is_missing_of_a_message_in_parts() {
     let (receive, send) = post(&mut ground, 0, LENGTH, LENGTH);
     pass(&mut ground, Duration::from_secs(1));
     assert!(send.take().is_some_and(|sent| sent.is_ok()));
-    let received = receive.take().expect("it is over").expect("it is done");
+    let received = receive.take().expect("it has ended").expect("it is done");
     let missing = received.missing();
     assert!(missing.len() > 5 && missing.windows(2).all(|pair| pair[0].end < pair[1].start), "{missing:?}");
     assert!(missing.iter().any(|range| range.start > 5 * PART as u64), "{missing:?}");

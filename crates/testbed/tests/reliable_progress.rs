@@ -58,8 +58,8 @@ fn messages_that_wait_for_others_do_not_time_out() {
         let (receives, sends) = post(&mut ground, MESSAGES);
         run_until(&mut ground, Duration::from_secs(30), |_| sends.iter().all(SendTicket::is_over));
         for (receive, send) in receives.iter().zip(&sends) {
-            send.take().expect("it is over").unwrap_or_else(|error| panic!("{scheme}: {error}"));
-            receive.take().expect("it is over").unwrap_or_else(|error| panic!("{scheme}: {error}"));
+            send.take().expect("it has ended").unwrap_or_else(|error| panic!("{scheme}: {error}"));
+            receive.take().expect("it has ended").unwrap_or_else(|error| panic!("{scheme}: {error}"));
         }
         assert!(ground.now() > Instant::ZERO + 8 * TIMEOUT, "{scheme}: it took many times the timeout");
     }

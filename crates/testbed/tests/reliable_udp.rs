@@ -1,5 +1,5 @@
-//! The end-to-end suite of reliability schemes over UDP sockets, on real time and through the library: a small part of it, for each change. The command runs the rest:
-//! `longhaul conformance -d softnic:127.0.0.1,127.0.0.2 --reliable`.
+//! The end-to-end suite of reliability schemes over UDP sockets, on real time and through the library: a small part of
+//! it, for each change. The command runs the rest: `longhaul conformance -d softnic:127.0.0.1,127.0.0.2 --reliable`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

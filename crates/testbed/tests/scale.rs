@@ -67,6 +67,6 @@ fn a_lost_packet_is_a_failure() {
     let mut options = small();
     options.link.loss = Loss::Independent { probability: 0.01 };
     let outcome = run(options.clone());
-    assert!(outcome.failures.count() > 0, "UC cannot mend a loss");
+    assert!(outcome.failures.count() > 0, "UC cannot recover from a loss");
     assert!(outcome.messages < options.message_count());
 }

@@ -38,7 +38,7 @@ fn messages_of_all_sizes_arrive_where_their_receives_are() {
         let (sent, received, _) = ends.sender.queue_pair.counters();
         assert_eq!(received.arrived, 0);
         assert_eq!(ends.receiver.queue_pair.counters().1.arrived, sent.writes);
-        // Nothing was written beside the messages.
+        // Nothing was written outside the messages.
         assert_eq!(ends.receiver.memory.read(start..start + 100).unwrap()[..], [0; 100]);
     }
 }
@@ -160,7 +160,8 @@ fn a_stream_tells_what_has_left_and_can_be_abandoned() {
     assert_eq!((stream.left_bytes(), stream.status()), (10 * MTU as u64, SendStatus::Over));
 }
 
-/// Short messages in long receives: the immediate comes in writes of its own, which set no bit and change no byte behind the message.
+/// Short messages in long receives: the immediate comes in writes of its own, which set no bit and change no byte
+/// behind the message.
 #[test]
 fn the_immediate_of_a_short_message_in_a_long_receive() {
     let mut ends = Ends::new(Options::default(), |_| ());

@@ -1,4 +1,5 @@
-//! Nobody waits long for a clear-to-send: small messages with many receives posted ahead, over a path that loses and holds back.
+//! Nobody waits long for a clear-to-send: small messages with many receives posted ahead, over a path that loses and
+//! holds back.
 
 mod sdr_ends;
 
@@ -27,8 +28,8 @@ fn path(loss: f64) -> Profile {
     }
 }
 
-/// The longest that a message waited for its clear-to-send although its receive was posted, and the round-trip time at the end. Data is not repeated; a receive is completed
-/// when its message has left.
+/// The longest that a message waited for its clear-to-send although its receive was posted, and the round-trip time at
+/// the end. Data is not repeated; a receive is completed when its message has left.
 fn longest_wait(profile: Profile, messages: usize, seed: u64) -> (Duration, RoundTripTime) {
     let options = Options { profile, seed, ..Default::default() };
     let mut ends = Ends::new(options, |attributes| {
@@ -168,7 +169,8 @@ fn a_sender_that_waits_asks_and_less_and_less_often() {
     assert_eq!(send.status(), SendStatus::Waiting);
 }
 
-/// What a scheme says may fill a frame, so that nothing fits beside it. It leaves all the same, and without a flood of frames that say nothing.
+/// What a scheme says may fill a frame, so that nothing fits next to it. It leaves all the same, and without a flood of
+/// frames that say nothing.
 #[test]
 fn a_hole_among_clear_to_sends_keeps_no_record_of_a_scheme_back() {
     let mut peer = RawPeer::new(Options::default(), |_| ());

@@ -1,4 +1,5 @@
-//! The control plane of SDR: the path is verified, and what a peer or a stranger says is believed only as far as it can be true.
+//! The control plane of SDR: the path is verified, and what a peer or a stranger says is believed only as far as it can
+//! be true.
 
 mod sdr_ends;
 
@@ -19,7 +20,7 @@ fn both_ends_verify_the_path_without_a_message() {
     ends.run_receiver_for(Duration::from_millis(10));
     assert!(!ends.receiver.queue_pair.is_path_verified());
     ends.sender.queue_pair.connect(&ends.receiver.queue_pair.info()).unwrap();
-    // The later end's probe is answered with one: three times the way of 10 us, and some steps of 5 us.
+    // The later end's probe is answered with one: three times the path of 10 us, and some steps of 5 us.
     let (sender, receiver) = (ends.sender.queue_pair.clone(), ends.receiver.queue_pair.clone());
     let is_verified = || sender.is_path_verified() && receiver.is_path_verified();
     assert!(ends.run_until(Duration::from_micros(60), is_verified));
@@ -43,7 +44,8 @@ fn one_direction_is_no_verified_path_and_the_probes_go_on() {
         }
         let (sender, receiver) = (ends.sender.queue_pair.clone(), ends.receiver.queue_pair.clone());
         assert!(!sender.is_path_verified() && !receiver.is_path_verified(), "{way:?} is cut");
-        // The end that hears nothing probes after 50, 100, 200, 400, 800 ms, then each second; the other answers it as well.
+        // The end that hears nothing probes after 50, 100, 200, 400, 800 ms, then each second; the other answers it as
+        // well.
         let (one, other) = (sender.counters().2.sent, receiver.counters().2.sent);
         assert!((8..12).contains(&one.min(other)) && one.max(other) <= 2 * one.min(other), "{one} and {other} frames");
         ends.world.restore(Link::Nic(0), way);
@@ -102,7 +104,7 @@ fn a_frame_that_may_have_come_after_the_poll_s_time_measures_nothing() {
     let queue_pair = peer.end().queue_pair.clone();
     peer.run_for(Duration::from_millis(1));
     let probe = peer.heard()[0].0;
-    // A poll; then the answer comes; then a poll with the same time, because whoever polls has not read the clock again.
+    // A poll; then the answer comes; then a poll with the same time, because the caller has not read the clock again.
     let now = peer.ends.world.now();
     queue_pair.poll(now).unwrap();
     let header = Header { echo: probe.sent_at, ..peer.header() };
@@ -131,7 +133,7 @@ fn what_may_wait_is_said_with_what_may_not_or_25_us_later() {
     receiver.advance(posted, Saying::ExceptAnswers).unwrap();
     assert_eq!(sent(&receiver), before + 1, "both in one frame");
 
-    // The answer to it waits for 25 us, and whoever polls is told when that is over.
+    // The answer to it waits for 25 us, and the caller gets that deadline.
     ends.world.run_for(Duration::from_micros(15));
     let (heard, before) = (ends.world.now(), sent(&sender));
     sender.poll_saying(heard, Saying::ExceptAnswers).unwrap();

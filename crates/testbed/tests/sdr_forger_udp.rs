@@ -1,5 +1,5 @@
-//! Somebody on the peer's host, at another port of its address, who knows every queue pair number and sees how far the messages are,
-//! but has no key: nothing that he sends changes a message.
+//! Somebody on the peer's host, at another port of its address, who knows every queue pair number and sees how far the
+//! messages are, but has no key: nothing that he sends changes a message.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -62,8 +62,8 @@ struct Forger<'a> {
 }
 
 impl Forger<'_> {
-    /// All fragments of a length, to every data queue pair: in writes of nothing, which need no key, and in writes of a byte under a key
-    /// that he makes up.
+    /// All fragments of a length, to every data queue pair: in writes of nothing, which need no key, and in writes of a
+    /// byte under a key that he makes up.
     fn forge(&self, message: u64) -> u64 {
         let layout = ImmediateLayout::default();
         let scope = IcrcScope::between(self.socket.local_addr().unwrap(), self.target).unwrap();
@@ -155,7 +155,7 @@ fn run(addresses: [&str; 2], announces_ports: bool) -> (u64, End) {
 #[test]
 fn a_forger_at_another_port_is_not_heard() {
     let (forged, receiver) = run(["127.0.3.1", "127.0.3.2"], true);
-    // The kernel may drop some of so many.
+    // The kernel may drop some of these.
     let dropped = receiver.counter("rx_wrong_source_port");
     assert!(forged > 1000 && dropped > forged / 2, "{dropped} of {forged} forged packets were counted");
     assert_eq!(receiver.counter("resp_remote_access_errors"), 0);

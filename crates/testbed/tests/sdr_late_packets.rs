@@ -1,6 +1,7 @@
-//! Late packets: a message table of two slots that wraps constantly, packets that the network keeps for several rounds of it or for
-//! seconds, threads that take completions late, receives that are completed at random moments. No byte of memory that was handed back
-//! ever changes, and no bit is ever set for the wrong message. Mistakes that are planted are found.
+//! Late packets: a message table of two slots that wraps constantly, packets that the network keeps for several rounds
+//! of it or for seconds, threads that take completions late, receives that are completed at random moments. No byte of
+//! memory that was handed back ever changes, and no bit is ever set for the wrong message. Mistakes that are planted
+//! are found.
 
 mod sdr_ends;
 
@@ -24,8 +25,8 @@ const UNTOUCHED: u8 = 0xa5;
 /// A network, and how fast the program goes on it.
 struct Scenario {
     profile: Profile,
-    /// A step of the program takes up to ten times as long. Receives are posted at least 20 of these apart, so that all slots and
-    /// generations take at least 320, and are completed after up to 400.
+    /// A step of the program takes up to ten times as long. Receives are posted at least 20 of these apart, so that all
+    /// slots and generations take at least 320, and are completed after up to 400.
     beat: Duration,
     steps: u32,
 }
@@ -64,8 +65,8 @@ struct Run {
     whole: u64,
 }
 
-/// What is wrong, if anything; and how many messages were completed, how many of them whole, how many packets came late, and how many so
-/// late that the device refused them.
+/// What is wrong, if anything; and how many messages were completed, how many of them whole, how many packets were
+/// late, and how many so late that the device refused them.
 fn run(seed: u64, scenario: &Scenario, mutation: Option<Mutation>) -> (Result<(), String>, [u64; 4]) {
     let Scenario { profile, beat, steps } = scenario;
     let (profile, beat) = (profile.clone(), *beat);
@@ -265,7 +266,8 @@ fn addresses_that_are_used_again_after_all_generations_are_found() {
     }
 }
 
-/// What repeated packets of ended messages leave in a completion queue is not taken for the next messages in their slots.
+/// What repeated packets of ended messages leave in a completion queue is not taken for the next messages in their
+/// slots.
 #[test]
 fn completions_of_an_ended_message_do_not_count_for_the_next() {
     for message_bits in [1, 2] {
@@ -286,7 +288,7 @@ fn completions_of_an_ended_message_do_not_count_for_the_next() {
             send(&ends);
             let all = 4 * receives.len() as u32;
             assert!(ends.run_until(Duration::from_millis(10), || arrived(&receives) == all), "round {round}");
-            // The same packets once more: they arrive when the receives are over, and nobody takes their completions.
+            // The same packets once more: they arrive when the receives have ended, and nobody takes their completions.
             send(&ends);
             ends.sender.queue_pair.poll(ends.world.now()).unwrap();
             receives.into_iter().for_each(|receive| drop(receive.complete().unwrap()));
@@ -296,7 +298,8 @@ fn completions_of_an_ended_message_do_not_count_for_the_next() {
     }
 }
 
-/// Post a receive when the sender has told that the last one in its slot is over; completions of data are not taken meanwhile.
+/// Post a receive when the sender has reported that the last one in its slot has ended; completions of data are not
+/// taken meanwhile.
 fn post(ends: &mut Ends, slot: usize) -> Receive {
     for _ in 0..100 {
         let place = slot * 4 * MTU..(slot + 1) * 4 * MTU;

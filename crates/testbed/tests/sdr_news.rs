@@ -1,4 +1,4 @@
-//! A queue pair tells of which sends something has happened, so that nobody has to ask each of many.
+//! A queue pair reports which sends have changed, so that nobody has to ask each of many.
 
 mod sdr_ends;
 
@@ -30,11 +30,11 @@ fn every_change_of_a_send_is_told_once() {
     ends.run_for(TIME);
     assert_eq!((sender.take_send_news(), streams[0].status()), (vec![0], SendStatus::TooLong { room: MTU as u64 }));
     drop(receives);
-    // That they are over is told with the next thing that has to be.
+    // Their end is reported with the next thing that has to be.
     let _next = ends.receiver.queue_pair.post_receive(&ends.receiver.memory, 0..MTU).expect("there is room");
     ends.run_for(TIME);
     let mut news = sender.take_send_news();
     news.sort_unstable();
-    assert_eq!(news, [0, 1, 2], "two are over, one is cleared");
+    assert_eq!(news, [0, 1, 2], "two have ended, one is cleared");
     assert_eq!(streams[1].status(), SendStatus::Over);
 }

@@ -1,4 +1,5 @@
-//! A rate holds for a queue pair, however many internal queue pairs its messages leave by; and what waits for it is not lost.
+//! A rate holds for a queue pair, however many internal queue pairs its messages leave by; and what waits for it is not
+//! lost.
 
 mod sdr_ends;
 

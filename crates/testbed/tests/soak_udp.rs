@@ -37,7 +37,8 @@ fn a_few_seconds_are_clean() {
     assert!(troubles.reordered > 0 && troubles.corrupted > 0, "{troubles:?}");
 }
 
-/// Runs with a mistake in the device until some seed shows it. Not every run need do so: nothing here repeats to the byte.
+/// Runs with a mistake in the device until some seed shows it. Not every run need do so: nothing here repeats to the
+/// byte.
 fn hunt(configure: fn(&mut Config)) {
     for round in 1..=10 {
         let summary = run(Duration::from_secs(2), configure);

@@ -75,8 +75,8 @@ fn micros(count: u64) -> Duration {
     Duration::from_micros(count)
 }
 
-/// Ten messages, during which something goes wrong and is mended; each arrives once.
-fn survives(config: WorldConfig, trouble: Fault, mending: Fault, expect_loss: bool) -> u64 {
+/// Ten messages, during which something goes wrong and is repaired; each arrives once.
+fn survives(config: WorldConfig, trouble: Fault, repairing: Fault, expect_loss: bool) -> u64 {
     let mut world = World::new(config);
     let (sender, receiver) = connected(&world, 0, 1);
     (0..10).for_each(|number| receiver.receive(number));
@@ -87,7 +87,7 @@ fn survives(config: WorldConfig, trouble: Fault, mending: Fault, expect_loss: bo
     assert!(sender.poll().len() < 10, "{trouble} shows");
     world.run_for(micros(1_200));
     assert!(sender.poll().len() < 10, "{trouble} goes on");
-    world.apply(mending);
+    world.apply(repairing);
     world.run_for(Duration::from_millis(20));
     assert_eq!(receiver.poll(), succeeded(0..10), "{trouble}");
     assert_eq!(sender.queue_pair.query().unwrap().state, Some(QueuePairState::ReadyToSend));
@@ -121,14 +121,19 @@ fn a_connection_survives_what_is_mended_in_time() {
     ];
     for config in [two, star] {
         let mut hashes = Vec::new();
-        for (trouble, mending, expect_loss) in troubles {
-            let hash = survives(config.clone(), trouble, mending, expect_loss);
-            assert_eq!(hash, survives(config.clone(), trouble, mending, expect_loss), "{trouble}: the same run twice");
+        for (trouble, repairing, expect_loss) in troubles {
+            let hash = survives(config.clone(), trouble, repairing, expect_loss);
+            assert_eq!(
+                hash,
+                survives(config.clone(), trouble, repairing, expect_loss),
+                "{trouble}: the same run twice"
+            );
             hashes.push(hash);
         }
         hashes.sort_unstable();
         hashes.dedup();
-        // Some are the same: in a pair a link down at one end is so at the other, and what no data reach sends no answer.
+        // Some are the same: in a pair a link down at one end is so at the other, and what no data reach sends no
+        // answer.
         assert!(hashes.len() >= 4, "different faults make different runs");
     }
 }
@@ -161,17 +166,17 @@ fn a_nic_is_told_when_its_link_goes_down_and_up() {
         world.set_link(0, true);
         assert_eq!(states(&world), [LinkState::Active; 2]);
         let both = [AsyncEventKind::PortError, AsyncEventKind::PortActive];
-        // The one that came back has not seen the link go down.
+        // The one that was restarted has not seen the link go down.
         assert_eq!(events(&world, 0), both[1..]);
         assert_eq!(events(&world, 1), if other_is_told { &both[..] } else { &[] });
-        // A cut somewhere on the way is nobody's to know.
+        // Nobody notices a cut in the middle of the path.
         world.cut(Link::Nic(0), Way::Both);
         assert_eq!(states(&world), [LinkState::Active; 2]);
     }
 }
 
-/// Sixteen connections between two leaves, of which some go over each spine; a link to a spine is cut for good. Says how
-/// many connections came through.
+/// Sixteen connections between two leaves, of which some go over each spine; a link to a spine is cut for good. Says
+/// how many connections survived.
 fn lose_a_path(topology: Topology, nodes: usize, path_avoidance: PathAvoidance) -> usize {
     let mut world = World::new(WorldConfig { nodes, topology, path_avoidance, ..WorldConfig::default() });
     let far = nodes - 1;
@@ -209,7 +214,7 @@ fn a_node_that_restarts_comes_back_empty() {
     world.run_for(Duration::from_millis(1));
     assert_eq!((sender.poll(), receiver.poll()), (succeeded(0..1), succeeded(0..1)));
     let packets = world.packet_count();
-    // Its packets are on the way while its peer is replaced.
+    // Its packets are in flight while its peer is replaced.
     sender.send(1);
     world.run_for(micros(5));
     receiver.receive(1);

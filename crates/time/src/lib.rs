@@ -1,10 +1,10 @@
 //! Time as an argument.
 //!
-//! Protocol code in Longhaul never reads a clock: every driven object takes `now: Instant` with each
-//! input and names the instant of its next deadline. An [`Instant`] is a count of nanoseconds since an
-//! origin that whoever drives it chose: the start of a simulation, or the moment a driver was started.
-//! It is eight bytes, so that deadlines of a hundred thousand queue pairs stay small and compare in one
-//! instruction; `std::time::Instant` is twice that, and cannot be made up by a simulator.
+//! Protocol code in Longhaul never reads a clock: every driven object takes `now: Instant` with each input and names
+//! the instant of its next deadline. An [`Instant`] is a count of nanoseconds since an origin that its driver chose:
+//! the start of a simulation, or the moment a driver was started. It is eight bytes, so that deadlines of a hundred
+//! thousand queue pairs stay small and compare in one instruction; `std::time::Instant` is twice that, and cannot be
+//! made up by a simulator.
 #![no_std]
 
 use core::fmt;
@@ -18,7 +18,8 @@ pub struct Instant(u64);
 impl Instant {
     /// The driver's origin.
     pub const ZERO: Instant = Instant(0);
-    /// Later than everything that happens (584 years after the origin): "no deadline" where an `Option` would cost space.
+    /// Later than everything that happens (584 years after the origin): "no deadline" where an `Option` would cost
+    /// space.
     pub const FAR_FUTURE: Instant = Instant(u64::MAX);
 
     /// The instant this many nanoseconds after the origin.

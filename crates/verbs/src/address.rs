@@ -135,8 +135,8 @@ impl Mtu {
     }
 }
 
-/// The way to a peer: libibverbs' `ibv_ah_attr`. With RoCEv2 only the GIDs, hop limit and traffic class matter;
-/// the rest is carried for InfiniBand devices.
+/// The path to a peer: libibverbs' `ibv_ah_attr`. With RoCEv2 only the GIDs, hop limit and traffic class matter; the
+/// rest is carried for InfiniBand devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathAttributes {
     /// Where to.
@@ -163,8 +163,9 @@ pub struct PathAttributes {
     /// Devices with the capability [`FREE_UDP_PORT`](crate::Capabilities::FREE_UDP_PORT) only.
     pub udp_port: u16,
     /// RC, UC: the UDP port that the peer's packets come from, as the peer has said
-    /// ([`QueuePair::source_port`](crate::QueuePair::source_port)); packets from any other are dropped. 0 when it is not known, or when
-    /// addresses are translated on the way. Devices that do not show source ports do not check it either.
+    /// ([`QueuePair::source_port`](crate::QueuePair::source_port)); packets from any other are dropped. 0 when it is
+    /// not known, or when addresses are translated in the network. Devices that do not show source ports do not check
+    /// it either.
     pub peer_source_port: u16,
 }
 

@@ -1,4 +1,4 @@
-//! What can be asked of and told to devices, ports and queues.
+//! Attributes of devices, ports and queues: those that can be queried and those that can be set.
 
 use std::borrow::Cow;
 
@@ -97,7 +97,7 @@ pub struct DeviceAttributes {
     pub max_memory_regions: u32,
     /// Protection domains.
     pub max_protection_domains: u32,
-    /// Bytes that can be sent inline. 0 when the device tells only once a queue pair has been made.
+    /// Bytes that can be sent inline. 0 when the device reports it only after a queue pair has been created.
     pub max_inline_bytes: u32,
     /// Largest message in bytes.
     pub max_message_bytes: u64,
@@ -251,8 +251,8 @@ impl std::fmt::Debug for AttributeMask {
     }
 }
 
-/// What can be told to a queue pair: libibverbs' `ibv_qp_attr` and its mask in one. A field that is `None` is not
-/// in the mask.
+/// What can be set on a queue pair: libibverbs' `ibv_qp_attr` and its mask in one. A field that is `None` is not in the
+/// mask.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueuePairAttributes {
     /// The state to move to.
@@ -269,7 +269,7 @@ pub struct QueuePairAttributes {
     pub port: Option<u8>,
     /// UD: the key that incoming datagrams must carry.
     pub queue_key: Option<u32>,
-    /// RC, UC: the way to the peer.
+    /// RC, UC: the path to the peer.
     pub path: Option<PathAttributes>,
     /// RC, UC: bytes in a full packet.
     pub path_mtu: Option<Mtu>,

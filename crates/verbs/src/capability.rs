@@ -40,7 +40,8 @@ bitflags! {
         const RESIZE_COMPLETION_QUEUE = 1 << 15;
         /// Completion events can be moderated.
         const COMPLETION_MODERATION = 1 << 16;
-        /// Regions whose addresses start at zero, wherever their memory lies. (Through libibverbs it would have to begin on a page.)
+        /// Regions whose addresses start at zero, wherever their memory lies. (Through libibverbs it would have to
+        /// begin on a page.)
         const ZERO_BASED = 1 << 17;
         /// Regions over memory that the CPU cannot read, by dma-buf descriptor.
         const DMA_BUF = 1 << 18;
@@ -52,7 +53,8 @@ bitflags! {
         const SEND_QUEUE_DRAIN = 1 << 21;
         /// Peers may listen at a UDP port other than RoCEv2's 4791.
         const FREE_UDP_PORT = 1 << 22;
-        /// A key over numbered messages, some of them live, each bound to a region or to nothing ([`raw::SlottedRegion`](crate::raw::SlottedRegion)).
+        /// A key over numbered messages, some of them live, each bound to a region or to nothing
+        /// ([`raw::SlottedRegion`](crate::raw::SlottedRegion)).
         const SLOTTED_REGION = 1 << 23;
     }
 }

@@ -1,4 +1,4 @@
-//! What came of it: work completions.
+//! Work completions: the results of requests.
 
 use bitflags::bitflags;
 
@@ -115,7 +115,7 @@ pub struct WorkCompletion {
 }
 
 impl WorkCompletion {
-    /// The 32 bits that came with the message, as the sender's number.
+    /// The 32 bits received with the message, as the sender's number.
     pub fn immediate(&self) -> Option<u32> {
         self.flags.contains(CompletionFlags::IMMEDIATE).then_some(self.immediate_or_key)
     }

@@ -20,7 +20,7 @@ pub enum CreateError {
     #[error(transparent)]
     NotSupported(#[from] NotSupported),
     /// More than the device allows.
-    #[error("{what}: {requested} asked for, at most {most} possible on this device")]
+    #[error("{what}: {requested} requested, but this device supports at most {most}")]
     TooMany {
         /// Of what.
         what: &'static str,
@@ -59,7 +59,7 @@ pub enum RegisterError {
     #[error("remote write and remote atomic access need local write access")]
     RemoteWriteWithoutLocalWrite,
     /// Too large.
-    #[error("region of {requested} bytes, at most {most} possible on this device")]
+    #[error("a region of {requested} bytes is too large: this device supports at most {most}; register several")]
     TooLarge {
         /// Asked for.
         requested: u64,
@@ -67,7 +67,7 @@ pub enum RegisterError {
         most: u64,
     },
     /// No room for another region.
-    #[error("the device holds {most} regions already, its limit")]
+    #[error("the device already holds {most} regions, its limit; deregister some first")]
     TooMany {
         /// Possible.
         most: u64,
@@ -107,7 +107,7 @@ pub enum RegisterError {
 #[non_exhaustive]
 pub enum DestroyError {
     /// Others still use it.
-    #[error("still in use by {users} other objects")]
+    #[error("still in use by {users} other objects; destroy them first")]
     InUse {
         /// How many.
         users: usize,
@@ -215,7 +215,7 @@ pub enum PostErrorKind {
         state: QueuePairState,
     },
     /// Too many entries.
-    #[error("{entries} scatter-gather entries, at most {most}")]
+    #[error("{entries} scatter-gather entries are too many: this queue takes at most {most}")]
     TooManyEntries {
         /// In the request.
         entries: usize,
@@ -223,7 +223,7 @@ pub enum PostErrorKind {
         most: u32,
     },
     /// Too much inline data.
-    #[error("{bytes} inline bytes, at most {most}")]
+    #[error("{bytes} inline bytes are too many: this queue pair takes at most {most}")]
     TooMuchInline {
         /// In the request.
         bytes: u64,
@@ -231,7 +231,7 @@ pub enum PostErrorKind {
         most: u32,
     },
     /// The message is longer than can be sent.
-    #[error("a message of {bytes} bytes, at most {most}")]
+    #[error("a message of {bytes} bytes is too long: at most {most} are possible here")]
     MessageTooLong {
         /// In the request.
         bytes: u64,
@@ -245,25 +245,25 @@ pub enum PostErrorKind {
         transport: Transport,
     },
     /// The result of an atomic does not fit where it is wanted.
-    #[error("an atomic brings back 8 bytes, the request has room for {bytes}; expected exactly 8")]
+    #[error("an atomic returns 8 bytes, but the request has room for {bytes}; give it exactly 8")]
     AtomicLength {
         /// In the request.
         bytes: u64,
     },
     /// A bind without a window.
-    #[error("binding a window needs the request's field window")]
+    #[error("a request that binds a window needs its field `window`")]
     Window,
     /// The queue pair has no receive queue of its own.
     #[error("the queue pair takes its receives from a shared receive queue; post them there")]
     SharedReceives,
     /// A datagram without destination, or a destination on a connected queue pair.
-    #[error("a destination is needed for datagrams, and only for them")]
+    #[error("UD requests need a destination, and requests of other transports must have none")]
     Destination,
     /// A burst whose immediates do not match its length, or that asks for inline data.
     #[error("the burst is not consistent: one immediate for each stride of the length, no inline data")]
     InconsistentBurst,
     /// In the safe layer, inline data is given as a slice.
-    #[error("flag INLINE here; use post_send_inline, which takes a slice")]
+    #[error("the flag INLINE is not allowed here; use post_send_inline, which takes a slice")]
     InlineFlag,
     /// An object of the request belongs to another device.
     #[error("the {what} belongs to another device")]
@@ -293,7 +293,7 @@ impl PostErrorKind {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PollError {
-    /// More completions came than it has room for; some are lost.
+    /// More completions arrived than it has room for; some are lost.
     #[error("the completion queue overran; make it at least as large as the queues that complete into it")]
     Overrun,
     /// Not with this device.
@@ -336,7 +336,7 @@ pub enum MulticastError {
     #[error("the queue pair is not attached to that group")]
     NotAttached,
     /// No room for another membership.
-    #[error("the device holds {most} memberships already, its limit")]
+    #[error("the device already holds {most} multicast memberships, its limit; leave a group first")]
     TooMany {
         /// Possible.
         most: u64,

@@ -1,4 +1,4 @@
-//! What a device reports by itself: asynchronous events.
+//! What a device reports unasked: asynchronous events.
 
 use crate::QueuePairNumber;
 

@@ -1,9 +1,10 @@
-//! Which row of which GID table to send from, found without being told.
+//! Which row of which GID table to send from, found automatically.
 //!
-//! Programs name a peer by its IP address, verbs want the row of a port's GID table that holds the source address. The rule:
-//! RoCEv2 rows of the peer's address family; among them the address from which the host's routing reaches the peer, if the
-//! caller has asked for it; otherwise the only one that there is. When the rule leaves none or several, nothing is guessed:
-//! a wrong source address is dropped far away without a word. The error lists what there is and says what to do.
+//! Programs name a peer by its IP address, verbs want the row of a port's GID table that holds the source address. The
+//! rule: RoCEv2 rows of the peer's address family; among them the address from which the host's routing reaches the
+//! peer, if the caller has asked for it; otherwise the only one that there is. When the rule leaves none or several,
+//! nothing is guessed: a wrong source address is dropped far away without a word. The error lists the available rows
+//! and says what to do.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -36,7 +37,7 @@ pub enum GidChoiceError {
     /// There are rows, but no RoCEv2.
     #[error("the device has no RoCEv2 GID, which IP peers need; it has {rows}; give a row by its index if one fits")]
     NoRoceV2 {
-        /// What there is.
+        /// The rows of the table.
         rows: GidRows,
     },
     /// The peer's address family has no row.
@@ -48,7 +49,7 @@ pub enum GidChoiceError {
     OtherFamily {
         /// Who was to be reached.
         peer: IpAddr,
-        /// What there is.
+        /// The rows of the table.
         rows: GidRows,
     },
     /// The host would send from another interface.
@@ -61,7 +62,7 @@ pub enum GidChoiceError {
         local: IpAddr,
         /// Who was to be reached.
         peer: IpAddr,
-        /// What there is.
+        /// The rows of the table.
         rows: GidRows,
     },
     /// Several would do.
@@ -101,8 +102,8 @@ impl fmt::Display for GidRows {
     }
 }
 
-/// The row to send from to `peer`. `local` is the address from which the host's routing reaches it, if known. Empty rows
-/// (all zeros) may be among `rows`.
+/// The row to send from to `peer`. `local` is the address from which the host's routing reaches it, if known. Empty
+/// rows (all zeros) may be among `rows`.
 pub fn choose_gid(rows: &[(u8, GidEntry)], local: Option<IpAddr>, peer: IpAddr) -> Result<GidChoice, GidChoiceError> {
     let (local, peer) = (local.map(|local| local.to_canonical()), peer.to_canonical());
     let used: Vec<(u8, GidEntry)> = rows.iter().filter(|(_, row)| row.gid != Gid::default()).copied().collect();
@@ -173,9 +174,10 @@ fn kind_of(address: IpAddr) -> &'static str {
 }
 
 impl Device {
-    /// The row of the GID tables to send from to `peer`: a RoCEv2 row of the peer's address family that is `local`, the address
-    /// from which the host's routing reaches the peer (ask an unsent UDP socket), or the only such row. The error says
-    /// why there is none, and lists what there is. Whoever knows better gives an index instead.
+    /// The row of the GID tables to send from to `peer`: a RoCEv2 row of the peer's address family that is `local`, the
+    /// address from which the host's routing reaches the peer (ask an unsent UDP socket), or the only such row. The
+    /// error says why there is none, and lists the rows of the table. A caller that knows better gives an index
+    /// instead.
     pub fn choose_gid(&self, local: Option<IpAddr>, peer: IpAddr) -> Result<GidChoice, GidChoiceError> {
         let mut rows = Vec::new();
         for port in 1..=self.attributes()?.port_count {

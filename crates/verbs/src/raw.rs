@@ -4,12 +4,12 @@
 //! "not supported" and names the capability, so that a device implements what it can do and no caller checks for
 //! null. Every trait is `Any`: a device finds its own type behind an object that it is handed.
 //!
-//! Objects are reference counted. Dropping the last reference destroys the object; where the caller must know that
-//! (a key revoked, a queue pair gone) there is an explicit call as well. A child keeps its parents alive; only a completion
-//! queue does without its channel, and then raises no events.
+//! Objects are reference counted. Dropping the last reference destroys the object; where the caller must know that (a
+//! key revoked, a queue pair gone) there is an explicit call as well. A child keeps its parents alive; only a
+//! completion queue does without its channel, and then raises no events.
 //!
-//! Memory safety rests on the device's own unsafe code: it touches memory only between registration and the moment at which
-//! `deregister` answers `Ok` or `Gone`.
+//! Memory safety rests on the device's own unsafe code: it touches memory only between registration and the moment at
+//! which `deregister` answers `Ok` or `Gone`.
 //!
 //! All calls may come from any thread, and none blocks on the network.
 #![allow(unsafe_code, reason = "posting and registering are unsafe to call, as the base of the boundary must be")]
@@ -84,8 +84,8 @@ pub trait Device: Any + Send + Sync {
 
 /// What belongs together: libibverbs' `ibv_pd`.
 pub trait ProtectionDomain: Any + Send + Sync {
-    /// Let the device use `length` bytes at `address` of this process (`ibv_reg_mr_iova`). Work requests and peers
-    /// name them by addresses that count from `first_address`: usually `address` itself; 0 needs [`Access::ZERO_BASED`].
+    /// Let the device use `length` bytes at `address` of this process (`ibv_reg_mr_iova`). Work requests and peers name
+    /// them by addresses that count from `first_address`: usually `address` itself; 0 needs [`Access::ZERO_BASED`].
     /// (The kernel wants the two to agree within a page; the software RNIC does not care.)
     ///
     /// # Safety
@@ -117,15 +117,15 @@ pub trait ProtectionDomain: Any + Send + Sync {
         Err(unsupported(Capabilities::DMA_BUF).into())
     }
 
-    /// A region that takes writes and keeps nothing, and reads as zeros (`ibv_alloc_null_mr`). With libibverbs only its local
-    /// key means anything.
+    /// A region that takes writes and keeps nothing, and reads as zeros (`ibv_alloc_null_mr`). With libibverbs only its
+    /// local key means anything.
     fn allocate_null_region(&self) -> Result<Arc<dyn MemoryRegion>, RegisterError> {
         Err(unsupported(Capabilities::NULL_REGION).into())
     }
 
-    /// A key over `slots` slots of `slot_bytes` bytes each, all of them bound to nothing. Peers may do through it what `access`
-    /// says, as with a window: the region behind a slot need not be open to peers itself, only have local write access where they
-    /// write.
+    /// A key over `slots` slots of `slot_bytes` bytes each, all of them bound to nothing. Peers may do through it what
+    /// `access` says, as with a window: the region behind a slot need not be open to peers itself, only have local
+    /// write access where they write.
     fn allocate_slotted_region(
         &self,
         _slots: u32,
@@ -186,8 +186,8 @@ pub trait MemoryRegion: Any + Send + Sync {
     fn address(&self) -> u64;
     /// Bytes.
     fn length(&self) -> u64;
-    /// Give the region other memory, another protection domain or other rights, whatever is `Some` (`ibv_rereg_mr`). Its keys
-    /// may change. On error it may be left deregistered.
+    /// Give the region other memory, another protection domain or other rights, whatever is `Some` (`ibv_rereg_mr`).
+    /// Its keys may change. On error it may be left deregistered.
     ///
     /// # Safety
     ///
@@ -203,23 +203,25 @@ pub trait MemoryRegion: Any + Send + Sync {
     /// Revoke the keys (`ibv_dereg_mr`). When this returns `Ok`, the device does not touch the memory any more and
     /// no access to it is in flight. While windows are bound to the region the answer is `InUse`, and nothing changes.
     fn deregister(&self) -> Result<(), DestroyError>;
-    /// Revoke the keys, whatever is bound to the region: windows on it lead nowhere from now on. The same promise as with
-    /// `deregister`, for whoever frees the memory next. A device that cannot do that answers as to `deregister`.
+    /// Revoke the keys, whatever is bound to the region: windows on it lead nowhere from now on. The same promise as
+    /// with `deregister`, for the code that frees the memory next. A device that cannot do that answers as to
+    /// `deregister`.
     fn abandon(&self) -> Result<(), DestroyError> {
         self.deregister()
     }
 }
 
-/// One key over many messages: SDR's indirect root key. (Vendors have it as an indirect memory key; libibverbs has no call for it.)
+/// One key over many messages: SDR's indirect root key. (Vendors have it as an indirect memory key; libibverbs has no
+/// call for it.)
 ///
-/// Messages are numbered, and number `n` has the addresses `[n · slot_bytes, (n + 1) · slot_bytes)`, up to the end of 64 bits. As
-/// many as there are slots are live at a time: number `n` is in slot `n mod slots`, and takes it from the number that had it. At
-/// first slot `i` has number `i`, bound to nothing.
+/// Messages are numbered, and number `n` has the addresses `[n · slot_bytes, (n + 1) · slot_bytes)`, up to the end of
+/// 64 bits. As many as there are slots are live at a time: number `n` is in slot `n mod slots`, and takes it from the
+/// number that had it. At first slot `i` has number `i`, bound to nothing.
 ///
-/// A live number is bound to a part of a region or to nothing; like a null region, one that is bound to nothing takes writes and keeps
-/// nothing, and reads as zeros. An access to any other number is refused like one outside a region: on an unreliable connection it
-/// is dropped without a completion. So a late packet of a message reaches no later one, however late it is. Bindings change at any
-/// time, also while packets arrive.
+/// A live number is bound to a part of a region or to nothing; like a null region, one that is bound to nothing takes
+/// writes and keeps nothing, and reads as zeros. An access to any other number is refused like one outside a region: on
+/// an unreliable connection it is dropped without a completion. So a late packet of a message reaches no later one,
+/// however late it is. Bindings change at any time, also while packets arrive.
 pub trait SlottedRegion: Any + Send + Sync {
     /// The key for peers. Work requests of this process cannot use it.
     fn remote_key(&self) -> u32;
@@ -227,9 +229,10 @@ pub trait SlottedRegion: Any + Send + Sync {
     fn slots(&self) -> u32;
     /// Bytes of a slot.
     fn slot_bytes(&self) -> u64;
-    /// Make a number live, which ends the one that had its slot, and bind it to the first bytes of a part of a region or to nothing.
-    /// When this returns, no byte is written through the slot to what it was bound to before, and none is in flight. An
-    /// access beyond the part, or to a region that has been deregistered since, is refused like one outside a region.
+    /// Make a number live, which ends the one that had its slot, and bind it to the first bytes of a part of a region
+    /// or to nothing. When this returns, no byte is written through the slot to what it was bound to before, and none
+    /// is in flight. An access beyond the part, or to a region that has been deregistered since, is refused like one
+    /// outside a region.
     fn bind_slot(&self, number: u64, to: Option<SlotBinding<'_>>) -> Result<(), RegisterError>;
     /// Revoke the key. The same promise as with [`MemoryRegion::deregister`].
     fn deregister(&self) -> Result<(), DestroyError>;
@@ -316,14 +319,14 @@ pub trait QueuePair: Any + Send + Sync {
     fn number(&self) -> QueuePairNumber;
     /// Its transport.
     fn transport(&self) -> Transport;
-    /// Its state now, as far as the device tells without an error; `query` asks and can fail.
+    /// Its state now, as far as the device reports it without an error; `query` asks and can fail.
     fn state(&self) -> QueuePairState;
     /// Change it (`ibv_modify_qp`). The state diagram is [`check_transition`](crate::check_transition)'s.
     fn modify(&self, attributes: &QueuePairAttributes) -> Result<(), ModifyError>;
-    /// Everything that can be told of it (`ibv_query_qp`).
+    /// All its attributes (`ibv_query_qp`).
     fn query(&self) -> Result<QueuePairAttributes, QueryError>;
-    /// The UDP port that its packets come from, when they leave from this row of the GID table: known from its creation on and the same
-    /// until it is destroyed. `None` on devices that do not show it.
+    /// The UDP port that its packets come from, when they leave from this row of the GID table: known from its creation
+    /// on and the same until it is destroyed. `None` on devices that do not show it.
     fn source_port(&self, _source_gid_index: u8) -> Option<u16> {
         None
     }

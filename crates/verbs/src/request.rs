@@ -51,7 +51,7 @@ pub enum SendOperation {
     SendWithImmediate(u32),
     /// The same, and invalidate this key at the peer.
     SendWithInvalidate(u32),
-    /// Write into the peer's memory; the peer's program is not told.
+    /// Write into the peer's memory; the peer's program gets no completion.
     Write(RemoteMemory),
     /// Write, then consume one of the peer's receives and put 32 bits into its completion.
     WriteWithImmediate(RemoteMemory, u32),
@@ -75,7 +75,8 @@ pub enum SendOperation {
     },
     /// Make this local key invalid.
     LocalInvalidate(u32),
-    /// Bind a type 2 window, as [`SendRequest::window`] says, under this key (its lower byte is the program's to choose).
+    /// Bind a type 2 window, as [`SendRequest::window`] says, under this key (its lower byte is the program's to
+    /// choose).
     BindWindow(u32),
 }
 
@@ -222,7 +223,8 @@ pub struct WindowBinding<'a> {
     pub access: Access,
 }
 
-/// What a slot of a [`raw::SlottedRegion`] is bound to: the first `length` bytes of the slot are those from `address` on.
+/// What a slot of a [`raw::SlottedRegion`] is bound to: the first `length` bytes of the slot are those from `address`
+/// on.
 #[derive(Clone, Copy)]
 pub struct SlotBinding<'a> {
     /// The region, of the same protection domain.
@@ -231,8 +233,9 @@ pub struct SlotBinding<'a> {
     pub address: u64,
     /// Bytes, at most those of a slot.
     pub length: u64,
-    /// What the bytes hold now does not matter, and nobody looks at those that no write through this slot has reached since. So a
-    /// device may have written anything there, but nothing that reaches beyond `length`, nor what a write has brought.
+    /// What the bytes hold now does not matter, and nobody looks at those that no write through this slot has reached
+    /// since. So a device may have written anything there, but nothing that reaches beyond `length`, nor what a write
+    /// has brought.
     pub is_blank: bool,
 }
 

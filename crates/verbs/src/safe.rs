@@ -327,13 +327,13 @@ impl QueuePair {
         self.raw.modify(attributes)
     }
 
-    /// Everything that can be told of it.
+    /// All its attributes.
     pub fn query(&self) -> Result<QueuePairAttributes, QueryError> {
         self.raw.query()
     }
 
-    /// The UDP port that its packets come from, when they leave from this row of the GID table; `None` on devices that do not show it.
-    /// Peers that are told can drop what comes from other ports ([`PathAttributes::peer_source_port`]).
+    /// The UDP port that its packets come from, when they leave from this row of the GID table; `None` on devices that
+    /// do not show it. Peers that know it can drop packets from other ports ([`PathAttributes::peer_source_port`]).
     pub fn source_port(&self, source_gid_index: u8) -> Option<u16> {
         self.raw.source_port(source_gid_index)
     }

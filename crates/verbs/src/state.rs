@@ -109,7 +109,7 @@ const RC: Option<Transport> = Some(Transport::ReliableConnection);
 const UC: Option<Transport> = Some(Transport::UnreliableConnection);
 const UD: Option<Transport> = Some(Transport::UnreliableDatagram);
 
-/// The steps that carry attributes. Besides these every state can go to RESET, and all but RESET to ERR, with no
+/// The steps that carry attributes. In addition, every state can go to RESET, and all but RESET to ERR, with no
 /// attribute but the state itself.
 #[rustfmt::skip]
 pub const TRANSITIONS: &[Transition] = &[
@@ -195,7 +195,7 @@ pub enum TransitionError {
 
 /// The row of the table for a step, if there is such a step.
 pub fn find_transition(transport: Transport, from: QueuePairState, to: QueuePairState) -> Option<Transition> {
-    // Linux lets a queue pair that was never initialised fail in no way, and so do we.
+    // As in Linux, a queue pair that was never initialized cannot fail.
     if to == Reset || (to == Error && from != Reset) {
         return Some(step(from, to, None, &[], &[]));
     }

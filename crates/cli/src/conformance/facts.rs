@@ -1,5 +1,5 @@
-//! What was tested: the devices, what they say of themselves, and what they run on. It goes into every report, so that one that is
-//! sent to us needs no questions.
+//! What was tested: the devices, what they say of themselves, and what they run on. It goes into every report, so that
+//! one that is sent to us needs no questions.
 
 use std::fmt::Write as _;
 

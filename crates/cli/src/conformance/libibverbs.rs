@@ -51,7 +51,8 @@ pub(super) fn open_ends(
     Ok((ends, drivers))
 }
 
-/// For every address of the second device, in the order of its table but IPv4 first: whether the first one can reach it, and back.
+/// For every address of the second device, in the order of its table but IPv4 first: whether the first one can reach
+/// it, and back.
 fn ends(devices: &[Device; 2]) -> Result<[DeviceEnd; 2], String> {
     let [one, other] = devices;
     let is_one_device = one.name() == other.name();
@@ -97,8 +98,8 @@ fn addresses(device: &Device) -> Vec<IpAddr> {
     addresses
 }
 
-/// libibverbs does not tell its version, but the file that was loaded has it in its name: `libibverbs.so.1.14.44.0` is that of
-/// rdma-core 44.0.
+/// libibverbs does not tell its version, but the file that was loaded has it in its name: `libibverbs.so.1.14.44.0` is
+/// that of rdma-core 44.0.
 fn rdma_core_version() -> Option<String> {
     version_in(&std::fs::read_to_string("/proc/self/maps").ok()?)
 }

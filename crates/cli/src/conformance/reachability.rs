@@ -16,22 +16,24 @@ const ATTEMPTS: usize = 3;
 pub(super) fn check(addresses: [IpAddr; 2]) -> Result<(), String> {
     let [one, other] = addresses;
     if one.is_ipv4() != other.is_ipv4() {
-        return Err(format!("expected two addresses that reach each other, came {one} and {other}"));
+        return Err(format!(
+            "{one} and {other} cannot reach each other: use two IPv4 or two IPv6 addresses of this host"
+        ));
     }
     let (Ok(first), Ok(second)) = (UdpSocket::bind((one, 0)), UdpSocket::bind((other, 0))) else {
-        // Not an address of this host, for example: the device that cannot be opened either tells it.
+        // Not an address of this host, for example: opening the device fails and says so.
         return Ok(());
     };
     for (sender, receiver, [from, to]) in [(&first, &second, [one, other]), (&second, &first, [other, one])] {
         pass(sender, receiver).map_err(|error| {
-            let came = match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "nothing came".to_owned(),
+            let got = match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "it did not arrive in time".to_owned(),
                 _ => error.to_string(),
             };
             let interface = if from.is_loopback() && to.is_loopback() { "lo" } else { "INTERFACE" };
             format!(
-                "expected a UDP datagram from {from} to arrive at {to}: {came}; if the interface is down, \
-                 `ip link set {interface} up`, otherwise look for a firewall; `longhaul devices` tells more"
+                "a UDP datagram from {from} did not reach {to}: {got}; if the interface is down, \
+                 `ip link set {interface} up`, otherwise look for a firewall; `longhaul devices` shows more"
             )
         })?;
     }

@@ -15,7 +15,7 @@ use super::libibverbs;
 use super::testable::Testable;
 use crate::stop::{self, Stop};
 
-/// Packets that may be on their way on virtual time: all of the largest messages.
+/// Packets that may be in flight on virtual time: all of the largest messages.
 const DEPTH_VIRTUAL: u32 = 1 << 15;
 /// Bytes of them on real time, which sockets and drivers can hold.
 const WINDOW_BYTES_REAL: u64 = 2 << 20;
@@ -170,7 +170,7 @@ fn tell(options: &Options<'_>, results: &Results, seconds: f64) -> Result<(), St
             ("of them repeated", figures.data_packets_repeated),
             ("parity packets sent", figures.parity_packets_sent),
             ("chunks computed from parity", figures.chunks_recovered),
-            ("packets that came again", figures.duplicate_packets),
+            ("duplicate packets", figures.duplicate_packets),
         ];
         let rows: String = rows.iter().map(|(what, count)| format!("{what:<28} {count:>16}\n")).collect();
         rows + &format!("{passed} passed, {failed} failed, {seconds:.1} s\n")

@@ -84,7 +84,7 @@ mod tests {
         let remark = |test: &str, message: &str| Remark { test: test.to_owned(), message: message.to_owned() };
         let report = Report {
             passed: vec!["rc/send/mtu".to_owned()],
-            failed: vec![remark("uc/send/mtu", "expected 1, came 2")],
+            failed: vec![remark("uc/send/mtu", "expected 1, got 2")],
             skipped: vec![remark("ud/multicast/refusals", "MULTICAST")],
             departures: vec![remark("keys/rights", "counts up")],
             unexpectedly_passed: vec!["rc/send/mtu".to_owned()],
@@ -95,7 +95,7 @@ mod tests {
             "device": "softnic",
             "passed": 1,
             "failed": 1,
-            "failures": [{"test": "uc/send/mtu", "message": "expected 1, came 2"}],
+            "failures": [{"test": "uc/send/mtu", "message": "expected 1, got 2"}],
             "skipped": [{"test": "ud/multicast/refusals", "capability": "MULTICAST"}],
             "departures": [{"test": "keys/rights", "message": "counts up"}],
             "unexpectedly_passed": ["rc/send/mtu"],

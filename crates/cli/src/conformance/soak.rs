@@ -10,10 +10,10 @@ use longhaul_testbed::soak::{Campaign, SoakOptions, SoakPort};
 use crate::stop::{self, Stop};
 use crate::{message, soak_report};
 
-/// Programs on real time wait most of the time, for datagrams and time-outs: so many for each core.
+/// Programs on real time wait most of the time, for datagrams and timeouts: this many for each core.
 const PROGRAMS_PER_CORE: usize = 4;
 
-/// What the soak is told.
+/// Options of the soak.
 #[derive(Debug)]
 pub(super) struct Options<'a> {
     /// As the user called it.

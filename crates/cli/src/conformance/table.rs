@@ -1,8 +1,8 @@
 //! A reviewed table of what a device can do and where it departs, held against what a run found (`--check-table`), so
 //! that what docs/DEVICES.md says of devices that are not everywhere stays true.
 //!
-//! The table is a small file of JSON in `docs/devices`. It does not hold how many tests passed, so that a new test does not
-//! need a new table; a new test that departs does. Departures that show now and then are left out.
+//! The table is a small file of JSON in `docs/devices`. It does not hold how many tests passed, so that a new test does
+//! not need a new table; a new test that departs does. Departures that show now and then are left out.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -59,9 +59,9 @@ fn compare(table: &Value, run: &Value) -> Vec<String> {
         }
     }
     for key in ["capabilities", "departures"] {
-        let [expected, came] = [table, run].map(|value| texts(&value[key]));
-        differences.extend(expected.difference(&came).map(|text| format!("{key}: only the table has {text}")));
-        differences.extend(came.difference(&expected).map(|text| format!("{key}: the table lacks {text}")));
+        let [expected, got] = [table, run].map(|value| texts(&value[key]));
+        differences.extend(expected.difference(&got).map(|text| format!("{key}: only the table has {text}")));
+        differences.extend(got.difference(&expected).map(|text| format!("{key}: the table lacks {text}")));
     }
     let names: BTreeSet<&String> = [table, run]
         .into_iter()
@@ -69,9 +69,9 @@ fn compare(table: &Value, run: &Value) -> Vec<String> {
         .flat_map(serde_json::Map::keys)
         .collect();
     for name in names {
-        let [expected, came] = [table, run].map(|value| &value["limits"][name]);
-        if expected != came {
-            differences.push(format!("limits: {name} is {expected} in the table, {came} in the run"));
+        let [expected, got] = [table, run].map(|value| &value["limits"][name]);
+        if expected != got {
+            differences.push(format!("limits: {name} is {expected} in the table, {got} in the run"));
         }
     }
     differences

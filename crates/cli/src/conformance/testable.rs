@@ -38,14 +38,15 @@ impl Testable {
         let Some(addresses) = name.strip_prefix("softnic:") else {
             return match [first, second].map(str::trim) {
                 names if names.iter().any(|name| name.is_empty() || name.starts_with(SOFTNIC)) => Err(format!(
-                    "expected softnic, softnic:ADDRESS, softnic:ADDRESS,ADDRESS, or one or two devices of libibverbs, came \"{name}\""
+                    "cannot test \"{name}\": use softnic, softnic:ADDRESS, softnic:ADDRESS,ADDRESS, or one or two libibverbs \
+                     devices such as rxe0 or rxe0,rxe1"
                 )),
                 names => Ok(Testable::Libibverbs(names.map(str::to_owned))),
             };
         };
         let parse = |text: &str| {
             text.parse::<IpAddr>()
-                .map_err(|_| format!("expected an IP address of this host in \"{name}\", came \"{text}\""))
+                .map_err(|_| format!("\"{text}\" in \"{name}\" is not an IP address; use an address of this host, such as softnic:127.0.0.1"))
         };
         let (first, second) = addresses.split_once(',').unwrap_or((addresses, addresses));
         Ok(Testable::Udp([parse(first)?, parse(second)?]))
@@ -77,7 +78,7 @@ impl Testable {
             }
         };
         let facts = Facts::of(&*environment, drivers.each_ref().map(String::as_str), rdma_core)
-            .map_err(|error| format!("the device does not tell about itself: {}", message::with_sources(&error)))?;
+            .map_err(|error| format!("cannot query the device: {}", message::with_sources(&error)))?;
         Ok(Opened { environment, facts })
     }
 }

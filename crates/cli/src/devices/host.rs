@@ -1,6 +1,6 @@
-//! What this host is like, gathered without changing it: interfaces and their addresses, limits, offloads, who holds UDP
-//! port 4791, and the RDMA devices that the kernel knows. What it means is said in [`problems`](super::problems), which sees
-//! only this.
+//! What this host is like, gathered without changing it: interfaces and their addresses, limits, offloads, who holds
+//! UDP port 4791, and the RDMA devices that the kernel knows. What it means is said in [`problems`](super::problems),
+//! which sees only this.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,11 +31,12 @@ pub(crate) struct HostFacts {
     pub(crate) receive_buffer: Option<SocketBuffer>,
     /// `None` when no socket could be asked.
     pub(crate) send_buffer: Option<SocketBuffer>,
-    /// `None` when the kernel does not tell.
+    /// `None` when the kernel does not report it.
     pub(crate) locked_memory: Option<LockedMemory>,
     /// RDMA devices of the kernel: hardware, rxe, siw.
     pub(crate) rdma_devices: Vec<RdmaDevice>,
-    /// What the kernel has counted of UDP since the host (or this network namespace) started, by the names in `/proc/net/snmp`.
+    /// What the kernel has counted of UDP since the host (or this network namespace) started, by the names in
+    /// `/proc/net/snmp`.
     pub(crate) udp_counters: BTreeMap<String, u64>,
 }
 
@@ -48,7 +49,7 @@ pub(crate) struct Interface {
     pub(crate) is_up: bool,
     /// Has a link.
     pub(crate) has_carrier: bool,
-    /// What the kernel tells of it.
+    /// What the kernel reports about it.
     pub(crate) link: Link,
     /// Its addresses.
     pub(crate) addresses: Vec<Address>,
@@ -81,7 +82,7 @@ pub(crate) struct SocketBuffer {
     pub(crate) asked_bytes: usize,
     /// What the kernel grants to this process.
     pub(crate) granted_bytes: usize,
-    /// What it grants to any process, where it tells (net.core.rmem_max, wmem_max).
+    /// What it grants to any process, if it reports that (net.core.rmem_max, wmem_max).
     pub(crate) limit_bytes: Option<usize>,
 }
 
@@ -115,7 +116,7 @@ impl HostFacts {
         Ok(facts)
     }
 
-    /// What files tell; the root is the folder that holds `proc` and `sys`.
+    /// What files report; the root is the folder that holds `proc` and `sys`.
     fn from_files(root: &Path) -> HostFacts {
         let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
         let mut udp_counters = udp_counters(&read("proc/self/net/snmp"));
@@ -132,7 +133,7 @@ impl HostFacts {
         }
     }
 
-    /// What a socket tells that is never bound and never sends.
+    /// What a socket reports that is never bound and never sends.
     fn probe_sockets(&mut self, root: &Path, receive_buffer_bytes: usize, send_buffer_bytes: usize) {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
         let open = |family| socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None);
@@ -141,8 +142,8 @@ impl HostFacts {
         };
         self.segmentation_offload = setsockopt(&socket, sockopt::UdpGsoSegment, &1024).is_ok();
         self.receive_offload = setsockopt(&socket, sockopt::UdpGroSegment, &true).is_ok();
-        // As softnic asks: by force, which needs CAP_NET_ADMIN and is not bound by the limit, or else politely. The kernel
-        // answers with twice what it grants, because its bookkeeping is counted too.
+        // As softnic asks: by force, which needs CAP_NET_ADMIN and is not bound by the limit, or else politely. The
+        // kernel answers with twice what it grants, because its bookkeeping is counted too.
         let limit =
             |name: &str| fs::read_to_string(root.join("proc/sys/net/core").join(name)).ok()?.trim().parse().ok();
         let buffer = |asked_bytes, granted: nix::Result<usize>, limit_name| {
@@ -165,7 +166,7 @@ impl Interface {
         mtu.byte_count() + path::header_bytes_max(address.is_ipv6())
     }
 
-    /// The largest path MTU whose packets fit; `None` when the interface carries none, or does not tell its MTU.
+    /// The largest path MTU whose packets fit; `None` when the interface carries none, or does not report its MTU.
     pub(crate) fn fitting_mtu(&self, address: IpAddr) -> Option<Mtu> {
         path::largest_mtu(self.link.mtu_bytes?, address.is_ipv6())
     }
@@ -222,8 +223,8 @@ fn roce_port(root: &Path, address: IpAddr, rxe_devices: &[String]) -> RocePort {
     }
 }
 
-/// From `/proc/self/limits`, the effective capabilities in `/proc/self/status`, and `/proc/self/uid_map`: who is root in a
-/// user namespace of its own has all capabilities, and not this one.
+/// From `/proc/self/limits`, the effective capabilities in `/proc/self/status`, and `/proc/self/uid_map`: who is root
+/// in a user namespace of its own has all capabilities, and not this one.
 fn locked_memory(limits: &str, status: &str, user_map: &str) -> Option<LockedMemory> {
     const CAP_IPC_LOCK: u64 = 1 << 14;
     const ALL_USERS: [&str; 3] = ["0", "0", "4294967295"];
@@ -264,7 +265,7 @@ fn rdma_devices(root: &Path) -> Vec<RdmaDevice> {
 
 fn rdma_device(folder: &Path) -> RdmaDevice {
     let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    // Only rxe tells the interface that it stands on in this file.
+    // Only rxe names its network interface in this file.
     let parent = fs::read_to_string(folder.join("parent")).ok().map(|parent| parent.trim().to_owned());
     let is_rxe = parent.is_some();
     let mut roce_interfaces: Vec<String> = parent.into_iter().collect();

@@ -21,15 +21,15 @@ pub(crate) struct Libibverbs {
 /// A device of libibverbs as it is shown.
 #[derive(Clone, Debug)]
 pub(crate) struct RdmaEntry {
-    /// What it tells without being opened.
+    /// What is known without opening it.
     pub(crate) description: DeviceDescription,
-    /// What it tells of itself; `None` when it could not be opened.
-    pub(crate) told: Option<RdmaTold>,
+    /// What it reports; `None` when it could not be opened.
+    pub(crate) details: Option<RdmaDetails>,
 }
 
-/// What an open device tells of itself.
+/// What an open device reports.
 #[derive(Clone, Debug)]
-pub(crate) struct RdmaTold {
+pub(crate) struct RdmaDetails {
     /// Sizes and abilities.
     pub(crate) attributes: DeviceAttributes,
     /// Its ports, from port 1.
@@ -52,7 +52,7 @@ pub(crate) struct Port {
 impl RdmaEntry {
     /// The first port that is up, or else the first.
     pub(crate) fn port(&self) -> Option<&Port> {
-        let ports = &self.told.as_ref()?.ports;
+        let ports = &self.details.as_ref()?.ports;
         ports.iter().find(|port| port.attributes.state == LinkState::Active).or(ports.first())
     }
 
@@ -78,7 +78,7 @@ impl RdmaEntry {
 
     /// All rows of all GID tables.
     pub(crate) fn gids(&self) -> impl Iterator<Item = (u8, &GidEntry)> {
-        let ports = self.told.iter().flat_map(|told| &told.ports);
+        let ports = self.details.iter().flat_map(|details| &details.ports);
         ports.flat_map(|port| port.gids.iter().map(|row| (port.number, row)))
     }
 }
@@ -100,11 +100,11 @@ pub(crate) fn look(facts: &HostFacts) -> (Libibverbs, Vec<Problem>) {
             let devices: Vec<RdmaEntry> = descriptions
                 .into_iter()
                 .map(|description| {
-                    let told = ask(&description.name);
-                    if let Err(what) = &told {
+                    let details = ask(&description.name);
+                    if let Err(what) = &details {
                         problems.push(cannot_open(&description, what));
                     }
-                    RdmaEntry { description, told: told.ok() }
+                    RdmaEntry { description, details: details.ok() }
                 })
                 .collect();
             let remark = (devices.is_empty() && facts.rdma_devices.is_empty()).then(|| no_devices(facts));
@@ -166,7 +166,7 @@ fn cannot_open(description: &DeviceDescription, what: &str) -> Problem {
     }
 }
 
-fn ask(name: &str) -> Result<RdmaTold, String> {
+fn ask(name: &str) -> Result<RdmaDetails, String> {
     let device = RdmaDevice::open(name).map_err(|error| with_sources(&error))?;
     let verbs = device.verbs();
     let attributes = verbs.attributes().map_err(|error| with_sources(&error))?;
@@ -177,7 +177,7 @@ fn ask(name: &str) -> Result<RdmaTold, String> {
         let gids = rows.filter(|row| row.gid != Gid::default()).collect();
         ports.push(Port { number, attributes: port, gids });
     }
-    Ok(RdmaTold { attributes, ports, counters: verbs.counters() })
+    Ok(RdmaDetails { attributes, ports, counters: verbs.counters() })
 }
 
 #[cfg(test)]

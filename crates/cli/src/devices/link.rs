@@ -1,6 +1,6 @@
-//! What the kernel tells of an interface: MTU, counters, link rate, and which offloads are switched on, as `ip -s link` and
-//! `ethtool` show them. Asked over netlink rather than read from sysfs, which in a container or after `unshare` may show
-//! another network namespace; and no program need be installed.
+//! What the kernel reports about an interface: MTU, counters, link rate, and which offloads are switched on, as
+//! `ip -s link` and `ethtool` show them. Asked over netlink rather than read from sysfs, which in a container or after
+//! `unshare` may show another network namespace; and no program need be installed.
 //!
 //! ```text
 //!   RTM_GETLINK    {IFNAME "eth0"}             ─▶ {MTU, STATS64, PARENT_DEV_NAME, …}
@@ -16,7 +16,7 @@ use nix::sys::socket::SockProtocol;
 
 use super::netlink::{Client, attributes, find, nest, number, text};
 
-/// What the kernel tells of an interface; whatever it does not tell is absent.
+/// What the kernel reports about an interface; what it does not report is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Link {
     /// Largest IP packet in bytes.
@@ -144,8 +144,8 @@ fn rate(megabits_per_second: u32) -> Option<u64> {
     is_known.then(|| u64::from(megabits_per_second) * 1_000_000)
 }
 
-/// The names of a bitset's set bits. A bitset without a mask lists those and no others; one with a mask lists the mask's
-/// bits, and those that are set say so.
+/// The names of a bitset's set bits. A bitset without a mask lists those and no others; one with a mask lists the
+/// mask's bits, and those that are set say so.
 fn bit_names(bitset: &[u8]) -> Vec<String> {
     let bits = find(bitset, ethtool::BITSET_BITS).unwrap_or_default();
     let lists_only_set_bits = find(bitset, ethtool::BITSET_NO_MASK).is_some();
@@ -195,7 +195,7 @@ mod tests {
         assert!(link.mtu_bytes.is_some_and(|bytes| bytes >= 1280), "{link:?}");
         assert_eq!(link.counters.len(), COUNTERS.len(), "{link:?}");
         assert!(!link.is_hardware);
-        // Where the kernel tells.
+        // If the kernel reports them.
         if let Some(features) = link.features {
             assert!(features.is_on("loopback"), "{features:?}");
             assert!(!features.changeable.iter().any(|name| name == "loopback"), "{features:?}");

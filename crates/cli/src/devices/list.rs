@@ -21,13 +21,13 @@ pub(crate) struct Entry {
     pub(crate) interface: Interface,
     /// UDP port 4791 there.
     pub(crate) roce_port: RocePort,
-    /// What it tells of itself; `None` when it could not be opened.
-    pub(crate) told: Option<Told>,
+    /// What it reports; `None` when it could not be opened.
+    pub(crate) details: Option<Details>,
 }
 
-/// What an open device tells of itself.
+/// What an open device reports.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct Details {
     /// Sizes and abilities.
     pub(crate) attributes: DeviceAttributes,
     /// Its port.
@@ -46,9 +46,9 @@ impl Entry {
 
     /// The port's state, as people and `--json` read it.
     pub(crate) fn state(&self) -> &'static str {
-        match &self.told {
+        match &self.details {
             _ if !self.interface.is_up || !self.interface.has_carrier => "down",
-            Some(told) if self.is_usable() => match told.port.state {
+            Some(details) if self.is_usable() => match details.port.state {
                 LinkState::Active => "active",
                 LinkState::Initializing => "initializing",
                 _ => "down",
@@ -59,10 +59,10 @@ impl Entry {
 
     /// The largest path MTU that works here: the device's and the interface's.
     pub(crate) fn active_mtu(&self) -> Option<Mtu> {
-        let told = self.told.as_ref()?;
+        let details = self.details.as_ref()?;
         match self.interface.link.mtu_bytes {
-            Some(_) => self.interface.fitting_mtu(self.address).map(|fitting| fitting.min(told.port.active_mtu)),
-            None => Some(told.port.active_mtu),
+            Some(_) => self.interface.fitting_mtu(self.address).map(|fitting| fitting.min(details.port.active_mtu)),
+            None => Some(details.port.active_mtu),
         }
     }
 }
@@ -74,25 +74,25 @@ pub(crate) fn devices(facts: &HostFacts) -> (Vec<Entry>, Vec<Problem>) {
     for interface in &facts.interfaces {
         for Address { ip, roce_port } in interface.addresses.iter().filter(|address| unusable(address.ip).is_none()) {
             let name = format!("softnic:{ip}");
-            let told = match open(&name, *ip) {
-                Ok(told) => Some(told),
+            let details = match open(&name, *ip) {
+                Ok(details) => Some(details),
                 // That the interface has no link or carries no packet is said once for the interface.
                 Err(_) if !interface.has_carrier || interface.fitting_mtu(*ip).is_none() => None,
                 Err(what) => {
-                    let remedy = format!("`ip address show {}` tells the state of the address", interface.name);
+                    let remedy = format!("`ip address show {}` shows the state of the address", interface.name);
                     problems.push(Problem { severity: Severity::Error, what: format!("{name}: {what}"), remedy });
                     None
                 }
             };
             let (interface, roce_port) = (interface.clone(), roce_port.clone());
-            entries.push(Entry { name, address: *ip, interface, roce_port, told });
+            entries.push(Entry { name, address: *ip, interface, roce_port, details });
         }
     }
     (entries, problems)
 }
 
 /// Open a device on a free port, so that nobody who wants 4791 is kept from it, and ask it.
-fn open(name: &str, address: IpAddr) -> Result<Told, String> {
+fn open(name: &str, address: IpAddr) -> Result<Details, String> {
     // Nobody ever learns a key of this device: any seed is secret enough.
     let config = Config::new(name, vec![address], [0; 32]);
     let mut udp = UdpConfig::default();
@@ -103,5 +103,5 @@ fn open(name: &str, address: IpAddr) -> Result<Told, String> {
     let attributes = verbs.attributes().map_err(|error| with_sources(&error))?;
     let port = verbs.port_attributes(1).map_err(|error| with_sources(&error))?;
     let gids = (0..port.gid_table_length).filter_map(|index| verbs.gid(1, index).ok()).collect();
-    Ok(Told { attributes, port, gids, counters: verbs.counters() })
+    Ok(Details { attributes, port, gids, counters: verbs.counters() })
 }

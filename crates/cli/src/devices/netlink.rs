@@ -1,7 +1,7 @@
 //! Questions to the kernel on a netlink socket: one request, one answer. No rights are needed and nothing is changed.
 //!
-//! A message is a header, a header of its family and attributes; an attribute is `{length: u16, kind: u16, value}`, padded to
-//! four bytes, and may hold attributes itself. Numbers are in the byte order of the machine.
+//! A message is a header, a header of its family and attributes; an attribute is `{length: u16, kind: u16, value}`,
+//! padded to four bytes, and may hold attributes itself. Numbers are in the byte order of the machine.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 

@@ -1,13 +1,13 @@
 //! Who holds a UDP port: the kernel's table of sockets names each socket's inode, and the process that has it open has
 //! a link to that inode among its descriptors. Other users' descriptors can be read by root only; then the table still
-//! tells the user.
+//! names the user.
 
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-/// Whoever holds a port.
+/// The owner of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// A process that we may look into.
@@ -67,7 +67,7 @@ pub(crate) fn of(root: &Path, address: IpAddr, port: u16, rxe_devices: &[String]
 }
 
 /// Whether a socket bound to `bound` keeps others from `address`. One at all IPv6 addresses has all of IPv4 too, unless
-/// it was told otherwise, which the table does not show.
+/// it was set otherwise, which the table does not show.
 fn covers(bound: IpAddr, address: IpAddr) -> bool {
     match bound {
         IpAddr::V6(v6) => v6 == Ipv6Addr::UNSPECIFIED || bound.to_canonical() == address,

@@ -90,7 +90,7 @@ fn missing_addresses(facts: &HostFacts) -> Option<Problem> {
     (!has_one).then(|| {
         Problem::error(
             "no interface has an IP address that softnic could use",
-            "`sudo ip link set lo up` brings at least the loopback addresses; `ip address` shows what there is",
+            "`sudo ip link set lo up` brings at least the loopback addresses; `ip address` lists all addresses",
         )
     })
 }
@@ -152,7 +152,7 @@ fn hardware_on_the_port(facts: &HostFacts) -> Vec<Problem> {
     problems
 }
 
-/// One problem for both buffers, because one command mends both.
+/// One problem for both buffers, because one command fixes both.
 fn small_buffers(facts: &HostFacts) -> Option<Problem> {
     let sides =
         [("receive", "net.core.rmem_max", facts.receive_buffer), ("send", "net.core.wmem_max", facts.send_buffer)];
@@ -224,7 +224,7 @@ fn small_mtu(interface: &Interface) -> Option<Problem> {
         families.iter().filter(|(_, ip)| interface.fitting_mtu(*ip) != Some(largest)).collect();
     let needed = small.iter().map(|(_, ip)| Interface::packet_bytes(*ip, largest)).max()?;
     let remedy = format!(
-        "`sudo ip link set {name} mtu {}`, if everything on the way to the peer carries such packets ({needed} bytes)",
+        "`sudo ip link set {name} mtu {}`, if the whole path to the peer carries such packets ({needed} bytes)",
         needed.next_multiple_of(100)
     );
     let fits = |(_, ip): &&(&str, IpAddr)| match interface.fitting_mtu(*ip) {
@@ -274,7 +274,7 @@ fn switched_off_offloads(interface: &Interface) -> Vec<Problem> {
     }
     if features.is_switched_off("tx-udp-segmentation") {
         problems.push(Problem::note(
-            format!("{name} could cut datagrams itself and is told not to: the kernel does it instead"),
+            format!("{name} could segment datagrams itself, but that is switched off: the kernel does it instead"),
             format!("`sudo ethtool -K {name} tx-udp-segmentation on`"),
         ));
     }

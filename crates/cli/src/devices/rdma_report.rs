@@ -39,7 +39,7 @@ pub(crate) fn write_device(text: &mut String, device: &RdmaEntry) {
     line("kernel device", &description.kernel_device);
     line("node GUID", &format!("{:016x}", description.node_guid));
     line("state", device.state());
-    let Some(told) = &device.told else {
+    let Some(details) = &device.details else {
         text.push('\n');
         return;
     };
@@ -48,16 +48,16 @@ pub(crate) fn write_device(text: &mut String, device: &RdmaEntry) {
         line("path MTU", &format!("{active}, at most {most}"));
     }
     line("rate", &rate(device));
-    let has_ports = told.ports.len() > 1;
+    let has_ports = details.ports.len() > 1;
     for (port, row) in device.gids() {
         let which = if has_ports { format!("GID {} of port {port}", row.index) } else { format!("GID {}", row.index) };
         line(&which, &gid(row));
     }
-    line("firmware", &told.attributes.firmware_version);
-    fold(text, &format!("  {:<32}", "capabilities"), &capabilities(&told.attributes).join(" "));
-    write_limits(text, &told.attributes);
+    line("firmware", &details.attributes.firmware_version);
+    fold(text, &format!("  {:<32}", "capabilities"), &capabilities(&details.attributes).join(" "));
+    write_limits(text, &details.attributes);
     let counters: Vec<(&str, u64)> =
-        told.counters.iter().map(|counter| (counter.name.as_ref(), counter.value)).collect();
+        details.counters.iter().map(|counter| (counter.name.as_ref(), counter.value)).collect();
     write_counters(text, "counters", "of all programs since the device was made", &counters);
     text.push('\n');
 }
@@ -86,12 +86,12 @@ pub(crate) fn device_json(device: &RdmaEntry) -> Value {
             json!({ "port": port, "index": row.index, "gid": gid, "type": gid_type, "address": address })
         })
         .collect();
-    let told = device.told.as_ref();
+    let details = device.details.as_ref();
     json!({
         "name": description.name,
         "kind": "libibverbs",
         "driver": description.driver,
-        "firmware_version": told.map(|told| told.attributes.firmware_version.clone()),
+        "firmware_version": details.map(|details| details.attributes.firmware_version.clone()),
         "node_guid": format!("{:016x}", description.node_guid),
         "kernel_device": description.kernel_device,
         "addresses": roce().map(|(_, row)| row.gid.to_ip().to_string()).collect::<Vec<_>>(),
@@ -103,10 +103,10 @@ pub(crate) fn device_json(device: &RdmaEntry) -> Value {
         "active_mtu_bytes": device.active_mtu().map(|mtu| mtu.byte_count()),
         "max_mtu_bytes": device.port().map(|port| port.attributes.max_mtu.byte_count()),
         "rate_bits_per_second": device.port().and_then(|port| port.attributes.rate_bits_per_second),
-        "capabilities": told.map(|told| capabilities(&told.attributes)),
-        "limits": told.map(|told| limits_json(&told.attributes)),
-        "counters": told.map(|told| {
-            told.counters.iter().map(|counter| (counter.name.to_string(), Value::from(counter.value))).collect::<Value>()
+        "capabilities": details.map(|details| capabilities(&details.attributes)),
+        "limits": details.map(|details| limits_json(&details.attributes)),
+        "counters": details.map(|details| {
+            details.counters.iter().map(|counter| (counter.name.to_string(), Value::from(counter.value))).collect::<Value>()
         }),
     })
 }
@@ -116,7 +116,7 @@ mod tests {
     use longhaul_rdmacore::DeviceDescription;
     use longhaul_verbs::{Capabilities, Counter, DeviceAttributes, Gid, LinkState, Mtu, PortAttributes};
 
-    use super::super::libibverbs::{Port, RdmaTold};
+    use super::super::libibverbs::{Port, RdmaDetails};
     use super::*;
 
     fn rxe() -> RdmaEntry {
@@ -167,7 +167,11 @@ mod tests {
                 interface: Some("eth0".to_owned()),
                 kernel_device: "uverbs0".to_owned(),
             },
-            told: Some(RdmaTold { attributes, ports: vec![Port { number: 1, attributes: port, gids }], counters }),
+            details: Some(RdmaDetails {
+                attributes,
+                ports: vec![Port { number: 1, attributes: port, gids }],
+                counters,
+            }),
         }
     }
 
@@ -177,7 +181,7 @@ mod tests {
         write_table(&mut text, &[rxe()]);
         let row = "rxe0    rxe     eth0       active      1024  2.5 Gbit/s  1: 192.0.2.2";
         assert_eq!(text.lines().nth(1), Some(row), "{text}");
-        let unopened = RdmaEntry { told: None, ..rxe() };
+        let unopened = RdmaEntry { details: None, ..rxe() };
         text.clear();
         write_table(&mut text, std::slice::from_ref(&unopened));
         assert!(text.lines().nth(1).is_some_and(|row| row.contains("unusable") && row.ends_with("-")), "{text}");

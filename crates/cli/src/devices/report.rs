@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::host::{HostFacts, RocePort, SocketBuffer, unusable};
 use super::libibverbs::Libibverbs;
-use super::list::{Entry, Told};
+use super::list::{Details, Entry};
 use super::problems::{Problem, Severity};
 use super::rdma_report;
 use crate::quantity::bytes_text;
@@ -163,8 +163,8 @@ impl Report<'_> {
 
 /// A device's row of JSON.
 fn device_json(device: &Entry) -> Value {
-    let Entry { name, address, interface, roce_port, told } = device;
-    let told_of = |part: fn(&Told) -> Value| told.as_ref().map(part);
+    let Entry { name, address, interface, roce_port, details } = device;
+    let detail_of = |part: fn(&Details) -> Value| details.as_ref().map(part);
     let owner = match roce_port {
         RocePort::Taken(owner) => Some(owner.to_string()),
         RocePort::Free | RocePort::Refused(_) => None,
@@ -173,19 +173,19 @@ fn device_json(device: &Entry) -> Value {
         "name": name,
         "kind": "softnic",
         "addresses": [address.to_string()],
-        "gids": told_of(|told| told.gids.iter().map(|row| format!("{:?}", row.gid)).collect()),
+        "gids": detail_of(|details| details.gids.iter().map(|row| format!("{:?}", row.gid)).collect()),
         "interface": interface.name,
         "state": device.state(),
         "usable": device.is_usable(),
         "active_mtu_bytes": device.active_mtu().map(|mtu| mtu.byte_count()),
-        "max_mtu_bytes": told_of(|told| told.port.max_mtu.byte_count().into()),
+        "max_mtu_bytes": detail_of(|details| details.port.max_mtu.byte_count().into()),
         "interface_mtu_bytes": interface.link.mtu_bytes,
         "rate_bits_per_second": interface.link.rate_bits_per_second,
         "roce_udp_port": { "port": UDP_PORT_ROCE, "free": *roce_port == RocePort::Free, "owner": owner },
-        "capabilities": told_of(|told| capabilities(&told.attributes).into()),
-        "limits": told_of(|told| limits_json(&told.attributes)),
-        "counters": told_of(|told| {
-            told.counters.iter().map(|counter| (counter.name.to_string(), Value::from(counter.value))).collect()
+        "capabilities": detail_of(|details| capabilities(&details.attributes).into()),
+        "limits": detail_of(|details| limits_json(&details.attributes)),
+        "counters": detail_of(|details| {
+            details.counters.iter().map(|counter| (counter.name.to_string(), Value::from(counter.value))).collect()
         }),
         "interface_counters": interface.link.counters,
     })
@@ -199,27 +199,27 @@ fn write_device(text: &mut String, device: &Entry) {
     line("interface", &interface.name);
     line("state", device.state());
     let link = interface.link.mtu_bytes.map_or("unknown".to_owned(), |bytes| bytes.to_string());
-    match (device.active_mtu(), &device.told) {
-        (Some(mtu), Some(told)) => {
-            let (active, most) = (mtu.byte_count(), told.port.max_mtu.byte_count());
+    match (device.active_mtu(), &device.details) {
+        (Some(mtu), Some(details)) => {
+            let (active, most) = (mtu.byte_count(), details.port.max_mtu.byte_count());
             line("path MTU", &format!("{active}, at most {most} (link MTU {link})"));
         }
         _ => line("path MTU", &format!("none (link MTU {link})")),
     }
     line("rate", &rate(device));
     line("UDP port 4791", &roce_port(&device.roce_port));
-    let Some(told) = &device.told else {
+    let Some(details) = &device.details else {
         text.push('\n');
         return;
     };
-    for row in &told.gids {
+    for row in &details.gids {
         line(&format!("GID {}", row.index), &format!("{:?} ({})", row.gid, row.gid.to_ip()));
     }
-    line("version", &told.attributes.firmware_version);
-    fold(text, &format!("  {:<NAME_COLUMNS$}", "capabilities"), &capabilities(&told.attributes).join(" "));
-    write_limits(text, &told.attributes);
+    line("version", &details.attributes.firmware_version);
+    fold(text, &format!("  {:<NAME_COLUMNS$}", "capabilities"), &capabilities(&details.attributes).join(" "));
+    write_limits(text, &details.attributes);
     let counters: Vec<(&str, u64)> =
-        told.counters.iter().map(|counter| (counter.name.as_ref(), counter.value)).collect();
+        details.counters.iter().map(|counter| (counter.name.as_ref(), counter.value)).collect();
     write_counters(text, "counters", "a device counts from when a program opens it", &counters);
     let counters: Vec<(&str, u64)> =
         interface.link.counters.iter().map(|(name, value)| (name.as_str(), *value)).collect();
@@ -368,7 +368,7 @@ mod tests {
         let interface = Interface { name: "eth0".to_owned(), is_up: true, has_carrier: true, ..Interface::default() };
         let roce_port = RocePort::Taken(Owner::Process { name: "longhaul".to_owned(), id: 7 });
         let address = "10.0.0.1".parse().unwrap();
-        Entry { name: "softnic:10.0.0.1".to_owned(), address, interface, roce_port, told: None }
+        Entry { name: "softnic:10.0.0.1".to_owned(), address, interface, roce_port, details: None }
     }
 
     #[test]
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn remarks_are_counted_and_folded() {
-        let problem = |severity, what: &str| Problem { severity, what: what.to_owned(), remedy: "mend it".to_owned() };
+        let problem = |severity, what: &str| Problem { severity, what: what.to_owned(), remedy: "fix it".to_owned() };
         let problems = [problem(Severity::Warning, &"word ".repeat(30)), problem(Severity::Warning, "short")];
         let report = Report {
             facts: &HostFacts::default(),
@@ -418,7 +418,7 @@ mod tests {
         let text = report.to_text(false);
         assert!(text.contains("\n2 warnings:\nwarning  word word"), "{text}");
         assert!(text.contains("\n         word"), "{text}");
-        assert!(text.ends_with("\nwarning  short\n  remedy mend it\n"), "{text}");
+        assert!(text.ends_with("\nwarning  short\n  remedy fix it\n"), "{text}");
         assert!(text.lines().all(|line| line.len() <= LINE_COLUMNS), "{text}");
     }
 

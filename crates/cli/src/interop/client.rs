@@ -31,10 +31,10 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
         rate.map_or_else(String::new, |rate| format!(", at most {} Mbit/s", rate as f64 / 1e6))
     );
     if arguments.until_death {
-        let mut under_way =
-            |count: u64| eprintln!("under way: {count} WRITEs have completed; now end the server (kill -9)");
+        let mut in_progress =
+            |count: u64| eprintln!("in progress: {count} WRITEs have completed; now kill the server (kill -9)");
         let report =
-            client.run_until_death(arguments.from_server, &mut under_way).map_err(|error| of_session(&error))?;
+            client.run_until_death(arguments.from_server, &mut in_progress).map_err(|error| of_session(&error))?;
         return tell_death(&report, "client", &device, arguments.end.json);
     }
     let is_json = arguments.end.json;
@@ -48,10 +48,10 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
         None => client.run(&mut report),
     };
     let summary = ran.map_err(|error| of_session(&error))?;
-    tell(arguments, &summary, &opened, begin.elapsed())
+    show(arguments, &summary, &opened, begin.elapsed())
 }
 
-fn tell(arguments: &ClientArguments, summary: &Summary, device: &OpenedDevice, elapsed: Duration) -> Result<(), Stop> {
+fn show(arguments: &ClientArguments, summary: &Summary, device: &OpenedDevice, elapsed: Duration) -> Result<(), Stop> {
     let (passed, failed) = summary.counts();
     for (name, reason) in &summary.skipped {
         eprintln!("skipped {name}: {reason}");
@@ -77,7 +77,7 @@ fn tell(arguments: &ClientArguments, summary: &Summary, device: &OpenedDevice, e
     let wrong = match (failed, passed) {
         (0, 1..) => finished.err(),
         (0, 0) => {
-            Some(Stop::Missing("nothing was checked: the devices can do nothing of what was asked for".to_owned()))
+            Some(Stop::Missing("nothing was checked: the devices support none of the requested operations".to_owned()))
         }
         _ => Some(Stop::Failed(format!("number of checks that failed: {failed}"))),
     };

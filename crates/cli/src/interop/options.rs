@@ -16,9 +16,10 @@ use crate::stop::Stop;
 
 /// The TCP port of the exchange: the one after perf's.
 pub(crate) const PORT: u16 = 18516;
-/// What a guest of a virtual machine without hardware support takes, with room to spare: unreliable transports lose the rest.
+/// What a guest of a virtual machine without hardware support takes, with room to spare: unreliable transports lose the
+/// rest.
 const CAREFUL_UNRELIABLE_MEGABITS: f64 = 80.0;
-/// RC finds its way, but a sender that is ahead of the receiver spends its time on repeating.
+/// RC recovers, but a sender that outruns the receiver spends its time retransmitting.
 const CAREFUL_RELIABLE_MEGABITS: f64 = 160.0;
 /// On one host unreliable transports lose what does not fit a socket's buffer while its owner has no processor.
 const LOCAL_UNRELIABLE_MEGABITS: f64 = 1000.0;
@@ -31,22 +32,23 @@ const TIMEOUT_UNTIL_DEATH: u8 = 18;
 /// Stands for every scheme of the suite.
 const ALL_SCHEMES: &str = "all";
 
-/// What both ends can be told.
+/// Options of both ends.
 #[derive(Debug, clap::Args)]
 pub(crate) struct EndOptions {
     /// TCP port of the exchange
     #[arg(short, long, value_name = "PORT", default_value_t = PORT)]
     pub(crate) port: u16,
 
-    /// The device to use: `softnic`, `softnic:ADDRESS`, or one of libibverbs, such as `rxe0`; `longhaul devices` lists them
+    /// The device to use: `softnic`, `softnic:ADDRESS`, or a libibverbs device such as `rxe0`; `longhaul devices` lists
+    /// them
     #[arg(short = 'd', long, value_name = "DEVICE", default_value = SOFTNIC)]
     device: String,
 
-    /// Address of the device to use, unless that of the TCP connection
+    /// Address of the device to use [default: the one that the TCP connection uses]
     #[arg(long, value_name = "ADDRESS")]
     address: Option<IpAddr>,
 
-    /// Row of the GID table to use [default: the one that suits the peer]
+    /// GID table index to use [default: the one that fits the peer]
     #[arg(short = 'x', long = "gid-index", value_name = "INDEX")]
     gid_index: Option<u8>,
 
@@ -82,7 +84,7 @@ impl EndOptions {
             false => UdpPortChoice::RoceOrFree,
         };
         let opened = OpenedDevice::open(&choice, towards, self.softnic.udp_config(udp_port)?)?;
-        opened.tell_warnings();
+        opened.show_warnings();
         let end = End {
             device: opened.verbs(),
             description: opened.describe().to_owned(),
@@ -103,22 +105,21 @@ pub(crate) struct ServerArguments {
     #[command(flatten)]
     pub(crate) end: EndOptions,
 
-    /// End after one client
+    /// Exit after one client
     #[arg(long)]
     pub(crate) once: bool,
 
-    /// Expect a client with --until-death, and pass only if it dies and this end is told what it must be told; then end
+    /// Wait for a client with --until-death, pass only if it dies and this end gets the errors it must get, then exit
     #[arg(long)]
     pub(crate) until_death: bool,
 }
 
-/// Carry out operations on a server, and check everything at both ends
-///
-/// Each check is one operation in one size, on a queue pair of its own: every byte, guard bytes around what must not be
-/// written, every completion and their order.
+/// Run operations against a server and check everything at both ends Each check is one operation with one message size,
+/// on its own queue pair. It verifies every byte, the guard bytes around each buffer, every completion, and their
+/// order.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ClientArguments {
-    /// Where the server runs
+    /// Host that runs the server
     pub(crate) host: String,
 
     #[command(flatten)]
@@ -128,57 +129,60 @@ pub(crate) struct ClientArguments {
     #[arg(short, long, default_value = "RC", value_parser = connection)]
     pub(crate) connection: Connection,
 
-    /// Payload of a packet: 256, 512, 1024, 2048 or 4096 [default: the largest that both devices have]
+    /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest that both devices support]
     #[arg(short, long, value_name = "BYTES", value_parser = mtu)]
     mtu: Option<Mtu>,
 
-    /// Sizes of messages, in bytes (4096, 64KiB) or beside the MTU
+    /// Message sizes, in bytes (4096, 64KiB) or relative to the MTU (mtu-1)
     #[arg(long, value_delimiter = ',', value_parser = size, default_value = "0,1,mtu-1,mtu,mtu+1")]
     sizes: Vec<Size>,
 
-    /// Operations of each check
+    /// Operations per check
     #[arg(long, value_name = "NUMBER", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     operations: u32,
 
-    /// One more size (not UD)
+    /// One more message size (not on UD)
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = quantity::bytes_within::<u32>(0..=1 << 28))]
     large: u32,
 
-    /// Operations of its checks; 0 leaves them out
+    /// Operations per check of the --large size; 0 skips it
     #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(..=1 << 16))]
     large_operations: u32,
 
-    /// Only these operations: send, send-immediate, write, write-immediate, read, compare-and-swap, fetch-and-add
+    /// Run only these operations: send, send-immediate, write, write-immediate, read, compare-and-swap, fetch-and-add
     #[arg(long, value_name = "OPERATIONS", value_delimiter = ',', value_parser = operation)]
     only: Vec<Operation>,
 
-    /// Send at most this many Mbit/s; 0 is unlimited [default: on this host 0 on RC, 1000 on the others; off it 160 on RC, 80 on the others]
+    /// Send at most this many Mbit/s; 0 is unlimited [default: to this host 0 on RC, 1000 on UC and UD; to another host
+    /// 160 on RC, 80 on UC and UD]
     #[arg(long, value_name = "MBITS", value_parser = megabits)]
     rate: Option<f64>,
 
-    /// RC: acknowledgement time-out, 4.096 µs · 2^N [default: 14 on this host, 16 off it, 18 with --until-death]
+    /// RC: acknowledgement timeout, 4.096 µs · 2^N [default: 14 to this host, 16 to another host, 18 with
+    /// --until-death]
     #[arg(short = 'u', long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=31))]
     timeout: Option<u8>,
 
-    /// Instead of operations: messages with this reliability scheme over an unreliable connection, in both directions; sr:rto, sr:nack,
-    /// ec:mds:k,m, ec:xor:k,m, twice, or all of the end-to-end suite with `all`; may be given several times
+    /// Instead of operations, send messages with this reliability scheme over an unreliable connection, in both
+    /// directions: sr:rto, sr:nack, ec:mds:K,M, ec:xor:K,M, twice, or `all` for every scheme of the end-to-end suite;
+    /// repeatable
     #[arg(long = "scheme", value_name = "NAME", conflicts_with_all = ["until_death", "only", "connection"], value_parser = scheme)]
     schemes: Vec<String>,
 
-    /// With --scheme: bytes of messages
+    /// With --scheme: message sizes
     #[arg(long, value_name = "BYTES", value_delimiter = ',', requires = "schemes", default_value = "0,1,4095,4096,4097,65536,1048576,4194304",
           value_parser = quantity::bytes_within::<u32>(0..=1 << 27))]
     message_sizes: Vec<u32>,
 
-    /// With --scheme: messages of each size, in each direction
+    /// With --scheme: number of messages of each size, in each direction
     #[arg(long, value_name = "NUMBER", requires = "schemes", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     messages: u32,
 
-    /// Instead of checks: RC WRITEs until the server dies; passes if the errors are then those that they must be
+    /// Instead of checks, post RC WRITEs until the server dies; pass if the errors after that are the right ones
     #[arg(long)]
     pub(crate) until_death: bool,
 
-    /// With --until-death: the server writes as well, so that it is told when the client dies
+    /// With --until-death: the server writes too, so that it notices when the client dies
     #[arg(long, requires = "until_death")]
     pub(crate) from_server: bool,
 }
@@ -190,10 +194,14 @@ impl ClientArguments {
         let impossible = self.only.iter().find(|operation| !operation.is_possible(self.connection));
         if let Some(operation) = impossible {
             let (operation, connection) = (operation.name(), self.connection.name());
-            return Err(Stop::Usage(format!("--only {operation}: {connection} has no such operation")));
+            return Err(Stop::Usage(format!(
+                "--only {operation}: {connection} does not support it; leave it out or use -c RC"
+            )));
         }
         if self.until_death && self.connection != Connection::Rc {
-            return Err(Stop::Usage("only RC finds out that its peer has died; say -c RC".to_owned()));
+            return Err(Stop::Usage(
+                "--until-death needs RC, because UC and UD do not notice that a peer has died; use -c RC".to_owned(),
+            ));
         }
         Ok(())
     }
@@ -318,8 +326,8 @@ mod tests {
         assert!(error(&["--messages", "5"]).contains("--scheme"));
         let refused =
             |arguments: &[&str]| client(arguments).expect("options").check().expect_err("no sense").to_string();
-        assert!(refused(&["-c", "UD", "--only", "write"]).contains("UD has no such operation"));
-        assert!(refused(&["-c", "UC", "--until-death"]).contains("only RC"));
+        assert!(refused(&["-c", "UD", "--only", "write"]).contains("UD does not support it"));
+        assert!(refused(&["-c", "UC", "--until-death"]).contains("needs RC"));
         assert!(refused(&["-d", "rxe0", "--impair", "loss=1%"]).contains("software RNIC"));
         assert!(refused(&["--impair", "loss=1ms"]).contains("share"));
     }

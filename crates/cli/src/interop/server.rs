@@ -46,12 +46,12 @@ fn serve_one(arguments: &ServerArguments, stream: TcpStream, peer: IpAddr) -> Re
     let device = end.description.clone();
     eprintln!("{peer}: {device}");
     let mut report = |result: &CheckResult| eprintln!("{peer}: {}", line(result));
-    let mut under_way =
-        |count: u64| eprintln!("under way: {count} WRITEs of this end have completed; now end the client (kill -9)");
-    match serve(stream, end, &mut report, &mut under_way).map_err(|error| of_session(&error))? {
+    let mut in_progress =
+        |count: u64| eprintln!("in progress: {count} WRITEs of this end have completed; now kill the client (kill -9)");
+    match serve(stream, end, &mut report, &mut in_progress).map_err(|error| of_session(&error))? {
         ServerOutcome::Died(report) => tell_death(&report, "server", &device, arguments.end.json),
         ServerOutcome::Checked(_) if arguments.until_death => {
-            Err(Stop::Failed("expected a client with --until-death, got one with checks".to_owned()))
+            Err(Stop::Failed("this server waits for a client with --until-death, but the client runs checks: give both ends --until-death or neither".to_owned()))
         }
         ServerOutcome::Checked(checks) => {
             let (passed, failed) = counts(&checks);

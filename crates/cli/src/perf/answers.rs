@@ -1,9 +1,9 @@
 //! READs and atomics: what lies in the memory of the end that is asked, and whether the answers are right.
 //!
-//! Both ends divide their memory into the same slots. A READ brings the slot of its number, which holds what the slot's number
-//! says. A fetch-and-add adds 1 to the first eight bytes of all, whichever queue pair it is on, so that no two of them may find
-//! the same value. A compare-and-swap counts one further in the eight bytes of its queue pair: it succeeds if its
-//! predecessor was carried out once, and fails for ever if one was not or was twice.
+//! Both ends divide their memory into the same slots. A READ brings the slot of its number, which holds what the slot's
+//! number says. A fetch-and-add adds 1 to the first eight bytes of all, whichever queue pair it is on, so that no two
+//! of them may find the same value. A compare-and-swap counts one further in the eight bytes of its queue pair: it
+//! succeeds if its predecessor was carried out once, and fails for ever if one was not or was twice.
 
 use super::arrivals::Arrivals;
 use super::connection::{Group, Slots};
@@ -104,16 +104,18 @@ impl Values {
         let expected = self.swaps[queue_pair];
         self.swaps[queue_pair] += 1;
         (value != expected).then(|| {
-            format!("compare-and-swap {expected} of queue pair {queue_pair}: expected to find {expected}, came {value}")
+            format!(
+                "compare-and-swap {expected} of queue pair {queue_pair}: expected old value {expected}, got {value}"
+            )
         })
     }
 
     /// What is wrong, if anything, with what a fetch-and-add found.
     fn check_sum(&mut self, value: u64) -> Option<String> {
         if value >= self.posted {
-            return Some(format!("fetch-and-add: expected to find less than {}, came {value}", self.posted));
+            return Some(format!("fetch-and-add: expected an old value below {}, got {value}", self.posted));
         }
-        (!self.sums.is_new(value)).then(|| format!("fetch-and-add: two have found {value}"))
+        (!self.sums.is_new(value)).then(|| format!("fetch-and-add: two requests returned the old value {value}"))
     }
 }
 
@@ -133,7 +135,7 @@ pub(crate) fn prepare_memory(group: &Group, run: &Run) {
     }
 }
 
-/// The end that is asked, after a run of so many requests: have atomics counted that far?
+/// The responder, after a run of this many requests: have the atomics counted that far?
 pub(crate) fn check_memory(group: &Group, run: &Run, requests: u64, received: &mut Received) {
     if run.verify_seed.is_none() || !run.operation.is_atomic() {
         return;
@@ -146,7 +148,8 @@ pub(crate) fn check_memory(group: &Group, run: &Run, requests: u64, received: &m
     });
     let counted = counters.fold(0_u64, u64::wrapping_add);
     if counted != requests {
-        received.mismatch = Some(format!("{requests} atomics have counted to {counted}"));
+        received.mismatch =
+            Some(format!("{requests} atomics should have counted to {requests}, but the word holds {counted}"));
     }
 }
 
@@ -161,7 +164,7 @@ mod tests {
             assert_eq!(values.check_swap(0, number), None);
             assert_eq!(values.check_swap(1, number), None, "each queue pair counts for itself");
         }
-        assert!(values.check_swap(0, 4).is_some_and(|text| text.contains("expected to find 3, came 4")));
+        assert!(values.check_swap(0, 4).is_some_and(|text| text.contains("expected old value 3, got 4")));
         assert!(values.check_swap(1, 2).is_some());
     }
 

@@ -1,7 +1,7 @@
 //! Which messages have arrived, by number, so that one that a network delivers twice counts once.
 
-/// Messages behind the newest that are remembered. Far more than are ever on their way at once; what comes later still is
-/// taken for one that has come already.
+/// Messages behind the newest that are remembered. Far more than are ever in flight; what comes later still is taken
+/// for one that has come already.
 const REMEMBERED: u64 = 1 << 20;
 
 /// The numbers that have arrived: a bit for each of the last ones, as a ring.

@@ -1,5 +1,5 @@
-//! What checksums cost in `longhaul perf client --scheme S --checksum`: the function that both ends call for each message, timed
-//! on its own after the run, over the buffers that the run has sent from.
+//! What checksums cost in `longhaul perf client --scheme S --checksum`: the function that both ends call for each
+//! message, timed on its own after the run, over the buffers that the run has sent from.
 
 use std::hint::black_box;
 use std::ops::Range;

@@ -1,6 +1,6 @@
-//! A process of this program that another one has started: orders on its standard input, answers on its standard output, a line of JSON each.
-//!
-//! It ends when its standard input does, so also when whoever has started it is killed.
+//! A process of this program that another one has started: orders on its standard input, answers on its standard
+//! output, a line of JSON each. It ends when its standard input closes, so also when the process that started it is
+//! killed.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
@@ -14,7 +14,7 @@ use crate::stop::Stop;
 pub(crate) struct Child {
     name: &'static str,
     process: Process,
-    /// `None` once it has been told to end.
+    /// `None` once it has been ordered to end.
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
@@ -43,7 +43,7 @@ impl Child {
         let mut line = serde_json::to_string(order).map_err(|error| Stop::failed("cannot write an order", error))?;
         line.push('\n');
         let Some(orders) = &mut self.orders else {
-            return Err(Stop::Failed(format!("the {} has already been told to end", self.name)));
+            return Err(Stop::Failed(format!("the {} has already been ordered to end", self.name)));
         };
         orders.write_all(line.as_bytes()).map_err(|error| Stop::failed(format!("the {} is gone", self.name), error))
     }
@@ -77,6 +77,6 @@ impl Drop for Child {
 pub(crate) fn answer<Answer: Serialize>(answer: &Result<Answer, Stop>) {
     let line = serde_json::to_string(&answer.as_ref().map_err(ToString::to_string));
     let line = line.unwrap_or_else(|error| format!("{{\"Err\":\"{error}\"}}"));
-    // Nobody to tell that nobody listens: the end of standard input ends this process.
+    // If nobody reads the answer, standard input closes too, which ends this process.
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -148,7 +148,10 @@ pub(super) fn answer(control: &Control) -> Result<Reply, Stop> {
 }
 
 pub(super) fn unexpected(expected: &str, got: &Reply) -> Stop {
-    Stop::Failed(format!("expected of the server {expected}, got \"{}\"", kind_of(got)))
+    Stop::Failed(format!(
+        "the server should have said {expected}, but sent \"{}\": use the same release at both ends",
+        kind_of(got)
+    ))
 }
 
 /// On standard error, and only when that is a terminal.
@@ -160,7 +163,7 @@ pub(super) fn spinner(arguments: &ClientArguments, size: u32, (index, count): (u
     progress
 }
 
-/// What came of one size.
+/// The result of one size.
 enum SizeResult {
     Bandwidth(BandwidthLine),
     Latency(LatencyLine),
@@ -229,7 +232,7 @@ fn run_size(
                 arrived: received.messages,
                 seconds: sent.elapsed.as_secs_f64(),
                 peak_messages_per_second: sent.peak_messages_per_second,
-                // Whoever the contents have come to has checked them.
+                // The end that received the contents has checked them.
                 verified: sent.verified_messages + received.verified_messages,
             };
             Ok((SizeResult::Bandwidth(line), sent.mismatch.or(received.mismatch)))

@@ -1,10 +1,10 @@
-//! `longhaul perf coding`: how fast parity is computed and lost chunks are restored, beside copying the same data and, in a build
-//! with the feature `bench-isal`, beside Intel's ISA-L.
+//! `longhaul perf coding`: how fast parity is computed and lost chunks are restored, compared with copying the same
+//! data and, in a build with the feature `bench-isal`, with Intel's ISA-L.
 //!
-//! All subjects take turns in short rounds, so that other work on the machine hits all alike, and the median round counts. One
-//! thread works through the message in portions, each far larger than a core's cache, one portion a round, and its processor
-//! time counts: what it would do with a core for itself, also where it shares one. Several threads take the whole message in each
-//! round, so that starting them does not weigh, and there it is the clock on the wall that counts.
+//! All subjects take turns in short rounds, so that other work on the machine hits all alike, and the median round
+//! counts. One thread works through the message in portions, each far larger than a core's cache, one portion a round,
+//! and its processor time counts: what it would do with a core for itself, also where it shares one. Several threads
+//! take the whole message in each round, so that starting them does not weigh, and there wall-clock time counts.
 
 #[cfg(feature = "bench-isal")]
 mod isal;
@@ -26,34 +26,33 @@ use crate::stop::Stop;
 /// One thread takes this share of the message in a round.
 const PORTIONS: usize = 8;
 
-/// Measure erasure coding, beside copying the same data
-///
-/// Bytes of data (not parity) a second, one message in memory, as large as given, cut into submessages of the code's data
-/// chunks. All take turns in short rounds, and the median round counts; of one thread, processor time counts, of several, time
-/// on the wall. In a build with the feature bench-isal, ISA-L encodes the same data to the same parity, beside.
+/// Measure erasure coding, compared with copying the same data Reports bytes of data (not parity) per second for one
+/// message in memory, cut into submessages of the code. The measurements are interleaved in short rounds, and the
+/// median round counts: processor time for one thread, wall-clock time for several. In a build with the feature
+/// bench-isal, ISA-L encodes the same data to the same parity for comparison.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// A code: mds:K,M or xor:K,M; may be given several times [default: mds:32,8 and xor:32,8]
+    /// Code to measure: mds:K,M or xor:K,M; repeatable [default: mds:32,8 and xor:32,8]
     #[arg(long = "code", value_name = "CODE")]
     codes: Vec<Code>,
 
-    /// Bytes of a chunk
+    /// Chunk size
     #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = quantity::bytes_within::<u32>(1..=16 << 20))]
     chunk: u32,
 
-    /// Size of the message; far more than the caches hold, unless these are what is to be measured
+    /// Message size; make it much larger than the caches, unless those are what you measure
     #[arg(long, value_name = "BYTES", default_value = "128MiB", value_parser = quantity::bytes_within::<usize>(1 << 20..=16 << 30))]
     message: usize,
 
-    /// Encode on so many threads as well as on one; several numbers separated by commas [default: one for each processor]
+    /// Also encode on this many threads; several numbers, separated by commas [default: one thread per processor]
     #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
     threads: Vec<NonZeroUsize>,
 
-    /// Rounds of each measurement
+    /// Rounds per measurement
     #[arg(long, value_name = "NUMBER", default_value_t = 64, value_parser = clap::value_parser!(u32).range(3..=100_000))]
     rounds: u32,
 
-    /// Also the kernels that this processor has but does not need
+    /// Also measure the slower kernels that this processor supports
     #[arg(long)]
     kernels: bool,
 
@@ -90,7 +89,7 @@ impl Arguments {
                     .extend(slower.map(|kernel| Subject::encode(Coder::with_kernel(code, kernel), NonZeroUsize::MIN)));
                 subjects.extend(self.isal(code));
             }
-            // One loss in each submessage, and as many as the code can mend.
+            // One loss in each submessage, and as many as the code can recover.
             subjects.push(Subject::decode(Coder::new(code), 1));
             let most = code.parity_chunks().min(code.data_chunks());
             subjects.extend((most > 1).then(|| Subject::decode(Coder::new(code), most)));
@@ -128,8 +127,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let chunk_bytes = arguments.chunk as usize;
     let message_bytes = arguments.message;
     let mut subjects = arguments.subjects();
-    let mut buffers = Buffers::new(chunk_bytes, message_bytes, &subjects)
-        .map_err(|error| Stop::Usage(format!("a message of {} MiB cannot be cut so: {error}", arguments.message)))?;
+    let mut buffers = Buffers::new(chunk_bytes, message_bytes, &subjects).map_err(|error| {
+        Stop::Usage(format!("a message of {} MiB cannot be cut into such chunks: {error}", arguments.message))
+    })?;
     if cfg!(not(feature = "bench-isal")) {
         eprintln!(
             "no comparison with ISA-L: build with --features bench-isal (needs nasm, autoconf, automake, libtool, make)"
@@ -175,7 +175,8 @@ fn measure(subjects: &mut [Subject], buffers: &mut Buffers, rounds: u32) -> Resu
     Ok(rates)
 }
 
-/// Bytes of data that one thread encodes in a second, in chunks of 64 KiB: a short measurement, for those who need only this.
+/// Bytes of data that one thread encodes in a second, in chunks of 64 KiB: a short measurement, for those who need only
+/// this.
 pub(crate) fn encoding_bytes_per_second(code: Code) -> Result<f64, Stop> {
     let mut subjects = [Subject::encode(Coder::new(code), NonZeroUsize::MIN)];
     let mut buffers = Buffers::new(65_536, 64 << 20, &subjects)

@@ -1,8 +1,8 @@
-//! `longhaul perf compare`: both ends on this host, and the limit beside what is measured.
+//! `longhaul perf compare`: both ends on this host, measured next to the limit.
 //!
 //! The coordinator, this process, starts two ends (`end`) in two network namespaces joined by a veth (`namespace`) and
-//! tells them what to do (`orders`, `ends`). A round is a fraction of a second of one measurement; all take turns, again and
-//! again, so that whatever else happens on the machine hits all alike. The median of the rounds counts.
+//! gives them orders (`orders`, `ends`). A round is a fraction of a second of one measurement; all take turns, again
+//! and again, so that whatever else happens on the machine hits all alike. The median of the rounds counts.
 
 mod bare_udp;
 mod end;
@@ -45,33 +45,31 @@ const IPV6_MTU_MIN: u32 = 1280;
 /// A first round that does not count, for buffers that have never been touched.
 const WARM_UP: Duration = Duration::from_millis(60);
 
-/// Run both ends on this host, beside bare UDP and TCP, in turns
-///
-/// The ends are two processes in two network namespaces joined by a veth; without root, in user namespaces; where neither is
-/// allowed, on the loopback device, and the report says so. Measured are: bare UDP with segmentation offload (the
-/// limit: same packet size, socket buffers and bytes per call, counted as payload that arrived), kernel TCP, UC and RC WRITEs
-/// of 1 MiB through the software RNIC; messages of 16 MiB through the library, as programs use it, with selective repeat (sdr-sr) and with
-/// erasure coding (sdr-ec), a WRITE for each packet, where erasure codes are computed by threads of their own, and once more with that done by the
-/// threads that send and receive (sdr-ec-inline); and one-way latency of bare UDP datagrams beside RC SENDs of 2 bytes and
-/// messages of 64 bytes through the library (facade), polling, and both again with threads that sleep until something comes (rc_send_events,
-/// facade_sleeping). Each end cycles through 128 MiB of
-/// buffers, and UC and the schemes have 3 MiB on their way. All take turns in short rounds, and the median round counts.
+/// Run both ends on this host and compare with bare UDP and TCP The ends are two processes in two network namespaces
+/// joined by a veth; without root, in user namespaces; where neither is allowed, on the loopback device, and the report
+/// says so. Throughput: bare UDP with segmentation offload (the limit: same packet size, socket buffers and bytes per
+/// call, counted as payload that arrived), kernel TCP, UC and RC WRITEs of 1 MiB through the software RNIC, and
+/// messages of 16 MiB through the library with selective repeat (sdr-sr) and erasure coding (sdr-ec: parity on its own
+/// threads; sdr-ec-inline: on the threads that send and receive). One-way latency: bare UDP datagrams, RC SENDs of 2
+/// bytes and messages of 64 bytes through the library (facade), polling, and both again with sleeping threads
+/// (rc_send_events, facade_sleeping). Each end cycles through 128 MiB of buffers; UC and the schemes keep 3 MiB in
+/// flight. The measurements are interleaved in short rounds, and the median round counts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Seconds of each measurement, divided into rounds
+    /// Seconds per measurement, divided into rounds
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = quantity::seconds_within(0.1..=3600.0))]
     seconds: f64,
 
-    /// MTU of the link in bytes; several, separated by commas, are run one after another
+    /// MTU of the link in bytes; several, separated by commas, run one after another
     #[arg(long, value_name = "BYTES", default_value = "4200", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(576..=65_535))]
     mtu: Vec<u32>,
 
-    /// Only these measurements
+    /// Run only these measurements
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_enum)]
     only: Vec<Only>,
 
-    /// Also RC WRITEs of 64 KiB on this many queue pairs at once
+    /// Also measure RC WRITEs of 64 KiB on this many queue pairs at the same time
     #[arg(short, long = "qp", visible_alias = "qps", value_name = "NUMBER",
           value_parser = clap::value_parser!(u32).range(2..=1 << 18))]
     queue_pairs: Option<u32>,
@@ -219,7 +217,7 @@ impl Pair {
             Role::Sender => (self.sender_address, self.receiver_address),
             Role::Receiver => (self.receiver_address, self.sender_address),
         };
-        // What the software RNIC asks for unless told.
+        // What the software RNIC asks for by default.
         let udp = UdpConfig::default();
         Settings {
             role,
@@ -258,10 +256,10 @@ impl Pair {
 fn compare(arguments: &Arguments, mtu: u32) -> Result<Comparison, Stop> {
     let payload = path::largest_mtu(mtu, arguments.ipv6).ok_or_else(|| {
         let least = 256 + path::header_bytes_max(arguments.ipv6);
-        Stop::Usage(format!("expected an MTU of at least {least} bytes, came {mtu}"))
+        Stop::Usage(format!("--mtu {mtu} is too small for RoCE: use at least {least}"))
     })?;
     if arguments.ipv6 && mtu < IPV6_MTU_MIN {
-        return Err(Stop::Usage(format!("expected an MTU of at least {IPV6_MTU_MIN} bytes with --ipv6, came {mtu}")));
+        return Err(Stop::Usage(format!("--mtu {mtu} is too small for IPv6: use at least {IPV6_MTU_MIN}")));
     }
     let mut pair = Pair::start(arguments, mtu)?;
     let subjects = arguments.subjects();

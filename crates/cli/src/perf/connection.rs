@@ -1,4 +1,4 @@
-//! Queue pairs from one end to the other: made, told of each other, and the memory that they work on.
+//! Queue pairs from one end to the other: created, connected, and the memory that they work on.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -71,8 +71,8 @@ pub(crate) struct GroupOptions {
     pub(crate) send_depth: u32,
     /// Requests in each receive queue.
     pub(crate) receive_depth: u32,
-    /// READs and atomics that each queue pair may have outstanding. More than the device can are as many as it can, and after
-    /// connecting as many as both devices can.
+    /// READs and atomics that each queue pair may have outstanding. More than the device can are as many as it can, and
+    /// after connecting as many as both devices can.
     pub(crate) outstanding_reads: u8,
     /// What the peer may do with the memory.
     pub(crate) remote_access: Access,
@@ -80,7 +80,8 @@ pub(crate) struct GroupOptions {
     pub(crate) sleeps: bool,
     /// Acknowledgement time-out, 4.096 µs · 2^n.
     pub(crate) timeout: u8,
-    /// What each queue pair sends at most; `None` leaves it to the device. A device without rate limits is paced from here.
+    /// What each queue pair sends at most; `None` leaves it to the device. A device without rate limits is paced from
+    /// here.
     pub(crate) rate_bits_per_second: Option<u64>,
     /// First packet sequence numbers follow from it.
     pub(crate) seed: u64,
@@ -147,7 +148,7 @@ struct Peer {
     memory: RemoteMemory,
     /// How long to wait for a sign of it.
     silence: Silence,
-    /// Datagrams: the way there and the numbers there.
+    /// Datagrams: the path to the peer, and its queue pair numbers.
     datagrams: Option<(AddressHandle, Vec<QueuePairNumber>)>,
 }
 
@@ -160,7 +161,7 @@ pub(crate) struct Group {
     pub(crate) queue_pairs: Vec<QueuePair>,
     pub(crate) region: Rc<MemoryRegion>,
     domain: ProtectionDomain,
-    /// What the sender is to keep to by itself, all queue pairs together, because the device cannot.
+    /// The rate that the sender itself must keep, all queue pairs together, because the device cannot.
     pub(crate) paced_bits_per_second: Option<u64>,
     device: Rc<OpenedDevice>,
     /// Whether peers may listen at another port than RoCE's.
@@ -190,7 +191,7 @@ impl Group {
         let most = verbs.attributes().map_err(|error| Stop::failed("cannot ask the device for its limits", error))?;
         if options.queue_pairs > most.max_queue_pairs {
             let text = format!(
-                "{} queue pairs, at most {} possible on this device",
+                "-q {}: this device has at most {} queue pairs; use fewer",
                 options.queue_pairs, most.max_queue_pairs
             );
             return Err(Stop::Usage(text));
@@ -201,7 +202,10 @@ impl Group {
         };
         let outstanding_max = most.max_read_atomic.min(most.max_destination_read_atomic);
         if options.outstanding_reads > 0 && outstanding_max == 0 {
-            return Err(Stop::Missing("this device has neither READs nor atomics".to_owned()));
+            return Err(Stop::Missing(
+                "this device supports neither READs nor atomics: measure write_bw or send_bw, or use another device"
+                    .to_owned(),
+            ));
         }
         options.outstanding_reads = options.outstanding_reads.min(outstanding_max);
         // A queue that overflows is the end of its queue pairs on most devices.
@@ -209,7 +213,7 @@ impl Group {
         let each_max = completions_max / options.queue_pairs / 2;
         if each_max == 0 {
             return Err(Stop::Usage(format!(
-                "{} queue pairs, at most {} possible with one completion queue of this device",
+                "-q {}: one completion queue of this device serves at most {} such queue pairs; use fewer, or lower -t and -r",
                 options.queue_pairs,
                 completions_max / 2
             )));
@@ -286,7 +290,9 @@ impl Group {
     pub(crate) fn connect(&mut self, peer: &Contact, mtu: Mtu) -> Result<(), Stop> {
         if peer.queue_pairs.len() != self.queue_pairs.len() {
             let (ours, theirs) = (self.queue_pairs.len(), peer.queue_pairs.len());
-            return Err(Stop::Failed(format!("expected {ours} queue pairs of the peer, came {theirs}")));
+            return Err(Stop::Failed(format!(
+                "the other end has {theirs} queue pairs, not {ours}: use the same release at both ends"
+            )));
         }
         if peer.udp_port != UDP_PORT_ROCE && !self.has_free_udp_ports {
             return Err(Stop::Failed(format!(
@@ -383,7 +389,7 @@ impl Group {
         {
             let failed = |error| Stop::failed("cannot wait for completions", error);
             self.completions.request_notification(false).map_err(failed)?;
-            // One that came before the notification was requested makes no event.
+            // A completion from before the notification was requested makes no event.
             count = self.poll_now(room)?;
             if count == 0 {
                 self.sleep(channel)?;

@@ -1,4 +1,4 @@
-//! What two ends tell each other besides the measurement: lines of JSON over TCP, as perftest's ends exchange their queue
+//! What two ends exchange apart from the measurement: lines of JSON over TCP, as perftest's ends exchange their queue
 //! pairs. The first line of either end names the version.
 //!
 //! ```text
@@ -9,12 +9,12 @@
 //!   server → client    Ready             connected
 //!   client → server    Run               one size                      again for each size
 //!   server → client    Running           receives are posted
-//!   client → server    Stop              so many messages were sent
+//!   client → server    Stop              this many messages were sent
 //!   server → client    Received          what has arrived
 //! ```
 //!
-//! With a reliability scheme, `Contact` is `SchemeContact`: the server listens with the library's endpoint and sends the handle, the
-//! client connects to it as programs do. `Received` is `SchemeReceived`.
+//! With a reliability scheme, `Contact` is `SchemeContact`: the server listens with the library's endpoint and sends
+//! the handle, the client connects to it as programs do. `Received` is `SchemeReceived`.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, TcpStream};
@@ -159,7 +159,7 @@ pub(crate) enum Request {
     Contact(Contact),
     SchemeContact(SchemeContact),
     Run(Run),
-    /// The messages of the run, by number: so many from the first.
+    /// The messages of the run, by number: this many from the first.
     Stop {
         first: u64,
         count: u64,
@@ -193,7 +193,8 @@ pub(crate) enum Reply {
     },
 }
 
-/// One end of the TCP connection. A thread reads it all the time, so that news of the other end reach a loop that polls.
+/// One end of the TCP connection. A thread reads it all the time, so that news of the other end reach a loop that
+/// polls.
 pub(crate) struct Control {
     stream: TcpStream,
     lines: Receiver<String>,
@@ -253,7 +254,7 @@ impl Control {
     /// The next message, which must come within this time.
     pub(crate) fn receive<T: for<'a> Deserialize<'a>>(&self, patience: Duration) -> Result<T, Stop> {
         let line = self.lines.recv_timeout(patience).map_err(|error| match error {
-            RecvTimeoutError::Timeout => Stop::Failed("the other end has not answered in time".to_owned()),
+            RecvTimeoutError::Timeout => Stop::Failed("the other end has not answered in time: it may hang or the network may have failed; check it and try again".to_owned()),
             RecvTimeoutError::Disconnected => gone(),
         })?;
         self.waiting.fetch_sub(1, Ordering::Release);
@@ -275,7 +276,7 @@ fn not_ours(line: &str, error: &serde_json::Error) -> Stop {
     match theirs {
         Some(version) if version != VERSION.to_string() => Stop::Failed(different_versions(&version)),
         _ => Stop::Failed(format!(
-            "expected version {VERSION} of longhaul perf's exchange, came \"{line}\" ({error}); \
+            "expected version {VERSION} of longhaul perf's exchange, got \"{line}\" ({error}); \
              is the other end a `longhaul perf`? perftest's own programs speak another language"
         )),
     }
@@ -284,6 +285,6 @@ fn not_ours(line: &str, error: &serde_json::Error) -> Stop {
 /// What to say when the versions differ.
 pub(crate) fn different_versions(theirs: &str) -> String {
     format!(
-        "expected version {VERSION} of longhaul perf's exchange, came version {theirs}: use the same release at both ends"
+        "expected version {VERSION} of longhaul perf's exchange, got version {theirs}: use the same release at both ends"
     )
 }

@@ -1,5 +1,5 @@
-//! `longhaul perf pingpong`: one message there and back, again and again, with rdma-core's `ibv_rc_pingpong`, `ibv_uc_pingpong` and
-//! `ibv_ud_pingpong` at the other end, or with another one of ours.
+//! `longhaul perf pingpong`: one message there and back, again and again, with rdma-core's `ibv_rc_pingpong`,
+//! `ibv_uc_pingpong` and `ibv_ud_pingpong` at the other end, or with another one of ours.
 
 mod contents;
 mod exchange;
@@ -24,48 +24,47 @@ use crate::randomness::random_number;
 use crate::stop::{Stop, with_error};
 use longhaul_softnic::udp::UdpPortChoice;
 
-/// How long a queue pair of RC stays when all is done: if its last acknowledgement was lost, the other end sends again a few
-/// time-outs long, and must find somebody.
+/// How long a queue pair of RC stays when all is done: if its last acknowledgement was lost, the other end sends again
+/// for a few timeouts, and must get an answer.
 const LINGER: Duration = Duration::from_millis(300);
 
-/// Exchange messages with ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong of rdma-core
-///
-/// Without HOST it is the server and waits for one client. The other end is one of rdma-core's programs, or another
-/// `longhaul perf pingpong`: `ibv_rc_pingpong -d rxe0 -g 1` there, `longhaul perf pingpong HOST` here. Both ends must be given the
-/// same size, number and MTU; those programs do not tell each other.
+/// Exchange messages with ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong of rdma-core Without HOST this is the
+/// server and waits for one client. The other end is one of rdma-core's programs, or another `longhaul perf pingpong`:
+/// `ibv_rc_pingpong -d rxe0 -g 1` there, `longhaul perf pingpong HOST` here. Give both ends the same size, number of
+/// messages and MTU; those programs do not exchange them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Where the server runs; without it, this is the server
+    /// Host that runs the server; without it, this end is the server
     host: Option<String>,
 
     #[command(flatten)]
     pub(crate) end: EndOptions,
 
-    /// Row of the GID table to use, as rdma-core's programs call it
+    /// GID table index to use, as rdma-core's programs spell it
     #[arg(short = 'g', long = "gid-idx", value_name = "INDEX", conflicts_with = "gid_index")]
     gid_idx: Option<u8>,
 
-    /// Connection type: RC with ibv_rc_pingpong, and so on
+    /// Connection type: RC for ibv_rc_pingpong, and so on
     #[arg(short, long, value_enum, default_value = "RC")]
     connection: Connection,
 
-    /// Bytes of a message [default: 4096; UD: 2048]
+    /// Message size [default: 4096; UD: 2048]
     #[arg(short, long, value_name = "BYTES", value_parser = quantity::bytes_within::<u32>(1..=MESSAGE_BYTES_MAX.into()))]
     size: Option<u32>,
 
-    /// Payload of a packet: 256, 512, 1024, 2048 or 4096
+    /// Path MTU: 256, 512, 1024, 2048 or 4096
     #[arg(short, long, value_name = "BYTES", default_value = "1024", value_parser = mtu)]
     mtu: Mtu,
 
-    /// Receives in the receive queue
+    /// Receive queue depth
     #[arg(short, long, value_name = "NUMBER", default_value_t = 500, value_parser = clap::value_parser!(u32).range(2..=1 << 16))]
     rx_depth: u32,
 
-    /// Messages each way
+    /// Messages in each direction
     #[arg(short = 'n', long = "iters", value_name = "NUMBER", default_value_t = 1000, value_parser = quantity::whole_number(1_u64..))]
     iterations: u64,
 
-    /// Acknowledgement time-out of RC, 4.096 µs · 2^N; theirs is 14
+    /// RC acknowledgement timeout, 4.096 µs · 2^N; rdma-core's programs use 14
     #[arg(short = 'u', long = "qp-timeout", value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u8).range(0..=31))]
     timeout: u8,
 
@@ -73,11 +72,11 @@ pub(crate) struct Arguments {
     #[arg(short, long)]
     events: bool,
 
-    /// Check every message that comes; exit with status 1 when one is wrong
+    /// Verify every message received; exit with status 1 if one is wrong
     #[arg(long, visible_alias = "verify")]
     chk: bool,
 
-    /// Give up when nothing has come for so long: nobody repeats a message that UC or UD has lost
+    /// Give up after this long without a message: UC and UD do not retransmit lost ones
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = patience)]
     patience: f64,
 }
@@ -132,7 +131,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
             meeting::connect(host, arguments.end.port, &program)?
         }
         None => {
-            // At all addresses, as their servers do: what the two meet over and what their devices speak over are two things.
+            // At all addresses, as their servers do: what the two meet over and what their devices speak over are two
+            // things.
             let listener = meeting::listen(None, arguments.end.port)?;
             // Port 0 has the system choose one.
             let local = listener.local_addr().map_err(|error| Stop::failed("cannot ask for the TCP port", error))?;
@@ -184,7 +184,7 @@ impl End {
     fn open(arguments: &Arguments, towards: Towards) -> Result<End, Stop> {
         let udp = arguments.end.softnic.udp_config(UdpPortChoice::RoceOrFree)?;
         let device = OpenedDevice::open(&arguments.end.choice()?, towards, udp)?;
-        device.tell_warnings();
+        device.show_warnings();
         let size = arguments.size();
         let mtu = match arguments.connection {
             // -m is not for datagrams, which are single packets.

@@ -8,13 +8,13 @@ use crate::quantity::{QuantityError, bytes, duration, number, rate, share};
 
 /// What can be said; also the help.
 pub(crate) const HELP: &str = "\
-A bad network in process, on both directions, without root: name=value pairs, separated by commas.
+An emulated bad network in process, in both directions, without root: name=value pairs, separated by commas.
   delay=5ms           one way (ns, us, ms, s)
   jitter=1ms          up to this much more; packets overtake each other
   rate=10gbit         of the wire (kbit, mbit, gbit), with queue=1MiB before it
   loss=1%             of packets (also 0.01), with burst=4: in bursts of four packets on average
   reorder=1%          of packets are held back, for hold=1ms
-  duplicate=0.1%      of packets come twice
+  duplicate=0.1%      of packets are duplicated
   corrupt=0.01%       of packets get a bit error
   ecn=100KiB          mark packets that find more than this in the queue";
 
@@ -24,7 +24,7 @@ pub(crate) fn parse(text: &str) -> Result<Profile, String> {
     let (mut loss, mut burst, mut reorder, mut hold) = (None, None, None, None);
     for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
         let Some((name, value)) = pair.split_once('=') else {
-            return Err(format!("expected name=value, came \"{pair}\""));
+            return Err(format!("\"{pair}\" is not a name=value pair, such as loss=1%"));
         };
         let in_context = |error: QuantityError| format!("{name}: {error}");
         match name.trim() {
@@ -39,18 +39,18 @@ pub(crate) fn parse(text: &str) -> Result<Profile, String> {
             "duplicate" => profile.duplication_probability = share(value).map_err(in_context)?,
             "corrupt" => profile.corruption.probability = share(value).map_err(in_context)?,
             "ecn" => profile.ecn = EcnMarking::Step { threshold_bytes: bytes(value).map_err(in_context)? },
-            _ => return Err(format!("there is no \"{name}\"\n{HELP}")),
+            _ => return Err(format!("unknown setting \"{name}\"\n{HELP}")),
         }
     }
     profile.loss = match (loss, burst) {
         (Some(loss), Some(burst)) => Loss::bursts(loss, burst),
         (Some(probability), None) => Loss::Independent { probability },
-        (None, Some(_)) => return Err("burst: expected loss as well, came none".to_owned()),
+        (None, Some(_)) => return Err("burst needs a loss, as in loss=1%,burst=4".to_owned()),
         (None, None) => Loss::None,
     };
     profile = match (reorder, hold) {
         (Some(probability), hold) => profile.with_reordering(probability, hold.unwrap_or(Duration::from_millis(1))),
-        (None, Some(_)) => return Err("hold: expected reorder as well, came none".to_owned()),
+        (None, Some(_)) => return Err("hold needs a share of packets to reorder, as in reorder=1%,hold=1ms".to_owned()),
         (None, None) => profile,
     };
     profile.check().map_err(|error| error.to_string())?;

@@ -1,5 +1,6 @@
-//! Messages in flight on a connection of the library. The calling thread waits for the oldest, which drives the connection; those
-//! that end before it leave word, with the time, so that none is held up by another or timed too late.
+//! Messages in flight on a connection of the library. The calling thread waits for the oldest, which drives the
+//! connection; those that end before it leave word, with the time, so that none is held up by another or timed too
+//! late.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -92,7 +93,8 @@ impl<T> InFlight<T> {
         self.operations.push_back(Operation { state, number, place, posted, word });
     }
 
-    /// Waits until the oldest has ended, but no longer than this, and not if another has left word. Takes those that have ended.
+    /// Waits until the oldest has ended, but no longer than this, and not if another has left word. Takes those that
+    /// have ended.
     pub(crate) fn wait(&mut self, patience: Duration, taken: &mut Vec<Ended<T>>) {
         let patience = match self.ended.load(Ordering::Acquire) {
             // Others may end while the oldest waits for what was lost.

@@ -1,4 +1,4 @@
-//! How two ends find each other: TCP, at the address of the device or at all of them.
+//! How two ends find each other: TCP, at the address of the device or at all addresses.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
@@ -9,7 +9,7 @@ use crate::stop::Stop;
 /// How long to wait for the TCP connection.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// At the address given, or at all of them.
+/// At the address given, or at all addresses.
 pub(crate) fn listen(address: Option<IpAddr>, port: u16) -> Result<TcpListener, Stop> {
     let addresses: Vec<SocketAddr> = match address {
         Some(address) => vec![SocketAddr::new(address, port)],
@@ -32,7 +32,8 @@ pub(crate) fn listen(address: Option<IpAddr>, port: u16) -> Result<TcpListener, 
     })
 }
 
-/// To the program that should run there. The host may be followed by a port, which then counts: `host:18515`, `[::1]:18515`.
+/// To the program that should run there. The host may be followed by a port, which then counts: `host:18515`,
+/// `[::1]:18515`.
 pub(crate) fn connect(host: &str, port: u16, program: &str) -> Result<TcpStream, Stop> {
     let (host, port) = split_port(host, port)?;
     let addresses = (host, port).to_socket_addrs();
@@ -71,7 +72,7 @@ fn split_port(host: &str, port: u16) -> Result<(&str, u16), Stop> {
     Ok((name, own))
 }
 
-/// Our address on the way to the peer, and the peer's.
+/// Our address towards the peer, and the peer's.
 pub(crate) fn addresses(stream: &TcpStream) -> Result<(IpAddr, IpAddr), Stop> {
     let failed = |error| Stop::failed("cannot use the TCP connection", error);
     let local = stream.local_addr().map_err(failed)?.ip().to_canonical();

@@ -22,30 +22,31 @@ const ALL_BYTES_MAX: u32 = 1 << 23;
 /// The largest message.
 pub(crate) const MESSAGE_BYTES_MAX: u32 = 1 << 30;
 
-/// perftest's depths of queues, and its acknowledgement time-out.
+/// perftest's queue depths and acknowledgement timeout.
 const TX_DEPTH: u32 = 128;
 const RX_DEPTH: u32 = 512;
 const TIMEOUT: u8 = 14;
 /// Messages with a scheme that may be in flight.
 pub(crate) const SCHEME_DEPTH_MAX: u32 = 4096;
 
-/// What both ends of a measurement can be told.
+/// Options of both ends of a measurement.
 #[derive(Debug, clap::Args)]
 pub(crate) struct EndOptions {
     /// TCP port of the exchange
     #[arg(short, long, value_name = "PORT", default_value_t = PORT)]
     pub(crate) port: u16,
 
-    /// The device to use: `softnic`, `softnic:ADDRESS`, or one of libibverbs, such as `rxe0`; `longhaul devices` lists them
+    /// The device to use: `softnic`, `softnic:ADDRESS`, or a libibverbs device such as `rxe0`; `longhaul devices` lists
+    /// them
     #[arg(short = 'd', long = "ib-dev", visible_alias = "device", value_name = "DEVICE", default_value = SOFTNIC)]
     device: String,
 
-    /// Local addresses of the device, its GID table, unless given that of the TCP connection; of a libibverbs device, which
-    /// of its addresses to use
+    /// Local addresses of the device, its GID table [default: the one that the TCP connection uses]; of a libibverbs
+    /// device, which of its addresses to use
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub(crate) address: Vec<IpAddr>,
 
-    /// Row of the GID table to use [default: the one that suits the peer]
+    /// GID table index to use [default: the one that fits the peer]
     #[arg(short = 'x', long = "gid-index", value_name = "INDEX")]
     pub(crate) gid_index: Option<u8>,
 
@@ -71,29 +72,27 @@ impl EndOptions {
     }
 }
 
-/// Wait for clients and measure with one after another
+/// Wait for clients and run their measurements, one client at a time
 ///
-/// Two terminals, no root: `longhaul perf server` in one, `longhaul perf client 127.0.0.1` in the other.
-///
-/// The client decides what is measured. Without --address the exchange listens on all addresses of the host; the device
-/// opens only the one that the client came to.
+/// Two terminals, no root: `longhaul perf server` in one, `longhaul perf client 127.0.0.1` in the other. The client
+/// decides what is measured. Without --address the server listens on all addresses of the host, and the device uses
+/// only the one that the client connected to.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServerArguments {
     #[command(flatten)]
     pub(crate) end: EndOptions,
 
-    /// End after one client
+    /// Exit after one client
     #[arg(long)]
     pub(crate) once: bool,
 }
 
-/// Measure against a server
-///
-/// The server takes its options from the client, so that only the client needs any. Bandwidth of UC and UD counts what has
-/// arrived; if any message was lost, the exit status is 1. Off this host sending is paced at 1 Gbit/s unless a rate is given.
+/// Measure against a server The server gets its options from the client, so only the client needs any. Bandwidth of UC
+/// and UD counts what arrived; the exit status is 1 if any message was lost. To another host, sending is paced at 1
+/// Gbit/s by default.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ClientArguments {
-    /// Where the server runs
+    /// Host that runs the server
     pub(crate) host: String,
 
     /// What to measure
@@ -107,59 +106,58 @@ pub(crate) struct ClientArguments {
     #[arg(short, long, value_enum)]
     connection: Option<Connection>,
 
-    /// Messages with a reliability scheme above SDR: sr:rto, sr:nack, ec:mds:K,M or ec:xor:K,M (write_bw and write_lat)
-    ///
-    /// Selective repeat with timeouts, or also with negative acknowledgements; K chunks of data with M chunks of parity,
-    /// Reed-Solomon or XOR. A message is written packet by packet on unreliable connections, and the scheme makes sure that all of it
-    /// arrives. The report has the time from handing a message over to its being reported as done (completion), what was sent
-    /// again and what arrived twice. write_lat sends one message at a time.
+    /// Send messages with a reliability scheme: sr:rto, sr:nack, ec:mds:K,M or ec:xor:K,M (write_bw and write_lat) sr
+    /// is selective repeat, with timeouts or also with negative acknowledgements; ec sends M chunks of parity per K
+    /// chunks of data, Reed-Solomon or XOR. A message is written packet by packet on unreliable connections, and the
+    /// scheme makes sure that all of it arrives. The report shows the time from posting a message to its completion,
+    /// retransmissions and duplicates. write_lat sends one message at a time.
     #[arg(long, value_name = "SCHEME")]
     pub(crate) scheme: Option<NamedScheme>,
 
-    /// Bytes of a chunk, a multiple of the MTU, for example 4KiB (only with --scheme) [default: as in the longhaul crate]
+    /// With --scheme: chunk size, a multiple of the MTU, such as 4KiB [default: that of the longhaul crate]
     #[arg(long, value_name = "SIZE", requires = "scheme", value_parser = chunk)]
     pub(crate) chunk: Option<u32>,
 
-    /// Send a 64-bit checksum with each message, which the server verifies, and measure its cost (only with --scheme)
+    /// With --scheme: send a 64-bit checksum with each message, which the server verifies, and measure its cost
     #[arg(long, requires = "scheme")]
     pub(crate) checksum: bool,
 
-    /// Bytes of a message, for example 4096 or 64KiB [default: 65536 for bandwidth, 2 for latency; atomics are 8]
+    /// Message size, such as 4096 or 64KiB [default: 65536 for bandwidth, 2 for latency; atomics are 8]
     #[arg(short, long, value_name = "BYTES", value_parser = quantity::bytes_within::<u32>(1..=MESSAGE_BYTES_MAX.into()))]
     size: Option<u32>,
 
-    /// All sizes from 2 to 2^23 bytes
+    /// Measure all sizes from 2 to 2^23 bytes
     #[arg(short, long, conflicts_with = "size")]
     all: bool,
 
-    /// Messages on each queue pair [default: 5000 for bandwidth, 1000 for latency]
+    /// Messages per queue pair [default: 5000 for bandwidth, 1000 for latency]
     #[arg(short = 'n', long = "iters", value_name = "NUMBER", value_parser = quantity::whole_number(1_u64..))]
     iterations: Option<u64>,
 
-    /// Run for this many seconds instead
+    /// Run for this many seconds instead of a number of messages
     #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with = "iterations",
           value_parser = quantity::whole_number(1_u32..))]
     pub(crate) duration: Option<u32>,
 
-    /// Queue pairs (bandwidth)
+    /// Number of queue pairs (bandwidth only)
     #[arg(short, long = "qp", visible_alias = "qps", value_name = "NUMBER", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=1 << 18))]
     pub(crate) queue_pairs: u32,
 
-    /// Sleep until there is a completion, at both ends, instead of polling (write_lat looks at memory and cannot)
+    /// Sleep until a completion arrives, at both ends, instead of polling (not with write_lat, which polls memory)
     #[arg(short, long)]
     pub(crate) events: bool,
 
-    /// Messages in each send queue
+    /// Send queue depth
     #[arg(short, long, value_name = "NUMBER", default_value_t = TX_DEPTH, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     pub(crate) tx_depth: u32,
 
-    /// Receives in each receive queue [default: 512]; with --scheme, messages in flight and receives posted ahead
-    /// [default: 64 MiB of messages, at most 128]
+    /// Receive queue depth [default: 512]; with --scheme, messages in flight and receives posted ahead [default: 64 MiB
+    /// of messages, at most 128]
     #[arg(short, long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     rx_depth: Option<u32>,
 
-    /// READs and atomics that each queue pair may have outstanding [default: as many as the device can]
+    /// Outstanding READs and atomics per queue pair [default: as many as the device supports]
     #[arg(short, long, value_name = "NUMBER", value_parser = quantity::whole_number(1_u8..))]
     outs: Option<u8>,
 
@@ -167,15 +165,16 @@ pub(crate) struct ClientArguments {
     #[arg(short = 'A', long = "atomic_type", visible_alias = "atomic-type", value_name = "TYPE", value_enum)]
     atomic_type: Option<AtomicType>,
 
-    /// Payload of a packet: 256, 512, 1024, 2048 or 4096 [default: the largest that the path carries]
+    /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest that the path carries]
     #[arg(short, long, value_name = "BYTES", value_parser = mtu)]
     pub(crate) mtu: Option<Mtu>,
 
-    /// Acknowledgement time-out, 4.096 µs · 2^N; 0 is never
+    /// Acknowledgement timeout, 4.096 µs · 2^N; 0 means never
     #[arg(short = 'u', long = "qp-timeout", value_name = "N", default_value_t = TIMEOUT, value_parser = clap::value_parser!(u8).range(0..=31))]
     pub(crate) timeout: u8,
 
-    /// Send at most this many Gbit/s, or a rate with its unit (500Mbps); 0 is unlimited [default: unlimited on this host, 1 off it]
+    /// Send at most this many Gbit/s, or a rate with its unit (500Mbps); 0 is unlimited [default: unlimited on this
+    /// host, 1 off it]
     #[arg(long = "rate_limit", visible_aliases = ["rate-limit", "rate"], value_name = "GBITS", value_parser = quantity::gbits)]
     rate_limit: Option<f64>,
 
@@ -243,7 +242,7 @@ impl ClientArguments {
         let usage = |text: &str| Err(Stop::Usage(text.to_owned()));
         let operation = self.operation();
         if operation.is_answered() && !self.connection().is_reliable() {
-            return usage("only RC has READs and atomics; leave -c out, or say -c RC");
+            return usage("only RC has READs and atomics; leave -c out or use -c RC");
         }
         if self.connection() == Connection::Ud && operation == Operation::Write {
             return usage("UD has no WRITEs; use send_bw or send_lat, or another connection type with -c");
@@ -336,7 +335,8 @@ impl ClientArguments {
         }
     }
 
-    /// READs and atomics that each queue pair is to have outstanding; the most there can be is as many as the device can.
+    /// READs and atomics that each queue pair is to have outstanding; the most there can be is as many as the device
+    /// can.
     pub(crate) fn outstanding_reads(&self) -> u8 {
         if self.operation().is_answered() { self.outs.unwrap_or(u8::MAX) } else { 0 }
     }

@@ -1,5 +1,5 @@
-//! Contents of messages that can be checked: pseudo-random bytes that both ends can make from a seed and the number of the
-//! message, so that a byte of another message, of another place in the message, or never written is seen.
+//! Contents of messages that can be checked: pseudo-random bytes that both ends can make from a seed and the number of
+//! the message, so that a byte of another message, of another place in the message, or never written is seen.
 
 /// The contents of messages, from a seed that both ends know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,12 +9,12 @@ pub(crate) struct Pattern {
 
 /// The first byte that is not what was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("message {sequence}, byte {offset}: expected {expected:#04x}, came {came:#04x}")]
+#[error("message {sequence}, byte {offset}: expected {expected:#04x}, got {got:#04x}")]
 pub(crate) struct Mismatch {
     sequence: u64,
     offset: usize,
     expected: u8,
-    came: u8,
+    got: u8,
 }
 
 impl Pattern {
@@ -42,9 +42,9 @@ impl Pattern {
     pub(crate) fn check(self, sequence: u64, message: &[u8]) -> Result<(), Mismatch> {
         for (index, chunk) in message.chunks(8).enumerate() {
             let word = self.word(sequence, index as u64);
-            if let Some(at) = chunk.iter().zip(&word).position(|(came, expected)| came != expected) {
+            if let Some(at) = chunk.iter().zip(&word).position(|(got, expected)| got != expected) {
                 let offset = index * 8 + at;
-                return Err(Mismatch { sequence, offset, expected: word[at], came: chunk[at] });
+                return Err(Mismatch { sequence, offset, expected: word[at], got: chunk[at] });
             }
         }
         Ok(())
@@ -66,7 +66,7 @@ mod tests {
         assert!(pattern.check(5, &message[8..]).is_err(), "another place");
         message[1002] ^= 1;
         let error = pattern.check(5, &message).unwrap_err();
-        assert_eq!((error.offset, error.came ^ error.expected), (1002, 1));
+        assert_eq!((error.offset, error.got ^ error.expected), (1002, 1));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// The best rate over a stretch of messages, from the moment when the first of them was posted to the moment when the last
-/// one was done, as perftest has it: that many completions are found at once does not make them fast.
+/// The best rate over a stretch of messages, from the moment when the first of them was posted to the moment when the
+/// last one was done, as perftest has it: that many completions are found at once does not make them fast.
 pub(crate) struct Peak {
     /// When the message with this number, and those behind it, were posted.
     posts: VecDeque<(Instant, u64)>,

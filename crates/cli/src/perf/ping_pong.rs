@@ -1,7 +1,7 @@
 //! Latency: one message there and back, again and again, both ends polling.
 //!
-//! Messages have numbers, and the answer has the number of its message. With SENDs over UC and UD it is the immediate; over
-//! RC nothing is lost, so counting is enough; with WRITEs, where the receiver is not told of anything and looks at its
+//! Messages have numbers, and the answer has the number of its message. With SENDs over UC and UD it is the immediate;
+//! over RC nothing is lost, so counting is enough; with WRITEs, where the receiver gets no completion and looks at its
 //! memory, it is the message's last byte, as in perftest.
 
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::stop::Stop;
 
 /// A reliable message that has not come back after this long: is the other end still there?
 const SILENCE: Duration = Duration::from_millis(20);
-/// Every so many sends one is signalled, which frees its predecessors' places in the send queue.
+/// One in this many sends is signaled, which frees its predecessors' places in the send queue.
 const SIGNAL_EVERY: u64 = 16;
 /// Messages up to this size are copied while they are posted, as perftest does it.
 const INLINE_BYTES: usize = 64;
@@ -82,7 +82,8 @@ impl PingPong {
         (message_bytes_max + self.group.header_bytes()).next_multiple_of(64)
     }
 
-    /// Each receive has a place of its own: a message that comes late or twice must not overwrite the one just received.
+    /// Each receive has a place of its own: a message that comes late or twice must not overwrite the one just
+    /// received.
     fn post_receive(&self, message_bytes_max: usize, slot: u64) -> Result<(), Stop> {
         let from = slot as usize * self.stride(message_bytes_max);
         let entry = [self.group.region.entry(from..from + message_bytes_max + self.group.header_bytes())];
@@ -122,9 +123,9 @@ impl PingPong {
                 let waited = sent.elapsed();
                 waited > limit && (!reliable || is_peer_gone() || waited > silence_limit)
             };
-            let came = self.receive(run, message_bytes_max, Some(number), &give_up)?;
+            let got = self.receive(run, message_bytes_max, Some(number), &give_up)?;
             let now = Instant::now();
-            match came {
+            match got {
                 Some(_) => {
                     let round_trip = now.duration_since(sent);
                     last_answer = now;
@@ -146,7 +147,7 @@ impl PingPong {
         Ok(trips)
     }
 
-    /// Answers until told to stop; the first contents that were wrong.
+    /// Answers until the order to stop; the first contents that were wrong.
     pub(crate) fn pong(
         &mut self,
         run: &Run,
@@ -214,7 +215,7 @@ impl PingPong {
         let mut room = [WorkCompletion::default(); 8];
         let mut polls = 0_u32;
         loop {
-            let mut came = None;
+            let mut got = None;
             for completion in self.group.poll(&mut room, run.operation == Operation::Send)? {
                 if completion.id & RECEIVE == 0 {
                     self.in_queue = self.posted - completion.id - 1;
@@ -231,7 +232,7 @@ impl PingPong {
                 if number >= self.next && only.is_none_or(|only| only == number) {
                     let from = slot as usize * self.stride(message_bytes_max) + self.group.header_bytes();
                     self.verify(run, number, from);
-                    came = Some(number);
+                    got = Some(number);
                 }
                 self.post_receive(message_bytes_max, slot)?;
             }
@@ -239,13 +240,13 @@ impl PingPong {
                 let mut byte = [0];
                 self.group.region.copy_out(run.message_bytes as usize - 1, &mut byte);
                 let ahead = byte[0].wrapping_sub(last_byte(self.next.wrapping_sub(1)));
-                came = number_ahead(self.next, ahead).filter(|&number| only.is_none_or(|only| only == number));
-                if let Some(number) = came {
+                got = number_ahead(self.next, ahead).filter(|&number| only.is_none_or(|only| only == number));
+                if let Some(number) = got {
                     self.verify(run, number, 0);
                 }
             }
-            if came.is_some() {
-                return Ok(came);
+            if got.is_some() {
+                return Ok(got);
             }
             polls += 1;
             if (self.group.options.sleeps || polls.is_multiple_of(LOOK_EVERY)) && give_up() {
@@ -261,8 +262,8 @@ impl PingPong {
         };
         self.scratch.resize(run.message_bytes as usize, 0);
         self.group.region.copy_out(from, &mut self.scratch);
-        // The last byte of a WRITE is its number. If it is another one by now, an older message has come once more, which
-        // over an unreliable connection may be, and lies where this one lay.
+        // The last byte of a WRITE is its number. If it is another one by now, an older message has come once more,
+        // which over an unreliable connection may be, and lies where this one lay.
         if run.operation == Operation::Write && self.scratch.pop() != Some(last_byte(number)) {
             return;
         }
@@ -272,8 +273,8 @@ impl PingPong {
     }
 }
 
-/// The message that the last byte of a WRITE tells of, when it is so far ahead of that of the message before `next`. One that
-/// seems to be very far ahead is an old one that has come late or twice.
+/// The message that the last byte of a WRITE stands for, when it is this far ahead of that of the message before
+/// `next`. One that seems to be very far ahead is an old one that has come late or twice.
 const fn number_ahead(next: u64, ahead: u8) -> Option<u64> {
     match ahead {
         0 | 128.. => None,

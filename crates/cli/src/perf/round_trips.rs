@@ -1,5 +1,5 @@
-//! Latency of READs and atomics: one request after another, each timed until its answer is there. The peer's device answers;
-//! its program has no part in it, so the time is that of the whole way there and back, as perftest has it.
+//! Latency of READs and atomics: one request after another, each timed until its answer is there. The peer's device
+//! answers; its program has no part in it, so the time is that of the whole way there and back, as perftest has it.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! `longhaul perf client --scheme`: bandwidth and completion times of messages with a reliability scheme, against a server.
+//! `longhaul perf client --scheme`: bandwidth and completion times of messages with a reliability scheme, against a
+//! server.
 
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ pub(super) fn run(
     if let Some(chunk_bytes) = chunk_bytes.filter(|bytes| !bytes.is_multiple_of(mtu.byte_count())) {
         let mtu_bytes = mtu.byte_count();
         let text = format!(
-            "--chunk {chunk_bytes}: expected a multiple of {mtu_bytes}, the payload of a packet on this path; or smaller packets, with -m"
+            "--chunk {chunk_bytes} is not a multiple of {mtu_bytes}, the MTU of this path: use a multiple, or a smaller MTU with -m"
         );
         return Err(Stop::Usage(text));
     }
@@ -49,7 +50,9 @@ pub(super) fn run(
         other => return Err(unexpected("where it listens", &other)),
     };
     let Some(listener) = &theirs.listener else {
-        return Err(Stop::Failed("expected of the server where it listens, got nothing".to_owned()));
+        return Err(Stop::Failed(
+            "the server did not say where it listens: use the same release at both ends".to_owned(),
+        ));
     };
     let ours = SchemeContact::new(&device, None);
     control.send(&Request::SchemeContact(ours.clone()))?;
@@ -222,7 +225,7 @@ impl Heading<'_> {
     }
 }
 
-/// What came of it.
+/// The result.
 struct SchemeLine {
     is_latency: bool,
     /// From handing a message over to its being reported as done.
@@ -238,7 +241,8 @@ impl SchemeLine {
         self.sender.round_trip.map(|round_trip| round_trip.as_secs_f64() * 1e6)
     }
 
-    /// How long each end did not look at anything at most: without a processor, or busy with what it had taken. A message in flight then takes as long.
+    /// How long each end did not look at anything at most: without a processor, or busy with what it had taken. A
+    /// message in flight then takes as long.
     fn longest_pauses_us(&self) -> [f64; 2] {
         [self.sender, self.receiver].map(|totals| totals.longest_pause.as_secs_f64() * 1e6)
     }
@@ -248,8 +252,9 @@ impl SchemeLine {
         self.sender.data_packets_repeated
     }
 
-    /// Packets that the receiver had already. One that comes after its message has ended is one too, unless there is parity, which
-    /// is often still in flight when the data is complete and cannot be told from data then: `late_packets` has both.
+    /// Packets that the receiver had already. One that comes after its message has ended is one too, unless there is
+    /// parity, which is often still in flight when the data is complete and cannot be distinguished from data then:
+    /// `late_packets` has both.
     fn duplicates(&self) -> u64 {
         let has_parity = self.sender.parity_packets_sent > 0;
         self.receiver.duplicate_packets + if has_parity { 0 } else { self.receiver.late_packets }

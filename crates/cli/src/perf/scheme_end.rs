@@ -1,5 +1,5 @@
-//! An end of messages with a reliability scheme, as a program has it: the library's connection, and memory registered with the
-//! library's endpoint.
+//! An end of messages with a reliability scheme, as a program has it: the library's connection, and memory registered
+//! with the library's endpoint.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ pub(crate) struct SchemeOptions {
     pub(crate) chunk_bytes: Option<u32>,
     /// What is sent at most; `None` leaves it to the device.
     pub(crate) rate_bits_per_second: Option<u64>,
-    /// Messages are sent with a checksum. Whoever receives verifies it in any case.
+    /// Messages are sent with a checksum. The receiver verifies it in any case.
     pub(crate) checksum: bool,
 }
 

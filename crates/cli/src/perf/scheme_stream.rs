@@ -1,5 +1,5 @@
-//! Messages with a reliability scheme: several in flight at a time, each in memory of its own, each timed from the moment when it is
-//! handed over to the moment when it is reported as done.
+//! Messages with a reliability scheme: several in flight at a time, each in memory of its own, each timed from the
+//! moment when it is handed over to the moment when it is reported as done.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -73,8 +73,8 @@ impl SchemeTotals {
 #[derive(Debug)]
 struct Places {
     stride_bytes: usize,
-    /// Those without a message, the one that was used least recently first: all of the memory is used, as by a program with
-    /// much data, not only what fits a cache.
+    /// Those without a message, the one that was used least recently first: all of the memory is used, as by a program
+    /// with much data, not only what fits a cache.
     free: VecDeque<usize>,
     /// Messages in flight at a time.
     depth: usize,
@@ -182,7 +182,9 @@ impl SchemeSender {
             let now = looks.look();
             if now.duration_since(progress) > STUCK_AFTER {
                 let seconds = STUCK_AFTER.as_secs();
-                let text = format!("no message has ended for {seconds} s; does the other end still receive?");
+                let text = format!(
+                    "no message has completed for {seconds} s: the other end may have stopped or the network may drop UDP; check it"
+                );
                 return Err(Stop::Failed(text));
             }
             if !taken.is_empty() {
@@ -256,7 +258,7 @@ impl SchemeReceiver {
         }
     }
 
-    /// Receives until told to stop, which is when the sender knows that everything has arrived.
+    /// Receives until the order to stop, when the sender knows that everything has arrived.
     pub(crate) fn run(&mut self, run: &Run, is_stopped: &dyn Fn() -> bool) -> Result<(Received, SchemeTotals), Stop> {
         let mut received = Received::default();
         let mut totals = SchemeTotals::default();

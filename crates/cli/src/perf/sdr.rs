@@ -1,8 +1,9 @@
 //! `longhaul perf sdr`: partial-completion messages without a reliability scheme, next to RC WRITEs.
 //!
-//! The loop of the SDR paper's section 5.4.1: a number of messages in flight, a receiver that polls the bitmap of each and
-//! acknowledges it when every chunk has arrived, a sender that takes the time. Both ends are threads of this process (`ends`), each with a
-//! software RNIC of its own on the loopback device. SDR and RC are interleaved in short rounds, and medians are reported.
+//! The loop of the SDR paper's section 5.4.1: a number of messages in flight, a receiver that polls the bitmap of each
+//! and acknowledges it when every chunk has arrived, a sender that takes the time. Both ends are threads of this
+//! process (`ends`), each with a software RNIC of its own on the loopback device. SDR and RC are interleaved in short
+//! rounds, and medians are reported.
 
 mod ends;
 mod queue_pair;
@@ -30,9 +31,10 @@ const WARM_UP: Duration = Duration::from_millis(50);
 
 /// Messages of SDR without a scheme next to RC WRITEs: the loop of the SDR paper's section 5.4.1
 ///
-/// For each message the receiver polls the bitmap until every chunk has arrived and then acknowledges it; the sender keeps a number of
-/// messages in flight and takes the time. Nothing is sent again: a message that lost a packet is given up and counted. Both ends are
-/// threads of this process, each with a software RNIC on the loopback device; RC WRITEs of the same size are measured in between.
+/// For each message the receiver polls the bitmap until every chunk has arrived and then acknowledges it; the sender
+/// keeps a number of messages in flight and takes the time. Nothing is sent again: a message that lost a packet is
+/// given up and counted. Both ends are threads of this process, each with a software RNIC on the loopback device; RC
+/// WRITEs of the same size are measured in between.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Sizes of messages

@@ -26,15 +26,15 @@ use crate::stop::{Stop, with_error};
 
 /// How long a client may take to say what it wants.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
-/// Clients that wait for their turn and are told so; more wait untold.
+/// Clients that wait for their turn and are informed of it; further clients wait without a word.
 const CLIENTS_WAITING_MAX: usize = 16;
 /// How long a client may take to create its queue pairs, or between two runs.
 pub(super) const SETUP_PATIENCE: Duration = Duration::from_secs(120);
 /// How much longer than it announced a client may take for a run.
 const RUN_PATIENCE: Duration = Duration::from_secs(120);
 
-/// When a client must have ended a run that it has given a time. One with a number of messages is as long as it is: the client
-/// gives up when nothing comes back, and keepalive notices when the client's host is gone.
+/// When a client must have ended a run that it has given a time. One with a number of messages is as long as it is: the
+/// client gives up when nothing comes back, and keepalive notices when the client's host is gone.
 pub(super) struct RunDeadline(Option<Instant>);
 
 impl RunDeadline {
@@ -80,7 +80,8 @@ pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Stop> {
     }
 }
 
-/// Accepts clients, on a thread, so that one that has to wait is told so. `present` counts those that are not done.
+/// Accepts clients, on a thread, so that one that has to wait can be informed. `present` counts those that are not
+/// done.
 fn accept(listener: TcpListener, present: Arc<AtomicUsize>) -> Receiver<std::io::Result<(TcpStream, SocketAddr)>> {
     let (sender, clients) = sync_channel(CLIENTS_WAITING_MAX);
     std::thread::spawn(move || {
@@ -166,11 +167,17 @@ fn serve_plan(arguments: &ServerArguments, control: &mut Control, local: IpAddr,
     let mut first_mismatch = None;
     while let Some(run) = next_run(control)? {
         if run.operation != plan.operation {
-            return Err(Stop::Failed("expected the operation of the plan, got another one".to_owned()));
+            return Err(Stop::Failed(
+                "the client asked for another operation than it had planned: use the same release at both ends"
+                    .to_owned(),
+            ));
         }
         if run.message_bytes == 0 || run.message_bytes > plan.message_bytes_max {
             let most = plan.message_bytes_max;
-            return Err(Stop::Failed(format!("expected messages of 1 to {most} bytes, came {}", run.message_bytes)));
+            return Err(Stop::Failed(format!(
+                "the client asked for messages of {} bytes; this server takes 1 to {most}",
+                run.message_bytes
+            )));
         }
         let received = serve_run(control, &mut session, &plan, &run)?;
         if let Some(mismatch) = &received.mismatch {
@@ -239,7 +246,7 @@ fn serve_run(control: &mut Control, session: &mut Session, plan: &Plan, run: &Ru
                     true => answers::check_memory(receiver.group(), run, count, &mut received),
                     false => receiver.verify_memory(run, first, count, &mut received),
                 }
-                received.messages = count; // RC has told the client so.
+                received.messages = count; // RC has confirmed them to the client.
             }
             Ok(received)
         }
@@ -258,10 +265,13 @@ pub(super) fn next_run(control: &mut Control) -> Result<Option<Run>, Stop> {
 }
 
 pub(super) fn unexpected(expected: &str, got: &Request) -> Stop {
-    Stop::Failed(format!("expected {expected} from the client, got \"{}\"", kind_of(got)))
+    Stop::Failed(format!(
+        "the client should have sent {expected}, but sent \"{}\": use the same release at both ends",
+        kind_of(got)
+    ))
 }
 
-/// ICRC covers the addresses: packets whose addresses are changed on the way are taken for damaged ones.
+/// ICRC covers the addresses: packets whose addresses are rewritten in the network look corrupted.
 fn check_addresses(client: (IpAddr, IpAddr), server: (IpAddr, IpAddr)) -> Result<(), Stop> {
     for (who, (seen, believed)) in [("client", client), ("server", server)] {
         if seen != believed {
@@ -282,7 +292,7 @@ fn check_plan(plan: &Plan) -> Result<(), Stop> {
         Connection::Rc | Connection::Uc => MESSAGE_BYTES_MAX,
     };
     if plan.operation.is_answered() && !plan.connection.is_reliable() {
-        return Err(Stop::Failed("only RC has READs and atomics".to_owned()));
+        return Err(Stop::Failed("READs and atomics need RC; use -c RC".to_owned()));
     }
     let counts = [plan.queue_pairs, plan.send_depth, plan.receive_depth];
     if counts.contains(&0) {
@@ -297,7 +307,8 @@ fn check_plan(plan: &Plan) -> Result<(), Stop> {
         let chunk_fits = scheme.chunk_bytes.is_none_or(|bytes| (1..=CHUNK_BYTES_MAX).contains(&bytes));
         if !chunk_fits || !scheme.depth.is_none_or(|depth| (1..=SCHEME_DEPTH_MAX).contains(&depth)) {
             return Err(Stop::Failed(format!(
-                "expected chunks of 1 to {CHUNK_BYTES_MAX} bytes and 1 to {SCHEME_DEPTH_MAX} messages in flight, got others"
+                "the client's --chunk or -r is out of range: this server takes chunks of 1 to {CHUNK_BYTES_MAX} bytes and 1 to \
+                 {SCHEME_DEPTH_MAX} messages in flight"
             )));
         }
     }

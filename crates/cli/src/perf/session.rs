@@ -24,7 +24,7 @@ const BUFFER_BYTES_MAX: usize = 512 << 20;
 const SLOTS_WANTED: usize = 4;
 /// Credit that may wait to be sent, or to be taken.
 const CREDIT_DEPTH: u32 = 64;
-/// Queues of a ping-pong: one message is on its way at a time.
+/// Queues of a ping-pong: one message is in flight at a time.
 const PING_PONG_DEPTHS: [u32; 2] = [64, 16];
 
 /// Which half an end plays.
@@ -102,12 +102,18 @@ impl Session {
     /// Connects with the other end, with packets that both routes carry.
     pub(crate) fn connect(&mut self, plan: &Plan, peer: &Contact) -> Result<(), Stop> {
         let theirs = Mtu::largest_within(peer.mtu_bytes);
-        let theirs =
-            theirs.ok_or_else(|| Stop::Failed(format!("expected an MTU of the other end, came {}", peer.mtu_bytes)))?;
+        let theirs = theirs.ok_or_else(|| {
+            Stop::Failed(format!(
+                "the other end sent {} as its MTU, which is none: use the same release at both ends",
+                peer.mtu_bytes
+            ))
+        })?;
         self.mtu = self.mtu.min(theirs);
         if peer.memory_bytes < u64::from(plan.message_bytes_max) {
-            let (needed, came) = (plan.message_bytes_max, peer.memory_bytes);
-            return Err(Stop::Failed(format!("expected {needed} bytes of memory at the other end, came {came}")));
+            let (needed, got) = (plan.message_bytes_max, peer.memory_bytes);
+            return Err(Stop::Failed(format!(
+                "the other end registered {got} bytes of memory, and {needed} are needed: use the same release at both ends"
+            )));
         }
         let mtu = self.mtu;
         self.group().connect(peer, mtu)?;
@@ -136,19 +142,19 @@ pub(crate) fn open_device(
     };
     let mut udp = options.softnic.udp_config(udp_port)?;
     udp.off_host_rate_bits_per_second = match plan.rate {
-        // The device paces each queue pair by itself.
+        // The device paces each queue pair separately.
         Rate::Careful => Some((CAREFUL_BITS_PER_SECOND / u64::from(plan.queue_pairs)).max(1)),
         Rate::BitsPerSecond(_) | Rate::Unlimited => None,
     };
     let device = OpenedDevice::open(&choice, towards, udp)?;
-    device.tell_warnings();
+    device.show_warnings();
     let mtu = path::route_mtu(device.address, towards.peer)?.min(device.mtu()?).min(mtu_max);
     Ok((device, mtu))
 }
 
 /// What an end sends at most; `None` leaves it to the device.
 pub(crate) fn rate(options: &EndOptions, plan: &Plan, towards: Towards) -> Result<Option<u64>, Stop> {
-    // The software RNIC is careful by itself.
+    // The software RNIC is careful on its own.
     let is_careful_itself = matches!(plan.rate, Rate::Careful) && options.choice()?.is_softnic();
     Ok(plan.rate_towards(towards.peer).filter(|_| !is_careful_itself))
 }
@@ -183,7 +189,7 @@ pub(crate) fn buffer_bytes(plan: &Plan) -> Result<usize, Stop> {
     let needed = slot_bytes.saturating_mul(slots_min);
     if needed > BUFFER_BYTES_MAX {
         return Err(Stop::Usage(format!(
-            "expected messages that fit {} MiB of memory at each end, came {slots_min} at a time of {} bytes: \
+            "expected messages that fit {} MiB of memory at each end, got {slots_min} at a time of {} bytes: \
              take smaller ones with -s{}",
             BUFFER_BYTES_MAX >> 20,
             plan.message_bytes_max,
@@ -199,16 +205,16 @@ fn depths(side: Side, plan: &Plan) -> [u32; 2] {
     let credit_depth = if is_reliable { 1 } else { CREDIT_DEPTH };
     match (plan.test, side) {
         (Test::WriteLat | Test::SendLat, _) => PING_PONG_DEPTHS,
-        // Nobody is told of READs and atomics.
+        // READs and atomics make no completion at the responder.
         _ if plan.operation.is_answered() && side == Side::Server => [1, 1],
         (_, Side::Client) => [plan.send_depth, credit_depth],
-        // Nobody is told of RC's WRITEs.
+        // RC's WRITEs make no completion at the responder.
         (Test::WriteBw, Side::Server) if plan.connection == Connection::Rc => [1, 1],
         (_, Side::Server) => [credit_depth, plan.receive_depth],
     }
 }
 
-/// Whether the server is not told of messages and finds what they have done in memory, at the end.
+/// Whether the server gets no completions for messages and looks at memory at the end instead.
 pub(crate) fn is_checked_at_end(plan: &Plan, run: &Run) -> bool {
     plan.connection.is_reliable() && run.operation != Operation::Send
 }

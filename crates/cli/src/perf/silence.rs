@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::connection::Connection;
 use crate::stop::Stop;
 
-/// Nothing at all from the other end for this long, over a transport that does not notice by itself.
+/// Silence of the other end for this long, over a transport that does not notice on its own, ends a run.
 const UNRELIABLE: Duration = Duration::from_secs(10);
-/// RC gives up by itself, after its retries; this is for time-outs that are set to never.
+/// RC gives up on its own, after its retries; this is for timeouts that are set to never.
 const RELIABLE: Duration = Duration::from_secs(60);
 /// A path slower than this is not waited for: bits a second.
 const SLOWEST_BITS_PER_SECOND: u64 = 1_000_000;
@@ -46,7 +46,7 @@ impl Silence {
     pub(crate) fn error(&self, silent: Duration) -> Stop {
         let Silence { address, udp_port, .. } = self;
         Stop::Failed(format!(
-            "nothing came back from {address}, UDP port {udp_port}, for {:.1} s, although its TCP connection works: a firewall \
+            "no answer from {address}, UDP port {udp_port}, for {:.1} s, although its TCP connection works: a firewall \
              drops UDP in one direction or both, or the network loses every packet (firewall or loss)",
             silent.as_secs_f64()
         ))

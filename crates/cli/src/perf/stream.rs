@@ -1,9 +1,9 @@
 //! Bandwidth: messages one after another, as many at a time as the queues and the peer take.
 //!
 //! RC says itself when a message has arrived. UC and UD do not, and drop what the receiver has no room for, so here the
-//! receiver tells how far it has come, in the immediate of an empty SEND: credit. Credit is cumulative, so that a lost one does not
-//! matter; when everything in the window is lost, the sender goes on after a while as if it had come, and what has
-//! arrived is counted by the receiver. Nothing of it can hang.
+//! receiver reports how far it is, in the immediate of an empty SEND: credit. Credit is cumulative, so that a lost one
+//! does not matter; when everything in the window is lost, the sender goes on after a while as if it had come, and what
+//! has arrived is counted by the receiver. Nothing of it can hang.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -23,9 +23,9 @@ use super::peak::Peak;
 use super::processor;
 use crate::stop::Stop;
 
-/// Messages of UC and UD that may be on their way, in bytes: well below what a socket buffer holds.
+/// Messages of UC and UD that may be in flight, in bytes: well below what a socket buffer holds.
 const WINDOW_BYTES: usize = 3 << 20;
-/// Nothing at all for this long: is the other end still there?
+/// After silence for this long: is the other end still there?
 const SILENCE: Duration = Duration::from_millis(20);
 /// A receiver that has had nothing new for this long gives the credit that it has kept back.
 const CREDIT_DELAY: Duration = Duration::from_micros(500);
@@ -285,7 +285,7 @@ impl Sender {
         self.pacer.as_ref().map_or(u64::MAX, |pacer| pacer.allowed(now, run.message_bytes.into()))
     }
 
-    /// Messages that may be on their way at once.
+    /// Messages that may be in flight.
     fn window(&self, run: &Run, slots: &Slots) -> u64 {
         let queues = u64::from(self.group.options.send_depth) * self.group.queue_pairs.len() as u64;
         let window = match self.group.options.connection.is_reliable() {
@@ -299,7 +299,7 @@ impl Sender {
         if run.verify_seed.is_some() { window.min(safe) } else { window }
     }
 
-    /// Posts up to so many messages, to the queue pairs that have room, in turns.
+    /// Posts up to this many messages, round-robin to the queue pairs that have room.
     pub(super) fn post(&mut self, run: &Run, slots: &Slots, count: u64) -> Result<(), Stop> {
         let mut left = count.min(POST_BATCH as u64) as usize;
         while left > 0 {
@@ -342,7 +342,8 @@ impl Sender {
             let operation = match (run.operation, reliable) {
                 (Operation::Write, true) => SendOperation::Write(remote),
                 (Operation::Write, false) => SendOperation::WriteWithImmediate(remote, number as u32),
-                // Several queue pairs keep no order among them, so whoever checks contents has to be told which they are.
+                // Several queue pairs keep no order among them, so the checker of contents needs to know which they
+                // are.
                 (Operation::Send, true) if run.verify_seed.is_none() => SendOperation::Send,
                 (Operation::Send, _) => SendOperation::SendWithImmediate(number as u32),
                 (Operation::Read, _) => SendOperation::Read(remote),
@@ -397,7 +398,7 @@ impl Receiver {
         &mut self.group
     }
 
-    /// Whether messages make completions here at all.
+    /// Whether messages make completions here.
     fn is_told(&self, run: &Run) -> bool {
         run.operation == Operation::Send || !self.group.options.connection.is_reliable()
     }
@@ -431,7 +432,7 @@ impl Receiver {
         posted.map_err(|error| Stop::failed("cannot post a receive", error))
     }
 
-    /// Receives until told to stop.
+    /// Receives until the order to stop.
     pub(crate) fn run(
         &mut self,
         run: &Run,
@@ -441,8 +442,8 @@ impl Receiver {
         let mut received = Received::default();
         let used = processor::time_used();
         if !self.is_told(run) {
-            // One-sided: the device does it all. Polling makes it do so on this thread, which is faster than waking its own;
-            // a group that sleeps leaves it to the device.
+            // One-sided: the device does it all. Polling makes it do so on this thread, which is faster than waking its
+            // own; a group that sleeps leaves it to the device.
             let mut room = [WorkCompletion::default(); POLL_BATCH];
             while !is_stopped() {
                 self.group.poll(&mut room, true)?;
@@ -460,7 +461,7 @@ impl Receiver {
         let mut room = [WorkCompletion::default(); POLL_BATCH];
         let mut used = used;
         loop {
-            // Before looking: what came between a look and the word to stop would be left behind.
+            // Read before looking: what arrives between a look and the order to stop would be left behind.
             let is_last_look = is_stopped();
             // With credit to give it wakes up in time.
             let may_sleep = !gives_credit || self.expected == self.credit_given;

@@ -5,9 +5,9 @@
 //!                                                    side_by_side()   several on one sheet
 //! ```
 //!
-//! plotters writes the SVG ([`canvas`]); axes, legends and layout are our own, because plotters puts the legend into the plot and knows neither
-//! 128 MiB nor 10⁻⁵ for a mark. The same chart gives the same text, byte for byte. Nothing outside the file is needed to show it: the font is whatever
-//! the viewer takes for "sans-serif".
+//! plotters writes the SVG ([`canvas`]); axes, legends and layout are our own, because plotters puts the legend into
+//! the plot and knows neither 128 MiB nor 10⁻⁵ for a mark. The same chart gives the same text, byte for byte. Nothing
+//! outside the file is needed to show it: the font is whatever the viewer takes for "sans-serif".
 
 mod axis;
 mod bars;
@@ -25,7 +25,8 @@ pub(crate) use lines::{Guide, LineChart, Series};
 pub(crate) use style::{Ramp, Style};
 
 const SHEET_WIDTH: u32 = 960;
-/// Of two charts side by side. A page shows sheets of any width equally wide: on a wider one, letters would be too small there.
+/// Of two charts side by side. A page shows sheets of any width equally wide: on a wider one, letters would be too
+/// small there.
 const WIDE_SHEET_WIDTH: u32 = 1200;
 /// Of three, which need the room.
 const WIDEST_SHEET_WIDTH: u32 = 1440;

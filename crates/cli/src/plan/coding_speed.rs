@@ -1,8 +1,8 @@
 //! How fast one core of this machine codes: measured once, and kept for some days.
 //!
-//! A host that is busy while it is measured looks slower than it is. Such a figure is used for the answer at hand and not kept.
-//! What disturbs without taking the core away, such as the other thread of a core or another guest of the same machine, cannot
-//! be seen from here; so even a figure that is kept is measured again after some days.
+//! A host that is busy while it is measured looks slower than it is. Such a figure is used for the answer at hand and
+//! not kept. What disturbs without taking the core away, such as the other thread of a core or another guest of the
+//! same machine, cannot be seen from here; so even a figure that is kept is measured again after some days.
 
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::perf;
 use crate::stop::Stop;
 
-/// The best of so many rounds counts: whatever disturbs a round only makes it slower.
+/// The best of this many rounds counts: other load only makes a round slower.
 const ROUNDS: usize = 3;
 /// A thread that runs for less than this share of the time shares its core with others.
 const RUNNING_SHARE_MIN: f64 = 0.9;
@@ -98,7 +98,8 @@ fn unix_seconds() -> u64 {
 }
 
 impl Kept {
-    /// Whether it is of this processor and version, and not too old. What comes from the future was kept with a wrong clock.
+    /// Whether it is of this processor and version, and not too old. What comes from the future was kept with a wrong
+    /// clock.
     fn is_valid(&self, processor: &str, version: &str, now: u64) -> bool {
         let is_recent = now.checked_sub(self.measured_at).is_some_and(|age| age < KEPT_SECONDS);
         self.processor == processor && self.version == version && is_recent

@@ -1,7 +1,8 @@
 //! `longhaul plan figures`: the SDR-RDMA paper's figures from our model.
 //!
-//! One file for each of the paper's figures says what is shown and computes it; all of them take their points from [`points`] and are drawn by
-//! [`super::chart`]. docs/figures has what this writes, and a page that compares it with the paper.
+//! One file for each of the paper's figures says what is shown and computes it; all of them take their points from
+//! [`points`] and are drawn by [`super::chart`]. docs/figures has what this writes, and a page that compares it with
+//! the paper.
 
 mod chunk;
 mod detail;
@@ -22,9 +23,9 @@ use crate::stop::Stop;
 
 /// The SDR-RDMA paper's figures from our model, as SVG and CSV
 ///
-/// Figures 3a to 3c, 9, 10a to 10d, 12, 13 and 15: each as a picture for a slide and as a table of what the picture shows. Times are those of the
-/// completion-time model of our own protocols; where the paper's formula gives another mean, it is in the picture as a thin dashed
-/// line and in the table. Takes some seconds; the same files every time.
+/// Figures 3a to 3c, 9, 10a to 10d, 12, 13 and 15: each as a picture for a slide and as a table of what the picture
+/// shows. Times are those of the completion-time model of our own protocols; where the paper's formula gives another
+/// mean, it is in the picture as a thin dashed line and in the table. Takes some seconds; the same files every time.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Directory to write to; made if it is not there, and files of the same names are replaced

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::table::rate_text;
 
-/// What messages with a scheme reach with our software RNIC on one host: `sdr-sr` of docs/PERFORMANCE.md, rounded down. A
-/// faster host may do more, and `longhaul perf compare` measures it.
+/// What messages with a scheme reach with our software RNIC on one host: `sdr-sr` of docs/PERFORMANCE.md, rounded down.
+/// A faster host may do more, and `longhaul perf compare` measures it.
 pub(super) const SOFTNIC_BITS_PER_SECOND: f64 = 20e9;
 
 /// A note.

@@ -19,60 +19,62 @@ const BURST_PACKETS_MAX: f64 = 1e6;
 // One group of both, so that the error for neither names both.
 #[command(group = clap::ArgGroup::new("length").args(["rtt", "distance"]).required(true))]
 pub(super) struct Options {
-    /// The link's rate, in bits a second
+    /// Link rate, in bits per second
     #[arg(long, value_name = "RATE", required = true, value_parser = quantity::rate)]
     rate: u64,
 
-    /// Round-trip time; or --distance
+    /// Round-trip time (or give --distance)
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     rtt: Option<Duration>,
 
-    /// Length of the link instead of --rtt, at the speed of light: 3750km are 25 ms (in glass, half as long again)
+    /// Length of the link instead of --rtt, at the speed of light: 3750km is 25 ms (in fiber, half as long again)
     #[arg(long, value_name = "DISTANCE", value_parser = quantity::kilometres)]
     distance: Option<f64>,
 
-    /// Share of packets lost, such as 1e-5; several with commas
+    /// Fraction of packets lost, such as 1e-5; several, separated by commas
     #[arg(long, value_name = "SHARE", required = true, value_delimiter = ',', value_parser = quantity::share)]
     loss: Vec<f64>,
 
-    /// Losses come in bursts of this many packets on average [default: each packet is lost on its own]
+    /// Packets are lost in bursts of this length on average [default: losses are independent]
     #[arg(long, value_name = "PACKETS", value_parser = quantity::number)]
     burst: Option<f64>,
 
-    /// Bytes of a message, or of what a ring reduces; several with commas
+    /// Size of the message, or of the buffer that a ring reduces; several, separated by commas
     #[arg(long, value_name = "BYTES", required = true, value_delimiter = ',', value_parser = quantity::bytes)]
     size: Vec<u64>,
 
-    /// A ring all-reduce over this many sites, 2 to 64, instead of one message
+    /// Plan a ring all-reduce over this many sites, 2 to 64, instead of one message
     #[arg(long, value_name = "SITES", value_parser = quantity::whole_number(RING_SITES))]
     ring: Option<u32>,
 
-    /// How much is done by then? The recommendation is what is done in time most often
+    /// Recommend the scheme that most often completes by this deadline, and show how often each does
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     deadline: Option<Duration>,
 
-    /// sr:rto, sr:nack, ec:mds:k,m, ec:xor:k,m, rc, lowar:r,c, or ec:mds or ec:xor with the best code; may be given several times
-    /// [default: one of each]
+    /// Scheme to consider: sr:rto, sr:nack, ec:mds:K,M, ec:xor:K,M, rc, lowar:R,C, or ec:mds or ec:xor for the best
+    /// code; repeatable [default: one of each]
     #[arg(long, value_name = "SCHEME")]
     scheme: Vec<Candidate>,
 
-    /// Bytes of a chunk, a multiple of --packet [default: the best for each scheme]
+    /// Chunk size, a multiple of --packet [default: the best for each scheme]
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes)]
     chunk: Option<u64>,
 
-    /// Bytes of a packet's payload: the path MTU. Loss is per packet, so that the largest the path carries is the best
+    /// Payload of a packet: the path MTU. Loss is per packet, so the largest MTU of the path is best
     #[arg(long, value_name = "BYTES", default_value = "4KiB", value_parser = quantity::bytes)]
     packet: u64,
 
-    /// What is to be short: mean, p99 or p999
+    /// Completion time to minimize: mean, p99 or p999
     #[arg(long, value_name = "WHAT", default_value = "mean", value_parser = objective)]
     objective: Objective,
 
-    /// GB of data a second that one core codes, with MDS(32,8) and with XOR [default: measured on this machine, and kept for a week]
+    /// GB of data a second that one core codes, with MDS(32,8) and with XOR [default: measured on this machine, and
+    /// kept for a week]
     #[arg(long, value_name = "MDS[,XOR]", value_delimiter = ',', value_parser = quantity::number)]
     coding_speed: Vec<f64>,
 
-    /// Also draw it: slowdowns against sizes or losses if there are several, otherwise how likely a message takes how long
+    /// Also draw it: slowdowns against sizes or losses if there are several, otherwise how likely a message takes how
+    /// long
     #[arg(long, value_name = "FILE.svg")]
     pub(super) plot: Option<PathBuf>,
 
@@ -122,7 +124,9 @@ impl Options {
             (None, distance) => Link::round_trip_over(distance.unwrap_or_default()),
         };
         if share >= 1.0 {
-            return Err(Stop::Usage("expected a --loss of less than 1, got 1: nothing would ever arrive".to_owned()));
+            return Err(Stop::Usage(
+                "--loss 1 loses every packet, so no message would arrive: use less than 1".to_owned(),
+            ));
         }
         let loss = match self.burst {
             None => Loss::Independent(share),

@@ -1,4 +1,5 @@
-//! Answers as a picture (`--plot`): slowdowns against sizes or losses if there are several, otherwise how likely it is to take longer.
+//! Answers as a picture (`--plot`): slowdowns against sizes or losses if there are several, otherwise how likely it is
+//! to take longer.
 
 use longhaul_plan::question::{Candidate, Question, Row};
 
@@ -7,7 +8,7 @@ use super::chart::{Axis, Guide, LineChart, Plot, Scale, Series, Style, side_by_s
 use super::table::{TimeUnit, bytes_text, link_text, loss_text};
 use crate::stop::Stop;
 
-/// More would not fit beside each other.
+/// More would not fit next to each other.
 const PANELS_MAX: usize = 3;
 /// Messages that take longer than this share of all are not drawn.
 const TAIL_EXPONENT_MIN: f64 = -4.0;

@@ -17,10 +17,10 @@ use work::Work;
 
 /// The model against its stochastic twin, the protocol code on virtual time, and on UDP sockets
 ///
-/// The model's mean must be within 5 % of the twin's, and its 99.9th percentile between the twin's 99.85th and 99.95th at 100000 samples or
-/// more; within 10 % of the mean of the protocol on virtual time; and within 15 % on UDP sockets, on this host's loopback, through
-/// the impaired port. Exit status 1 when one of these bounds is broken. Three to four minutes on two cores that have nothing else to do. All but the sockets gives the same
-/// figures every time.
+/// The model's mean must be within 5 % of the twin's, and its 99.9th percentile between the twin's 99.85th and 99.95th
+/// at 100000 samples or more; within 10 % of the mean of the protocol on virtual time; and within 15 % on UDP sockets,
+/// on this host's loopback, through the impaired port. Exit status 1 when one of these bounds is broken. Three to four
+/// minutes on two cores that have nothing else to do. All but the sockets gives the same figures every time.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Compare only with these, with commas

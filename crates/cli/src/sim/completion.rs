@@ -20,15 +20,14 @@ const SIZE_MAX: u64 = 1 << 30;
 /// Longer round trips are mistakes.
 const ROUND_TRIP_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_secs(100);
 
-/// How long a message takes over a long link that loses packets, with each reliability scheme
-///
-/// The real protocol code on virtual time: two software RNICs on a simulated link, one message after the other. A slowdown is the time
-/// from the send until the sender knows that the message is done, divided by the least possible (size/rate + round trip); headers, parity and
-/// everything that is repeated count. Loss is in both directions, so acknowledgements are lost as data is. Several schemes and losses give a
-/// table. The same seed gives the same figures, on any number of threads.
+/// Measure how long a message takes over a long, lossy link, with each reliability scheme Runs the real protocol code
+/// on virtual time: two software RNICs on a simulated link, one message at a time. The slowdown is the time from the
+/// send until the sender knows that the message has arrived, divided by the minimum (size/rate + round trip); headers,
+/// parity and retransmissions count. Packets are lost in both directions, so acknowledgements are lost too. Several
+/// schemes and losses give a table. The same seed gives the same figures, on any number of threads.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The link's rate, in bits a second
+    /// Link rate, in bits per second
     #[arg(long, value_name = "RATE", default_value = "400G", value_parser = quantity::rate)]
     rate: u64,
 
@@ -36,34 +35,33 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", default_value = "25ms", value_parser = quantity::duration)]
     rtt: Duration,
 
-    /// Share of packets lost, such as 1e-3; several with commas
+    /// Fraction of packets lost, such as 1e-3; several, separated by commas
     #[arg(long, value_name = "SHARE", default_value = "1e-3", value_delimiter = ',', value_parser = quantity::share)]
     loss: Vec<f64>,
 
-    /// Bytes of a message
+    /// Message size
     #[arg(long, value_name = "BYTES", default_value = "128MiB", value_parser = quantity::bytes)]
     size: u64,
 
-    /// Bytes of a chunk, a multiple of the packets' 4 KiB
+    /// Chunk size, a multiple of the 4 KiB packets
     #[arg(long, value_name = "BYTES", default_value = "4KiB", value_parser = quantity::bytes)]
     chunk: u64,
 
-    /// sr:rto, sr:nack, ec:xor:k,m, ec:mds:k,m or rc; may be given several times
+    /// Scheme to measure: sr:rto, sr:nack, ec:xor:K,M, ec:mds:K,M or rc; repeatable
     #[arg(long, value_name = "SCHEME", default_value = "sr:rto")]
     scheme: Vec<CompletionScheme>,
 
-    /// The SDR-RDMA paper's schemes and losses, what it says beside each row, and a check of the bounds that must hold
-    ///
-    /// The bounds are for the paper's link and message, which are the defaults of the other options: 400 Gbit/s, 25 ms, 128 MiB, chunks of
-    /// 4 KiB. Exit status 1 when one is broken.
+    /// Run the schemes and losses of the SDR-RDMA paper, show the paper's figure in each row, and check the bounds The
+    /// bounds are for the paper's link and message, which are the defaults of the other options: 400 Gbit/s, 25 ms, 128
+    /// MiB, chunks of 4 KiB. The exit status is 1 if a bound is broken.
     #[arg(long, conflicts_with_all = ["loss", "scheme"])]
     paper: bool,
 
-    /// Messages of each row
+    /// Messages per row
     #[arg(long, value_name = "NUMBER", default_value_t = 200, value_parser = quantity::whole_number(1_u32..))]
     samples: u32,
 
-    /// Everything random comes from it
+    /// Seed of everything random
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 
@@ -120,16 +118,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
 
 fn check(arguments: &Arguments) -> Result<(), String> {
     if !(1..=SIZE_MAX).contains(&arguments.size) {
-        return Err(format!("expected a size of 1 byte to 1 GiB, came {} bytes", arguments.size));
+        return Err(format!("--size {} bytes is out of range: use 1 byte to 1 GiB", arguments.size));
     }
     if arguments.chunk == 0 || !arguments.chunk.is_multiple_of(4096) || arguments.chunk > 1 << 30 {
-        return Err(format!("expected a chunk that is a multiple of 4 KiB, came {} bytes", arguments.chunk));
+        return Err(format!(
+            "--chunk {} bytes is not a multiple of 4 KiB, the size of a packet: use 4KiB, 8KiB, …, 64KiB",
+            arguments.chunk
+        ));
     }
     if !ROUND_TRIP_RANGE.contains(&arguments.rtt) {
-        return Err(format!("expected a round trip of 1us to 100s, came {:?}", arguments.rtt));
+        return Err(format!("--rtt {:?} is out of range: use 1us to 100s", arguments.rtt));
     }
     if arguments.loss.contains(&1.0) {
-        return Err("expected a loss of less than 1, came 1: nothing would ever arrive".to_owned());
+        return Err("--loss 1 loses every packet, so no message would arrive: use less than 1".to_owned());
     }
     Ok(())
 }

@@ -18,42 +18,40 @@ const CONTENTS_BYTES_MAX: u64 = 16 << 30;
 /// More than this take more memory than hosts have.
 const QUEUE_PAIRS_MAX: usize = 4_000_000;
 
-/// Thousands of software RNICs, each with a few queue pairs, all sending at once
-///
-/// A queue pair is RC or UC, by turns, and connected to one of a node that the seed chose; both ends send WRITEs and SENDs by
-/// turns over links of 100 Gbit/s and 1 µs that lose nothing. Every completion is checked: all messages must arrive, in order, none
-/// in error, or the exit status is 1. Packets carry no payload, only its length, unless --contents is given. The same seed
-/// gives the same trace hash.
-///
-/// bytes_per_queue_pair is what memory in use grows by while the queue pairs are made and brought to RTS, divided by their number;
-/// packets_per_second counts what devices sent while traffic ran; seconds is everything.
+/// Run thousands of software RNICs, each with a few queue pairs, all sending at the same time Queue pairs alternate
+/// between RC and UC; the seed chooses which nodes they connect. Both ends alternate WRITEs and SENDs over lossless
+/// links of 100 Gbit/s and 1 µs. Every completion is checked: the exit status is 1 unless all messages arrive, in order
+/// and without error. By default packets carry only the length of their payload; --contents adds the bytes. The same
+/// seed gives the same trace hash. bytes_per_queue_pair is the growth of memory in use while the queue pairs are
+/// created and moved to RTS, divided by their number; packets_per_second counts packets sent while traffic ran; seconds
+/// is the whole run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Software RNICs
+    /// Number of software RNICs
     #[arg(long, value_name = "NUMBER", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=60_000))]
     nodes: u32,
 
-    /// Queue pairs of each node: the first RC, the second UC, and so on
+    /// Queue pairs per node: the first RC, the second UC, and so on
     #[arg(long, value_name = "NUMBER", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     queue_pairs: u32,
 
-    /// Messages that each queue pair sends
+    /// Messages sent by each queue pair
     #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = quantity::whole_number(1_u32..))]
     messages: u32,
 
-    /// Bytes of a message
+    /// Message size
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 10, value_parser = quantity::bytes_within::<u32>(1..=1 << 30))]
     message_size: u32,
 
-    /// How the nodes are joined; there are as many switches as they need
+    /// How the nodes are connected; switches are added as needed
     #[arg(long, value_enum, default_value_t = Topology::Star)]
     topology: Topology,
 
-    /// Carry contents, and compare what arrived with what was sent
+    /// Carry payload bytes, and compare what arrived with what was sent
     #[arg(long)]
     contents: bool,
 
-    /// Who talks to whom, and everything else that is random
+    /// Seed of the connections and of everything else random
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 
@@ -66,9 +64,9 @@ pub(crate) struct Arguments {
 enum Topology {
     /// One switch
     Star,
-    /// Leaves and spines, with paths of equal cost
+    /// Leaf and spine switches, with equal-cost paths
     Clos,
-    /// Three tiers of equal switches, with paths of equal cost
+    /// Three tiers of identical switches, with equal-cost paths
     FatTree,
 }
 
@@ -82,7 +80,7 @@ impl From<Topology> for ScaleFabric {
     }
 }
 
-/// What came of it, and what it took.
+/// The outcome of a run, and its cost.
 struct Report {
     options: ScaleOptions,
     outcome: ScaleOutcome,
@@ -107,13 +105,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     };
     if options.queue_pair_count() > QUEUE_PAIRS_MAX {
         return Err(Stop::Usage(format!(
-            "expected at most {QUEUE_PAIRS_MAX} queue pairs in all, came {}: take fewer nodes or queue pairs",
+            "expected at most {QUEUE_PAIRS_MAX} queue pairs in all, got {}: take fewer nodes or queue pairs",
             options.queue_pair_count(),
         )));
     }
     if arguments.contents && options.region_bytes() > CONTENTS_BYTES_MAX {
         return Err(Stop::Usage(format!(
-            "expected at most {CONTENTS_BYTES_MAX} bytes of messages at both ends with --contents, came {}: take fewer nodes, \
+            "expected at most {CONTENTS_BYTES_MAX} bytes of messages at both ends with --contents, got {}: take fewer nodes, \
              queue pairs or messages, or smaller ones",
             options.region_bytes(),
         )));

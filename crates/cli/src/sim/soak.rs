@@ -11,31 +11,30 @@ use crate::quantity;
 use crate::stop::{self, Stop};
 use crate::{message, progress, soak_report};
 
-/// Random programs of verbs operations over links that lose, reorder, duplicate and corrupt, watched by checkers
-///
-/// Every seed is a run of its own: a network, queue pairs and requests that follow from the seed alone. The checkers see
-/// what a verbs program sees (memory and completions) and hold it against the specification. First the network is bad
-/// and nothing wrong may happen; then it is healed and everything must get done. Exit status 1 when a rule was broken.
-/// (`longhaul conformance --soak` does the same over real sockets.) A failing seed of --messages is shrunk to a short program.
+/// Run random verbs programs over links that lose, reorder, duplicate and corrupt packets, and check the results Each
+/// seed is a separate run: the network, queue pairs and requests follow from the seed alone. The checkers see what a
+/// verbs program sees (memory and completions) and compare it with the specification. While the network is bad, nothing
+/// may go wrong; after it heals, everything must complete. The exit status is 1 if a rule was broken. A failing seed of
+/// --messages is shrunk to a short program. `longhaul conformance --soak` does the same over real sockets.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// How many seeds to run
+    /// Number of seeds to run
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = quantity::whole_number(1_u64..))]
     seeds: u64,
 
-    /// The first seed; the others follow it
+    /// First seed; the others follow it
     #[arg(long, value_name = "NUMBER", default_value_t = 1, visible_alias = "seed")]
     first_seed: u64,
 
-    /// Programs of messages, over `sdr` and `reliable`, instead of verbs: with an attacker, and a peer that lies
+    /// Run programs of messages over `sdr` and `reliable` instead of verbs, with an attacker and a lying peer
     #[arg(long, conflicts_with_all = ["operations", "capture"])]
     messages: bool,
 
-    /// With --messages: only these items of a program, as a failing seed prints them, for example 1,4-7; one seed only
+    /// With --messages and one seed: run only these items of the program, as a failing seed prints them, such as 1,4-7
     #[arg(long, value_name = "ITEMS", requires = "messages", value_parser = message_soak::parse_only)]
     only: Option<message_soak::Only>,
 
-    /// Steps of each program
+    /// Steps per program
     #[arg(long, value_name = "NUMBER", default_value_t = OPERATIONS_DEFAULT)]
     operations: u32,
 
@@ -43,7 +42,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 
-    /// Write the packets of the run as pcapng; one seed only
+    /// With one seed: write the packets of the run to a pcapng file
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
 

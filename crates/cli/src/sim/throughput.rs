@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 use crate::quantity;
 use crate::stop::{self, Stop};
 
-/// Packets a second through a software RNIC at either end of a simulated link, on one core
+/// Measure packets per second between two software RNICs on a simulated link, on one core
 ///
-/// UC: single-packet WRITEs with immediate, each with its receive and completion. RC: WRITEs of 1 MiB. With payload, 4 KiB a
-/// packet are copied out of the sender's memory and into the receiver's, and the ICRC is computed and checked. Beside it runs
-/// the limit: two copies and two ICRCs of 4 KiB and nothing else. The best of several rounds counts, because other programs on
-/// the machine only ever make a round slower.
+/// UC: single-packet WRITEs with immediate, each with its receive and completion. RC: WRITEs of 1 MiB. With payload, 4
+/// KiB per packet are copied out of the sender's memory and into the receiver's, and the ICRC is computed and checked.
+/// The limit is measured too: two copies and two ICRCs of 4 KiB and nothing else. The best of several rounds counts,
+/// because other load on the machine only makes a round slower.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Packets of each measurement
+    /// Packets per measurement
     #[arg(long, value_name = "NUMBER", default_value_t = 500_000, value_parser = quantity::whole_number(1_u64..))]
     packets: u64,
 
@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = quantity::whole_number(1_u32..))]
     rounds: u32,
 
-    /// Exit with status 1 when UC with payload is slower than this many packets a second
+    /// Exit with status 1 if UC with payload is slower than this many packets per second
     #[arg(long, value_name = "NUMBER")]
     at_least: Option<u64>,
 

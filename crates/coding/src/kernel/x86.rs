@@ -1,10 +1,11 @@
 //! The kernels for x86-64.
 //!
-//! Each keeps the sums of all its outputs in registers while it goes through the sources, so that the sources are loaded
-//! once, whatever the number of outputs; the coefficients come out of the first-level cache.
+//! Each keeps the sums of all its outputs in registers while it goes through the sources, so that the sources are
+//! loaded once, whatever the number of outputs; the coefficients come out of the first-level cache.
 //!
-//! The inner loops are loops over indices on purpose: a closure that is handed to `map` or `array::from_fn` is compiled with the
-//! features of its surroundings, cannot become part of a function without them, and costs a call for every vector.
+//! The inner loops are loops over indices on purpose: a closure that is handed to `map` or `array::from_fn` is compiled
+//! with the features of its surroundings, cannot become part of a function without them, and costs a call for every
+//! vector.
 
 #![allow(unsafe_code)]
 // Loops over indices: see above.
@@ -23,7 +24,7 @@ pub(super) const STEP_BYTES: usize = 128;
 const WIDE: usize = STEP_BYTES / 64;
 /// Vectors of 32 bytes that the kernels with 16 registers take at a time.
 const NARROW: usize = 2;
-/// Outputs whose sums fit into 16 registers, beside the sources and coefficients.
+/// Outputs whose sums fit into 16 registers, next to the sources and coefficients.
 const OUTPUTS_NARROW: usize = 4;
 
 pub(super) fn has_gfni_avx512() -> bool {
@@ -239,8 +240,8 @@ unsafe fn avx2_outputs<const OUTPUTS: usize>(
     }
 }
 
-/// Asks for the bytes of the next piece of a source, while this one is worked on: the processor's own prefetching ends at the end
-/// of a page, and that is where a piece ends.
+/// Asks for the bytes of the next piece of a source, while this one is worked on: the processor's own prefetching ends
+/// at the end of a page, and that is where a piece ends.
 #[inline]
 fn prefetch(pointer: *const u8, at: usize, bytes: usize) {
     for line in (0..bytes).step_by(64) {

@@ -34,7 +34,7 @@ pub(crate) fn pair(options: &Options) -> (Connection, Connection) {
     pair_of([device(), device()], options)
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that encode their offset.
 pub(crate) fn pattern(length: usize, seed: u64) -> Vec<u8> {
     let word = |index: u64| {
         (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index.wrapping_mul(0xd6e8_feb8_6659_fd93)).to_le_bytes()

@@ -83,7 +83,8 @@ impl Channel {
         }
     }
 
-    /// Send packets, and hear which are lost until the hearer has heard enough (and answers false). What was not sent then is not.
+    /// Send packets, and hear which are lost until the hearer has heard enough (and answers false). What was not sent
+    /// then is not.
     pub(crate) fn send(&mut self, packets: u64, mut lost: impl FnMut(u64) -> bool) {
         let mut sent = 0;
         while sent < packets {
@@ -139,12 +140,12 @@ impl Channel {
         self.first_lost(1).is_some()
     }
 
-    /// Whether a control packet on the way back is lost.
+    /// Whether a control packet in the reverse direction is lost.
     pub(crate) fn is_control_lost(&mut self) -> bool {
         self.mean_loss > 0.0 && uniform(&mut self.random) < self.mean_loss
     }
 
-    /// How long after its first telling the sender hears that a message is done.
+    /// How long after the first report the sender learns that a message is done.
     pub(crate) fn done_delay(&mut self) -> f64 {
         let mut lost = 0;
         while self.is_control_lost() {

@@ -22,7 +22,7 @@ pub(super) fn sample(message: &GoBackN, channel: &mut Channel) -> f64 {
         let wait = if is_told { (behind + 1) as f64 * packet_seconds + round_trip } else { timeout };
         channel.idle(wait - (behind + 1) as f64 * packet_seconds);
         begins += wait;
-        // It is told once; a repetition that is lost waits for the timeout.
+        // It is reported once; a repetition that is lost waits for the timeout.
         while channel.is_packet_lost() {
             channel.idle(timeout);
             begins += timeout;
@@ -49,7 +49,7 @@ pub(super) fn sample_with_shim(message: &GoBackN, channel: &mut Channel) -> f64 
     let Some(code) = message.shim else { return sample(message, channel) };
     let (size, repair) = (code.data_chunks() as u64, code.parity_chunks() as u64);
     let (mut next, mut begins) = (0, 0.0);
-    // The packet that a sequence error was told for, if it has not arrived since.
+    // The packet that a sequence error was reported for, if it has not arrived since.
     let mut told_for = None;
     let mut end = 0.0;
     while next < packets {
@@ -80,20 +80,20 @@ pub(super) fn sample_with_shim(message: &GoBackN, channel: &mut Channel) -> f64 
             let missing = lost.iter().filter(|place| **place < data && *place % groups == group).count();
             missing > usize::from(!is_lost(data + group))
         };
-        let unmended = lost.iter().copied().find(|place| *place < data && fails(place % groups));
+        let unrecovered = lost.iter().copied().find(|place| *place < data && fails(place % groups));
         let block_seconds = (data + groups) as f64 * packet_seconds;
-        let Some(unmended) = unmended else {
+        let Some(unrecovered) = unrecovered else {
             let is_end_lost = lost.iter().any(|place| *place < data);
             end = begins + if is_end_lost { block_seconds } else { data as f64 * packet_seconds };
             (next, begins) = (next + data, begins + block_seconds);
             told_for = None;
             continue;
         };
-        let packet = next + unmended;
+        let packet = next + unrecovered;
         let is_last = packet + 1 == packets;
         let is_told = told_for != Some(packet) && !is_last && !channel.is_control_lost();
         told_for = Some(packet);
-        let left = begins + unmended as f64 * packet_seconds;
+        let left = begins + unrecovered as f64 * packet_seconds;
         let again = if is_told { begins + block_seconds + round_trip } else { left + timeout };
         channel.idle(again - begins - block_seconds);
         (next, begins) = (packet, again);

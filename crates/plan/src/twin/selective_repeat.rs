@@ -1,4 +1,5 @@
-//! Selective repeat, played through: a queue of what is to be repeated, in the order in which it becomes due, behind one wire.
+//! Selective repeat, played through: a queue of what is to be repeated, in the order in which it becomes due, behind
+//! one wire.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,8 +12,8 @@ pub(super) fn sample(message: &SelectiveRepeat, channel: &mut Channel) -> f64 {
     let end = packets as f64 * packet_seconds;
     let (late, late_delay) = delays.last.unwrap_or((0, 0.0));
     let early = packets.saturating_sub(late);
-    // When each lost packet is due: times are positive numbers, and so ordered as their bits are. Those that are due at one time leave in
-    // the order in which they were lost.
+    // When each lost packet is due: times are positive numbers, and so ordered as their bits are. Those that are due at
+    // one time leave in the order in which they were lost.
     let mut due: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
     channel.send(packets, |packet| {
         let at = if packet < early { (packet + 1) as f64 * packet_seconds + delays.first } else { end + late_delay };

@@ -139,7 +139,10 @@ fn a_batch_is_posted_as_far_as_there_is_room() {
             (0..depth as u64 + 10).map(|id| SendRequest::new(id, SendOperation::Send, &entry)).collect();
         let error = from.try_post(&requests).unwrap_err();
         assert_eq!(error.index, depth, "{way:?}");
-        assert!(matches!(error.kind, PostErrorKind::QueueFull { depth: told } if told as usize == depth), "{error}");
+        assert!(
+            matches!(error.kind, PostErrorKind::QueueFull { depth: reported } if reported as usize == depth),
+            "{error}"
+        );
         for id in 0..depth as u64 {
             to.receive(1000 + id, 0..64);
             let (sent, received) = loop_until_pair(&bench);

@@ -80,7 +80,7 @@ fn regions_are_registered_again() {
         Err(RegisterError::NotSupported(_)) => assert!(!is_there),
         Err(error) => panic!("{error}"),
     }
-    assert!(region.into_buffer().is_ok(), "whatever came of it");
+    assert!(region.into_buffer().is_ok(), "whatever the result was");
 }
 
 #[test]

@@ -31,7 +31,7 @@ impl Judge {
         WordNumber(self.words.len() - 1)
     }
 
-    /// What the next fetch-and-add on a word has to add, so that the word tells its history.
+    /// What the next fetch-and-add on a word has to add, so that the word shows its history.
     pub fn next_addend(&self, word: WordNumber) -> u64 {
         digit(self.words[word.0].history.operation_count())
     }
@@ -46,8 +46,8 @@ impl Judge {
         self.words[word.0].history.latest()
     }
 
-    /// An atomic was posted; it is the message that [`Judge::next_message`] told. `on` is `None` for one that must be refused.
-    /// The old value comes to `result`, eight bytes.
+    /// An atomic was posted; it is the message that [`Judge::next_message`] returned. `on` is `None` for one that must
+    /// be refused. The old value comes to `result`, eight bytes.
     pub fn posted_atomic(
         &mut self,
         from: EndNumber,
@@ -95,8 +95,8 @@ impl Judge {
         }
     }
 
-    /// An atomic ended without an answer: nothing was brought. Only one that was forgotten before it could tell may have
-    /// brought its value silently.
+    /// An atomic ended without an answer: nothing was brought. Only one that was forgotten before it could answer may
+    /// have brought its value silently.
     pub(super) fn atomic_is_lost(
         &mut self,
         number: MessageNumber,
@@ -175,8 +175,8 @@ impl Judge {
     }
 
     fn accuse_unexplained(&mut self, subject: String, explained: Result<(), Unexplained>) {
-        if let Err((expected, came)) = explained {
-            self.accuse(Rule::Atomic, subject, expected, came);
+        if let Err((expected, got)) = explained {
+            self.accuse(Rule::Atomic, subject, expected, got);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! What messages are made of: bytes that say to which message they belong, and where in it they stand.
 //!
-//! A message is a row of eight-byte words. Every byte has its top bit set; the other seven bits of the eight bytes
-//! hold the message's number, the word's index and a check of both. Memory that no message has touched is filled
-//! with bytes whose top bit is clear. So a byte that arrived can never be taken for one that did not, and a stray
-//! word tells where it came from.
+//! A message is a row of eight-byte words. Every byte has its top bit set; the other seven bits of the eight bytes hold
+//! the message's number, the word's index and a check of both. Memory that no message has touched is filled with bytes
+//! whose top bit is clear. So a byte that arrived can never be taken for one that did not, and a stray word shows where
+//! it belongs.
 
 /// The number of a message; unique within a run.
 pub type MessageNumber = u32;
@@ -55,9 +55,9 @@ pub(super) fn first_difference(message: MessageNumber, offset: usize, bytes: &[u
         let within = (offset + position) % 8;
         let count = (bytes.len() - position).min(8 - within);
         let word = word(message, ((offset + position) / 8) as u32).to_le_bytes();
-        let came = &bytes[position..position + count];
+        let got = &bytes[position..position + count];
         let wanted = &word[within..within + count];
-        if let Some(first) = came.iter().zip(wanted).position(|(came, wanted)| came != wanted) {
+        if let Some(first) = got.iter().zip(wanted).position(|(got, wanted)| got != wanted) {
             return Some(position + first);
         }
         position += count;
@@ -73,14 +73,14 @@ pub(super) fn matches(message: MessageNumber, offset: usize, bytes: &[u8]) -> bo
 /// Which message a word belongs to, and which byte of it the word begins with. `None` if it is no whole word of any.
 pub(super) fn identify(word_bytes: &[u8]) -> Option<(MessageNumber, usize)> {
     let bytes: [u8; NAMING_BYTES] = word_bytes.get(..NAMING_BYTES)?.try_into().ok()?;
-    let came = u64::from_le_bytes(bytes);
+    let got = u64::from_le_bytes(bytes);
     let mut bits = 0;
     for byte in 0..8 {
-        bits |= (came >> (8 * byte) & 0x7f) << (7 * byte);
+        bits |= (got >> (8 * byte) & 0x7f) << (7 * byte);
     }
     let message = (bits & 0x1f_ffff) as u32;
     let index = (bits >> 21 & 0x3fff) as u32;
-    (word(message, index) == came).then_some((message, index as usize * 8))
+    (word(message, index) == got).then_some((message, index as usize * 8))
 }
 
 /// Fills memory that no message has touched. Different `epoch`s give different bytes.

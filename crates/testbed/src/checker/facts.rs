@@ -1,4 +1,4 @@
-//! What the judge is told, and what it keeps of each message.
+//! The input of the judge, and what it keeps of each message.
 
 use std::net::IpAddr;
 
@@ -55,7 +55,8 @@ pub struct NetworkFacts {
     pub reorders: bool,
     /// Packets come out twice.
     pub duplicates: bool,
-    /// Now and then an answer takes longer than the acknowledgement time-out: on real time nobody promises anything else.
+    /// Now and then an answer takes longer than the acknowledgement time-out: on real time nobody promises anything
+    /// else.
     pub is_slow: bool,
 }
 
@@ -192,7 +193,7 @@ pub(super) enum Response {
 }
 
 impl Message {
-    /// Whether a delivery tells which message it is: by an immediate, or by bytes enough to hold its number.
+    /// Whether a delivery shows which message it is: by an immediate, or by bytes enough to hold its number.
     pub(super) fn is_unmistakable(&self) -> bool {
         self.facts.has_immediate || self.facts.length >= 8
     }

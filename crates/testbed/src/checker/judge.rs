@@ -1,4 +1,4 @@
-//! The judge's knowledge: ends, messages and memory; what the program tells it.
+//! The judge's knowledge: ends, messages and memory; and its input from the program.
 
 use longhaul_time::Instant;
 use longhaul_verbs::{QueuePairNumber, Transport};
@@ -43,10 +43,9 @@ pub(super) struct End {
     pub(super) reset_count: u64,
 }
 
-/// Watches a program of verbs operations and says which observations the specification does not allow.
-///
-/// The program tells what it posts and does, and hands over completions as it polls them: all that came with one
-/// step of time together (see [`Judge::observe`]).
+/// Watches a program of verbs operations and says which observations the specification does not allow. The program
+/// reports what it posts and does, and hands over completions as it polls them: all that arrived with one step of time
+/// together (see [`Judge::observe`]).
 pub struct Judge {
     pub(super) ends: Vec<End>,
     pub(super) messages: Vec<Message>,
@@ -54,7 +53,7 @@ pub struct Judge {
     pub(super) words: Vec<Word>,
     pub(super) keys: Vec<Key>,
     pub(super) shared_queues: Vec<SharedQueue>,
-    /// Since the program was told last.
+    /// Since the last report to the program.
     pub(super) dead_keys: Vec<KeyNumber>,
     pub(super) network: NetworkFacts,
     posting_count: u64,
@@ -90,7 +89,7 @@ impl Judge {
         self.network = network;
     }
 
-    /// The network changes now: what is sent later may overtake what is under way.
+    /// The network changes now: what is sent later may overtake what is in flight.
     pub fn network_changes(&mut self) {
         self.network.reorders = true;
         for message in &mut self.messages {
@@ -98,8 +97,9 @@ impl Judge {
         }
     }
 
-    /// The devices receive packets where they guess them to belong. A guess is made only for a write whose first packet was
-    /// carried out, and never for its last one; between those two anything may be in memory until the write is complete.
+    /// The devices receive packets where they guess them to belong. A guess is made only for a write whose first packet
+    /// was carried out, and never for its last one; between those two anything may be in memory until the write is
+    /// complete.
     pub fn expect_guesses(&mut self) {
         self.memory.expect_guesses();
     }
@@ -115,14 +115,14 @@ impl Judge {
         rule: Rule,
         subject: impl Into<String>,
         expected: impl Into<String>,
-        came: impl Into<String>,
+        got: impl Into<String>,
     ) {
         self.violations.add(Violation {
             rule,
             at: self.now,
             subject: subject.into(),
             expected: expected.into(),
-            came: came.into(),
+            got: got.into(),
         });
     }
 
@@ -185,7 +185,7 @@ impl Judge {
         self.messages.len() as MessageNumber
     }
 
-    /// A send was posted; it is the message that [`Judge::next_message`] told.
+    /// A send was posted; it is the message that [`Judge::next_message`] returned.
     pub fn posted_send(&mut self, from: EndNumber, facts: SendFacts) -> MessageNumber {
         self.posted(from, facts, Response::None)
     }
@@ -281,11 +281,11 @@ impl Judge {
         (all_receives, all_sends)
     }
 
-    /// Completions that came with one step of time, in the order in which each completion queue gave them. Returns
+    /// Completions that arrived with one step of time, in the order in which each completion queue gave them. Returns
     /// what ended: sends with their endings, and receives whose memory is the program's again.
     pub fn observe(&mut self, observations: &[Observation], memory: &impl ReadMemory) -> Ended {
-        // Messages are delivered before their senders are told; failures of receives may follow from failures of
-        // sends. Within a queue the order stays: success never follows a failure there.
+        // Messages are delivered before their sends complete; failures of receives may follow from failures of sends.
+        // Within a queue the order stays: success never follows a failure there.
         let mut ended = Ended::default();
         for pass in 0..3 {
             for observation in observations {
@@ -337,14 +337,14 @@ impl Judge {
 
     pub(super) fn accuse_memory(&mut self, difference: &Difference, what: &str) {
         let Place { region, offset } = difference.place;
-        let came = match difference.message {
+        let got = match difference.message {
             Some(message) if (message as usize) < self.messages.len() => {
-                format!("{}: {}", difference.came, self.describe(message))
+                format!("{}: {}", difference.got, self.describe(message))
             }
-            _ => difference.came.clone(),
+            _ => difference.got.clone(),
         };
         let subject = format!("{what}, region {} offset {offset}", region.0);
-        self.accuse(Rule::Memory, subject, &*difference.expected, came);
+        self.accuse(Rule::Memory, subject, &*difference.expected, got);
     }
 
     /// Sends that still owe a completion, of one end.
@@ -367,7 +367,7 @@ impl Judge {
         self.ends[end.0].receive_queue.used()
     }
 
-    /// Receives that are posted and cannot take a message of so many bytes, because they are too small or broken.
+    /// Receives that are posted and cannot take a message of this many bytes, because they are too small or broken.
     pub fn unfit_receives(&self, end: EndNumber, message_bytes: usize) -> usize {
         let header = header_bytes(self.ends[end.0].facts.transport);
         let is_unfit = |receive: &&PostedReceive| receive.is_broken || receive.capacity() < message_bytes + header;

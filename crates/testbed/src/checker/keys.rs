@@ -1,5 +1,5 @@
-//! Keys that stop working while requests use them: of windows, which are bound anew or invalidated, and of slots, which are
-//! unbound.
+//! Keys that stop working while requests use them: of windows, which are bound anew or invalidated, and of slots, which
+//! are unbound.
 
 use super::contents::MessageNumber;
 use super::facts::{Message, Target};
@@ -23,7 +23,7 @@ pub(super) struct Key {
     key_use: KeyUse,
     /// As peers name it.
     value: u32,
-    /// A request was posted that will end it: what is under way through it may be refused.
+    /// A request was posted that will end it: what is in flight through it may be refused.
     may_be_dead: bool,
     messages: Vec<MessageNumber>,
 }
@@ -35,8 +35,8 @@ impl Judge {
         KeyNumber(self.keys.len() - 1)
     }
 
-    /// The key does not work any more: its window was deallocated, or its slot unbound. What has arrived stays, and no more
-    /// comes.
+    /// The key does not work any more: its window was deallocated, or its slot unbound. What has arrived stays, and no
+    /// more comes.
     pub fn key_died(&mut self, number: KeyNumber, memory: &impl ReadMemory) {
         self.keys[number.0].may_be_dead = true;
         self.dead_keys.push(number);
@@ -74,7 +74,7 @@ impl Judge {
         }
     }
 
-    /// The key that a message makes invalid, as its receiver is told it.
+    /// The key that a message makes invalid, as its receiver's completion names it.
     pub(super) fn ended_key_value(&self, number: MessageNumber) -> Option<u32> {
         self.messages[number as usize].facts.ends_key.map(|key| self.keys[key.0].value)
     }

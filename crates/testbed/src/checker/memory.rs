@@ -1,7 +1,7 @@
 //! Shadow memory: what every registered byte must hold.
 //!
 //! For each region there is a copy of what is known to be in it: what the program wrote, and what messages wrote
-//! that are known to be placed. A write that is under way is *open*: packet by packet its range holds either the old
+//! that are known to be placed. A write that is in flight is *open*: packet by packet its range holds either the old
 //! bytes or the message's. A range that a posted receive covers is *lent*: what may be there depends on the messages
 //! sent to its queue pair, and is judged with the receive. Everywhere else memory equals the copy.
 
@@ -37,7 +37,7 @@ pub(super) struct Difference {
     /// What should be there.
     pub(super) expected: String,
     /// What is.
-    pub(super) came: String,
+    pub(super) got: String,
     /// The message that it belongs to, if any.
     pub(super) message: Option<MessageNumber>,
 }
@@ -52,7 +52,7 @@ pub(super) struct ShadowMemory {
 struct Region {
     /// What is known to be there.
     known: Vec<u8>,
-    /// Writes and READs under way, by offset; they never overlap.
+    /// Writes and READs in flight, by offset; they never overlap.
     open: BTreeMap<usize, Arrival>,
     /// Ranges of posted receives: start to end; they never overlap.
     lent: BTreeMap<usize, usize>,
@@ -66,7 +66,7 @@ pub(super) struct Arrival {
     pub(super) contents: MessageNumber,
     pub(super) contents_offset: usize,
     pub(super) length: usize,
-    /// Packets are cut after so many bytes, and the first byte here is this one of what is cut.
+    /// The length of a packet, and the offset of the first byte here in what is cut into packets.
     pub(super) packet_bytes: usize,
     pub(super) packet_phase: usize,
     /// The program itself asked for the bytes: no peer's key stands behind them.
@@ -151,7 +151,7 @@ impl ShadowMemory {
                     "{} bytes of message {} from its offset {} on",
                     arrival.length, arrival.contents, arrival.contents_offset
                 ),
-                came: contents::describe(&bytes[first..]),
+                got: contents::describe(&bytes[first..]),
                 message: contents::find(&bytes[first..]),
             }),
         };
@@ -161,7 +161,8 @@ impl ShadowMemory {
         whole
     }
 
-    /// Nothing arrives there any more: each packet is there whole or not at all, and what is there stays. Says whether all are.
+    /// Nothing arrives there any more: each packet is there whole or not at all, and what is there stays. Says whether
+    /// all are.
     pub(super) fn close(&mut self, place: Place, memory: &impl ReadMemory) -> Result<bool, Difference> {
         let region = &mut self.regions[place.region.0];
         let Some(arrival) = region.open.remove(&place.offset) else {
@@ -182,7 +183,7 @@ impl ShadowMemory {
         }
     }
 
-    /// The receive over this range is over.
+    /// The receive over this range has ended.
     pub(super) fn give_back(&mut self, place: Place) {
         self.regions[place.region.0].lent.remove(&place.offset);
     }
@@ -215,8 +216,8 @@ impl ShadowMemory {
         let open = std::mem::take(&mut region.open).into_iter();
         open.filter(|(_, arrival)| !arrival.is_read)
             .map(|(start, write)| {
-                let came = &bytes[start..start + write.length];
-                (write.contents, contents::matches(write.contents, 0, came))
+                let got = &bytes[start..start + write.length];
+                (write.contents, contents::matches(write.contents, 0, got))
             })
             .collect()
     }
@@ -225,17 +226,17 @@ impl ShadowMemory {
 impl Region {
     fn check_known(&self, number: RegionNumber, bytes: &[u8], range: Range<usize>) -> Result<(), Difference> {
         let known = &self.known[range.clone()];
-        let came = &bytes[range.clone()];
-        if known == came {
+        let got = &bytes[range.clone()];
+        if known == got {
             return Ok(());
         }
-        let first = known.iter().zip(came).position(|(known, came)| known != came);
+        let first = known.iter().zip(got).position(|(known, got)| known != got);
         let first = first.expect("the slices differ");
         Err(Difference {
             place: Place { region: number, offset: range.start + first },
             expected: format!("no change: {}", contents::describe(&known[first..])),
-            came: contents::describe(&came[first..]),
-            message: contents::find(&came[first..]),
+            got: contents::describe(&got[first..]),
+            message: contents::find(&got[first..]),
         })
     }
 
@@ -256,15 +257,14 @@ impl Region {
                 continue;
             }
             let range = start + offset..start + end;
-            let came = &bytes[range.clone()];
-            if came != &self.known[range.clone()]
-                && let Some(first) =
-                    contents::first_difference(arrival.contents, arrival.contents_offset + offset, came)
+            let got = &bytes[range.clone()];
+            if got != &self.known[range.clone()]
+                && let Some(first) = contents::first_difference(arrival.contents, arrival.contents_offset + offset, got)
             {
                 let untouched = self.check_known(number, bytes, range.clone());
                 let mut difference = untouched.expect_err("they were just found to differ");
                 difference.place.offset = difference.place.offset.max(range.start + first);
-                difference.came = contents::describe(&bytes[difference.place.offset..range.end]);
+                difference.got = contents::describe(&bytes[difference.place.offset..range.end]);
                 difference.message = contents::find(&bytes[difference.place.offset..range.end]);
                 difference.expected = format!(
                     "the packet at offset {} of message {} whole, or not at all",
@@ -307,7 +307,7 @@ mod tests {
         contents::fill(9, 0, &mut memory.0[100..164]);
         let difference = shadow.check(region, &memory.0).unwrap_err();
         assert_eq!(difference.place.offset, 100);
-        assert!(difference.came.contains("message 9"), "{}", difference.came);
+        assert!(difference.got.contains("message 9"), "{}", difference.got);
     }
 
     #[test]
@@ -337,7 +337,7 @@ mod tests {
         assert!(difference.expected.contains("whole"), "{}", difference.expected);
         contents::fill(8, 0, &mut memory.0[512..512 + 256]);
         let difference = shadow.check(region, &memory.0).unwrap_err();
-        assert!(difference.came.contains("message 8"), "{}", difference.came);
+        assert!(difference.got.contains("message 8"), "{}", difference.got);
         // One byte past the end of the message.
         contents::fill(9, 0, &mut memory.0[512..512 + 701]);
         assert_eq!(shadow.check(region, &memory.0).unwrap_err().place.offset, 512 + 700);

@@ -7,7 +7,7 @@ use super::memory::{Arrival, Place, ReadMemory, RegionNumber};
 use super::violation::Rule;
 
 impl Judge {
-    /// A READ was posted; it is the message that [`Judge::next_message`] told.
+    /// A READ was posted; it is the message that [`Judge::next_message`] returned.
     pub fn posted_read(&mut self, from: EndNumber, facts: SendFacts, read: ReadFacts) -> MessageNumber {
         let packet_bytes = self.ends[from.0].facts.packet_bytes;
         let mut position = 0;
@@ -55,7 +55,7 @@ impl Judge {
                             Rule::Read,
                             format!("{} in region {} offset {offset}", self.describe(number), region.0),
                             difference.expected,
-                            difference.came,
+                            difference.got,
                         );
                     }
                 }
@@ -76,7 +76,7 @@ impl Judge {
                     }
                 }
             }
-            // Whether it has happened is told by later values of the word.
+            // Later values of the word show whether it has happened.
             Response::Atomic { operation, result } => self.atomic_is_lost(number, operation, &result, memory),
         }
     }

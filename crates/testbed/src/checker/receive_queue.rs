@@ -85,7 +85,7 @@ impl ReceiveQueue {
         self.posted.push_back(PostedReceive { index, ..receive });
     }
 
-    /// A completion came; it must be the oldest receive's.
+    /// A completion arrived; it must be the oldest receive's.
     pub(super) fn complete(&mut self, id: u64, is_flush: bool) -> Result<PostedReceive, ReceiveFault> {
         let oldest = self.posted.front().ok_or(ReceiveFault::NotPosted)?.id;
         if oldest != id {

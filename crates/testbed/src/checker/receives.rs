@@ -202,8 +202,8 @@ impl Judge {
             wrong.push(("delivery once, as this network does not duplicate".into(), "another one".into()));
         }
         let is_right = wrong.is_empty();
-        for (expected, came) in wrong {
-            self.accuse(Rule::Receive, self.describe(number), expected, came);
+        for (expected, got) in wrong {
+            self.accuse(Rule::Receive, self.describe(number), expected, got);
         }
         is_right
     }
@@ -351,8 +351,7 @@ impl Judge {
         let may_have_begun = completed_count.is_none_or(|count| receive.index == count);
         let transport = self.ends[end.0].facts.transport;
         let mut position = start;
-        while let Some(step) = known[position..].iter().zip(&bytes[position..]).position(|(known, came)| known != came)
-        {
+        while let Some(step) = known[position..].iter().zip(&bytes[position..]).position(|(known, got)| known != got) {
             position += step;
             let explained = match (may_have_begun, transport, completed_count, self.ends[end.0].peer) {
                 (true, Transport::ReliableConnection, Some(_), Some(peer)) => {

@@ -43,7 +43,7 @@ struct Entry {
 #[derive(Default)]
 pub(super) struct SendQueue {
     entries: VecDeque<Entry>,
-    /// A request failed; until a reset (or, for UC and UD, the way back to RTS) only flushes may come.
+    /// A request failed; until a reset (or, for UC and UD, the return to RTS) only flushes may come.
     has_failed: bool,
     /// All requests of a burst carry one id. When it fails, the completions do not say at which of them.
     failed_id: Option<u64>,
@@ -55,7 +55,7 @@ impl SendQueue {
         self.entries.push_back(Entry { id, message, is_signaled });
     }
 
-    /// A completion came. Gives the endings it tells, oldest first, or says why it cannot be.
+    /// A completion arrived. Returns the requests that it ends, oldest first, or the reason why it cannot be right.
     pub(super) fn complete(
         &mut self,
         id: u64,

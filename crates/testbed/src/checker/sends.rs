@@ -46,13 +46,8 @@ impl Judge {
             let operation = facts.kind.completion_operation();
             let byte_count = if facts.kind.has_response() { facts.length as u32 } else { completion.byte_count };
             if completion.byte_count != byte_count {
-                let came = format!("{} bytes", completion.byte_count);
-                self.accuse(
-                    Rule::Status,
-                    self.describe(message),
-                    format!("{byte_count} bytes in its completion"),
-                    came,
-                );
+                let got = format!("{} bytes", completion.byte_count);
+                self.accuse(Rule::Status, self.describe(message), format!("{byte_count} bytes in its completion"), got);
             }
             if completion.operation != operation {
                 self.accuse(
@@ -68,14 +63,14 @@ impl Judge {
 
     fn accuse_send(&mut self, end: EndNumber, id: u64, status: CompletionStatus, fault: &SendFault) {
         let subject = format!("send queue of queue pair {}", end.0);
-        let came = format!("{status:?} for request {id:#x}");
+        let got = format!("{status:?} for request {id:#x}");
         let (rule, expected) = match fault {
             SendFault::NotPosted => (Rule::ExactlyOnce, "completions of outstanding requests only".into()),
             SendFault::NotSignaled => (Rule::ExactlyOnce, "no completion for an unsignalled success".into()),
             SendFault::Skipped { id } => (Rule::Order, format!("the completion of request {id:#x} first")),
             SendFault::AfterFailure => (Rule::Flush, "only flushes after a failure".into()),
         };
-        self.accuse(rule, subject, expected, came);
+        self.accuse(rule, subject, expected, got);
     }
 
     /// A request was reported done, aloud or by the completion of a later one.
@@ -101,13 +96,13 @@ impl Judge {
         if is_reliable {
             let through = self.messages[number as usize].position;
             let from = self.messages[number as usize].from;
-            self.settle_through(from, through, "its sender was told success", memory);
+            self.settle_through(from, through, "its send completed with success", memory);
             let message = &self.messages[number as usize];
             if message.receive_index.is_some() && message.delivered_count == 0 {
                 self.accuse(
                     Rule::Placement,
                     self.describe(number),
-                    "the peer's receive complete when the sender is told success",
+                    "the peer's receive complete when the send completes with success",
                     "no receive completion yet",
                 );
             }
@@ -143,7 +138,7 @@ impl Judge {
                             difference.place.offset
                         ),
                         difference.expected,
-                        difference.came,
+                        difference.got,
                     );
                 }
             }
@@ -182,7 +177,8 @@ impl Judge {
                 format!("{status:?}"),
             );
         }
-        // A request is tried for some time before it is given up; that it was posted is when this began at the earliest.
+        // A request is tried for some time before it is given up; that it was posted is when this began at the
+        // earliest.
         let has_tried = |suspect: &MessageNumber| {
             self.now - self.messages[*suspect as usize].posted_at >= self.shortest_trial(*suspect, status)
         };

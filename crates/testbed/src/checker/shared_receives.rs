@@ -1,7 +1,8 @@
 //! Shared receive queues: receives that several queue pairs take from.
 //!
-//! Which queue pair takes which receive is the device's affair; each is used once, and each connection's messages come in
-//! order. What may be in the memory of a receive that has not completed is a part of the next message of one of the queue pairs.
+//! Which queue pair takes which receive is the device's affair; each is used once, and each connection's messages come
+//! in order. What may be in the memory of a receive that has not completed is a part of the next message of one of the
+//! queue pairs.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ pub struct SharedQueueNumber(pub usize);
 #[derive(Default)]
 pub(super) struct SharedQueue {
     posted: BTreeMap<u64, PostedReceive>,
-    /// Queue pairs that were reset may have taken so many with them.
+    /// Queue pairs that were reset may have taken this many with them.
     lost_max: usize,
     /// An event is wanted when fewer are left; 0 is never.
     limit: usize,
@@ -56,7 +57,8 @@ impl Judge {
         queue.fewest = queue.posted.len();
     }
 
-    /// The event came: it must have been asked for, and so few may be left, as each queue pair may hold one more.
+    /// The event arrived: it must have been asked for, and few enough receives may be left, as each queue pair may hold
+    /// one more.
     pub fn limit_event(&mut self, number: SharedQueueNumber) {
         let users = self.ends.iter().filter(|end| end.facts.shared_queue == Some(number)).count();
         let queue = &mut self.shared_queues[number.0];
@@ -73,7 +75,7 @@ impl Judge {
         }
     }
 
-    /// All events that were raised have been told: is there one that is missing?
+    /// All raised events have been delivered: is one missing?
     pub fn check_limit_event(&mut self, number: SharedQueueNumber) {
         let SharedQueue { posted, limit, .. } = &self.shared_queues[number.0];
         let (left, limit) = (posted.len(), *limit);
@@ -141,7 +143,8 @@ impl Judge {
     pub(super) fn reset_shared_receives(&mut self, ends: &[EndNumber], memory: &impl ReadMemory) {
         let shared = ends.iter().filter_map(|end| self.ends[end.0].facts.shared_queue.map(|queue| (*end, queue)));
         for (end, queue) in shared.collect::<Vec<_>>() {
-            // On real time its other queue pairs go on meanwhile, and completions that nobody has seen yet explain what they do.
+            // On real time its other queue pairs go on meanwhile, and completions that nobody has seen yet explain what
+            // they do.
             if !self.network.is_slow {
                 self.check_shared_queue(queue, memory);
             }
@@ -179,7 +182,7 @@ impl Judge {
             }
         }
         for (id, known, bytes) in wrong {
-            let first = known.iter().zip(&bytes).position(|(known, came)| known != came).unwrap_or(0);
+            let first = known.iter().zip(&bytes).position(|(known, got)| known != got).unwrap_or(0);
             self.accuse(
                 Rule::Memory,
                 format!("receive {id:#x} of shared receive queue {}, its byte {first}", number.0),
@@ -195,8 +198,7 @@ impl Judge {
         let next = self.ends[peer.0].needing_receive.get(self.ends[end.0].shared_completed_count);
         let Some(&message) = next else { return false };
         let mut position = 0;
-        while let Some(step) = known[position..].iter().zip(&bytes[position..]).position(|(known, came)| known != came)
-        {
+        while let Some(step) = known[position..].iter().zip(&bytes[position..]).position(|(known, got)| known != got) {
             position += step;
             match self.begun_bytes(message, position, bytes) {
                 0 => return false,

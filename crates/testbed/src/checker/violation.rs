@@ -35,7 +35,7 @@ pub enum Rule {
     Progress,
 }
 
-/// A broken rule, with what was expected and what came.
+/// A broken rule, with what was expected and what was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Which rule.
@@ -47,12 +47,12 @@ pub struct Violation {
     /// What should have been.
     pub expected: String,
     /// What was.
-    pub came: String,
+    pub got: String,
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} at {:?}: {}: expected {}, came {}", self.rule, self.at, self.subject, self.expected, self.came)
+        write!(f, "{:?} at {:?}: {}: expected {}, got {}", self.rule, self.at, self.subject, self.expected, self.got)
     }
 }
 

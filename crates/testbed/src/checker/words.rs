@@ -1,9 +1,8 @@
-//! Words that only atomics change: does every value say that each of them happened at most once, and in order?
-//!
-//! The values are chosen so that a word tells its own history. Each fetch-and-add on a word adds its own power of four: a
-//! digit 1 says that it has happened, a digit 2 that it happened twice. Each compare-and-swap puts a value that nobody else
-//! puts: the values that a word has had form a path, and two ways out of one value mean that a swap happened twice. Whether a
-//! request that ended without an answer has happened is not known, until some value tells it.
+//! Words that only atomics change: does every value say that each of them happened at most once, and in order? The
+//! values are chosen so that a word shows its own history. Each fetch-and-add on a word adds its own power of four: a
+//! digit 1 says that it has happened, a digit 2 that it happened twice. Each compare-and-swap puts a value that nobody
+//! else puts: the values that a word has had form a path, and two ways out of one value mean that a swap happened
+//! twice. Whether a request that ended without an answer has happened is not known, until some value shows it.
 
 /// A word under watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +11,7 @@ pub struct WordNumber(pub usize);
 /// What an atomic does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomic {
-    /// Adds what [`Judge::next_addend`](super::Judge::next_addend) told.
+    /// Adds what [`Judge::next_addend`](super::Judge::next_addend) returned.
     FetchAndAdd {
         /// What to add.
         add: u64,
@@ -35,10 +34,10 @@ pub enum WordUse {
     Swap,
 }
 
-/// A value that the history does not explain: what was expected, what came.
+/// A value that the history does not explain: what was expected, and what was found.
 pub(super) type Unexplained = (String, String);
 
-/// Requests that a word takes in its life: a word has so many digits of two bits.
+/// Requests that a word takes in its life: a word has this many digits of two bits.
 pub(super) const OPERATIONS_MAX: usize = 32;
 
 /// The history of a word.
@@ -89,7 +88,7 @@ impl History {
         }
     }
 
-    /// If a request has not happened by now, as far as `holds` was told, it never will.
+    /// If a request has not happened by now, as far as `holds` knows, it never will.
     pub(super) fn cannot_happen_later(&mut self, operation: usize) {
         match self {
             History::Add(history) => history.dead |= digit(operation) & !history.certain,
@@ -128,8 +127,8 @@ pub(super) struct AddHistory {
     certain: u64,
     /// Requests that have not, and never will.
     dead: u64,
-    /// Every set that the word is known to have held, with the digit of the request that brought it (0: somebody looked). Each
-    /// is part of the next one.
+    /// Every set that the word is known to have held, with the digit of the request that brought it (0: somebody
+    /// looked). Each is part of the next one.
     held: Vec<(u64, u64)>,
 }
 
@@ -189,8 +188,8 @@ impl AddHistory {
         let own = digit(operation);
         let Addition { before, previous, .. } = self.operations[operation];
         if set & own != 0 {
-            let came = format!("{old:#x}: it has happened before it happened");
-            return Err((format!("addition {operation} of this word once"), came));
+            let got = format!("{old:#x}: it has happened before it happened");
+            return Err((format!("addition {operation} of this word once"), got));
         }
         if (before | previous) & !set != 0 {
             let expected = format!("all additions that are known to be before it: {:#x}", before | previous);
@@ -279,13 +278,13 @@ impl SwapHistory {
         if old != compare {
             self.operations[operation].may_happen = false;
             self.operations[operation].after = index;
-            let came = format!("{old:#x}, and yet the word has had {swap:#x}");
-            return if has_happened { Err((format!("{compare:#x} from a swap that happened"), came)) } else { Ok(()) };
+            let got = format!("{old:#x}, and yet the word has had {swap:#x}");
+            return if has_happened { Err((format!("{compare:#x} from a swap that happened"), got)) } else { Ok(()) };
         }
         match self.path.get(index + 1) {
             Some(next) if *next != swap => {
-                let came = format!("{swap:#x} after it too");
-                return Err((format!("{next:#x} after {old:#x}, as was seen before"), came));
+                let got = format!("{swap:#x} after it too");
+                return Err((format!("{next:#x} after {old:#x}, as was seen before"), got));
             }
             Some(_) => {}
             None => self.path.push(swap),

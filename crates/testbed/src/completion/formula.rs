@@ -1,9 +1,9 @@
-//! What the SDR-RDMA paper's formulas give for the mean completion time: section 4.2, appendix A (selective repeat) and appendix B (the
-//! probability that a submessage can be decoded).
+//! What the SDR-RDMA paper's formulas give for the mean completion time: section 4.2, appendix A (selective repeat) and
+//! appendix B (the probability that a submessage can be decoded).
 //!
-//! The formulas know neither headers, nor acknowledgements that are lost, nor timers that are late. Selective repeat with negative
-//! acknowledgements is, as in the paper, a timeout of one round trip. One thing is kept that the paper's appendix drops on the way: a
-//! number of timeouts is a whole number.
+//! The formulas know neither headers, nor acknowledgements that are lost, nor timers that are late. Selective repeat
+//! with negative acknowledgements is, as in the paper, a timeout of one round trip. One thing is kept that the paper's
+//! appendix drops: a number of timeouts is a whole number.
 
 use longhaul_coding::{Code, CodeKind};
 use longhaul_reliable::NamedScheme;
@@ -80,17 +80,18 @@ impl Model {
         }
     }
 
-    /// Appendix A: the mean of the maximum over all chunks, each of which takes a geometric number of timeouts, and a round trip.
+    /// Appendix A: the mean of the maximum over all chunks, each of which takes a geometric number of timeouts, and a
+    /// round trip.
     fn selective_repeat(&self, chunks: f64, timeout_round_trips: f64) -> f64 {
         let sent = chunks * self.injection;
-        // Until the last chunk has been sent for the first time, nothing is over.
+        // Until the last chunk has been sent for the first time, nothing has ended.
         let mut mean = sent;
         let overhead = timeout_round_trips * self.round_trip + self.injection;
         let step = overhead / STEPS_A_TIMEOUT;
         let sent_by = |time: f64| (time / self.injection).clamp(0.0, chunks);
         let mut time = sent + step / 2.0;
         loop {
-            // Chunks that have had so many timeouts by now, and each of them lost.
+            // Chunks that have had this many timeouts by now, and each of them lost.
             let (mut all_there, mut timeouts) = (0.0, 0.0);
             while time - timeouts * overhead > 0.0 {
                 let count = sent_by(time - timeouts * overhead) - sent_by(time - (timeouts + 1.0) * overhead);
@@ -106,7 +107,8 @@ impl Model {
         }
     }
 
-    /// Section 4.2.3: data and parity, a fallback with its probability, and selective repeat of the submessages that failed.
+    /// Section 4.2.3: data and parity, a fallback with its probability, and selective repeat of the submessages that
+    /// failed.
     fn erasure(&self, chunks: f64, code: Code) -> f64 {
         let submessages = chunks / code.data_chunks() as f64;
         let parity = (chunks * code.parity_chunks() as f64 / code.data_chunks() as f64).ceil();
@@ -187,7 +189,8 @@ mod tests {
         }
     }
 
-    /// Figures from a Monte Carlo run of the paper's section 4.2 with 2000 samples, which was written without this code.
+    /// Figures from a Monte Carlo run of the paper's section 4.2 with 2000 samples, which was written without this
+    /// code.
     #[test]
     fn the_paper_s_link() {
         for (scheme, expected) in [

@@ -18,8 +18,8 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// Samples are taken in batches of so many, each on a link of its own with a seed of its own, so that it does not matter which thread
-    /// takes which. Setting up a link costs about as much as a sample.
+    /// Samples are taken in batches of this size, each on a link of its own with a seed of its own, so that it does not
+    /// matter which thread takes which. Setting up a link costs about as much as a sample.
     pub const BATCH_SAMPLES: u32 = 10;
 
     /// Batches to take.
@@ -113,12 +113,12 @@ mod tests {
 
     #[test]
     fn progress_is_told() {
-        let told = AtomicU32::new(0);
+        let reported = AtomicU32::new(0);
         sampling(3, 1)
             .run(|| {
-                told.fetch_add(1, Ordering::Relaxed);
+                reported.fetch_add(1, Ordering::Relaxed);
             })
             .expect("they are done");
-        assert_eq!(told.into_inner(), 43);
+        assert_eq!(reported.into_inner(), 43);
     }
 }

@@ -1,4 +1,5 @@
-//! Asynchronous events of queue pairs that fail (IBTA 11.6.3.2): whose completions were lost, or whose peer asked for what it may not.
+//! Asynchronous events of queue pairs that fail (IBTA 11.6.3.2): whose completions were lost, or whose peer asked for
+//! what it may not.
 
 use longhaul_verbs::{
     Access, AsyncEvent, AsyncEventKind, Capabilities, CompletionQueue, EventSource, QueuePairLimits, QueuePairNumber,
@@ -95,8 +96,8 @@ fn overrun(context: &mut Context<'_>, pair: &Pair, side: Side) -> Outcome {
     Ok(())
 }
 
-/// A reliable connection whose completion was lost cannot be trusted any more: it fails, and says so. The others go on, as after any
-/// loss. (Soft-RoCE tells of the completion queue only.)
+/// A reliable connection whose completion was lost cannot be trusted any more: it fails, and says so. The others go on,
+/// as after any loss. (Soft-RoCE reports only the completion queue.)
 fn lost(context: &mut Context<'_>, transport: Transport, side: Side) -> Outcome {
     let pair = Pair::new(context, &cramped(transport))?;
     overrun(context, &pair, side)?;
@@ -131,14 +132,14 @@ fn not_fatal_for_others(context: &mut Context<'_>) -> Outcome {
     overrun(context, &failing, Side::Receiver)?;
     living.ends[1].is_in(QueuePairState::ReadyToSend)?;
     empty(&failing.ends[1].receive_queue);
-    // What a failed queue pair flushes comes into the same queue, so that only writes can be told apart.
+    // What a failed queue pair flushes comes into the same queue, so that only writes can be distinguished.
     move_message(context, &living, 0, Form::Write, &[500], &[])
 }
 
-/// The responder's program is told what its peer tried. (Soft-RoCE does not do this.)
+/// The responder's program is notified of what its peer tried. (Soft-RoCE does not do this.)
 fn is_told(context: &mut Context<'_>, pair: &Pair, kind: AsyncEventKind) -> Outcome {
-    let told = context.event("error of the peer", 1, of_queue_pair(kind, pair.ends[1].number())).map(drop);
-    context.tolerate(told)
+    let event = context.event("error of the peer", 1, of_queue_pair(kind, pair.ends[1].number())).map(drop);
+    context.tolerate(event)
 }
 
 fn wrong_key(context: &mut Context<'_>, attempt: Attempt) -> Outcome {

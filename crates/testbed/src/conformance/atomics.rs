@@ -162,8 +162,8 @@ fn fetch_and_add_wraps(context: &mut Context<'_>) -> Outcome {
     let mut words = Words::shared(&pair.ends[1], 3)?;
     for (old, add, new) in [(u64::MAX, 1, 0), (u64::MAX, u64::MAX, u64::MAX - 1), (1 << 63, 1 << 63, 0), (5, !0, 4)] {
         words.set(1, old);
-        let came = run(context, &pair.ends[0], SendOperation::FetchAndAdd { remote: words.remote(1), add })?;
-        equal("old value", old, came)?;
+        let got = run(context, &pair.ends[0], SendOperation::FetchAndAdd { remote: words.remote(1), add })?;
+        equal("old value", old, got)?;
         words.expect(1, new);
         words.memory.verify("memory with the word")?;
     }
@@ -245,8 +245,8 @@ fn edges(context: &mut Context<'_>) -> Outcome {
     equal("bytes that changed", 16, count)
 }
 
-/// Eight bytes of result may be scattered like those of a READ. Soft-RoCE and RNICs take it; a device that takes one entry
-/// only says so when the request is posted.
+/// Eight bytes of result may be scattered like those of a READ. Soft-RoCE and RNICs take it; a device that takes one
+/// entry only says so when the request is posted.
 fn result_in_several_entries(context: &mut Context<'_>) -> Outcome {
     let pair = Pair::new(context, &setup())?;
     let [requester, owner] = &pair.ends;
@@ -434,7 +434,7 @@ fn both_directions_at_once(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Swaps and additions on one word, all under way at once: each finds what the one before left.
+/// Swaps and additions on one word, all in flight at once: each finds what the one before left.
 fn chain(context: &mut Context<'_>) -> Outcome {
     const COUNT: u64 = 60;
     let pair = Pair::new(context, &setup())?;
@@ -513,8 +513,8 @@ fn peer_is_not_told(context: &mut Context<'_>) -> Outcome {
     context.no_completion("owner of the word", &owner.send_queue)
 }
 
-/// In a zero-based region the address that must be aligned is the one that counts from 0, or the one in memory: a device
-/// may look at either, and here both are.
+/// In a zero-based region the address that must be aligned is the one that counts from 0, or the one in memory: a
+/// device may look at either, and here both are.
 fn zero_based(context: &mut Context<'_>) -> Outcome {
     let pair = Pair::new(context, &setup())?;
     let rights = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC | Access::ZERO_BASED;

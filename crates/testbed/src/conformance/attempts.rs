@@ -100,8 +100,8 @@ pub(super) fn pair_in_domain(context: &mut Context<'_>, setup: &Setup, domain: &
     Ok(pair)
 }
 
-/// It is let: the bytes in `range` of the memory, and no others, are written or read. Whatever is written differs from what was
-/// there.
+/// It is let: the bytes in `range` of the memory, and no others, are written or read. Whatever is written differs from
+/// what was there.
 pub(super) fn is_let(
     context: &mut Context<'_>,
     pair: &Pair,
@@ -144,7 +144,8 @@ fn try_and_check(
     local.verify("requester's memory")
 }
 
-/// It is refused: nothing is written or read. A reliable connection tells both ends and fails, an unreliable one tells nobody.
+/// It is refused: nothing is written or read. A reliable connection notifies both ends and fails, an unreliable one
+/// notifies nobody.
 pub(super) fn is_refused(
     context: &mut Context<'_>,
     pair: &Pair,

@@ -52,13 +52,13 @@ fn fits<T>(claimed: bool, what: &str, missing: Capabilities, made: Result<T, Cre
     match (claimed, made) {
         (true, Ok(_)) => Ok(()),
         (true, Err(error)) => Err(Failure::from(error).context(format_args!("{what} is claimed"))),
-        (false, Ok(_)) => Err(Failure::new(format!("{what}: expected NotSupported, came success"))),
+        (false, Ok(_)) => Err(Failure::new(format!("{what}: expected NotSupported, got success"))),
         (false, Err(CreateError::NotSupported(NotSupported { capability }))) => {
             ensure(capability.intersects(missing), || {
-                format!("{what}: expected the missing capability to be {missing:?}, came {capability:?}")
+                format!("{what}: expected the missing capability to be {missing:?}, got {capability:?}")
             })
         }
-        (false, Err(error)) => Err(Failure::new(format!("{what}: expected NotSupported, came {error}"))),
+        (false, Err(error)) => Err(Failure::new(format!("{what}: expected NotSupported, got {error}"))),
     }
 }
 
@@ -80,10 +80,10 @@ fn not_supported(posted: Result<(), PostError>, missing: Capabilities, end: &End
     let error = refusal("an operation that the device does not claim", posted)?;
     match error.kind {
         PostErrorKind::NotSupported(NotSupported { capability }) => ensure(capability.intersects(missing), || {
-            format!("expected the missing capability to be {missing:?}, came {capability:?}")
+            format!("expected the missing capability to be {missing:?}, got {capability:?}")
         })?,
         PostErrorKind::WrongTransport { .. } | PostErrorKind::System(_) => {}
-        _ => return Err(Failure::new(format!("expected NotSupported, came {error}"))),
+        _ => return Err(Failure::new(format!("expected NotSupported, got {error}"))),
     }
     end.is_in(QueuePairState::ReadyToSend)
 }
@@ -207,11 +207,11 @@ fn fits_registration<T>(claimed: bool, what: &str, missing: Capabilities, made: 
         (true, Err(error)) => Err(Failure::from(error).context(format_args!("{what} is claimed"))),
         (false, Err(RegisterError::NotSupported(NotSupported { capability }))) => {
             ensure(capability.intersects(missing), || {
-                format!("{what}: expected the missing capability to be {missing:?}, came {capability:?}")
+                format!("{what}: expected the missing capability to be {missing:?}, got {capability:?}")
             })
         }
-        (false, Ok(_)) => Err(Failure::new(format!("{what}: expected NotSupported, came success"))),
-        (false, Err(error)) => Err(Failure::new(format!("{what}: expected NotSupported, came {error}"))),
+        (false, Ok(_)) => Err(Failure::new(format!("{what}: expected NotSupported, got success"))),
+        (false, Err(error)) => Err(Failure::new(format!("{what}: expected NotSupported, got {error}"))),
     }
 }
 
@@ -255,7 +255,7 @@ fn resize(context: &mut Context<'_>) -> Outcome {
     let has = claimed.contains(Capabilities::RESIZE_COMPLETION_QUEUE);
     fits(has, "resizing", Capabilities::RESIZE_COMPLETION_QUEUE, queue.resize(200))?;
     if has {
-        ensure(queue.capacity() >= 200, || format!("expected room for 200, came {}", queue.capacity()))?;
+        ensure(queue.capacity() >= 200, || format!("expected room for 200, got {}", queue.capacity()))?;
     }
     for (id, flushed) in (0..).zip(context.completions("resized queue", &queue, 10)?) {
         status("resized queue", &flushed, id, CompletionStatus::FlushedError)?;
@@ -272,7 +272,7 @@ fn zero_based(context: &mut Context<'_>) -> Outcome {
     let (source, target) = match (claimed, sender.domain.register(pattern(7, 100), rights)) {
         (true, Ok(source)) => (source, receiver.domain.register_zeroed(100, rights)?),
         (true, Err(error)) => return Err(error.into()),
-        (false, Ok(_)) => return Err(Failure::new("zero-based region: expected NotSupported, came success")),
+        (false, Ok(_)) => return Err(Failure::new("zero-based region: expected NotSupported, got success")),
         (false, Err(_)) => return Ok(()),
     };
     equal("first address of a zero-based region", 0, source.address())?;
@@ -292,8 +292,8 @@ fn moderation(context: &mut Context<'_>) -> Outcome {
     match (claimed, queue.raw().moderate(4, 10)) {
         (true, Ok(())) | (false, Err(longhaul_verbs::ModifyError::NotSupported(_))) => Ok(()),
         (true, Err(error)) => Err(error.into()),
-        (false, Ok(())) => Err(Failure::new("moderation: expected NotSupported, came success")),
-        (false, Err(error)) => Err(Failure::new(format!("moderation: expected NotSupported, came {error}"))),
+        (false, Ok(())) => Err(Failure::new("moderation: expected NotSupported, got success")),
+        (false, Err(error)) => Err(Failure::new(format!("moderation: expected NotSupported, got {error}"))),
     }
 }
 
@@ -307,7 +307,7 @@ fn rate_limit(context: &mut Context<'_>) -> Outcome {
     match (claimed, modified) {
         (true, Ok(())) | (false, Err(_)) => pair.ends[0].is_in(QueuePairState::ReadyToSend),
         (true, Err(error)) => Err(error.into()),
-        (false, Ok(())) => Err(Failure::new("rate limit: expected NotSupported, came success")),
+        (false, Ok(())) => Err(Failure::new("rate limit: expected NotSupported, got success")),
     }
 }
 
@@ -315,11 +315,11 @@ fn event_descriptors(context: &mut Context<'_>) -> Outcome {
     for end in [0, 1] {
         let device = context.device(end);
         ensure(device.event_descriptor().is_some(), || {
-            "expected a descriptor for asynchronous events, came none".into()
+            "expected a descriptor for asynchronous events, got none".into()
         })?;
         if device.attributes()?.capabilities.contains(Capabilities::COMPLETION_CHANNEL) {
             let channel = device.create_completion_channel()?;
-            ensure(channel.descriptor().is_some(), || "expected a descriptor for completion events, came none".into())?;
+            ensure(channel.descriptor().is_some(), || "expected a descriptor for completion events, got none".into())?;
         }
     }
     Ok(())

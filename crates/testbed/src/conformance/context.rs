@@ -110,8 +110,9 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Fails unless this completion is that of request `id`, which has itself failed, with one of these statuses. Another failure
-    /// than those is a departure that is common in the field: devices differ in what they call a fault, not in that it is one.
+    /// Fails unless this completion is that of request `id`, which has itself failed, with one of these statuses.
+    /// Another failure than those is a departure that is common in the field: devices differ in what they call a fault,
+    /// not in that it is one.
     pub(super) fn failed(
         &mut self,
         what: &str,
@@ -160,7 +161,7 @@ impl<'a> Context<'a> {
         }
         let last: Vec<_> = completions.iter().rev().take(3).collect();
         Err(Failure::new(format!(
-            "{what}: expected {count} completions, came {} in the time allowed; the last were {last:?}",
+            "{what}: expected {count} completions, got {} in the time allowed; the last were {last:?}",
             completions.len()
         )))
     }
@@ -175,11 +176,11 @@ impl<'a> Context<'a> {
         self.rest();
         match queue.poll_one()? {
             None => Ok(()),
-            Some(completion) => Err(Failure::new(format!("{what}: expected no completion, came {completion:?}"))),
+            Some(completion) => Err(Failure::new(format!("{what}: expected no completion, got {completion:?}"))),
         }
     }
 
-    /// Waits until memory holds what it should (a WRITE tells its target's program nothing).
+    /// Waits until memory holds what it should (a WRITE makes no completion at its target).
     pub(super) fn settle(&mut self, what: &str, memory: &Memory) -> Outcome {
         self.wait_for(|| memory.verify(what))
     }
@@ -211,7 +212,7 @@ impl<'a> Context<'a> {
             }
             self.environment.progress();
         }
-        Err(Failure::new(format!("{what}: expected an asynchronous event, came {others:?}")))
+        Err(Failure::new(format!("{what}: expected an asynchronous event, got {others:?}")))
     }
 
     /// Waits long enough to believe that no asynchronous event comes that fits; others are taken and forgotten.
@@ -219,7 +220,7 @@ impl<'a> Context<'a> {
         self.rest();
         while let Some(event) = self.devices[end].next_event()? {
             if fits(&event) {
-                return Err(Failure::new(format!("{what}: expected no such event, came {event:?}")));
+                return Err(Failure::new(format!("{what}: expected no such event, got {event:?}")));
             }
         }
         Ok(())

@@ -142,7 +142,7 @@ fn destination_missing(context: &mut Context<'_>) -> Outcome {
     let request = SendRequest::new(1, SendOperation::Send, &[]);
     let error = refusal("a datagram without destination", sender.queue_pair.post_send(&[request]))?;
     ensure(matches!(error.kind, PostErrorKind::Destination), || {
-        format!("expected a refusal for lack of a destination, came {error}")
+        format!("expected a refusal for lack of a destination, got {error}")
     })?;
     move_message(context, &pair, 0, Form::Send, &[5], &[5])
 }
@@ -178,7 +178,7 @@ fn longer_than_mtu(context: &mut Context<'_>) -> Outcome {
     match sender.queue_pair.post_send(&[request]) {
         Err(error) => {
             let fits = matches!(error.kind, PostErrorKind::MessageTooLong { .. } | PostErrorKind::System(_));
-            ensure(fits, || format!("expected MessageTooLong, came {error}"))?;
+            ensure(fits, || format!("expected MessageTooLong, got {error}"))?;
         }
         Ok(()) => {
             let sent = context.completion("sender", &sender.send_queue)?;
@@ -294,7 +294,7 @@ fn write_refused(context: &mut Context<'_>) -> Outcome {
         let request = sender.request(1, form.operation(target.remote(0), 0), &local);
         let error = refusal(form.name(), sender.queue_pair.post_send(&[request]))?;
         let fits = matches!(error.kind, PostErrorKind::WrongTransport { .. } | PostErrorKind::System(_));
-        ensure(fits, || format!("{}: expected WrongTransport, came {error}", form.name()))?;
+        ensure(fits, || format!("{}: expected WrongTransport, got {error}", form.name()))?;
     }
     context.unchanged("target memory", &target)?;
     if sender.queue_pair.state() != QueuePairState::ReadyToSend {

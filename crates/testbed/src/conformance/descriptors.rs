@@ -1,5 +1,5 @@
-//! Events with file descriptors: a program sleeps until there is something, and polls nothing meanwhile. The device has to
-//! do its work without it.
+//! Events with file descriptors: a program sleeps until there is something, and polls nothing meanwhile. The device has
+//! to do its work without it.
 
 use std::os::fd::BorrowedFd;
 
@@ -50,16 +50,16 @@ fn sleep(descriptor: BorrowedFd<'_>, longest: Duration) -> Outcome<bool> {
 }
 
 fn descriptor<'a>(watched: &'a Watched) -> Outcome<BorrowedFd<'a>> {
-    watched.channel.descriptor().ok_or_else(|| Failure::new("expected a descriptor of the channel, came none"))
+    watched.channel.descriptor().ok_or_else(|| Failure::new("expected a descriptor of the channel, got none"))
 }
 
 /// Sleeps until the next event of the watched receive queue, takes it and the one completion behind it.
 fn wake_and_take(watched: &Watched, what: &str) -> Outcome {
     let is_readable = sleep(descriptor(watched)?, LONGEST_SLEEP)?;
-    ensure(is_readable, || format!("{what}: expected to be woken, came {LONGEST_SLEEP:?} of sleep"))?;
-    ensure(watched.channel.next_event()?.is_some(), || format!("{what}: expected an event, came none"))?;
+    ensure(is_readable, || format!("{what}: expected to be woken, got {LONGEST_SLEEP:?} of sleep"))?;
+    ensure(watched.channel.next_event()?.is_some(), || format!("{what}: expected an event, got none"))?;
     let completion = watched.pair.ends[1].receive_queue.poll_one()?;
-    let completion = completion.ok_or_else(|| Failure::new(format!("{what}: expected a completion, came none")))?;
+    let completion = completion.ok_or_else(|| Failure::new(format!("{what}: expected a completion, got none")))?;
     status(what, &completion, 1, CompletionStatus::Success)
 }
 
@@ -96,7 +96,7 @@ fn readable_until_taken(context: &mut Context<'_>, transport: Transport) -> Outc
         watched.message(context, longhaul_verbs::SendFlags::empty())?;
         is_readable("descriptor with an event", true)?;
         is_readable("descriptor with an event, asked again", true)?;
-        ensure(watched.channel.next_event()?.is_some(), || "expected an event, came none".into())?;
+        ensure(watched.channel.next_event()?.is_some(), || "expected an event, got none".into())?;
         is_readable("descriptor when its event is taken", false)?;
         watched.take_completions(1)?;
     }
@@ -111,7 +111,7 @@ fn sleep_and_answer(context: &mut Context<'_>, transport: Transport) -> Outcome 
     let target = Memory::target(&receiver.domain, 64)?;
     for round in 0..200 {
         receiver.receive(1, &[target.whole()])?;
-        // The message is under way already when the event is asked for, more or less far.
+        // The message is in flight already when the event is asked for, more or less far.
         sender.send(2, SendOperation::Send, &[])?;
         for _ in 0..50 * (round % 8) {
             std::hint::spin_loop();
@@ -134,14 +134,14 @@ fn asynchronous_event(context: &mut Context<'_>) -> Outcome {
     let [sender, receiver] = &pair.ends;
     let device = context.device(1).clone();
     let number = receiver.number();
-    let descriptor = || device.event_descriptor().ok_or_else(|| Failure::new("expected a descriptor, came none"));
+    let descriptor = || device.event_descriptor().ok_or_else(|| Failure::new("expected a descriptor, got none"));
     equal("descriptor without events", false, sleep(descriptor()?, Duration::ZERO)?)?;
     let source = Memory::source(&sender.domain, &[1; 10])?;
     sender.send(1, SendOperation::Write(RemoteMemory { address: 0x10, key: 0 }), &[source.whole()])?;
     loop {
         let is_readable = sleep(descriptor()?, LONGEST_SLEEP)?;
-        ensure(is_readable, || format!("expected to be woken by an access error, came {LONGEST_SLEEP:?} of sleep"))?;
-        let event = device.next_event()?.ok_or_else(|| Failure::new("expected an event, came none"))?;
+        ensure(is_readable, || format!("expected to be woken by an access error, got {LONGEST_SLEEP:?} of sleep"))?;
+        let event = device.next_event()?.ok_or_else(|| Failure::new("expected an event, got none"))?;
         if event.kind == AsyncEventKind::QueuePairAccessError && event.source == EventSource::QueuePair(number) {
             break;
         }

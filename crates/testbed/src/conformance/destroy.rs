@@ -1,5 +1,5 @@
-//! Queue pairs are destroyed in any state, with anything under way (IBTA 11.2.5.4): what they had is forgotten, memory is left alone from
-//! then on, and nobody else notices.
+//! Queue pairs are destroyed in any state, with anything in flight (IBTA 11.2.5.4): what they had is forgotten, memory
+//! is left alone from then on, and nobody else notices.
 
 use longhaul_verbs::{
     Access, Capabilities, CompletionStatus, DestroyError, ModifyError, PostErrorKind, QueryError, QueuePairState,
@@ -70,19 +70,19 @@ fn is_gone(context: &mut Context<'_>, transport: Transport) -> Outcome {
     end.queue_pair.destroy()?;
     let error = refusal("a second destruction", end.queue_pair.destroy())?;
     let fits = matches!(error, DestroyError::Gone | DestroyError::System(_));
-    ensure(fits, || format!("second destruction: expected Gone, came {error}"))?;
+    ensure(fits, || format!("second destruction: expected Gone, got {error}"))?;
     let error = refusal("a query", end.queue_pair.query())?;
     let fits = matches!(error, QueryError::Gone | QueryError::System(_));
-    ensure(fits, || format!("query: expected Gone, came {error}"))?;
+    ensure(fits, || format!("query: expected Gone, got {error}"))?;
     let error = refusal("a modification", end.queue_pair.modify(&pair.attributes(0, QueuePairState::Error)))?;
     let fits = matches!(error, ModifyError::Gone | ModifyError::System(_));
-    ensure(fits, || format!("modification: expected Gone, came {error}"))?;
+    ensure(fits, || format!("modification: expected Gone, got {error}"))?;
     let request = end.request(1, SendOperation::Send, &[]);
     let receive = longhaul_verbs::ReceiveRequest { id: 1, local: &[] };
     for posted in [end.queue_pair.post_send(&[request]), end.queue_pair.post_receive(&[receive])] {
         let error = refusal("a request", posted)?;
         let fits = matches!(error.kind, PostErrorKind::Gone | PostErrorKind::System(_));
-        ensure(fits, || format!("request: expected Gone, came {error}"))?;
+        ensure(fits, || format!("request: expected Gone, got {error}"))?;
     }
     context.no_completion("destroyed queue pair", &end.send_queue)
 }
@@ -137,7 +137,7 @@ fn others_on_the_same_completion_queue(context: &mut Context<'_>, transport: Tra
     }
     equal("completions of the living queue pair, counted from 10", 18, of_living)?;
     ensure(of_doomed == 0 || of_doomed == 4, || {
-        format!("expected all completions of the destroyed queue pair or none, came {of_doomed}")
+        format!("expected all completions of the destroyed queue pair or none, got {of_doomed}")
     })?;
     for (id, sent) in (10..).zip(context.completions("sender", &living.ends[0].send_queue, 8)?) {
         status("sender", &sent, id, CompletionStatus::Success)?;
@@ -175,14 +175,14 @@ fn while_a_message_arrives(context: &mut Context<'_>, transport: Transport) -> O
             context.unchanged("memory of a destroyed queue pair", &target)?;
             let sent = context.completion("sender", &sender.send_queue)?;
             let is_known = sent.is_success() || transport == RC && sent.status == CompletionStatus::RetryExceededError;
-            ensure(is_known, || format!("sender to a destroyed peer: came {:?}", sent.status))?;
+            ensure(is_known, || format!("sender to a destroyed peer: got {:?}", sent.status))?;
         }
     }
     Ok(())
 }
 
-/// Nothing of the message is sent any more: what the program writes into its buffer afterwards reaches nobody. The peer waits,
-/// and takes the next message of another queue pair in its place.
+/// Nothing of the message is sent any more: what the program writes into its buffer afterwards reaches nobody. The peer
+/// waits, and takes the next message of another queue pair in its place.
 fn while_a_message_leaves(context: &mut Context<'_>, transport: Transport) -> Outcome {
     for steps in [0, 1, 3] {
         let pair = Pair::new(context, &Setup::new(transport))?;
@@ -199,9 +199,10 @@ fn while_a_message_leaves(context: &mut Context<'_>, transport: Transport) -> Ou
         sender.queue_pair.destroy()?;
         source.fill(0, &vec![0x33; length]);
         context.rest();
-        // Read when it was sent, or not sent at all. Single bytes may come from elsewhere: an unfinished receive is nobody's yet.
-        let came = target.bytes(receiver.header_bytes()..target.len());
-        let is_late = came.windows(16).any(|bytes| bytes == [0x33; 16]);
+        // Read when it was sent, or not sent at all. Single bytes may come from elsewhere: an unfinished receive is
+        // nobody's yet.
+        let got = target.bytes(receiver.header_bytes()..target.len());
+        let is_late = got.windows(16).any(|bytes| bytes == [0x33; 16]);
         equal("bytes sent after destruction", false, is_late)?;
         receiver.is_in(QueuePairState::ReadyToSend)?;
         target.accept(0..target.len());
@@ -222,7 +223,7 @@ fn with_sends_that_wait(context: &mut Context<'_>) -> Outcome {
     sender.queue_pair.destroy()?;
     // Their memory is free.
     source.into_bytes()?;
-    // What was under way arrives, and still finds no receive.
+    // What was in flight arrives, and still finds no receive.
     context.no_completion("receiver without receives", &receiver.receive_queue)?;
     let target = Memory::target(&receiver.domain, 5000)?;
     for id in 0..10 {

@@ -1,5 +1,5 @@
-//! Draining and flushing with every operation that a send queue takes (IBTA 10.3.1.5, 10.3.1.7): what a program waits for before
-//! it lets go of memory.
+//! Draining and flushing with every operation that a send queue takes (IBTA 10.3.1.5, 10.3.1.7): what a program waits
+//! for before it lets go of memory.
 
 use longhaul_verbs::{
     Access, AsyncEvent, AsyncEventKind, Capabilities, CompletionOperation, CompletionStatus, EventSource,
@@ -22,7 +22,7 @@ pub(super) fn tests() -> Vec<Test> {
     let mut tests = Vec::new();
     for transport in Transport::ALL {
         tests.push(test(transport, "drain/marker-comes-last", move |context| marker_comes_last(context, transport)));
-        tests.push(test(transport, "drain/under-way", move |context| under_way(context, transport)));
+        tests.push(test(transport, "drain/under-way", move |context| in_progress(context, transport)));
     }
     let all = Capabilities::READ | Capabilities::ATOMICS | Capabilities::INVALIDATE;
     tests.push(window_test(RC, Kind::Type2, "flush/every-operation", all, every_operation_is_flushed));
@@ -36,7 +36,7 @@ pub(super) fn tests() -> Vec<Test> {
     tests
 }
 
-/// The way in which programs drain: to ERR, then a request more in each queue; when that is flushed, all is.
+/// How programs drain: to ERR, then a request more in each queue; when that is flushed, all is.
 fn marker_comes_last(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let pair = Pair::of(context, transport)?;
     let end = &pair.ends[0];
@@ -63,8 +63,9 @@ fn marker_comes_last(context: &mut Context<'_>, transport: Transport) -> Outcome
     context.no_completion("sends, after the last", &end.send_queue)
 }
 
-/// In the middle of long messages in both directions: every request ends once, and memory is quiet when the last has ended.
-fn under_way(context: &mut Context<'_>, transport: Transport) -> Outcome {
+/// In the middle of long messages in both directions: every request ends once, and memory is quiet when the last has
+/// ended.
+fn in_progress(context: &mut Context<'_>, transport: Transport) -> Outcome {
     for steps in [0, 1, 3] {
         let pair = Pair::of(context, transport)?;
         let length = if transport == Transport::UnreliableDatagram { context.mtu() } else { 256 << 10 };
@@ -103,7 +104,8 @@ fn under_way(context: &mut Context<'_>, transport: Transport) -> Outcome {
     Ok(())
 }
 
-/// A request of each kind, behind a SEND that waits for its receive: all are flushed in order, none has been carried out.
+/// A request of each kind, behind a SEND that waits for its receive: all are flushed in order, none has been carried
+/// out.
 fn every_operation_is_flushed(context: &mut Context<'_>) -> Outcome {
     let setup = open_setup(context, RC)?;
     let pair = Pair::new(context, &setup)?;
@@ -134,7 +136,7 @@ fn every_operation_is_flushed(context: &mut Context<'_>) -> Outcome {
     context.no_completion("requests behind a send that waits", &end.send_queue)?;
     end.go(QueuePairState::Error)?;
     all_flushed(context, "every operation", &end.send_queue, 0, id as usize + 1)?;
-    // What was under way when the queue pair failed arrives, and still finds no receive.
+    // What was in flight when the queue pair failed arrives, and still finds no receive.
     context.no_completion("a send that nobody waits for", &owner.receive_queue)?;
     empty_receives(owner, 3)?;
     context.unchanged("remote memory of flushed requests", &remote)?;
@@ -152,7 +154,8 @@ fn drain(end: &super::pair::End) -> Outcome {
     })?)
 }
 
-/// Brings an end into SQD, and waits until its send queue has come to rest: before that a device need take no other step.
+/// Brings an end into SQD, and waits until its send queue has come to rest: before that a device need take no other
+/// step.
 pub(super) fn drain_to_the_end(context: &mut Context<'_>, pair: &Pair, end: usize) -> Outcome {
     drain(&pair.ends[end])?;
     context.event("drained", end, is_drained(&pair.ends[end]))?;
@@ -164,8 +167,8 @@ fn is_drained(end: &super::pair::End) -> impl Fn(&AsyncEvent) -> bool + use<> {
     move |event| event.kind == AsyncEventKind::SendQueueDrained && event.source == EventSource::QueuePair(number)
 }
 
-/// What has begun is finished, and then it is told; what comes later waits for RTS. (A device may take more of what was posted before
-/// as begun; none takes what was posted in SQD.)
+/// What has begun is finished, and then it is reported; what comes later waits for RTS. (A device may take more of what
+/// was posted before as begun; none takes what was posted in SQD.)
 fn reads_and_atomics_finish(context: &mut Context<'_>) -> Outcome {
     let setup = open_setup(context, RC)?;
     let pair = Pair::new(context, &setup)?;

@@ -155,7 +155,7 @@ pub(super) enum Cell {
     Never(#[cfg_attr(not(test), expect(dead_code, reason = "for the reader of the table"))] &'static str),
 }
 
-/// What there is for an operation and an error.
+/// The known exceptions for an operation and an error.
 pub(super) fn cell(operation: Operation, error: Error) -> Cell {
     match (operation, error) {
         (_, E::LocalLength) => Cell::Tested(local_length),
@@ -248,8 +248,8 @@ impl Stage {
     }
 }
 
-/// More bytes than a message can have, or another number than an atomic has. A device may refuse it when it is posted: then
-/// the queue pair goes on.
+/// More bytes than a message can have, or another number than an atomic has. A device may refuse it when it is posted:
+/// then the queue pair goes on.
 fn local_length(context: &mut Context<'_>, operation: Operation) -> Outcome {
     let stage = Stage::new(context, operation)?;
     let requester = stage.requester();

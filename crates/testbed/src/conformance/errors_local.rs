@@ -139,8 +139,8 @@ fn bad_gather(
     move_message(context, &pair, 0, Form::Send, &[20], &[20])
 }
 
-/// A receive into memory that may not be written fails when a message comes for it. With RC the sender is told of an
-/// operation error at its peer; the others do not tell.
+/// A receive into memory that may not be written fails when a message comes for it. With RC the sender is notified of
+/// an operation error at its peer; the others do not report it.
 fn bad_scatter(
     context: &mut Context<'_>,
     transport: Transport,

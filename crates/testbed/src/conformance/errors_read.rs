@@ -1,5 +1,5 @@
-//! What READs and atomics may not reach, at the peer and at home: keys, ranges, rights, alignment. The requester is told,
-//! nothing has happened, both queue pairs are in ERR (IBTA 9.7.4.1, 9.7.5.2, 9.9.2, 9.9.3).
+//! What READs and atomics may not reach, at the peer and at home: keys, ranges, rights, alignment. The requester is
+//! told, nothing has happened, both queue pairs are in ERR (IBTA 9.7.4.1, 9.7.5.2, 9.9.2, 9.9.3).
 
 use longhaul_verbs::{
     Access, AsyncEventKind, Capabilities, CompletionStatus, EventSource, QueuePairState, RemoteMemory,
@@ -144,7 +144,8 @@ pub(super) fn tests() -> Vec<Test> {
     tests
 }
 
-/// The requester is told, nothing changes anywhere, both queue pairs are in ERR, and everything else posted is flushed.
+/// The requester is notified, nothing changes anywhere, both queue pairs are in ERR, and everything else posted is
+/// flushed.
 fn access_is_refused(
     context: &mut Context<'_>,
     pair: &Pair,
@@ -248,7 +249,7 @@ fn right_taken_back(context: &mut Context<'_>, kind: Kind) -> Outcome {
     refused_with(context, &pair, kind, words.remote(0), &words.memory, &allowed)
 }
 
-/// The owner's program is told that its peer tried what it may not. (Soft-RoCE does not do this.)
+/// The owner's program is notified that its peer tried what it may not. (Soft-RoCE does not do this.)
 fn access_event(context: &mut Context<'_>, kind: Kind) -> Outcome {
     let pair = Pair::new(context, &kind.setup())?;
     let [requester, owner] = &pair.ends;
@@ -266,8 +267,8 @@ fn access_event(context: &mut Context<'_>, kind: Kind) -> Outcome {
     context.tolerate(kind)
 }
 
-/// An address that is not a multiple of eight is an invalid request (IBTA 9.4.5). Soft-RoCE's library refuses it when it is
-/// posted.
+/// An address that is not a multiple of eight is an invalid request (IBTA 9.4.5). Soft-RoCE's library refuses it when
+/// it is posted.
 fn misaligned(context: &mut Context<'_>, kind: Kind) -> Outcome {
     for offset in [1, 2, 4, 7] {
         let pair = Pair::new(context, &kind.setup())?;
@@ -277,7 +278,7 @@ fn misaligned(context: &mut Context<'_>, kind: Kind) -> Outcome {
         let entry = [local.whole()];
         let requester = &pair.ends[0];
         if let Err(error) = requester.queue_pair.post_send(&[requester.request(9, kind.operation(remote), &entry)]) {
-            let departure = ensure(false, || format!("misaligned: expected RemoteInvalidRequestError, came {error}"));
+            let departure = ensure(false, || format!("misaligned: expected RemoteInvalidRequestError, got {error}"));
             context.tolerate(departure)?;
             continue;
         }
@@ -369,8 +370,8 @@ fn good_before(context: &mut Context<'_>) -> Outcome {
     local.verify("memory read into")
 }
 
-/// An operation that must bring something into memory that may not be written fails at home, and takes its queue pair to
-/// ERR. Whether an atomic has been carried out is open: devices may look only when the answer comes.
+/// An operation that must bring something into memory that may not be written fails at home, and takes its queue pair
+/// to ERR. Whether an atomic has been carried out is open: devices may look only when the answer comes.
 fn bad_scatter(
     context: &mut Context<'_>,
     kind: Kind,

@@ -63,7 +63,7 @@ pub(super) fn tests() -> Vec<Test> {
     tests
 }
 
-/// The sender is told, nothing is written, both queue pairs are in ERR, and everything else posted is flushed.
+/// The sender is notified, nothing is written, both queue pairs are in ERR, and everything else posted is flushed.
 pub(super) fn access_is_refused(
     context: &mut Context<'_>,
     pair: &Pair,
@@ -270,7 +270,7 @@ fn connected_to_nobody(context: &mut Context<'_>) -> Outcome<Pair> {
 
 /// A request that was given up must not have been given up early.
 fn tried_for(elapsed: Duration, least: Duration) -> Outcome {
-    ensure(elapsed >= least, || format!("retries: expected {least:?} or more before giving up, came {elapsed:?}"))
+    ensure(elapsed >= least, || format!("retries: expected {least:?} or more before giving up, got {elapsed:?}"))
 }
 
 fn peer_never_existed(context: &mut Context<'_>) -> Outcome {

@@ -1,4 +1,4 @@
-//! What an unreliable connection drops: it never tells the sender, never writes where it must not, and goes on with
+//! What an unreliable connection drops: it never notifies the sender, never writes where it must not, and goes on with
 //! the next message (IBTA 9.8.2 and 9.9.3).
 
 use longhaul_verbs::{
@@ -208,7 +208,7 @@ fn half_a_message(context: &mut Context<'_>) -> Outcome {
         context.failed("sender", &sent, 2, &[CompletionStatus::LocalProtectionError])?;
         context.no_completion("receiver of half a message", &receiver.receive_queue)?;
         if sender.queue_pair.state() == QueuePairState::Error {
-            // Without SQE there is no way on for this connection.
+            // Without SQE this connection cannot go on.
             context.tolerate(sender.is_in(QueuePairState::SendQueueError))?;
             continue;
         }

@@ -97,12 +97,12 @@ impl Watched {
     }
 
     fn event(&self, context: &mut Context<'_>, what: &str) -> Outcome {
-        let came = context.wait_for(|| {
+        let got = context.wait_for(|| {
             self.channel
                 .next_event()?
-                .ok_or_else(|| Failure::new(format!("{what}: expected a completion event, came none")))
+                .ok_or_else(|| Failure::new(format!("{what}: expected a completion event, got none")))
         })?;
-        equal(what, TOKEN, came)
+        equal(what, TOKEN, got)
     }
 
     fn no_event(&self, context: &mut Context<'_>, what: &str) -> Outcome {
@@ -228,13 +228,13 @@ fn sender_side(context: &mut Context<'_>, transport: Transport) -> Outcome {
     receiver.receive(1, &[target.whole()])?;
     sender.send_queue.request_notification(false)?;
     sender.send(2, SendOperation::Send, &[])?;
-    let came = context.wait_for(|| {
+    let got = context.wait_for(|| {
         watched
             .channel
             .next_event()?
-            .ok_or_else(|| Failure::new("expected an event of the send queue's completion queue, came none"))
+            .ok_or_else(|| Failure::new("expected an event of the send queue's completion queue, got none"))
     })?;
-    equal("token of the send queue's completion queue", !TOKEN, came)
+    equal("token of the send queue's completion queue", !TOKEN, got)
 }
 
 /// Both completion queues of one channel raise their own events.
@@ -258,7 +258,7 @@ fn several_queues(context: &mut Context<'_>, transport: Transport) -> Outcome {
     equal("tokens of the events", expected, tokens)
 }
 
-/// The responder's program is told that a peer tried what it may not. (Soft-RoCE does not do this.)
+/// The responder's program is notified that a peer tried what it may not. (Soft-RoCE does not do this.)
 fn access_error(context: &mut Context<'_>) -> Outcome {
     let pair = Pair::of(context, Transport::ReliableConnection)?;
     let [sender, receiver] = &pair.ends;
@@ -287,7 +287,7 @@ fn none_in_peace(context: &mut Context<'_>) -> Outcome {
         let device = context.device(end).clone();
         while let Some(event) = device.next_event()? {
             if event.kind != AsyncEventKind::CommunicationEstablished {
-                return Err(Failure::new(format!("expected no asynchronous event, came {event:?}")));
+                return Err(Failure::new(format!("expected no asynchronous event, got {event:?}")));
             }
         }
     }
@@ -316,7 +316,7 @@ fn send_queue_drained(context: &mut Context<'_>) -> Outcome {
     let pair = Pair::of(context, Transport::ReliableConnection)?;
     let [sender, receiver] = &pair.ends;
     sender.send(1, SendOperation::Send, &[])?;
-    // Under way, and waiting for the peer's receive.
+    // In flight, and waiting for the peer's receive.
     context.rest();
     sender.queue_pair.modify(&QueuePairAttributes {
         send_queue_drained_event: Some(true),

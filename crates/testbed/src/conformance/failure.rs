@@ -1,4 +1,4 @@
-//! What a test says when the device did not do what the specification says: what was expected, and what came.
+//! What a test says when the device did not do what the specification says: what was expected, and what was found.
 
 use std::error::Error;
 use std::fmt;
@@ -33,8 +33,8 @@ impl Failure {
     }
 
     /// The usual form: what was expected of `what`, and what came.
-    pub fn expected(what: &str, expected: impl fmt::Debug, came: impl fmt::Debug) -> Self {
-        Failure::new(format!("{what}: expected {expected:?}, came {came:?}"))
+    pub fn expected(what: &str, expected: impl fmt::Debug, got: impl fmt::Debug) -> Self {
+        Failure::new(format!("{what}: expected {expected:?}, got {got:?}"))
     }
 
     /// Not a failure: the test needs something that this environment does not have. It counts as skipped.
@@ -57,7 +57,7 @@ impl fmt::Display for Failure {
 
 /// A call that had to work did not; the error says why, with its sources.
 fn refused(call: &str, error: &dyn Error) -> Failure {
-    let mut message = format!("expected success of {call}, came: {error}");
+    let mut message = format!("expected success of {call}, got: {error}");
     let mut source = error.source();
     while let Some(inner) = source {
         let text = inner.to_string();
@@ -93,8 +93,8 @@ from_errors! {
 }
 
 /// Fails unless the two are equal.
-pub(super) fn equal<T: PartialEq + fmt::Debug>(what: &str, expected: T, came: T) -> Outcome {
-    if expected == came { Ok(()) } else { Err(Failure::expected(what, expected, came)) }
+pub(super) fn equal<T: PartialEq + fmt::Debug>(what: &str, expected: T, got: T) -> Outcome {
+    if expected == got { Ok(()) } else { Err(Failure::expected(what, expected, got)) }
 }
 
 /// Fails with the message unless the condition holds.
@@ -105,7 +105,7 @@ pub(super) fn ensure(condition: bool, message: impl FnOnce() -> String) -> Outco
 /// Fails unless the call was refused; the error is returned for a closer look.
 pub(super) fn refusal<T, E>(what: &str, result: Result<T, E>) -> Outcome<E> {
     match result {
-        Ok(_) => Err(Failure::new(format!("{what}: expected a refusal, came success"))),
+        Ok(_) => Err(Failure::new(format!("{what}: expected a refusal, got success"))),
         Err(error) => Ok(error),
     }
 }
@@ -122,7 +122,7 @@ pub(super) fn status_among(what: &str, completion: &WorkCompletion, id: u64, exp
     }
     let wanted: Vec<String> = expected.iter().map(|status| format!("{status:?}")).collect();
     Err(Failure::new(format!(
-        "{what}: expected a completion of request {id} with {}, came one of request {} with {:?}",
+        "{what}: expected a completion of request {id} with {}, got one of request {} with {:?}",
         wanted.join(" or "),
         completion.id,
         completion.status

@@ -110,8 +110,8 @@ fn copies_in_a_row(context: &mut Context<'_>) -> Outcome {
     for place in 1..PLACES {
         let id = 2 * place as u64;
         let from = SendOperation::Read(remote.remote((place - 1) * size));
-        // A READ sees the WRITEs before it, but must not fill the buffer while the WRITE before still reads it: on one queue
-        // pair the WRITE has been acknowledged, or will be read again, so wait for its completion.
+        // A READ sees the WRITEs before it, but must not fill the buffer while the WRITE before still reads it: on one
+        // queue pair the WRITE has been acknowledged, or will be read again, so wait for its completion.
         reader.send(id, from, &[between.whole()])?;
         send_with_flags(reader, id + 1, SendOperation::Write(remote.remote(place * size)), &[between.whole()], FENCED)?;
         let done = context.completions("reader", &reader.send_queue, 2)?;

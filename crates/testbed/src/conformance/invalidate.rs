@@ -1,5 +1,5 @@
-//! Invalidation: a key is taken back by a request of its own side, or by a SEND of the peer (IBTA 10.6.7.2.4, 11.4.1.1 and 9.4.1.1.3).
-//! For user programs that is the key of a type 2 window; keys of regions and of type 1 windows stay.
+//! Invalidation: a key is taken back by a request of its own side, or by a SEND of the peer (IBTA 10.6.7.2.4, 11.4.1.1
+//! and 9.4.1.1.3). For user programs that is the key of a type 2 window; keys of regions and of type 1 windows stay.
 
 use longhaul_verbs::{
     Access, Capabilities, CompletionOperation, CompletionStatus, PostErrorKind, QueuePairState, RemoteMemory,
@@ -169,7 +169,7 @@ fn window_can_be_bound_again(context: &mut Context<'_>, transport: Transport) ->
     Ok(())
 }
 
-/// When the completion is there, no byte is on its way into memory any more, in the middle of a message too.
+/// When the completion is there, no byte is still being written to memory, in the middle of a message too.
 fn while_a_peer_writes(context: &mut Context<'_>, transport: Transport) -> Outcome {
     const LENGTH: usize = 1 << 20;
     for steps in [0, 1, 3] {
@@ -213,8 +213,8 @@ fn posted_in_error(context: &mut Context<'_>, transport: Transport) -> Outcome {
     all_flushed(context, "local invalidation posted in ERR", &owner.send_queue, 1, 1)
 }
 
-/// A window belongs to the queue pair that bound it; the specification lets others of its domain invalidate it or not. If one
-/// has, the key is dead; if not, it lives.
+/// A window belongs to the queue pair that bound it; the specification lets others of its domain invalidate it or not.
+/// If one has, the key is dead; if not, it lives.
 fn bound_through_another_queue_pair(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let mut bound = Bound::new(context, transport, Kind::Type2)?;
     let other = pair_in_domain(context, &bound.pair.setup, &bound.pair.ends[1].domain)?;
@@ -247,7 +247,7 @@ fn cannot_be_invalidated_here(
     kept.still_opens(context, &pair)
 }
 
-/// The same when a peer asks for it: both ends are told.
+/// The same when a peer asks for it: both ends are notified.
 fn cannot_be_invalidated_by_a_peer(
     context: &mut Context<'_>,
     make: fn(&mut Context<'_>, &Pair) -> Outcome<Kept>,
@@ -402,7 +402,7 @@ fn window_of_another_queue_pair(context: &mut Context<'_>) -> Outcome {
     bound.takes_writes(context)
 }
 
-/// It is a SEND: with the flag it wakes whoever waits for solicited messages.
+/// It is a SEND: with the flag it wakes a program that waits for solicited messages.
 fn solicited(context: &mut Context<'_>) -> Outcome {
     let Watched { pair, channel } = Watched::new(context, RC)?;
     let memory = Memory::new(&pair.ends[1].domain, 512, BINDABLE)?;
@@ -434,7 +434,7 @@ fn send_is_refused(context: &mut Context<'_>, transport: Transport) -> Outcome {
         error.kind,
         PostErrorKind::WrongTransport { .. } | PostErrorKind::NotSupported(_) | PostErrorKind::System(_)
     );
-    ensure(fits, || format!("expected WrongTransport, came {error}"))?;
+    ensure(fits, || format!("expected WrongTransport, got {error}"))?;
     context.no_completion("receiver of nothing", &receiver.receive_queue)?;
     sender.is_in(QueuePairState::ReadyToSend)
 }
@@ -448,9 +448,9 @@ fn local_is_refused(context: &mut Context<'_>) -> Outcome {
         error.kind,
         PostErrorKind::WrongTransport { .. } | PostErrorKind::NotSupported(_) | PostErrorKind::System(_)
     );
-    ensure(fits, || format!("expected WrongTransport, came {error}"))?;
+    ensure(fits, || format!("expected WrongTransport, got {error}"))?;
     match end.queue_pair.state() {
         QueuePairState::ReadyToSend => Ok(()),
-        state => Err(Failure::new(format!("expected the queue pair to stay usable, came {state:?}"))),
+        state => Err(Failure::new(format!("expected the queue pair to stay usable, got {state:?}"))),
     }
 }

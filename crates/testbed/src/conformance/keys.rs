@@ -39,7 +39,7 @@ fn not_counted_up(what: &str, numbers: &[u32]) -> Outcome {
     steps.sort_unstable();
     let longest_run = steps.chunk_by(|a, b| a == b).map(<[u32]>::len).max().unwrap_or(0);
     ensure(longest_run <= steps.len() / 2, || {
-        format!("{what}: expected numbers that cannot be guessed from one another, came {numbers:x?}")
+        format!("{what}: expected numbers that cannot be guessed from one another, got {numbers:x?}")
     })
 }
 
@@ -53,7 +53,7 @@ fn region_keys(context: &mut Context<'_>) -> Outcome {
     let remote: Vec<u32> = regions.iter().map(|region| region.remote_key()).collect();
     let unique: BTreeSet<u32> = remote.iter().copied().collect();
     equal("different remote keys", remote.len(), unique.len())?;
-    ensure(!unique.contains(&0), || "expected keys other than 0, came 0".into())?;
+    ensure(!unique.contains(&0), || "expected keys other than 0, got 0".into())?;
     context.tolerate(not_counted_up("remote keys", &remote))
 }
 
@@ -78,7 +78,7 @@ fn queue_pair_numbers(context: &mut Context<'_>) -> Outcome {
     equal("different queue pair numbers", numbers.len(), unique.len())?;
     for number in &numbers {
         let ordinary = *number >= QueuePairNumber::FIRST_ORDINARY && *number < QueuePairNumber::MULTICAST.value();
-        ensure(ordinary, || format!("expected an ordinary queue pair number, came {number:#x}"))?;
+        ensure(ordinary, || format!("expected an ordinary queue pair number, got {number:#x}"))?;
     }
     context.tolerate(not_counted_up("queue pair numbers", &numbers))
 }
@@ -96,7 +96,7 @@ fn not_given_out_again(context: &mut Context<'_>) -> Outcome {
     context.tolerate(equal("keys given out twice in a row", 0, repeated))
 }
 
-/// A region is deregistered while a long WRITE into it is under way. When that returns, nothing changes any more.
+/// A region is deregistered while a long WRITE into it is in flight. When that returns, nothing changes any more.
 fn revoked_in_flight(context: &mut Context<'_>, transport: Transport) -> Outcome {
     for steps in [0, 1, 2, 4] {
         let pair = Pair::of(context, transport)?;

@@ -1,9 +1,10 @@
-//! Where drivers are known to depart from the specification, so that a run tells what is new from what is old.
+//! Where drivers are known to depart from the specification, so that a run distinguishes new departures from known
+//! ones.
 //!
-//! An entry is the last resort. A test that asks for more than the specification is mended; what a driver lacks is a capability, and
-//! its tests are skipped. Here stands what remains: the driver claims it and does something else. Such a test is run all the same (but
-//! for those that the kernel does not survive), counts neither as passed nor as failed, and one that passes is
-//! reported, so that the table does not outlive its reasons.
+//! An entry is the last resort. A test that asks for more than the specification is fixed; what a driver lacks is a
+//! capability, and its tests are skipped. Here stands what remains: the driver claims it and does something else. Such
+//! a test is run all the same (but for those that the kernel does not survive), counts neither as passed nor as failed,
+//! and one that passes is reported, so that the table does not outlive its reasons.
 
 /// A departure that is known of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

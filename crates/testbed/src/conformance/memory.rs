@@ -138,7 +138,7 @@ impl Memory {
             "inside"
         };
         Err(Failure::new(format!(
-            "{what}: {count} of {} bytes are wrong; the first is at offset {offset} ({place}): expected {:#04x}, came {:#04x}",
+            "{what}: {count} of {} bytes are wrong; the first is at offset {offset} ({place}): expected {:#04x}, got {:#04x}",
             self.len(),
             self.model[first],
             actual[first]

@@ -6,8 +6,8 @@
 //!
 //! A [`Test`] has a stable name (`transport/subject/case`), the capabilities that it needs, and a function. The same
 //! [`registry`] serves `cargo test` and `longhaul conformance`. A test whose capabilities a device does not have is
-//! skipped, and the report says so. Where devices in the field are known to depart from the specification without
-//! harm, a lenient environment turns the failure into a departure, and so does the table of [`KNOWN_DEPARTURES`] of a driver.
+//! skipped, and the report says so. Where devices in the field are known to depart from the specification without harm,
+//! a lenient environment turns the failure into a departure, and so does the table of [`KNOWN_DEPARTURES`] of a driver.
 //!
 //! References are to the InfiniBand Architecture Specification, volume 1, release 1.3 and later ("IBTA").
 
@@ -198,7 +198,7 @@ pub fn registry() -> Vec<Test> {
     GROUPS.iter().flat_map(|group| (group.tests)()).collect()
 }
 
-/// Runs tests one after the other. `observe` is told of each as it ends.
+/// Runs tests one after the other. `observe` is called for each as it ends.
 pub fn run(environment: &mut dyn Environment, tests: &[Test], mut observe: impl FnMut(&Test, &Verdict)) -> Report {
     let mut report = Report::default();
     for test in tests {
@@ -321,7 +321,7 @@ mod tests {
         let report = run(&mut VirtualTime::new(0), &samples(), |_, _| observed += 1);
         assert_eq!(observed, 6);
         assert_eq!(report.passed, ["sample/good"]);
-        let wrong = "number: expected 1, came 2";
+        let wrong = "number: expected 1, got 2";
         let failed = [
             remark("sample/bad", wrong),
             remark("sample/panics", "panicked: out of order"),
@@ -338,7 +338,7 @@ mod tests {
     fn a_lenient_environment_reports_departures_apart() {
         let report = run(&mut Lenient(VirtualTime::new(0), Vec::new()), &samples()[5..], |_, _| ());
         assert_eq!(report.passed, [""; 0]);
-        assert_eq!(report.departures, [remark("sample/departs", "number: expected 1, came 2")]);
+        assert_eq!(report.departures, [remark("sample/departs", "number: expected 1, got 2")]);
         assert!(report.is_good());
     }
 
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(report.unexpectedly_passed, ["sample/good"]);
         assert_eq!(report.failed, []);
         let departed = [
-            remark("sample/bad", "counts differently (number: expected 1, came 2)"),
+            remark("sample/bad", "counts differently (number: expected 1, got 2)"),
             remark("sample/panics", "counts differently (not run)"),
         ];
         assert_eq!(report.departures, departed);

@@ -1,4 +1,5 @@
-//! Completion moderation (`ibv_modify_cq`): an event only after so many completions, or so long after the first of them.
+//! Completion moderation (`ibv_modify_cq`): an event only after a number of completions, or a time after the first of
+//! them.
 
 use longhaul_time::Duration;
 use longhaul_verbs::{Capabilities, SendFlags, SendOperation, Transport};
@@ -69,10 +70,10 @@ impl Moderated {
 
     fn event(&self, context: &mut Context<'_>, what: &str) -> Outcome {
         let channel = &self.watched.channel;
-        let came = context.wait_for(|| {
-            channel.next_event()?.ok_or_else(|| Failure::new(format!("{what}: expected a completion event, came none")))
+        let got = context.wait_for(|| {
+            channel.next_event()?.ok_or_else(|| Failure::new(format!("{what}: expected a completion event, got none")))
         })?;
-        equal(what, TOKEN, came)
+        equal(what, TOKEN, got)
     }
 
     fn no_event(&self, what: &str) -> Outcome {
@@ -103,7 +104,7 @@ fn count_reached(context: &mut Context<'_>, transport: Transport) -> Outcome {
     Err(Failure::new("expected four messages to take less than 65 ms on this host"))
 }
 
-/// Too few completions are told when the time is over.
+/// Too few completions are reported when the time is up.
 fn period_passed(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let moderated = Moderated::new(context, transport, 100, 5000)?;
     moderated.arm(false)?;
@@ -112,7 +113,7 @@ fn period_passed(context: &mut Context<'_>, transport: Transport) -> Outcome {
     moderated.event(context, "event after the period")?;
     let elapsed = context.now() - begin;
     let least = Duration::from_millis(5);
-    ensure(elapsed >= least, || format!("expected the event after {least:?} or more, came {elapsed:?}"))?;
+    ensure(elapsed >= least, || format!("expected the event after {least:?} or more, got {elapsed:?}"))?;
     context.rest();
     moderated.no_event("a second event")
 }
@@ -143,7 +144,7 @@ fn only_when_armed(context: &mut Context<'_>, transport: Transport) -> Outcome {
     moderated.no_event("event that nobody asked for")
 }
 
-/// Each time that it is asked for, one event after so many completions.
+/// Each time that it is asked for, one event after this many completions.
 fn armed_anew(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let moderated = Moderated::new(context, transport, 3, LONGEST_US)?;
     for round in 0..4 {
@@ -182,10 +183,10 @@ fn one_queue_only(context: &mut Context<'_>, transport: Transport) -> Outcome {
         let begin = context.now();
         end.send(2, SendOperation::Send, &[])?;
         let channel = &moderated.watched.channel;
-        let came = context.wait_for(|| {
-            channel.next_event()?.ok_or_else(|| Failure::new("expected an event of the other queue, came none"))
+        let got = context.wait_for(|| {
+            channel.next_event()?.ok_or_else(|| Failure::new("expected an event of the other queue, got none"))
         })?;
-        equal("token of the other queue", !TOKEN, came)?;
+        equal("token of the other queue", !TOKEN, got)?;
         if context.now() - begin < LONGEST {
             return Ok(());
         }

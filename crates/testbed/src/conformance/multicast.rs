@@ -227,10 +227,10 @@ fn refusals(context: &mut Context<'_>) -> Outcome {
     let member = &pair.ends[1].queue_pair;
     let error = refusal("attaching to an ordinary address", member.attach_multicast(context.gid(0)?))?;
     let fits = matches!(error, MulticastError::NotAGroup | MulticastError::System(_));
-    ensure(fits, || format!("ordinary address: expected NotAGroup, came {error}"))?;
+    ensure(fits, || format!("ordinary address: expected NotAGroup, got {error}"))?;
     let error = refusal("leaving a group never joined", member.detach_multicast(group))?;
     let fits = matches!(error, MulticastError::NotAttached | MulticastError::System(_));
-    ensure(fits, || format!("leaving: expected NotAttached, came {error}"))?;
+    ensure(fits, || format!("leaving: expected NotAttached, got {error}"))?;
     member.attach_multicast(group)?;
     member.detach_multicast(group)?;
     refusal("leaving a group twice", member.detach_multicast(group))?;
@@ -238,7 +238,7 @@ fn refusals(context: &mut Context<'_>) -> Outcome {
         let connected = Pair::of(context, Transport::ReliableConnection)?;
         let error = refusal("joining with RC", connected.ends[1].queue_pair.attach_multicast(group))?;
         let fits = matches!(error, MulticastError::WrongTransport | MulticastError::System(_));
-        ensure(fits, || format!("RC: expected WrongTransport, came {error}"))?;
+        ensure(fits, || format!("RC: expected WrongTransport, got {error}"))?;
     }
     Ok(())
 }

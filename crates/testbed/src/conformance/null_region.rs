@@ -1,5 +1,5 @@
-//! The null region: a local key whose memory takes everything and keeps nothing, and reads as zeros (`ibv_alloc_null_mr`). With it a
-//! program skips parts of a message, at either end.
+//! The null region: a local key whose memory takes everything and keeps nothing, and reads as zeros
+//! (`ibv_alloc_null_mr`). With it a program skips parts of a message, at either end.
 
 use longhaul_verbs::{
     Access, Capabilities, CompletionStatus, NullRegion, QueuePairState, ScatterGatherEntry, SendOperation, Transport,
@@ -212,7 +212,7 @@ fn deregistered(context: &mut Context<'_>, transport: Transport) -> Outcome {
         (Transport::ReliableConnection, QueuePairState::Error) => Ok(()),
         (_, QueuePairState::SendQueueError) if transport != RC => Ok(()),
         (_, state) => {
-            let wrong = Failure::new(format!("expected the queue to have stopped, came {state:?}"));
+            let wrong = Failure::new(format!("expected the queue to have stopped, got {state:?}"));
             context.tolerate(Err(wrong)).and_then(|()| equal("state", QueuePairState::Error, state))
         }
     }

@@ -1,4 +1,4 @@
-//! Two queue pairs, one at each end, connected to each other (or, for datagrams, each knowing the way to the other).
+//! Two queue pairs, one at each end, connected to each other (or, for datagrams, each knowing the path to the other).
 
 use longhaul_time::Duration;
 use longhaul_verbs::{
@@ -49,7 +49,7 @@ pub(super) struct Setup {
     pub(super) queue_key: u32,
     /// READs and atomics that each end may have outstanding, as far as the devices can.
     pub(super) read_atomic: u8,
-    /// How many each end takes from its peer; as many as the peer sends unless told.
+    /// How many each end takes from its peer; as many as the peer sends by default.
     pub(super) destination_read_atomic: Option<u8>,
 }
 
@@ -82,7 +82,8 @@ impl Setup {
         Setup { retry_count: HASTY_RETRIES, ..Setup::new(transport) }
     }
 
-    /// A connection that gives up soon: on a busy host also when its peer is there. Only for messages that must not arrive.
+    /// A connection that gives up soon: on a busy host also when its peer is there. Only for messages that must not
+    /// arrive.
     pub(super) fn hasty(transport: Transport) -> Self {
         Setup {
             timeout: HASTY_TIMEOUT,
@@ -99,7 +100,7 @@ pub(super) struct End {
     pub(super) send_queue: CompletionQueue,
     pub(super) receive_queue: CompletionQueue,
     pub(super) queue_pair: QueuePair,
-    /// Datagrams: the way to the other end.
+    /// Datagrams: the path to the other end.
     to_peer: Option<AddressHandle>,
     peer: QueuePairNumber,
     queue_key: u32,
@@ -205,7 +206,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Tells each end who the other one is; again after a queue pair has been replaced.
+    /// Lets each end know the other one; again after a queue pair has been replaced.
     pub(super) fn meet(&mut self) -> Outcome {
         for end in [0, 1] {
             self.ends[end].peer = self.ends[1 - end].number();
@@ -245,7 +246,7 @@ impl Pair {
         self.read_atomic[end]
     }
 
-    /// The way from one end to the other.
+    /// The path from one end to the other.
     pub(super) fn path(&self, from: usize) -> PathAttributes {
         PathAttributes {
             port: self.ports[from],
@@ -299,7 +300,7 @@ impl Pair {
         }
     }
 
-    /// Moves an end from RESET (or wherever it is on the way) up to INIT, RTR or RTS.
+    /// Moves an end from RESET (or a state in between) up to INIT, RTR or RTS.
     pub(super) fn advance(&self, end: usize, goal: QueuePairState) -> Outcome {
         let queue_pair = &self.ends[end].queue_pair;
         for state in [QueuePairState::Initialized, QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend] {

@@ -1,5 +1,5 @@
-//! Ports that go down and come up again: the program is told, queue pairs stay what they are, and reliable connections carry on
-//! if it did not last too long (IBTA 11.6.3.3).
+//! Ports that go down and come up again: the program is notified, queue pairs stay what they are, and reliable
+//! connections carry on if it did not last too long (IBTA 11.6.3.3).
 
 use longhaul_verbs::{
     AsyncEvent, AsyncEventKind, CompletionStatus, EventSource, LinkState, QueuePairState, SendOperation, Transport,
@@ -74,7 +74,7 @@ fn down_and_up(context: &mut Context<'_>) -> Outcome {
         set(context, false)?;
         context.event("port down", 1, of_port(port, AsyncEventKind::PortError))?;
         let state = link_state(context)?;
-        ensure(state != LinkState::Active, || format!("expected the port to be down, came {state:?}"))?;
+        ensure(state != LinkState::Active, || format!("expected the port to be down, got {state:?}"))?;
         context.no_event("port up, while it is down", 1, of_port(port, AsyncEventKind::PortActive))?;
         set(context, true)?;
         context.event("port up", 1, of_port(port, AsyncEventKind::PortActive))?;
@@ -84,7 +84,7 @@ fn down_and_up(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// A change is told, a state is not.
+/// A change is reported, a state is not.
 fn told_once(context: &mut Context<'_>) -> Outcome {
     let port = context.port(1);
     set(context, true)?;
@@ -120,7 +120,7 @@ fn short_outage(context: &mut Context<'_>) -> Outcome {
     move_message(context, &pair, 1, Form::Write, &[5000], &[])
 }
 
-/// The port goes down again and again while one long message is under way.
+/// The port goes down again and again while one long message is in flight.
 fn in_the_middle(context: &mut Context<'_>) -> Outcome {
     between_two_devices(context)?;
     let pair = Pair::of(context, RC)?;
@@ -145,7 +145,7 @@ fn in_the_middle(context: &mut Context<'_>) -> Outcome {
     target.verify("target memory")
 }
 
-/// When the retries are over before the port is up, the connection has failed; it can be made anew.
+/// When the retries are used up before the port is up, the connection has failed; it can be made anew.
 fn long_outage(context: &mut Context<'_>) -> Outcome {
     between_two_devices(context)?;
     let pair = Pair::new(context, &Setup::resigned(RC))?;

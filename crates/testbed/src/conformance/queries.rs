@@ -50,11 +50,11 @@ fn device_attributes(context: &mut Context<'_>) -> Outcome {
             ("message bytes", attributes.max_message_bytes),
         ];
         for (what, count) in at_least_one {
-            ensure(count >= 1, || format!("expected at least one of {what}, came none"))?;
+            ensure(count >= 1, || format!("expected at least one of {what}, got none"))?;
         }
         let any =
             Capabilities::RELIABLE_CONNECTION | Capabilities::UNRELIABLE_CONNECTION | Capabilities::UNRELIABLE_DATAGRAM;
-        ensure(attributes.capabilities.intersects(any), || "expected a transport, came none".into())?;
+        ensure(attributes.capabilities.intersects(any), || "expected a transport, got none".into())?;
         equal("attributes asked twice", attributes, context.device_attributes(end)?)?;
     }
     Ok(())
@@ -67,11 +67,11 @@ fn port_attributes(context: &mut Context<'_>) -> Outcome {
         let port = context.port_attributes(end)?;
         equal("state of the port", LinkState::Active, port.state)?;
         ensure(port.active_mtu <= port.max_mtu, || {
-            format!("expected an active MTU up to {:?}, came {:?}", port.max_mtu, port.active_mtu)
+            format!("expected an active MTU up to {:?}, got {:?}", port.max_mtu, port.active_mtu)
         })?;
         let mtu = context.path_mtu();
         ensure(mtu <= port.active_mtu, || {
-            format!("expected the active MTU to allow the path's {mtu:?}, came {:?}", port.active_mtu)
+            format!("expected the active MTU to allow the path's {mtu:?}, got {:?}", port.active_mtu)
         })?;
         ensure(port.gid_table_length >= 1, || "the GID table has no rows".into())?;
         for wrong in [0, count + 1] {
@@ -87,13 +87,13 @@ fn gid_table(context: &mut Context<'_>) -> Outcome {
         let (port, index) = (context.port(end), u32::from(context.gid_index(end)));
         let entry = device.gid(port, index)?;
         equal("row of the GID entry", index, entry.index)?;
-        ensure(entry.gid.0 != [0; 16], || "expected an address, came zeros".into())?;
-        ensure(!entry.gid.is_multicast(), || format!("expected one address, came the group {:?}", entry.gid))?;
+        ensure(entry.gid.0 != [0; 16], || "expected an address, got zeros".into())?;
+        ensure(!entry.gid.is_multicast(), || format!("expected one address, got the group {:?}", entry.gid))?;
         ensure(entry.gid_type != GidType::RoceV1, || "expected a GID for RoCEv2 or InfiniBand".into())?;
         let length = context.port_attributes(end)?.gid_table_length;
         let error = refusal("asking for a row beyond the GID table", device.gid(port, length))?;
         let fits = matches!(error, QueryError::NoSuch { .. } | QueryError::System(_));
-        ensure(fits, || format!("expected NoSuch, came {error}"))?;
+        ensure(fits, || format!("expected NoSuch, got {error}"))?;
         refusal("asking for the GID of port 0", device.gid(0, index))?;
     }
     Ok(())
@@ -123,7 +123,7 @@ fn completion_queue(context: &mut Context<'_>) -> Outcome {
     for entries in [1, 2, 100] {
         let queue = device.create_completion_queue(entries)?;
         ensure(queue.capacity() >= entries, || {
-            format!("expected room for {entries} completions, came {}", queue.capacity())
+            format!("expected room for {entries} completions, got {}", queue.capacity())
         })?;
         equal("completions in a new queue", None, queue.poll_one()?)?;
         equal("completions taken into no room", 0, queue.poll(&mut [])?)?;
@@ -143,7 +143,7 @@ fn registration_rights(context: &mut Context<'_>) -> Outcome {
             error,
             RegisterError::RemoteWriteWithoutLocalWrite | RegisterError::NotSupported(_) | RegisterError::System(_)
         );
-        ensure(fits, || format!("expected RemoteWriteWithoutLocalWrite, came {error}"))?;
+        ensure(fits, || format!("expected RemoteWriteWithoutLocalWrite, got {error}"))?;
     }
     for rights in [Access::empty(), Access::LOCAL_WRITE, Access::REMOTE_READ] {
         domain.register_zeroed(100, rights)?;
@@ -202,7 +202,7 @@ fn limits(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let queue_pair = &pair.ends[0].queue_pair;
     equal("transport", transport, queue_pair.transport())?;
     let Some(given) = queue_pair.query()?.limits else {
-        return Err(Failure::new("query: expected the limits of the queue pair, came none"));
+        return Err(Failure::new("query: expected the limits of the queue pair, got none"));
     };
     let asked = setup.limits;
     let pairs = [
@@ -213,7 +213,7 @@ fn limits(context: &mut Context<'_>, transport: Transport) -> Outcome {
         ("inline bytes", asked.inline_bytes, given.inline_bytes),
     ];
     for (what, asked, given) in pairs {
-        ensure(given >= asked, || format!("{what}: expected at least {asked}, came {given}"))?;
+        ensure(given >= asked, || format!("{what}: expected at least {asked}, got {given}"))?;
     }
     Ok(())
 }
@@ -236,14 +236,14 @@ fn too_large(context: &mut Context<'_>, transport: Transport) -> Outcome {
     ];
     for (what, limits) in bad {
         if what == "inline bytes" && most.max_inline_bytes == 0 {
-            // The device tells the number only of a queue pair that has been made.
+            // The device reports the number only of a queue pair that has been created.
             continue;
         }
         let options = QueuePairOptions { limits, ..Default::default() };
         let error = refusal(what, domain.create_queue_pair(transport, &queue, &queue, &options))?;
         let fits =
             matches!(error, CreateError::TooMany { .. } | CreateError::InvalidArgument { .. } | CreateError::System(_));
-        ensure(fits, || format!("{what}: expected TooMany, came {error}"))?;
+        ensure(fits, || format!("{what}: expected TooMany, got {error}"))?;
     }
     Ok(())
 }

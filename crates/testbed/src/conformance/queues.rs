@@ -35,10 +35,7 @@ fn small(transport: Transport) -> Setup {
 }
 
 fn limits(end: &End) -> Outcome<QueuePairLimits> {
-    end.queue_pair
-        .query()?
-        .limits
-        .ok_or_else(|| Failure::new("query: expected the limits of the queue pair, came none"))
+    end.queue_pair.query()?.limits.ok_or_else(|| Failure::new("query: expected the limits of the queue pair, got none"))
 }
 
 /// A batch larger than the receive queue is posted as far as there is room, and the answer says how far.
@@ -52,7 +49,7 @@ fn receive_full(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let error = refusal("more receives than fit", receiver.queue_pair.post_receive(&batch))?;
     equal("index of the first receive that was not posted", depth, error.index)?;
     let fits = matches!(error.kind, PostErrorKind::QueueFull { .. } | PostErrorKind::System(_));
-    ensure(fits, || format!("expected QueueFull, came {error}"))?;
+    ensure(fits, || format!("expected QueueFull, got {error}"))?;
     for id in 0..depth as u64 {
         sender.send(id, SendOperation::Send, &[])?;
         let received = context.completion("receiver", &receiver.receive_queue)?;
@@ -83,16 +80,16 @@ fn send_full(context: &mut Context<'_>, transport: Transport) -> Outcome {
         receiver.queue_pair.post_receive(&receives)?;
     }
     let posted = match sender.queue_pair.post_send(&batch) {
-        Ok(()) if reliable => return Err(Failure::new("more sends than fit: expected QueueFull, came success")),
+        Ok(()) if reliable => return Err(Failure::new("more sends than fit: expected QueueFull, got success")),
         Ok(()) => batch.len(),
         Err(error) => {
             let fits = matches!(error.kind, PostErrorKind::QueueFull { .. } | PostErrorKind::System(_));
-            ensure(fits, || format!("expected QueueFull, came {error}"))?;
+            ensure(fits, || format!("expected QueueFull, got {error}"))?;
             error.index
         }
     };
     ensure(posted == depth || posted > depth && !reliable, || {
-        format!("expected {depth} requests to be posted, came {posted}")
+        format!("expected {depth} requests to be posted, got {posted}")
     })?;
     if reliable {
         receiver.queue_pair.post_receive(&receives)?;
@@ -142,7 +139,7 @@ fn inline_too_much(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let error =
         refusal("more inline data than fits", sender.queue_pair.post_send_inline(&request, &vec![1; most + 1]))?;
     let fits = matches!(error.kind, PostErrorKind::TooMuchInline { .. } | PostErrorKind::System(_));
-    ensure(fits, || format!("expected TooMuchInline, came {error}"))?;
+    ensure(fits, || format!("expected TooMuchInline, got {error}"))?;
     context.no_completion("sender of too much inline data", &sender.send_queue)?;
     move_message(context, &pair, 0, Form::Send, &[10], &[10])
 }
@@ -189,7 +186,7 @@ fn overrun(context: &mut Context<'_>, transport: Transport) -> Outcome {
         }
     };
     ensure(is_told || result.is_err() || taken > room, || {
-        format!("expected an overrun to be reported, came {taken} completions of {} and no error", room + 1)
+        format!("expected an overrun to be reported, got {taken} completions of {} and no error", room + 1)
     })
 }
 

@@ -96,8 +96,8 @@ pub(super) fn readable(end: &End, bytes: &[u8]) -> Outcome<Memory> {
     Ok(memory)
 }
 
-/// Every field of a READ's completion. Devices agree on the byte count only for some of their sizes: libibverbs promises
-/// it, Soft-RoCE and others leave it out.
+/// Every field of a READ's completion. Devices agree on the byte count only for some of their sizes: libibverbs
+/// promises it, Soft-RoCE and others leave it out.
 pub(super) fn check_read(
     context: &mut Context<'_>,
     completion: &WorkCompletion,
@@ -272,7 +272,7 @@ fn outstanding(context: &mut Context<'_>, depth: u8) -> Outcome {
     local.verify("memory read into")
 }
 
-/// READs of ranges that overlap, all under way at once, do not disturb each other.
+/// READs of ranges that overlap, all in flight at once, do not disturb each other.
 fn overlapping(context: &mut Context<'_>) -> Outcome {
     const COUNT: usize = 16;
     let pair = Pair::new(context, &setup())?;
@@ -350,8 +350,8 @@ fn sequence_numbers_wrap(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// A READ sees what WRITEs before it on the queue pair have written, without waiting for them. Each round has a place of its
-/// own: a WRITE behind a READ may overtake it where no fence is (IBTA table 79).
+/// A READ sees what WRITEs before it on the queue pair have written, without waiting for them. Each round has a place
+/// of its own: a WRITE behind a READ may overtake it where no fence is (IBTA table 79).
 fn after_write_sees_it(context: &mut Context<'_>) -> Outcome {
     const ROUNDS: usize = 20;
     let pair = Pair::new(context, &setup())?;
@@ -376,7 +376,7 @@ fn after_write_sees_it(context: &mut Context<'_>) -> Outcome {
     local.verify("memory read into")
 }
 
-/// WRITE, READ, SEND, over and over, all under way at once: completions in the order of posting, each of its kind.
+/// WRITE, READ, SEND, over and over, all in flight at once: completions in the order of posting, each of its kind.
 fn mixed(context: &mut Context<'_>) -> Outcome {
     const COUNT: usize = 45;
     let pair = Pair::new(context, &setup())?;

@@ -80,7 +80,7 @@ fn more_than_the_device(context: &mut Context<'_>, step: QueuePairState) -> Outc
         ModifyError::System(_) => true,
         _ => false,
     };
-    ensure(fits, || format!("expected InvalidValue of {named:?}, came {error}"))?;
+    ensure(fits, || format!("expected InvalidValue of {named:?}, got {error}"))?;
     pair.ends[0].is_in(before)?;
     queue_pair.modify(&attributes(false))?;
     pair.ends[0].is_in(step)
@@ -90,8 +90,8 @@ fn more_than_the_device(context: &mut Context<'_>, step: QueuePairState) -> Outc
 fn devices_allow_some(context: &mut Context<'_>) -> Outcome {
     for end in [0, 1] {
         let most = context.device_attributes(end)?;
-        ensure(most.max_read_atomic > 0, || "max_read_atomic: expected some, came 0".into())?;
-        ensure(most.max_destination_read_atomic > 0, || "max_destination_read_atomic: expected some, came 0".into())?;
+        ensure(most.max_read_atomic > 0, || "max_read_atomic: expected some, got 0".into())?;
+        ensure(most.max_destination_read_atomic > 0, || "max_destination_read_atomic: expected some, got 0".into())?;
     }
     Ok(())
 }
@@ -100,10 +100,10 @@ fn query(context: &mut Context<'_>) -> Outcome {
     for depth in [1, 2, 4] {
         let pair = Pair::new(context, &Setup { read_atomic: depth, ..setup() })?;
         for end in [0, 1] {
-            let came = pair.ends[end].queue_pair.query()?;
-            equal("outstanding as requester", Some(pair.read_atomic(end)), came.max_read_atomic)?;
+            let got = pair.ends[end].queue_pair.query()?;
+            equal("outstanding as requester", Some(pair.read_atomic(end)), got.max_read_atomic)?;
             let taken = pair.read_atomic(1 - end);
-            equal("outstanding as responder", Some(taken), came.max_destination_read_atomic)?;
+            equal("outstanding as responder", Some(taken), got.max_destination_read_atomic)?;
         }
     }
     Ok(())
@@ -270,7 +270,7 @@ fn responder_takes_fewer(context: &mut Context<'_>) -> Outcome {
     }
     local.verify("memory read into")?;
     let refused = ensure(good < COUNT, || {
-        format!("more READs outstanding than taken: expected RemoteInvalidRequestError, came {COUNT} successes")
+        format!("more READs outstanding than taken: expected RemoteInvalidRequestError, got {COUNT} successes")
     });
     context.tolerate(refused)
 }

@@ -1,5 +1,5 @@
-//! What becomes of READs and atomics when their queue pair changes its state or goes: flushed, drained, forgotten; and the
-//! memory that they were to fill is left alone from then on (IBTA 10.3.1, 10.3.1.5, 10.3.1.7, 11.2.4.4).
+//! What becomes of READs and atomics when their queue pair changes its state or goes: flushed, drained, forgotten; and
+//! the memory that they were to fill is left alone from then on (IBTA 10.3.1, 10.3.1.5, 10.3.1.7, 11.2.4.4).
 
 use longhaul_verbs::{
     AsyncEvent, AsyncEventKind, Capabilities, CompletionStatus, EventSource, QueuePairAttributes, QueuePairState,
@@ -109,8 +109,8 @@ fn flush_atomics(context: &mut Context<'_>) -> Outcome {
     local.verify("memory of the result")
 }
 
-/// READs that are being answered: some are done, the others are flushed, in order. What a READ that succeeded has read is
-/// right; from the flush on nothing is written.
+/// READs that are being answered: some are done, the others are flushed, in order. What a READ that succeeded has read
+/// is right; from the flush on nothing is written.
 fn flush_under_way(context: &mut Context<'_>) -> Outcome {
     const COUNT: usize = 16;
     let size = 64 * context.mtu();
@@ -238,7 +238,7 @@ fn reads_again(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// When destroying has returned, nothing is written any more, whatever was under way.
+/// When destroying has returned, nothing is written any more, whatever was in flight.
 fn destroy_is_quiet(context: &mut Context<'_>) -> Outcome {
     const COUNT: usize = 16;
     let size = 64 * context.mtu();
@@ -278,7 +278,7 @@ fn reader_in(context: &mut Context<'_>, state: QueuePairState) -> Outcome<(Pair,
     match state {
         QueuePairState::Error => reader.go(state)?,
         QueuePairState::SendQueueDrained => {
-            // READs are under way for as long as nobody answers, so it stays on the way there.
+            // READs are in flight for as long as nobody answers, so it stays in transition.
             reader.queue_pair.modify(&QueuePairAttributes::to_state(state))?;
         }
         _ => {}
@@ -376,7 +376,7 @@ fn before_a_send(context: &mut Context<'_>) -> Outcome {
     local.verify("memory read into")
 }
 
-/// Draining ends when the READs under way have been answered, and not before (IBTA 10.3.1.5).
+/// Draining ends when the READs in flight have been answered, and not before (IBTA 10.3.1.5).
 fn drain_waits(context: &mut Context<'_>) -> Outcome {
     let Unanswered { pair, remote, mut local } = unanswered(context)?;
     let reader = &pair.ends[0];
@@ -398,7 +398,7 @@ fn drain_waits(context: &mut Context<'_>) -> Outcome {
         count += 1;
     }
     if count == 0 {
-        return Err(Failure::new("READs done when the queue is drained: expected some, came none"));
+        return Err(Failure::new("READs done when the queue is drained: expected some, got none"));
     }
     context.no_completion("reader in SQD", &reader.send_queue)?;
     reader.go(QueuePairState::ReadyToSend)?;

@@ -1,12 +1,12 @@
 //! The suite on real time: two devices that are there, of whatever kind, and the clock of this host.
 //!
 //! Nothing here repeats to the byte, and a step takes as long as it takes. A test waits for what must come as long as
-//! `patience` says, and believes that nothing comes after `quiet`; on a busy host both stretch, because each step is a sleep
-//! that the same busy host has to end.
+//! `patience` says, and believes that nothing comes after `quiet`; on a busy host both stretch, because each step is a
+//! sleep that the same busy host has to end.
 //!
-//! Software RNICs on UDP sockets can do more for a test than others: their packets can be counted, so that a step ends when all have
-//! arrived, and with a network in process their link can be taken away. Where an environment cannot, the tests that need it are
-//! skipped, and say so.
+//! Software RNICs on UDP sockets can do more for a test than others: their packets can be counted, so that a step ends
+//! when all have arrived, and with a network in process their link can be taken away. Where an environment cannot, the
+//! tests that need it are skipped, and say so.
 
 mod sockets;
 
@@ -24,11 +24,13 @@ use sockets::Sockets;
 const STEP: Duration = Duration::from_micros(100);
 /// Steps until something counts as never happening: 3 s and more.
 const PATIENCE: u32 = 20_000;
-/// The same where known departures make tests wait in vain: 0.8 s and more, and some 1.3 s in a virtual machine without hardware's help.
+/// The same where known departures make tests wait in vain: 0.8 s and more, and some 1.3 s in a virtual machine without
+/// hardware's help.
 const PATIENCE_WITH_DEPARTURES: u32 = 5_000;
 /// Steps until it is believed that nothing happens any more: 20 ms and more.
 const QUIET: u32 = 130;
-/// The same on other devices than software RNICs on sockets, which the host's scheduler does not keep from sending: 12 ms and more.
+/// The same on other devices than software RNICs on sockets, which the host's scheduler does not keep from sending: 12
+/// ms and more.
 const QUIET_ON_DEVICES: u32 = 80;
 /// A packet that has not arrived by then is lost.
 const LONGEST_FLIGHT: Duration = Duration::from_millis(500);
@@ -58,7 +60,8 @@ pub struct RealTime {
 }
 
 impl RealTime {
-    /// Any two devices, or twice the same. What is common in the field and known of their driver is reported as departure.
+    /// Any two devices, or twice the same. What is common in the field and known of their driver is reported as
+    /// departure.
     pub fn between(ends: [DeviceEnd; 2], known_departures: Vec<KnownDeparture>) -> Self {
         RealTime { known_departures, is_strict: false, ..RealTime::on(ends, None) }
     }
@@ -133,7 +136,8 @@ impl Environment for RealTime {
     }
 
     fn progress(&mut self) {
-        // Nobody polls meanwhile, so this is the background threads' time. On a busy host they may not have got any yet.
+        // Nobody polls meanwhile, so this is the background threads' time. On a busy host they may not have got any
+        // yet.
         std::thread::sleep(STEP);
         let Some(sockets) = &mut self.sockets else {
             return;

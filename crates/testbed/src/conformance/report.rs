@@ -1,4 +1,4 @@
-//! What came of a run of the suite.
+//! The outcome of a run of the suite.
 
 /// A test and what is to be said of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub struct Remark {
     pub message: String,
 }
 
-/// What came of a run. Every test is in exactly one of the first four.
+/// The outcome of a run. Every test is in exactly one of the first four.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Names of the tests that passed.
@@ -19,11 +19,11 @@ pub struct Report {
     /// Tests that were not run, and which capability was missing.
     pub skipped: Vec<Remark>,
     /// Tests that showed how the device departs from the specification: in a way that is known of its driver
-    /// ([`KNOWN_DEPARTURES`](super::KNOWN_DEPARTURES)), or in one that a lenient environment lets pass. They count neither as passed
-    /// nor as failed.
+    /// ([`KNOWN_DEPARTURES`](super::KNOWN_DEPARTURES)), or in one that a lenient environment lets pass. They count
+    /// neither as passed nor as failed.
     pub departures: Vec<Remark>,
-    /// Names of the tests that passed although their driver is known to depart there. They are in `passed` too: the device has become
-    /// better than the table, and the table wants a look.
+    /// Names of the tests that passed although their driver is known to depart there. They are in `passed` too: the
+    /// device has become better than the table, and the table wants a look.
     pub unexpectedly_passed: Vec<String>,
 }
 

@@ -9,7 +9,7 @@ use super::memory::{Memory, pattern};
 use super::pair::{Form, Pair, Setup};
 use super::transfer::{move_message, test};
 
-/// A case: its name, and the lengths of pieces (of at most so many bytes altogether) given the MTU.
+/// A case: its name, and the lengths of pieces (of at most this many bytes in total) given the MTU.
 type Case = (&'static str, fn(usize) -> Vec<usize>);
 
 /// Cases that fit one packet.
@@ -157,7 +157,7 @@ fn too_many_entries(context: &mut Context<'_>, transport: Transport) -> Outcome 
     let pair = pair_with_entries(context, transport, 2)?;
     let [sender, receiver] = &pair.ends;
     let Some(limits) = sender.queue_pair.query()?.limits else {
-        return Err(Failure::new("query: expected the limits of the queue pair, came none"));
+        return Err(Failure::new("query: expected the limits of the queue pair, got none"));
     };
     let memory = Memory::target(&sender.domain, 10)?;
     let entries = vec![memory.entry(0..1); limits.send_entries as usize + 1];
@@ -165,12 +165,12 @@ fn too_many_entries(context: &mut Context<'_>, transport: Transport) -> Outcome 
     let error = refusal("a send with too many entries", sender.queue_pair.post_send(&[request]))?;
     equal("index of the refused request", 0, error.index)?;
     let fits = matches!(error.kind, PostErrorKind::TooManyEntries { .. } | PostErrorKind::System(_));
-    ensure(fits, || format!("send: expected TooManyEntries, came {error}"))?;
+    ensure(fits, || format!("send: expected TooManyEntries, got {error}"))?;
 
     let entries = vec![memory.entry(0..1); limits.receive_entries as usize + 1];
     let request = longhaul_verbs::ReceiveRequest { id: 1, local: &entries };
     let error = refusal("a receive with too many entries", receiver.queue_pair.post_receive(&[request]))?;
     let fits = matches!(error.kind, PostErrorKind::TooManyEntries { .. } | PostErrorKind::System(_));
-    ensure(fits, || format!("receive: expected TooManyEntries, came {error}"))?;
+    ensure(fits, || format!("receive: expected TooManyEntries, got {error}"))?;
     move_message(context, &pair, 0, Form::Send, &[10], &[10])
 }

@@ -1,5 +1,5 @@
-//! Shared receive queues (IBTA 10.2.9): many queue pairs take receives from one queue, in the order in which they were posted, and the
-//! completion says which of them did. Sizes and limit events are in `shared_receive_limits`.
+//! Shared receive queues (IBTA 10.2.9): many queue pairs take receives from one queue, in the order in which they were
+//! posted, and the completion says which of them did. Sizes and limit events are in `shared_receive_limits`.
 
 use std::collections::BTreeSet;
 
@@ -161,7 +161,7 @@ fn messages(context: &mut Context<'_>, transport: Transport) -> Outcome {
     Ok(())
 }
 
-/// Whoever's message comes first takes the receive posted first.
+/// The message that comes first takes the receive posted first.
 fn taken_in_order(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let shared = Shared::new(context)?;
     let setup = Setup::new(transport);
@@ -241,7 +241,7 @@ fn last_request_reached(context: &mut Context<'_>, transport: Transport) -> Outc
         return context.tolerate(event);
     }
     context.no_event("a second event", 1, any)?;
-    // Not without a shared queue, and not on the way to RESET.
+    // Not without a shared queue, and not in the step to RESET.
     alone.ends[1].go(QueuePairState::Error)?;
     other.ends[1].go(QueuePairState::Reset)?;
     context.no_event("last request of others", 1, any)
@@ -286,11 +286,11 @@ fn error_in_the_middle(context: &mut Context<'_>, transport: Transport) -> Outco
         while let Some(completion) = shared.completions.poll_one()? {
             equal("queue pair of the receive", failing.ends[1].number(), completion.queue_pair)?;
             let success = completion.is_success() || completion.status == CompletionStatus::FlushedError;
-            ensure(success, || format!("expected success or a flush, came {completion:?}"))?;
+            ensure(success, || format!("expected success or a flush, got {completion:?}"))?;
             equal("id of the receive", taken, completion.id)?;
             taken += 1;
         }
-        ensure(taken <= 1, || format!("expected at most one receive to be used, came {taken}"))?;
+        ensure(taken <= 1, || format!("expected at most one receive to be used, got {taken}"))?;
         for id in taken..4 {
             shared.message(context, &staying, id).map_err(|failure| failure.context(format_args!("{steps} steps")))?;
         }
@@ -360,7 +360,8 @@ fn empty_queue_drops(context: &mut Context<'_>, transport: Transport) -> Outcome
     shared.message(context, &pair, 2)
 }
 
-/// Two connections wait for receives; each that is posted serves one message, and in the end all have arrived in their order.
+/// Two connections wait for receives; each that is posted serves one message, and in the end all have arrived in their
+/// order.
 fn empty_queue_makes_the_sender_wait(context: &mut Context<'_>) -> Outcome {
     let shared = Shared::new(context)?;
     let setup = Setup::new(RC);
@@ -450,12 +451,13 @@ fn many_queue_pairs_at_once(context: &mut Context<'_>) -> Outcome {
         let batch = posted..(posted + burst).min(total);
         shared.receives(batch.clone())?;
         let count = (batch.end - batch.start) as usize;
-        // Queue pairs that take receives at the same time may complete them in another order; each keeps its own messages' order.
+        // Queue pairs that take receives at the same time may complete them in another order; each keeps its own
+        // messages' order.
         let mut waiting: BTreeSet<u64> = batch.collect();
         for received in context.completions("receivers", &shared.completions, count)? {
             status("receivers", &received, received.id, CompletionStatus::Success)?;
             ensure(waiting.remove(&received.id), || {
-                format!("expected one of {waiting:?}, came receive {}", received.id)
+                format!("expected one of {waiting:?}, got receive {}", received.id)
             })?;
             let who = pairs.iter().position(|pair| pair.ends[1].number() == received.queue_pair);
             let who = who.ok_or_else(|| Failure::new("expected a queue pair of the shared queue"))?;

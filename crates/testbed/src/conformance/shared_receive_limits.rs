@@ -58,13 +58,13 @@ fn full(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let shared = Shared::with(context, small())?;
     let pair = shared.pair(context, &Setup::new(transport))?;
     let depth = u64::from(shared.queue.query()?.requests);
-    ensure(depth >= 8, || format!("expected room for 8 receives, came {depth}"))?;
+    ensure(depth >= 8, || format!("expected room for 8 receives, got {depth}"))?;
     let local = [shared.memory.whole()];
     let batch: Vec<_> = (0..depth + 3).map(|id| ReceiveRequest { id, local: &local }).collect();
     let error = refusal("more receives than fit", shared.queue.post_receive(&batch))?;
     equal("index of the first receive that was not posted", depth as usize, error.index)?;
     let fits = matches!(error.kind, PostErrorKind::QueueFull { .. } | PostErrorKind::System(_));
-    ensure(fits, || format!("expected QueueFull, came {error}"))?;
+    ensure(fits, || format!("expected QueueFull, got {error}"))?;
     shared.message(context, &pair, 0)?;
     shared.receives(depth..depth + 1)?;
     refusal("one receive more", shared.receives(99..100))?;
@@ -74,7 +74,8 @@ fn full(context: &mut Context<'_>, transport: Transport) -> Outcome {
     context.no_completion("receiver, after all messages", &shared.completions)
 }
 
-/// The event comes when fewer receives are left than the limit says, once; then the limit is gone until it is set again.
+/// The event comes when fewer receives are left than the limit says, once; then the limit is gone until it is set
+/// again.
 fn limit_once(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let shared = Shared::new(context)?;
     let pair = shared.pair(context, &Setup::new(transport))?;
@@ -163,8 +164,8 @@ fn limit_above_what_is_there(context: &mut Context<'_>) -> Outcome {
     context.no_event("limit reached twice", 1, &reached)
 }
 
-/// A queue pair takes receives of its own protection domain: its messages go into that domain's memory. (The kernel's drivers leave
-/// this open.)
+/// A queue pair takes receives of its own protection domain: its messages go into that domain's memory. (The kernel's
+/// drivers leave this open.)
 fn other_domain_is_refused(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let shared = Shared::new(context)?;
     let other = context.device(1).allocate_protection_domain()?;
@@ -186,7 +187,7 @@ fn larger(context: &mut Context<'_>) -> Outcome {
         return context.tolerate(Err(error.into()));
     }
     let depth = u64::from(shared.queue.query()?.requests);
-    ensure(depth >= 100, || format!("expected room for 100 receives, came {depth}"))?;
+    ensure(depth >= 100, || format!("expected room for 100 receives, got {depth}"))?;
     shared.receives(4..depth + 1)?;
     refusal("one receive more", shared.receives(999..1000))?;
     for id in 1..=depth {
@@ -207,7 +208,7 @@ fn not_below_what_waits(context: &mut Context<'_>) -> Outcome {
         Err(_) => 64,
     };
     let depth = shared.queue.query()?.requests;
-    ensure(depth >= least, || format!("expected room for {least} at least, came {depth}"))?;
+    ensure(depth >= least, || format!("expected room for {least} at least, got {depth}"))?;
     let smaller = resize(40).map_err(Failure::from);
     context.tolerate(smaller)?;
     for id in 0..40 {
@@ -220,10 +221,10 @@ fn not_below_what_waits(context: &mut Context<'_>) -> Outcome {
 fn query(context: &mut Context<'_>) -> Outcome {
     let asked = SharedReceiveQueueAttributes { requests: 20, entries: 3, limit: 0 };
     let shared = Shared::with(context, asked)?;
-    let came = shared.queue.query()?;
-    let enough = came.requests >= 20 && came.entries >= 3;
-    ensure(enough, || format!("expected at least {asked:?}, came {came:?}"))?;
-    equal("limit of a new queue", 0, came.limit)?;
+    let got = shared.queue.query()?;
+    let enough = got.requests >= 20 && got.entries >= 3;
+    ensure(enough, || format!("expected at least {asked:?}, got {got:?}"))?;
+    equal("limit of a new queue", 0, got.limit)?;
     let second = Shared::with(context, asked)?;
     ensure(shared.queue.handle() != second.queue.handle(), || "expected two queues to have two handles".to_owned())
 }
@@ -236,7 +237,7 @@ fn too_many_entries(context: &mut Context<'_>) -> Outcome {
     let batch = [ReceiveRequest { id: 1, local: &local }];
     let error = refusal("a receive with too many entries", shared.queue.post_receive(&batch))?;
     let fits = matches!(error.kind, PostErrorKind::TooManyEntries { .. } | PostErrorKind::System(_));
-    ensure(fits, || format!("expected TooManyEntries, came {error}"))
+    ensure(fits, || format!("expected TooManyEntries, got {error}"))
 }
 
 /// More than the device has is an answer, not a surprise.

@@ -1,5 +1,5 @@
-//! Slotted regions, SDR's root key: one key over many messages, each in its slot. What peers reach through it, while slots stay as they
-//! are; how bindings change is in `slotted_binding`.
+//! Slotted regions, SDR's root key: one key over many messages, each in its slot. What peers reach through it, while
+//! slots stay as they are; how bindings change is in `slotted_binding`.
 
 use longhaul_verbs::{
     Access, Capabilities, CompletionStatus, ProtectionDomain, RemoteMemory, SendOperation, SlottedRegion, Transport,
@@ -283,8 +283,8 @@ fn parts_of_one_region(context: &mut Context<'_>, transport: Transport) -> Outco
     slotted.verify("a region behind a slot")
 }
 
-/// The way in which SDR writes: a WRITE with immediate for each packet. Every packet is told, also those to slots that are bound to
-/// nothing, and each is where its slot leads.
+/// How SDR writes: a WRITE with immediate for each packet. Every packet completes, also those to slots that are bound
+/// to nothing, and each is where its slot leads.
 fn packets_with_immediate(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let mut slotted = Slotted::new(context, transport)?;
     for slot in [1, 4] {
@@ -322,8 +322,8 @@ fn packets_with_immediate(context: &mut Context<'_>, transport: Transport) -> Ou
     slotted.verify("a region behind a slot")
 }
 
-/// A peer may do what the key allows, as with a window: the region itself may be closed to it, but where it writes the program must have
-/// the right to.
+/// A peer may do what the key allows, as with a window: the region itself may be closed to it, but where it writes the
+/// program must have the right to.
 fn rights(context: &mut Context<'_>, transport: Transport, attempt: Attempt) -> Outcome {
     let every = every_right(context)?;
     let right = attempt.right();

@@ -1,5 +1,5 @@
-//! Slots that change while packets arrive: when a binding has been changed, not a byte goes where it led before. So a message that is
-//! complete is taken away from its late packets, without a word to the sender.
+//! Slots that change while packets arrive: when a binding has been changed, not a byte goes where it led before. So a
+//! message that is complete is taken away from its late packets, without a word to the sender.
 
 use longhaul_verbs::{
     Access, Capabilities, CompletionStatus, DestroyError, RegisterError, SendFlags, SendOperation, SlotBinding,
@@ -58,7 +58,7 @@ fn changed_between_messages(context: &mut Context<'_>, transport: Transport) -> 
 /// Bytes of the messages that are interrupted.
 const LONG_BYTES: usize = 1 << 20;
 
-/// A pair with one slot of a mebibyte, bound to the first of two regions, and a message under way into it.
+/// A pair with one slot of a mebibyte, bound to the first of two regions, and a message in flight into it.
 struct Interrupted {
     slotted: Slotted,
     long: longhaul_verbs::SlottedRegion,
@@ -67,7 +67,7 @@ struct Interrupted {
 }
 
 impl Interrupted {
-    /// After so many steps of the environment.
+    /// After this many steps of the environment.
     fn new(context: &mut Context<'_>, transport: Transport, steps: u32) -> Outcome<Self> {
         let slotted = Slotted::unbound(context, transport)?;
         let [sender, receiver] = &slotted.pair.ends;
@@ -97,7 +97,8 @@ impl Interrupted {
     }
 }
 
-/// In the middle of a message its slot is bound to nothing: the region stays as it is from then on, and the sender notices nothing.
+/// In the middle of a message its slot is bound to nothing: the region stays as it is from then on, and the sender
+/// notices nothing.
 fn taken_away_between_packets(context: &mut Context<'_>, transport: Transport) -> Outcome {
     for steps in [0, 1, 2, 5] {
         let mut interrupted = Interrupted::new(context, transport, steps)?;
@@ -109,8 +110,9 @@ fn taken_away_between_packets(context: &mut Context<'_>, transport: Transport) -
     Ok(())
 }
 
-/// It is bound to another region: every packet is in one of the two, those that came later in the second. What a message has not
-/// written yet when it loses the first one may hold anything there. On an unreliable connection packets may be lost, too.
+/// It is bound to another region: every packet is in one of the two, those that arrived later in the second. What a
+/// message has not written yet when it loses the first one may hold anything there. On an unreliable connection packets
+/// may be lost, too.
 fn changed_between_packets(context: &mut Context<'_>, transport: Transport) -> Outcome {
     for steps in [0, 1, 2, 5] {
         let mut interrupted = Interrupted::new(context, transport, steps)?;
@@ -130,7 +132,7 @@ fn changed_between_packets(context: &mut Context<'_>, transport: Transport) -> O
             let packet = at..at + context.mtu();
             let is_in = |memory: &[u8]| memory[packet.clone()] == sent[packet.clone()];
             ensure(is_in(&new) || is_in(&old) && new[packet.clone()] == before[packet.clone()], || {
-                format!("after {steps} steps: expected bytes {packet:?} in one of the two regions, came others")
+                format!("after {steps} steps: expected bytes {packet:?} in one of the two regions, got others")
             })?;
         }
     }
@@ -165,8 +167,8 @@ fn packets(context: &mut Context<'_>, slotted: &Slotted, slot: u64, message: &[u
     status("sender", &sent, 7, CompletionStatus::Success)
 }
 
-/// SDR's own case: a message is complete, its slot is bound to nothing, its buffer goes back to the program; then its repeated
-/// packets arrive. They are told as any packet, and are nowhere.
+/// SDR's own case: a message is complete, its slot is bound to nothing, its buffer goes back to the program; then its
+/// repeated packets arrive. They complete like any packet, and are placed nowhere.
 fn late_packets_of_a_complete_message(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let mut slotted = Slotted::new(context, transport)?;
     let message = pattern(30, SLOT_BYTES);
@@ -205,8 +207,8 @@ fn many_messages_through_few_slots(context: &mut Context<'_>, transport: Transpo
     Ok(())
 }
 
-/// Addresses are used once. A packet for a number whose slot has another one now, or that has not had it yet, is refused: nothing is
-/// written and, on an unreliable connection, nobody is told.
+/// Addresses are used once. A packet for a number whose slot has another one now, or that has not had it yet, is
+/// refused: nothing is written and, on an unreliable connection, nobody is notified.
 fn only_the_number_that_has_the_slot(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let mut slotted = Slotted::new(context, transport)?;
     let last = slotted.slotted.number_count() - 1;
@@ -271,7 +273,7 @@ fn region_deregistered_between_packets(context: &mut Context<'_>, transport: Tra
         let sender = &interrupted.slotted.pair.ends[0];
         let sent = context.completion("sender", &sender.send_queue)?;
         let is_known = sent.is_success() || sent.status == CompletionStatus::RemoteAccessError;
-        ensure(is_known, || format!("sender: expected success or RemoteAccessError, came {:?}", sent.status))?;
+        ensure(is_known, || format!("sender: expected success or RemoteAccessError, got {:?}", sent.status))?;
     }
     Ok(())
 }
@@ -281,7 +283,7 @@ fn key_revoked(context: &mut Context<'_>, transport: Transport) -> Outcome {
     slotted.takes_writes(context, 0, 0)?;
     slotted.slotted.deregister()?;
     let error = refusal("a second deregistration", slotted.slotted.deregister())?;
-    ensure(matches!(error, DestroyError::Gone), || format!("expected Gone, came {error}"))?;
+    ensure(matches!(error, DestroyError::Gone), || format!("expected Gone, got {error}"))?;
     let remote = slotted.slotted.remote(0, 0);
     slotted.refuses(context, Attempt::Write, remote, 100)?;
     // The regions have keys of their own.
@@ -349,7 +351,7 @@ fn part_does_not_fit(context: &mut Context<'_>) -> Outcome {
     for (what, address, length) in wrong {
         let error = refusal(what, bind_slot(address, length))?;
         let fits = matches!(error, RegisterError::InvalidArgument { .. } | RegisterError::Wraps { .. });
-        ensure(fits, || format!("{what}: expected InvalidArgument, came {error}"))?;
+        ensure(fits, || format!("{what}: expected InvalidArgument, got {error}"))?;
     }
     Ok(bind_slot(memory.region_start(), slot_bytes)?)
 }
@@ -360,7 +362,7 @@ fn region_of_another_domain(context: &mut Context<'_>) -> Outcome {
     let region = &**foreign.region().raw();
     let to = SlotBinding { region, address: foreign.region_start(), length: 10, is_blank: false };
     let error = refusal("a region of another domain", slotted.raw().bind_slot(0, Some(to)))?;
-    ensure(matches!(error, RegisterError::ForeignObject { .. }), || format!("expected ForeignObject, came {error}"))
+    ensure(matches!(error, RegisterError::ForeignObject { .. }), || format!("expected ForeignObject, got {error}"))
 }
 
 /// A slot without a region is bound to nothing, not to the null region, which is for local use.
@@ -386,5 +388,5 @@ fn key_gone(context: &mut Context<'_>) -> Outcome {
     slotted.deregister()?;
     refusal("a slot of a revoked key", bind(&slotted, 0, &memory, 0..10))?;
     let error = refusal("a slot of a revoked key", slotted.unbind(0))?;
-    ensure(matches!(error, RegisterError::Gone), || format!("expected Gone, came {error}"))
+    ensure(matches!(error, RegisterError::Gone), || format!("expected Gone, got {error}"))
 }

@@ -186,7 +186,7 @@ fn required(context: &mut Context<'_>, transport: Transport, from: QueuePairStat
         let what = format!("without {attribute:?}");
         let error = refusal(&what, queue_pair.modify(&only(&all, row.required - attribute, to)))?;
         let fits = matches!(error, ModifyError::Transition(_) | ModifyError::System(_));
-        ensure(fits, || format!("{what}: expected a refusal of the attributes, came {error}"))?;
+        ensure(fits, || format!("{what}: expected a refusal of the attributes, got {error}"))?;
         equal("state after a refused step", from, queue_pair.state())?;
     }
     queue_pair.modify(&only(&all, row.required, to))?;
@@ -210,7 +210,7 @@ fn others(context: &mut Context<'_>, transport: Transport, from: QueuePairState,
     equal("state", to, queue_pair.state())
 }
 
-/// A caller who believes the queue pair to be in another state is told so.
+/// A caller who believes the queue pair to be in another state gets an error that says so.
 fn wrong_current_state(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let pair = Pair::of(context, transport)?;
     let queue_pair = &pair.ends[0].queue_pair;

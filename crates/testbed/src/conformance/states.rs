@@ -106,34 +106,34 @@ fn query(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let queue_pair = &pair.ends[0].queue_pair;
     equal("state of a new queue pair", Some(QueuePairState::Reset), queue_pair.query()?.state)?;
     pair.advance(0, QueuePairState::ReadyToSend)?;
-    let came = queue_pair.query()?;
-    equal("state", Some(QueuePairState::ReadyToSend), came.state)?;
-    equal("port", Some(pair.path(0).port), came.port)?;
-    equal("partition key index", Some(0), came.partition_key_index)?;
+    let got = queue_pair.query()?;
+    equal("state", Some(QueuePairState::ReadyToSend), got.state)?;
+    equal("port", Some(pair.path(0).port), got.port)?;
+    equal("partition key index", Some(0), got.partition_key_index)?;
     let to_receive = pair.attributes(0, QueuePairState::ReadyToReceive);
     let to_send = pair.attributes(0, QueuePairState::ReadyToSend);
-    equal("send PSN", to_send.send_psn, came.send_psn)?;
+    equal("send PSN", to_send.send_psn, got.send_psn)?;
     if transport == Transport::UnreliableDatagram {
-        return equal("queue key", Some(pair.setup.queue_key), came.queue_key);
+        return equal("queue key", Some(pair.setup.queue_key), got.queue_key);
     }
-    equal("access", Some(pair.setup.access), came.access)?;
-    equal("path MTU", to_receive.path_mtu, came.path_mtu)?;
+    equal("access", Some(pair.setup.access), got.access)?;
+    equal("path MTU", to_receive.path_mtu, got.path_mtu)?;
     let peer = to_receive.destination_queue_pair;
-    equal("destination queue pair", peer, came.destination_queue_pair)?;
-    equal("receive PSN", to_receive.receive_psn, came.receive_psn)?;
-    let (Some(set), Some(path)) = (to_receive.path, came.path) else {
-        return Err(Failure::new("query: expected the path, came none"));
+    equal("destination queue pair", peer, got.destination_queue_pair)?;
+    equal("receive PSN", to_receive.receive_psn, got.receive_psn)?;
+    let (Some(set), Some(path)) = (to_receive.path, got.path) else {
+        return Err(Failure::new("query: expected the path, got none"));
     };
     equal("destination", set.destination, path.destination)?;
     equal("row of the source GID", set.source_gid_index, path.source_gid_index)?;
     equal("hop limit", set.hop_limit, path.hop_limit)?;
     if transport == Transport::ReliableConnection {
-        equal("timeout", to_send.timeout, came.timeout)?;
-        equal("retry count", to_send.retry_count, came.retry_count)?;
+        equal("timeout", to_send.timeout, got.timeout)?;
+        equal("retry count", to_send.retry_count, got.retry_count)?;
         let retry = to_send.receiver_not_ready_retry;
-        equal("receiver not ready retry", retry, came.receiver_not_ready_retry)?;
+        equal("receiver not ready retry", retry, got.receiver_not_ready_retry)?;
         let timer = to_receive.min_receiver_not_ready_timer;
-        equal("receiver not ready timer", timer, came.min_receiver_not_ready_timer)?;
+        equal("receiver not ready timer", timer, got.min_receiver_not_ready_timer)?;
     }
     Ok(())
 }

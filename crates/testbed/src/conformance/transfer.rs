@@ -178,7 +178,7 @@ fn many_in_order(context: &mut Context<'_>, transport: Transport) -> Outcome {
     Ok(())
 }
 
-/// WRITE, SEND, WRITE with immediate, SEND with immediate, over and over, all under way at once. When a receive
+/// WRITE, SEND, WRITE with immediate, SEND with immediate, over and over, all in flight at once. When a receive
 /// completes, everything sent before it on the queue pair has been placed (IBTA 9.5).
 fn every_form_in_order(context: &mut Context<'_>, transport: Transport) -> Outcome {
     const COUNT: usize = 48;
@@ -205,8 +205,8 @@ fn every_form_in_order(context: &mut Context<'_>, transport: Transport) -> Outco
         let received = context.completion("receiver", &receiver.receive_queue)?;
         form(index).check_received(&received, (sender, receiver), index as u64, place(index).len(), index as u32)?;
         for earlier in index.saturating_sub(1)..=index {
-            let (expected, came) = (source.bytes(place(earlier)), target.bytes(place(earlier)));
-            equal("message placed when a later receive completes", true, expected == came)?;
+            let (expected, got) = (source.bytes(place(earlier)), target.bytes(place(earlier)));
+            equal("message placed when a later receive completes", true, expected == got)?;
         }
     }
     for (index, sent) in context.completions("sender", &sender.send_queue, COUNT)?.iter().enumerate() {

@@ -300,7 +300,7 @@ fn inconsistent_burst(context: &mut Context<'_>, transport: Transport) -> Outcom
     for (what, burst) in bad {
         let error = refusal(what, sender.queue_pair.post_write_burst(&burst))?;
         let fits = matches!(error.kind, PostErrorKind::InconsistentBurst | PostErrorKind::InlineFlag);
-        ensure(fits, || format!("{what}: expected InconsistentBurst, came {error}"))?;
+        ensure(fits, || format!("{what}: expected InconsistentBurst, got {error}"))?;
     }
     context.no_completion("sender of refused bursts", &sender.send_queue)?;
     context.no_completion("receiver of refused bursts", &receiver.receive_queue)?;

@@ -1,5 +1,5 @@
-//! Memory windows: keys for parts of regions, with rights of their own (IBTA 10.6.7). What peers reach through them, and what
-//! not. How they are bound and how they end is in `windows_binding` and `windows_ending`.
+//! Memory windows: keys for parts of regions, with rights of their own (IBTA 10.6.7). What peers reach through them,
+//! and what not. How they are bound and how they end is in `windows_binding` and `windows_ending`.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -154,8 +154,8 @@ pub(super) fn part(memory: &Memory, range: Range<usize>, access: Access) -> Wind
 
 /// A pair whose second end has bound a window to a part of a region.
 pub(super) struct Bound {
-    // In the order in which they go. First the window: a region that windows are bound to cannot go, and a queue pair through which they
-    // were bound need not.
+    // In the order in which they go. First the window: a region that windows are bound to cannot go, and a queue pair
+    // through which they were bound need not.
     pub(super) window: Window,
     pub(super) memory: Memory,
     pub(super) pair: Pair,
@@ -380,7 +380,7 @@ fn two_windows_on_one_region(context: &mut Context<'_>, transport: Transport, ki
     let second = Window::new(&owner.domain, kind)?;
     let overlapping = PART.end - 16..PART.end + 100;
     let key = second.bind(context, owner, part(&bound.memory, overlapping.clone(), Access::REMOTE_WRITE))?;
-    ensure(key != bound.key, || format!("expected two keys for two windows, came {key:#x} twice"))?;
+    ensure(key != bound.key, || format!("expected two keys for two windows, got {key:#x} twice"))?;
     let remote = RemoteMemory { key, ..bound.memory.remote(overlapping.start) };
     is_let(context, &bound.pair, Attempt::Write, remote, &mut bound.memory, overlapping.clone())?;
     bound.takes_writes(context)?;
@@ -400,7 +400,8 @@ fn not_for_local_use(context: &mut Context<'_>, transport: Transport, kind: Kind
     context.failed("sender from a window", &sent, 2, &[CompletionStatus::LocalProtectionError])
 }
 
-/// In a zero-based region the window's addresses count from the region's beginning. (Soft-RoCE and mlx5 bind no windows there.)
+/// In a zero-based region the window's addresses count from the region's beginning. (Soft-RoCE and mlx5 bind no windows
+/// there.)
 fn zero_based_region(context: &mut Context<'_>, kind: Kind) -> Outcome {
     let setup = open_setup(context, RC)?;
     let pair = Pair::new(context, &setup)?;

@@ -1,5 +1,5 @@
-//! Binding memory windows (IBTA 10.6.7.2 and 11.4.1.1): a request of the send queue, in order with the others, that fails when region,
-//! rights or range do not fit.
+//! Binding memory windows (IBTA 10.6.7.2 and 11.4.1.1): a request of the send queue, in order with the others, that
+//! fails when region, rights or range do not fit.
 
 use std::ops::Range;
 
@@ -66,7 +66,8 @@ pub(super) fn tests() -> Vec<Test> {
     tests
 }
 
-/// The bind is refused when it is posted, and the queue pair goes on; or it fails as a request, and the queue pair with it.
+/// The bind is refused when it is posted, and the queue pair goes on; or it fails as a request, and the queue pair with
+/// it.
 fn bind_fails(context: &mut Context<'_>, end: &End, window: &Window, binding: WindowBinding<'_>) -> Outcome {
     match window.post_bind(end, 1, SendFlags::SIGNALED, binding) {
         Err(_) => end.is_in(QueuePairState::ReadyToSend),
@@ -120,7 +121,8 @@ fn region_without_right_to_bind(context: &mut Context<'_>, transport: Transport,
     cannot_bind(context, (transport, kind), region_rights, PART, Access::REMOTE_WRITE)
 }
 
-/// A window cannot give a right to write that its region's owner does not have (IBTA C10-74). Reading needs no right of the owner.
+/// A window cannot give a right to write that its region's owner does not have (IBTA C10-74). Reading needs no right of
+/// the owner.
 fn remote_write_without_local_write(context: &mut Context<'_>, transport: Transport, kind: Kind) -> Outcome {
     cannot_bind(context, (transport, kind), Access::WINDOW_BIND, PART, Access::REMOTE_WRITE)?;
     if !context.capabilities()?.contains(Capabilities::READ) || transport != RC {
@@ -168,7 +170,8 @@ fn region_of_another_domain(context: &mut Context<'_>, transport: Transport, kin
     opens_nothing(context, &pair, &window, &memory)
 }
 
-/// A queue pair binds windows of its own protection domain (IBTA C10-72), but for type 2A, whose windows are their queue pair's.
+/// A queue pair binds windows of its own protection domain (IBTA C10-72), but for type 2A, whose windows are their
+/// queue pair's.
 fn window_of_another_domain(context: &mut Context<'_>, transport: Transport, kind: Kind) -> Outcome {
     let setup = open_setup(context, transport)?;
     let pair = Pair::new(context, &setup)?;
@@ -287,25 +290,26 @@ fn other_kind_is_refused(context: &mut Context<'_>, transport: Transport, kind: 
     opens_nothing(context, &pair, &window, &memory)
 }
 
-/// The usual way: bind, then tell the peer the key, both posted at once. Whoever has the message may use the key.
+/// The usual order: bind, then send the peer the key, both posted together. A peer that has the message may use the
+/// key.
 fn in_order_with_sends(context: &mut Context<'_>, kind: Kind) -> Outcome {
     let setup = open_setup(context, RC)?;
     let pair = Pair::new(context, &setup)?;
     let [peer, owner] = &pair.ends;
     let mut memory = Memory::new(&owner.domain, REGION_BYTES, BINDABLE)?;
     let window = Window::new(&owner.domain, kind)?;
-    let told = Memory::target(&peer.domain, 4)?;
+    let message = Memory::target(&peer.domain, 4)?;
     for round in 0..4 {
-        peer.receive(1, &[told.whole()])?;
+        peer.receive(1, &[message.whole()])?;
         let binding = part(&memory, PART, Access::REMOTE_WRITE);
         let key = window.post_bind(owner, 2, SendFlags::empty(), binding)?;
         let request = owner.request(3, SendOperation::Send, &[]);
         owner.queue_pair.post_send_inline(&request, &key.to_be_bytes())?;
         let received = context.completion("peer", &peer.receive_queue)?;
         status("peer", &received, 1, CompletionStatus::Success)?;
-        let heard = told.bytes(0..4).try_into().map(u32::from_be_bytes);
+        let heard = message.bytes(0..4).try_into().map(u32::from_be_bytes);
         let heard = heard.map_err(|_| Failure::new("a key is of four bytes"))?;
-        equal("key that the peer was told", key, heard)?;
+        equal("key that the peer received", key, heard)?;
         let remote = longhaul_verbs::RemoteMemory { key: heard, ..memory.remote(PART.start) };
         is_let(context, &pair, Attempt::Write, remote, &mut memory, PART)
             .map_err(|failure| failure.context(format_args!("round {round}")))?;

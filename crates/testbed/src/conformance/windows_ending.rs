@@ -1,5 +1,5 @@
-//! How memory windows end: bound anew, bound to nothing, deallocated, with their queue pair (IBTA 10.6.7.2). A key that is dead
-//! opens nothing from the moment at which its owner has been told so.
+//! How memory windows end: bound anew, bound to nothing, deallocated, with their queue pair (IBTA 10.6.7.2). A key that
+//! is dead opens nothing from the moment at which its owner knows it.
 
 use longhaul_verbs::{
     Access, Capabilities, CompletionStatus, DestroyError, RemoteMemory, SendFlags, SendOperation, Transport,
@@ -64,7 +64,7 @@ fn bound_anew(context: &mut Context<'_>, transport: Transport, kind: Kind) -> Ou
         }
         let binding = part(&bound.memory, elsewhere.clone(), Access::REMOTE_WRITE);
         let key = bound.window.bind(context, owner, binding)?;
-        ensure(key != bound.key, || format!("expected another key after another bind, came {key:#x} again"))?;
+        ensure(key != bound.key, || format!("expected another key after another bind, got {key:#x} again"))?;
         let remote = RemoteMemory { key, ..bound.memory.remote(elsewhere.start) };
         is_let(context, &bound.pair, Attempt::Write, remote, &mut bound.memory, elsewhere.clone())?;
         is_refused(context, &bound.pair, Attempt::Write, bound.at(old_key_at), 8, &bound.memory)?;
@@ -72,7 +72,8 @@ fn bound_anew(context: &mut Context<'_>, transport: Transport, kind: Kind) -> Ou
     Ok(())
 }
 
-/// The old part is not reached through the new key either; a type 1 window may be bound anew by any queue pair of its domain.
+/// The old part is not reached through the new key either; a type 1 window may be bound anew by any queue pair of its
+/// domain.
 fn by_another(context: &mut Context<'_>) -> Outcome {
     let mut bound = Bound::new(context, RC, Kind::Type1)?;
     let other = pair_in_domain(context, &bound.pair.setup, &bound.pair.ends[1].domain)?;
@@ -85,8 +86,8 @@ fn by_another(context: &mut Context<'_>) -> Outcome {
     bound.refuses_writes(context, &other)
 }
 
-/// The specification wants a type 2 window to be invalidated before it is bound again, and Soft-RoCE insists on it; RNICs
-/// bind it anew at once. In both cases no more than one key is good.
+/// The specification wants a type 2 window to be invalidated before it is bound again, and Soft-RoCE insists on it;
+/// RNICs bind it anew at once. In both cases no more than one key is good.
 fn bound_anew_while_bound(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let mut bound = Bound::new(context, transport, Kind::Type2)?;
     let owner = &bound.pair.ends[1];
@@ -105,8 +106,8 @@ fn bound_anew_while_bound(context: &mut Context<'_>, transport: Transport) -> Ou
     is_refused(context, &other, Attempt::Write, remote, 8, &bound.memory)
 }
 
-/// A bind of no bytes unbinds a type 2 window, or fails, as the specification has it (o10-37.2.40) and Soft-RoCE does. In both cases
-/// its new key opens nothing, and in the first its old one neither.
+/// A bind of no bytes unbinds a type 2 window, or fails, as the specification has it (o10-37.2.40) and Soft-RoCE does.
+/// In both cases its new key opens nothing, and in the first its old one neither.
 fn bound_to_no_bytes(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let bound = Bound::new(context, transport, Kind::Type2)?;
     let owner = &bound.pair.ends[1];
@@ -132,14 +133,14 @@ fn bound_to_nothing(context: &mut Context<'_>, transport: Transport, kind: Kind)
     bound.refuses_writes(context, &bound.pair)
 }
 
-/// Every key of a window that is bound again and again is good while it is the last one. Only a type 1 window's old keys can be
-/// tried without end; on a reliable connection the first refusal is the last.
+/// Every key of a window that is bound again and again is good while it is the last one. Only a type 1 window's old
+/// keys can be tried without end; on a reliable connection the first refusal is the last.
 fn many_times(context: &mut Context<'_>, transport: Transport, kind: Kind) -> Outcome {
     let mut bound = Bound::new(context, transport, kind)?;
     let mut old_keys = Vec::new();
     for round in 0..20 {
         bound.takes_writes(context).map_err(|failure| failure.context(format_args!("round {round}")))?;
-        ensure(!old_keys.contains(&bound.key), || format!("expected a key not used before, came {:#x}", bound.key))?;
+        ensure(!old_keys.contains(&bound.key), || format!("expected a key not used before, got {:#x}", bound.key))?;
         old_keys.push(bound.key);
         let owner = &bound.pair.ends[1];
         if kind == Kind::Type2 {
@@ -164,11 +165,11 @@ fn deallocated(context: &mut Context<'_>, transport: Transport, kind: Kind) -> O
     bound.window.window.deallocate()?;
     let error = refusal("a second deallocation", bound.window.window.deallocate())?;
     let fits = matches!(error, DestroyError::Gone | DestroyError::System(_));
-    ensure(fits, || format!("second deallocation: expected Gone, came {error}"))?;
+    ensure(fits, || format!("second deallocation: expected Gone, got {error}"))?;
     bound.refuses_writes(context, &bound.pair)
 }
 
-/// When deallocation returns, no byte is on its way into memory any more, in the middle of a message too.
+/// When deallocation returns, no byte is still being written to memory, in the middle of a message too.
 fn deallocated_while_a_peer_writes(context: &mut Context<'_>, transport: Transport, kind: Kind) -> Outcome {
     const LENGTH: usize = 1 << 20;
     for steps in [0, 1, 3] {
@@ -197,14 +198,14 @@ fn deallocated_while_a_peer_writes(context: &mut Context<'_>, transport: Transpo
     Ok(())
 }
 
-/// A region cannot go while a window is bound to it (IBTA 10.6.7.2.6). (libibverbs' providers leave this to the kernel, and some
-/// kernels let it go.)
+/// A region cannot go while a window is bound to it (IBTA 10.6.7.2.6). (libibverbs' providers leave this to the kernel,
+/// and some kernels let it go.)
 fn region_in_use(context: &mut Context<'_>, transport: Transport, kind: Kind) -> Outcome {
     let mut bound = Bound::new(context, transport, kind)?;
     let kept = match bound.memory.region().raw().deregister() {
         Err(DestroyError::InUse { users }) => equal("users of a region with one window", 1, users),
         Err(DestroyError::System(_)) => Ok(()),
-        other => Err(Failure::new(format!("deregistering a region with a window: expected InUse, came {other:?}"))),
+        other => Err(Failure::new(format!("deregistering a region with a window: expected InUse, got {other:?}"))),
     };
     if kept.is_err() {
         return context.tolerate(kept);
@@ -223,7 +224,8 @@ fn region_free_after_deallocation(context: &mut Context<'_>, transport: Transpor
     bound.refuses_writes(context, &other)
 }
 
-/// A type 1 window outlives the queue pair that bound it, a type 2 window is unusable from then on. Both can be deallocated.
+/// A type 1 window outlives the queue pair that bound it, a type 2 window is unusable from then on. Both can be
+/// deallocated.
 fn queue_pair_destroyed(context: &mut Context<'_>, transport: Transport, kind: Kind) -> Outcome {
     let mut bound = Bound::new(context, transport, kind)?;
     bound.takes_writes(context)?;
@@ -240,7 +242,8 @@ fn queue_pair_destroyed(context: &mut Context<'_>, transport: Transport, kind: K
     Ok(bound.memory.region().raw().deregister()?)
 }
 
-/// With its queue pair a type 2 window has lost what it was bound to: the region may go, and the window may be bound anew.
+/// With its queue pair a type 2 window has lost what it was bound to: the region may go, and the window may be bound
+/// anew.
 fn free_after_its_queue_pair(context: &mut Context<'_>, transport: Transport) -> Outcome {
     let mut bound = Bound::new(context, transport, Kind::Type2)?;
     bound.takes_writes(context)?;

@@ -28,13 +28,13 @@ pub struct GroundOptions {
     pub memory_bytes: usize,
     /// The longest message of each end's queue pair; enough for all of the memory if not given.
     pub message_bytes_max: Option<[u64; 2]>,
-    /// Packets that may be on their way.
+    /// Packets that may be in flight.
     pub receive_depth: u32,
     /// Generations of internal queue pairs, each with that many receives.
     pub generations: u8,
     /// Channels of each end.
     pub channels: usize,
-    /// Whoever drives looks this often at what happens, when much does.
+    /// The driver polls this often when much happens.
     pub grain: Duration,
     /// What each device may have waiting in front of the wire.
     pub egress_limit_bytes: u64,

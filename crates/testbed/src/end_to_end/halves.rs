@@ -7,7 +7,8 @@ use longhaul_time::Instant;
 use super::{Case, CaseError};
 use longhaul_runtime::with_sources;
 
-/// Half of a case: messages that are under way, each in a place of memory of its own, and what was said of those that are done.
+/// Half of a case: messages that are in flight, each in a place of memory of its own, and what was said of those that
+/// are done.
 pub struct CaseHalf<Ticket> {
     case: Case,
     /// What is in each place.
@@ -23,7 +24,7 @@ pub type CaseSender = CaseHalf<SendTicket>;
 pub type CaseReceiver = CaseHalf<ReceiveTicket>;
 
 impl<Ticket> CaseHalf<Ticket> {
-    /// With a memory of so many bytes, which nobody else uses meanwhile.
+    /// With a memory of this many bytes, which nobody else uses meanwhile.
     pub fn new(case: &Case, memory_bytes: usize) -> Self {
         let place_bytes = case.message_bytes + case.slack_bytes;
         let places = memory_bytes.checked_div(place_bytes).unwrap_or(case.in_flight).clamp(1, case.in_flight);
@@ -124,7 +125,7 @@ pub(super) fn failed(message: usize, error: &dyn std::error::Error) -> CaseError
     CaseError::Failed { message, why: with_sources(error) }
 }
 
-/// Whether a message came as it was sent.
+/// Whether a message arrived as it was sent.
 pub(super) fn verify(message: usize, bytes: &[u8], missing: usize, length: usize) -> Result<(), CaseError> {
     if bytes.len() != length || missing > 0 {
         return Err(CaseError::Incomplete { message, sent: length, received: bytes.len(), missing });
@@ -135,7 +136,7 @@ pub(super) fn verify(message: usize, bytes: &[u8], missing: usize, length: usize
     }
 }
 
-/// Eight bytes that tell a message and a place in it.
+/// Eight bytes that encode a message and an offset in it.
 fn word(message: u64, index: usize) -> [u8; 8] {
     (message.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (index as u64 + 1).wrapping_mul(0xd6e8_feb8_6659_fd93)).to_le_bytes()
 }

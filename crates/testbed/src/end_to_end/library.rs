@@ -1,5 +1,5 @@
-//! Two ends on real time, as programs have them: connections of the library, over software RNICs on UDP sockets or whatever libibverbs
-//! knows. The library drives them.
+//! Two ends on real time, as programs have them: connections of the library, over software RNICs on UDP sockets or
+//! whatever libibverbs knows. The library drives them.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +47,7 @@ pub struct LibraryEnd {
 }
 
 impl LibraryEnd {
-    /// A connection, and so many bytes of memory.
+    /// A connection, and this many bytes of memory.
     pub fn new(connection: Connection, memory_bytes: usize) -> Result<Self, CaseError> {
         let memory = connection.register(vec![0; memory_bytes]).map_err(CaseError::of_ground)?;
         Ok(LibraryEnd { connection, memory })
@@ -72,7 +72,8 @@ impl LibraryGround {
         Ok(LibraryGround { ends: [LibraryEnd::new(one, memory_bytes)?, LibraryEnd::new(other, memory_bytes)?] })
     }
 
-    /// On two software RNICs on UDP sockets. The first has the bad network in front of its sockets, both ways, if there is one.
+    /// On two software RNICs on UDP sockets. The first has the bad network in front of its sockets, both ways, if there
+    /// is one.
     pub fn open(
         addresses: [IpAddr; 2],
         udp: &UdpConfig,
@@ -114,7 +115,7 @@ impl CaseRunner for LibraryGround {
     }
 }
 
-/// Run a half to its end; `None` if that came early, because the other one has failed.
+/// Run a half to its end; `None` if that was early, because the other one has failed.
 fn run_half<T>(
     mut half: CaseHalf<Operation<T>>,
     mut poll: impl FnMut(&mut CaseHalf<Operation<T>>) -> Result<(), CaseError>,
@@ -138,7 +139,7 @@ fn run_half<T>(
     }
 }
 
-/// Tells the other half, also when this one panics.
+/// Notifies the other half, also when this one panics.
 struct EndsBadly<'a>(&'a AtomicBool);
 
 impl Drop for EndsBadly<'_> {
@@ -153,7 +154,7 @@ pub struct Operation<T>(State<T>);
 enum State<T> {
     Running(Pending<T, TransferError>),
     Over(Result<T, TransferError>),
-    /// Somebody has been told how it ended.
+    /// Its result has been reported.
     Told,
 }
 

@@ -93,12 +93,12 @@ pub struct Figures {
     pub parity_packets_sent: u64,
     /// Chunks that were computed from parity.
     pub chunks_recovered: u64,
-    /// Packets that came more than once.
+    /// Packets that arrived more than once.
     pub duplicate_packets: u64,
 }
 
 impl Figures {
-    /// Adds what came of a case.
+    /// Adds the outcome of a case.
     pub fn add(&mut self, outcome: &Outcome) {
         for sent in &outcome.sent {
             self.data_packets_sent += sent.data_packets_sent;
@@ -118,7 +118,7 @@ impl Suite {
     /// Sizes of the whole suite: nothing, around a packet, and up to 64 MiB.
     pub const SIZES: [usize; 10] = [0, 1, 4095, 4096, 4097, 65_536, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 
-    /// So many messages of each size, over every link with every scheme.
+    /// This many messages of each size, over every link with every scheme.
     pub fn new(messages: usize, sizes: &[usize]) -> Self {
         // A minute a message is more than any of them needs.
         let limit = Duration::from_secs(60 * messages as u64);
@@ -135,8 +135,8 @@ impl Suite {
         self.cases.iter().map(places).max().unwrap_or(0).max(4096)
     }
 
-    /// Run all of it, each link and scheme on a ground of its own that `open` makes. `done` is told of every case; what it says to an
-    /// error is whether to go on with the next link and scheme.
+    /// Run all of it, each link and scheme on a ground of its own that `open` makes. `done` is called for every case;
+    /// what it says to an error is whether to go on with the next link and scheme.
     pub fn run<G: CaseRunner>(
         &self,
         mut open: impl FnMut(&Link, &Arc<dyn Scheme>) -> Result<G, CaseError>,

@@ -1,5 +1,5 @@
-//! A scheme that was made up to show that one can be: everything is sent twice, at once; what is missing after that is asked for, and
-//! sent twice again. It knows nothing but the public trait.
+//! A scheme that was made up to show that one can be: everything is sent twice, at once; what is missing after that is
+//! asked for, and sent twice again. It knows nothing but the public trait.
 
 use longhaul_reliable::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo};
 use longhaul_time::{Duration, Instant};

@@ -15,7 +15,7 @@ impl<'a> Choices<'a> {
         self.rest.is_empty()
     }
 
-    /// Up to so many bytes.
+    /// Up to this many bytes.
     pub(super) fn bytes(&mut self, most: usize) -> &'a [u8] {
         let (taken, rest) = self.rest.split_at(most.min(self.rest.len()));
         self.rest = rest;

@@ -25,8 +25,8 @@ const GUARD: u8 = 0x5a;
 const ALL_RIGHTS: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// Whatever comes: nothing panics, every request completes at most once, bytes that peers have no right to stay as they are, and a packet is
-/// never answered by a flood.
+/// Whatever comes: nothing panics, every request completes at most once, bytes that peers have no right to stay as they
+/// are, and a packet is never answered by a flood.
 pub fn nic(bytes: &[u8]) {
     let mut choices = Choices::new(bytes);
     let mut target = Target::new();

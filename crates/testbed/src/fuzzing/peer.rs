@@ -27,8 +27,8 @@ const SCHEMES: [&str; 4] = ["sr:rto", "sr:nack", "ec:mds:4,2", "ec:xor:4,2"];
 /// Polls until nothing is due at one instant. An end that never comes to rest keeps a core busy.
 const POLLS_MAX: usize = 64;
 
-/// Whatever the peer says: nothing panics, the connection does not end, nothing keeps it busy at one instant, no message is longer than its
-/// receive, and every send ends when nothing more is heard.
+/// Whatever the peer says: nothing panics, the connection does not end, nothing keeps it busy at one instant, no
+/// message is longer than its receive, and every send ends when nothing more is heard.
 pub fn peer(bytes: &[u8]) {
     let mut choices = Choices::new(bytes);
     let mut end = End::new(choices.one_of(&SCHEMES));

@@ -85,13 +85,13 @@ impl Client {
         let server = match control.receive(ANSWER_PATIENCE, "this end waited for a welcome")? {
             Reply::Welcome { version: VERSION, end } => end,
             Reply::Welcome { version, .. } => {
-                return Err(InteropError::Version { expected: VERSION, came: format!("version {version}") });
+                return Err(InteropError::Version { expected: VERSION, got: format!("version {version}") });
             }
             other => return Err(unexpected("a welcome", other)),
         };
         if server.memory_bytes < memory_bytes {
-            let came = format!("{}", server.memory_bytes);
-            return Err(InteropError::Unexpected { expected: "as much memory as was asked for", came });
+            let got = format!("{}", server.memory_bytes);
+            return Err(InteropError::Unexpected { expected: "as much memory as was asked for", got });
         }
         let mtu = agreed_mtu(options.mtu, &endpoint, &server)?;
         Ok(Client { options, plan, control, endpoint, server, mtu })
@@ -107,7 +107,7 @@ impl Client {
         &self.server.description
     }
 
-    /// Carries out all checks; `report` is told of each when it is done.
+    /// Carries out all checks; `report` is called for each when it is done.
     pub fn run(mut self, report: &mut dyn FnMut(&CheckResult)) -> Result<Summary, InteropError> {
         let mut summary = self.new_summary();
         for check in self.options.checks(self.mtu) {
@@ -143,7 +143,7 @@ impl Client {
     pub fn run_until_death(
         mut self,
         from_server: bool,
-        under_way: &mut dyn FnMut(u64),
+        in_progress: &mut dyn FnMut(u64),
     ) -> Result<DeathReport, InteropError> {
         if self.options.connection != Connection::Rc {
             return Err(InteropError::Impossible("only RC finds out that its peer has died; say -c RC".to_owned()));
@@ -155,7 +155,7 @@ impl Client {
             self.control.send(&Request::UntilDeath { pair, from_server })?;
             let theirs = prepared(&mut self.control)?;
             survivor.connect(&self.plan, (&self.server, &theirs))?;
-            survivor.run(&self.server, &mut self.control, under_way)
+            survivor.run(&self.server, &mut self.control, in_progress)
         });
         match survived {
             Ok(report) => Ok(report),
@@ -196,7 +196,7 @@ impl Client {
         self.control.send(&Request::Done { completed: requester.completed(), failure: failure.clone() })?;
         let verdict = loop {
             match self.control.receive(ANSWER_PATIENCE, "this end waited for a verdict")? {
-                // On its way when the last operation was done.
+                // Still in flight when the last operation was done.
                 Reply::Arrived(_) => {}
                 verdict => break verdict,
             }
@@ -223,10 +223,10 @@ fn prepared(control: &mut Control) -> Result<PairInfo, Fault> {
     }
 }
 
-fn unexpected(expected: &'static str, came: Reply) -> InteropError {
-    match came {
+fn unexpected(expected: &'static str, got: Reply) -> InteropError {
+    match got {
         Reply::Refused { reason, .. } => InteropError::Refused { reason },
-        other => InteropError::Unexpected { expected, came: format!("{other:?}") },
+        other => InteropError::Unexpected { expected, got: format!("{other:?}") },
     }
 }
 
@@ -234,12 +234,12 @@ fn unexpected(expected: &'static str, came: Reply) -> InteropError {
 fn agreed_mtu(wanted: Option<Mtu>, endpoint: &Endpoint, server: &EndInfo) -> Result<Mtu, InteropError> {
     let theirs = Mtu::largest_within(server.mtu_bytes).ok_or_else(|| InteropError::Unexpected {
         expected: "an MTU of at least 256",
-        came: server.mtu_bytes.to_string(),
+        got: server.mtu_bytes.to_string(),
     })?;
     let most = endpoint.mtu.min(theirs);
     match wanted {
         Some(wanted) if wanted > most => Err(InteropError::Impossible(format!(
-            "expected devices whose packets carry {} bytes, came {} at the client and {} at the server: raise the MTU of their \
+            "expected devices whose packets carry {} bytes, got {} at the client and {} at the server: raise the MTU of their \
              interfaces (`ip link set NAME mtu BYTES`), or take less with -m",
             wanted.byte_count(),
             endpoint.mtu.byte_count(),

@@ -4,8 +4,8 @@
 //!   slot:   guard, 64 bytes │ 0 to 7 bytes more │ header (datagrams) │ the message │ guard, 64 bytes and more
 //! ```
 //!
-//! The message begins at another place in each slot, so that nothing is aligned by chance; only words for atomics are. Guards,
-//! and messages that have not come, hold one byte over and over ([`FILL`]).
+//! The message begins at another place in each slot, so that nothing is aligned by chance; only words for atomics are.
+//! Guards, and messages that have not come, hold one byte over and over ([`FILL`]).
 
 use super::plan::{Check, Connection};
 
@@ -141,8 +141,8 @@ impl Layout {
         }
     }
 
-    /// Whether a slot holds what it must; if not, the first byte that differs. The header of a datagram is not looked at once
-    /// a message is there.
+    /// Whether a slot holds what it must; if not, the first byte that differs. The header of a datagram is not looked
+    /// at once a message is there.
     pub(super) fn verify(&self, check: &Check, number: u64, contents: Contents, slot: &[u8]) -> Result<(), String> {
         let mut expected = vec![0; self.stride];
         self.fill(check, number, contents, &mut expected);
@@ -154,26 +154,26 @@ impl Layout {
         if expected == slot {
             return Ok(());
         }
-        let differ = |(expected, came): (&u8, &u8)| expected != came;
+        let differ = |(expected, got): (&u8, &u8)| expected != got;
         let at = expected
             .iter()
             .zip(slot)
             .position(differ)
             .expect("slots of one length that are not equal differ somewhere");
-        let (wanted, came) = (expected[at], slot[at]);
+        let (wanted, got) = (expected[at], slot[at]);
         let place = match at {
             _ if at < start => format!("guard byte {} before the message", start - at),
             _ if at < message => format!("byte {} of the header", at - start),
             _ if at < message + self.message_bytes => format!("byte {}", at - message),
             _ => format!("guard byte {} behind the message", at - message - self.message_bytes),
         };
-        let differing = expected.iter().zip(slot).filter(|&(expected, came)| expected != came).count();
-        let hint = match came == FILL && (message..message + self.message_bytes).contains(&at) {
+        let differing = expected.iter().zip(slot).filter(|&(expected, got)| expected != got).count();
+        let hint = match got == FILL && (message..message + self.message_bytes).contains(&at) {
             true => ", as if never written",
             false => "",
         };
         Err(format!(
-            "slot {number}: {place}: expected {wanted:#04x}, came {came:#04x}{hint}; bytes that differ in the slot: {differing}"
+            "slot {number}: {place}: expected {wanted:#04x}, got {got:#04x}{hint}; bytes that differ in the slot: {differing}"
         ))
     }
 }
@@ -183,15 +183,16 @@ pub(super) fn memory_bytes(check: &Check) -> usize {
     Layout::of(check).bytes().max(Layout::of_receives(check).bytes())
 }
 
-/// Whether a global route header has these addresses in it: those of an IPv6 header, or of an IPv4 header in its second half.
+/// Whether a global route header has these addresses in it: those of an IPv6 header, or of an IPv4 header in its second
+/// half.
 pub(super) fn verify_header(
     header: &[u8],
     source: std::net::IpAddr,
     destination: std::net::IpAddr,
 ) -> Result<(), String> {
     use std::net::IpAddr;
-    let came = match (source, header.len() == Connection::Ud.header_bytes()) {
-        (_, false) => return Err(format!("expected a header of 40 bytes, came {}", header.len())),
+    let got = match (source, header.len() == Connection::Ud.header_bytes()) {
+        (_, false) => return Err(format!("expected a header of 40 bytes, got {}", header.len())),
         (IpAddr::V4(_), true) => [32, 36].map(|at| {
             let octets: [u8; 4] = header[at..at + 4].try_into().expect("four bytes");
             IpAddr::from(octets)
@@ -201,10 +202,10 @@ pub(super) fn verify_header(
             IpAddr::from(octets)
         }),
     };
-    if came != [source, destination] {
-        let [from, to] = came;
+    if got != [source, destination] {
+        let [from, to] = got;
         return Err(format!(
-            "header of the datagram: expected from {source} to {destination}, came from {from} to {to}"
+            "header of the datagram: expected from {source} to {destination}, got from {from} to {to}"
         ));
     }
     Ok(())

@@ -41,14 +41,15 @@ impl Control {
         Ok(Control { stream, unread: Vec::new(), is_closed: false })
     }
 
-    /// Our address on the way to the other end.
+    /// Our address towards the other end.
     pub(super) fn local_address(&self) -> Result<IpAddr, InteropError> {
         let address =
             self.stream.local_addr().map_err(|source| InteropError::Tcp { doing: "ask for the address of", source });
         Ok(address?.ip().to_canonical())
     }
 
-    /// Readable when there is something to look at. `None` when the other end is gone: then it would be readable for ever.
+    /// Readable when there is something to look at. `None` when the other end is gone: then it would be readable for
+    /// ever.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         (!self.is_closed).then(|| self.stream.as_fd())
     }
@@ -65,7 +66,7 @@ impl Control {
         match self.stream.write_all(line.as_bytes()) {
             Ok(()) => Ok(()),
             Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
-                Err(InteropError::Gone { during: "this end was telling it something" })
+                Err(InteropError::Gone { during: "this end was sending to it" })
             }
             Err(source) => Err(InteropError::Tcp { doing: "send over", source }),
         }
@@ -132,13 +133,13 @@ impl Control {
             Err(_) => self.is_closed = true,
         }
         if self.unread.len() > LINE_BYTES_MAX && !self.unread.contains(&b'\n') {
-            return Err(InteropError::Version { expected: VERSION, came: "a line without end".to_owned() });
+            return Err(InteropError::Version { expected: VERSION, got: "a line without end".to_owned() });
         }
         Ok(())
     }
 }
 
-/// Tells a client that nothing will come of it.
+/// Refuses a client, with the reason.
 pub fn refuse(stream: TcpStream, reason: &str) {
     // If it is gone, it does not matter.
     if let Ok(mut control) = Control::new(stream) {
@@ -153,10 +154,10 @@ fn not_ours(line: &str, during: &'static str) -> InteropError {
         line.split("\"version\":").nth(1).map(|rest| rest.chars().take_while(char::is_ascii_digit).collect());
     match theirs {
         Some(version) if version != VERSION.to_string() => {
-            InteropError::Version { expected: VERSION, came: format!("version {version}") }
+            InteropError::Version { expected: VERSION, got: format!("version {version}") }
         }
-        Some(_) => InteropError::Unexpected { expected: during, came: format!("\"{line}\"") },
-        None => InteropError::Version { expected: VERSION, came: format!("\"{line}\"") },
+        Some(_) => InteropError::Unexpected { expected: during, got: format!("\"{line}\"") },
+        None => InteropError::Version { expected: VERSION, got: format!("\"{line}\"") },
     }
 }
 

@@ -1,6 +1,7 @@
-//! Until death: an end writes over RC, and its peer is ended in the middle of it. The survivor must be told everything, in order
-//! and once: so many successes; then, for the first request that was outstanding, that the peer does not answer; then that all
-//! others are flushed. The queue pair is then in the error state, and its receives are flushed as well.
+//! Until death: an end writes over RC, and its peer is ended in the middle of it. The survivor must get every
+//! completion, in order and once: a number of successes; then, for the first request that was outstanding, that the
+//! peer does not answer; then that all others are flushed. The queue pair is then in the error state, and its receives
+//! are flushed as well.
 
 use std::time::{Duration, Instant};
 
@@ -20,13 +21,13 @@ use super::pace::Pace;
 use super::pair::{Pair, PairOptions, RETRIES_UNTIL_DEATH};
 use super::plan::{Check, Connection, Operation};
 
-/// Requests in flight: those that an end must be told of after its peer has died.
+/// Requests in flight: those that must complete at an end after its peer has died.
 const WINDOW: u32 = 16;
 /// Receives that wait for nothing.
 const RECEIVES: u32 = 16;
 /// Bytes of a WRITE: several packets, so that one is cut short.
 const WRITE_BYTES: u32 = 16 << 10;
-/// Successes after which the transfer counts as under way.
+/// Successes after which the transfer counts as in progress.
 const UNDER_WAY: u64 = 50;
 /// How long the peer may live.
 const LIFE: Duration = Duration::from_secs(180);
@@ -38,7 +39,7 @@ const FLUSH: Duration = Duration::from_secs(10);
 /// Memory that this needs at either end.
 pub(super) const MEMORY_BYTES: usize = (WRITE_BYTES as usize + 256) * WINDOW as usize;
 
-/// What the survivor was told.
+/// What the survivor saw.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeathReport {
     /// Whether this end was writing.
@@ -87,13 +88,13 @@ impl SendQueueEnd {
             (None, status) => {
                 self.failure = Some(status);
                 return Err(format!(
-                    "request {number}, the first that did not succeed: expected RetryExceededError, came {status:?}"
+                    "request {number}, the first that did not succeed: expected RetryExceededError, got {status:?}"
                 ));
             }
             (Some(_), CompletionStatus::FlushedError) => self.flushed += 1,
             (Some(first), status) => {
                 return Err(format!(
-                    "request {number}, after one with {first:?}: expected FlushedError, came {status:?}"
+                    "request {number}, after one with {first:?}: expected FlushedError, got {status:?}"
                 ));
             }
         }
@@ -104,10 +105,10 @@ impl SendQueueEnd {
     fn verify(&self) -> Result<(), String> {
         match (self.failure, self.order.outstanding()) {
             (None, _) => {
-                Err(format!("expected a request with RetryExceededError after {} successes, came none", self.succeeded))
+                Err(format!("expected a request with RetryExceededError after {} successes, got none", self.succeeded))
             }
             (Some(_), 0) => Ok(()),
-            (Some(_), lost) => Err(format!("expected completions of all requests, came none of the last {lost}")),
+            (Some(_), lost) => Err(format!("expected completions of all requests, got none of the last {lost}")),
         }
     }
 }
@@ -120,7 +121,7 @@ fn verify_flushed_receives(
     for completion in completions {
         let number = order.take(&completion)?;
         if completion.status != CompletionStatus::FlushedError {
-            return Err(format!("receive {number}: expected FlushedError, came {:?}", completion.status));
+            return Err(format!("receive {number}: expected FlushedError, got {:?}", completion.status));
         }
     }
     Ok(())
@@ -171,19 +172,19 @@ impl<'a> Survivor<'a> {
         self.pair.connect(self.endpoint, plan, peer, self.role.mtu)
     }
 
-    /// Goes on until the peer dies, and says what this end was then told.
+    /// Goes on until the peer dies, and says what this end then saw.
     pub(super) fn run(
         &mut self,
         peer: &EndInfo,
         control: &mut Control,
-        under_way: &mut dyn FnMut(u64),
+        in_progress: &mut dyn FnMut(u64),
     ) -> Result<DeathReport, Fault> {
         let (mut died, mut failed) = (None, None);
-        let mut problem = self.write_until_failure(peer, control, under_way, (&mut died, &mut failed)).err();
+        let mut problem = self.write_until_failure(peer, control, in_progress, (&mut died, &mut failed)).err();
         if self.role.writes && problem.is_none() {
             problem = self.verify_failed_queue_pair().err();
         }
-        // An end that only receives is never told by its queue pair; it is the program that stops it.
+        // The queue pair of an end that only receives never reports it; the program stops that end.
         let flushed = self.flush_receives(control);
         let problem = problem.or(flushed.err());
         let problem = match problem {
@@ -209,7 +210,7 @@ impl<'a> Survivor<'a> {
         &mut self,
         peer: &EndInfo,
         control: &mut Control,
-        under_way: &mut dyn FnMut(u64),
+        in_progress: &mut dyn FnMut(u64),
         (died, failed): (&mut Option<Instant>, &mut Option<Instant>),
     ) -> Result<(), Fault> {
         let begin = Instant::now();
@@ -238,7 +239,7 @@ impl<'a> Survivor<'a> {
             }
             if !is_told && (!self.role.writes || self.sends.succeeded >= UNDER_WAY) {
                 is_told = true;
-                under_way(self.sends.succeeded);
+                in_progress(self.sends.succeeded);
             }
             let (waited, most, what) = match (*failed, *died) {
                 (Some(_), _) if self.sends.order.outstanding() == 0 => return Ok(()),
@@ -249,7 +250,7 @@ impl<'a> Survivor<'a> {
             };
             if waited > most {
                 return Err(Fault::Check(format!(
-                    "expected {what} within {} s, came nothing: {} requests succeeded, {} are outstanding",
+                    "expected {what} within {} s, got nothing: {} requests succeeded, {} are outstanding",
                     most.as_secs(),
                     self.sends.succeeded,
                     self.sends.order.outstanding()
@@ -271,7 +272,7 @@ impl<'a> Survivor<'a> {
         self.sends.verify()?;
         match self.pair.state() {
             QueuePairState::Error => Ok(()),
-            state => Err(Fault::Check(format!("expected the queue pair in the error state, came {state:?}"))),
+            state => Err(Fault::Check(format!("expected the queue pair in the error state, got {state:?}"))),
         }
     }
 
@@ -295,7 +296,7 @@ impl<'a> Survivor<'a> {
         match self.receives.outstanding() {
             0 => Ok(()),
             lost => Err(Fault::Check(format!(
-                "expected all {RECEIVES} receives to be flushed, came none of the last {lost}"
+                "expected all {RECEIVES} receives to be flushed, got none of the last {lost}"
             ))),
         }
     }
@@ -306,7 +307,7 @@ mod tests {
     use super::CompletionStatus::{FlushedError, LocalQueuePairError, RetryExceededError, Success};
     use super::*;
 
-    /// What is said of completions with these numbers and statuses, of as many requests as told.
+    /// What is said of completions with these numbers and statuses, of this number of requests.
     fn judge(posted: u64, completions: &[(u64, CompletionStatus)]) -> Result<(), String> {
         let mut end = SendQueueEnd::new();
         (0..posted).for_each(|_| assert!(end.order.post() < u64::MAX));
@@ -327,16 +328,12 @@ mod tests {
     fn every_other_end_is_wrong() {
         for (posted, completions, words) in [
             (2, &[(0, Success), (1, Success)][..], "expected a request with RetryExceededError after 2"),
-            (2, &[(0, Success), (1, FlushedError)], "expected RetryExceededError, came FlushedError"),
-            (
-                2,
-                &[(0, LocalQueuePairError), (1, FlushedError)],
-                "expected RetryExceededError, came LocalQueuePairError",
-            ),
-            (2, &[(0, RetryExceededError), (1, Success)], "expected FlushedError, came Success"),
-            (2, &[(0, RetryExceededError), (1, RetryExceededError)], "expected FlushedError, came RetryExceeded"),
+            (2, &[(0, Success), (1, FlushedError)], "expected RetryExceededError, got FlushedError"),
+            (2, &[(0, LocalQueuePairError), (1, FlushedError)], "expected RetryExceededError, got LocalQueuePairError"),
+            (2, &[(0, RetryExceededError), (1, Success)], "expected FlushedError, got Success"),
+            (2, &[(0, RetryExceededError), (1, RetryExceededError)], "expected FlushedError, got RetryExceeded"),
             (3, &[(0, RetryExceededError), (1, FlushedError)], "none of the last 1"),
-            (3, &[(0, RetryExceededError), (2, FlushedError)], "came that of request 2"),
+            (3, &[(0, RetryExceededError), (2, FlushedError)], "got that of request 2"),
             (3, &[(0, Success), (0, RetryExceededError)], "request 0 completed twice"),
             (2, &[(0, RetryExceededError), (1, FlushedError), (1, FlushedError)], "request 1 completed twice"),
             (1, &[(0, RetryExceededError), (1, FlushedError)], "after all 1"),
@@ -360,7 +357,7 @@ mod tests {
         };
         assert_eq!(judge(&[(0, FlushedError), (1, FlushedError), (2, FlushedError)]), Ok(()));
         assert!(judge(&[(0, FlushedError), (2, FlushedError)]).is_err());
-        assert!(judge(&[(0, Success)]).is_err_and(|error| error.contains("expected FlushedError, came Success")));
+        assert!(judge(&[(0, Success)]).is_err_and(|error| error.contains("expected FlushedError, got Success")));
         assert!(judge(&[(0, FlushedError), (0, FlushedError)]).is_err());
     }
 }

@@ -16,7 +16,7 @@ pub(super) const MEMORY_BYTES_MAX: u64 = 512 << 20;
 /// Work through large regions in pieces of about this size.
 const LEAST_BYTES: u64 = 4096;
 
-/// An open device, and how it is addressed on the way to the peer.
+/// An open device, and how it is addressed towards the peer.
 #[derive(Clone)]
 pub struct End {
     /// The device.
@@ -46,7 +46,7 @@ impl Endpoint {
     pub(super) fn new(end: End, memory_bytes: u64) -> Result<Endpoint, InteropError> {
         if memory_bytes > MEMORY_BYTES_MAX {
             return Err(InteropError::Impossible(format!(
-                "expected checks that need at most {} MiB of memory at each end, came {} MiB: take fewer or shorter operations",
+                "expected checks that need at most {} MiB of memory at each end, got {} MiB: take fewer or shorter operations",
                 MEMORY_BYTES_MAX >> 20,
                 memory_bytes >> 20
             )));
@@ -78,7 +78,7 @@ impl Endpoint {
         EndInfo::new(&self.end, &self.attributes, self.mtu, memory)
     }
 
-    /// The way to a peer's device.
+    /// The path to a peer's device.
     pub(super) fn path_to(&self, peer: &EndInfo) -> PathAttributes {
         PathAttributes {
             source_gid_index: self.end.gid_index,

@@ -31,21 +31,21 @@ pub enum InteropError {
     },
     /// It speaks another language.
     #[error(
-        "expected version {expected} of the exchange of `longhaul interop`, came {came}: use the same release at both ends"
+        "expected version {expected} of the exchange of `longhaul interop`, got {got}: use the same release at both ends"
     )]
     Version {
         /// Ours.
         expected: u32,
         /// Theirs.
-        came: String,
+        got: String,
     },
     /// Out of turn.
-    #[error("expected {expected} from the other end, came {came}")]
+    #[error("expected {expected} from the other end, got {got}")]
     Unexpected {
         /// What was its turn to say.
         expected: &'static str,
         /// What it said.
-        came: String,
+        got: String,
     },
     /// The other end cannot or will not.
     #[error("the other end refuses: {reason}")]

@@ -89,15 +89,15 @@ impl Order {
                 Err(format!("{word} {number} completed twice: {status:?} after {expected} completions in order"))
             }
             _ if number < posted => Err(format!(
-                "expected the completion of {word} {expected}, came that of {word} {number} ({status:?}): out of order, or the \
+                "expected the completion of {word} {expected}, got that of {word} {number} ({status:?}): out of order, or the \
                  first is lost"
             )),
             _ if expected == posted => Err(format!(
-                "expected no completion after all {posted} of {word}s, came one with id {:#x} ({status:?})",
+                "expected no completion after all {posted} of {word}s, got one with id {:#x} ({status:?})",
                 completion.id
             )),
             _ => Err(format!(
-                "expected the completion of {word} {expected} with id {:#x}, came one with id {:#x} ({status:?}), which \
+                "expected the completion of {word} {expected} with id {:#x}, got one with id {:#x} ({status:?}), which \
                  belongs to none",
                 self.queue.id(expected),
                 completion.id
@@ -151,8 +151,8 @@ pub(super) fn verify_receive(
 fn verify_immediate(check: &Check, number: u64, completion: &WorkCompletion) -> Result<(), String> {
     match (check.operation.has_immediate(), completion.immediate()) {
         (false, None) => Ok(()),
-        (false, Some(bits)) => Err(format!("expected no immediate, came {bits:#010x}")),
-        (true, None) => Err(format!("expected immediate {:#010x}, came none", immediate(check, number))),
+        (false, Some(bits)) => Err(format!("expected no immediate, got {bits:#010x}")),
+        (true, None) => Err(format!("expected immediate {:#010x}, got none", immediate(check, number))),
         (true, Some(bits)) if bits == immediate(check, number) => Ok(()),
         (true, Some(bits)) => {
             let expected = immediate(check, number);
@@ -163,7 +163,7 @@ fn verify_immediate(check: &Check, number: u64, completion: &WorkCompletion) -> 
                 Some(other) => format!("operation {other}'s, which has come already"),
                 None => "nobody's".to_owned(),
             };
-            Err(format!("expected immediate {expected:#010x}, came {bits:#010x}, {whose}"))
+            Err(format!("expected immediate {expected:#010x}, got {bits:#010x}, {whose}"))
         }
     }
 }
@@ -172,13 +172,13 @@ fn verify_status(completion: &WorkCompletion) -> Result<(), String> {
     match completion.status {
         CompletionStatus::Success => Ok(()),
         status => {
-            Err(format!("expected Success, came {status:?} (the device's own code: {:#x})", completion.vendor_error))
+            Err(format!("expected Success, got {status:?} (the device's own code: {:#x})", completion.vendor_error))
         }
     }
 }
 
-fn equal<T: PartialEq + std::fmt::Debug>(what: &str, expected: T, came: T) -> Result<(), String> {
-    if expected == came { Ok(()) } else { Err(format!("{what}: expected {expected:?}, came {came:?}")) }
+fn equal<T: PartialEq + std::fmt::Debug>(what: &str, expected: T, got: T) -> Result<(), String> {
+    if expected == got { Ok(()) } else { Err(format!("{what}: expected {expected:?}, got {got:?}")) }
 }
 
 #[cfg(test)]
@@ -262,16 +262,16 @@ mod tests {
         let check = check(Connection::Rc, Operation::SendImmediate);
         let right = received(&check, 2);
         refused(&check, received(&check, 1), "receive 1 completed twice");
-        refused(&check, received(&check, 3), "expected the completion of receive 2, came that of receive 3");
+        refused(&check, received(&check, 3), "expected the completion of receive 2, got that of receive 3");
         refused(&check, received(&check, 5), "belongs to none");
         refused(&check, WorkCompletion { id: 2, ..right }, "belongs to none");
         let status = CompletionStatus::LocalLengthError;
-        refused(&check, WorkCompletion { status, ..right }, "receive 2: expected Success, came LocalLengthError");
-        refused(&check, WorkCompletion { byte_count: 99, ..right }, "bytes: expected 100, came 99");
+        refused(&check, WorkCompletion { status, ..right }, "receive 2: expected Success, got LocalLengthError");
+        refused(&check, WorkCompletion { byte_count: 99, ..right }, "bytes: expected 100, got 99");
         let operation = CompletionOperation::ReceiveWriteWithImmediate;
-        refused(&check, WorkCompletion { operation, ..right }, "operation: expected Receive, came");
+        refused(&check, WorkCompletion { operation, ..right }, "operation: expected Receive, got");
         refused(&check, WorkCompletion { queue_pair: NUMBERS.peer, ..right }, "queue pair: expected");
-        refused(&check, WorkCompletion { flags: CompletionFlags::empty(), ..right }, "came none");
+        refused(&check, WorkCompletion { flags: CompletionFlags::empty(), ..right }, "got none");
         let lost = WorkCompletion { immediate_or_key: immediate(&check, 4), ..right };
         refused(&check, lost, "operation 4's; 2 before it are missing");
         let twice = WorkCompletion { immediate_or_key: immediate(&check, 1), ..right };
@@ -284,7 +284,7 @@ mod tests {
         let right = received(&datagrams, 2);
         refused(&datagrams, WorkCompletion { source_queue_pair: NUMBERS.own, ..right }, "source queue pair");
         refused(&datagrams, WorkCompletion { flags: CompletionFlags::IMMEDIATE, ..right }, "global route header");
-        refused(&datagrams, WorkCompletion { byte_count: 100, ..right }, "expected 140, came 100");
+        refused(&datagrams, WorkCompletion { byte_count: 100, ..right }, "expected 140, got 100");
     }
 
     #[test]
@@ -293,10 +293,10 @@ mod tests {
         let refused = |completion: WorkCompletion| {
             verify_request(&check, NUMBERS, &mut posted(Queue::Send, 5), &completion).expect_err("it is wrong")
         };
-        assert!(refused(sent(&check, 1)).contains("came that of request 1"));
+        assert!(refused(sent(&check, 1)).contains("got that of request 1"));
         assert!(refused(WorkCompletion { byte_count: 1, ..sent(&check, 0) }).contains("bytes"));
         let write = Check { operation: Operation::Write, ..check };
-        assert!(refused(sent(&write, 0)).contains("expected Read, came Write"));
+        assert!(refused(sent(&write, 0)).contains("expected Read, got Write"));
         let mut order = posted(Queue::Send, 1);
         verify_request(&check, NUMBERS, &mut order, &sent(&check, 0)).expect("it is right");
         let error = verify_request(&check, NUMBERS, &mut order, &sent(&check, 1)).expect_err("one too many");

@@ -5,8 +5,8 @@
 //!   server → client    Welcome           the server's device and memory
 //!   client → server    Check             one check, and the client's queue pair       again for each check
 //!   server → client    Prepared          the server's queue pair; receives are posted
-//!   server → client    Arrived           UC and UD: so many operations have come so far; again and again
-//!   client → server    Done              so many operations have completed
+//!   server → client    Arrived           UC and UD: this many operations have arrived so far; again and again
+//!   client → server    Done              this many operations have completed
 //!   server → client    Verdict           whether all has come
 //!   client → server    UntilDeath        instead of checks
 //!   server → client    Prepared
@@ -53,7 +53,7 @@ pub(super) struct EndInfo {
     pub(super) memory_bytes: u64,
 }
 
-/// What an end tells of its memory.
+/// How an end describes its memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemoryInfo {
     pub(super) address: u64,
@@ -109,7 +109,7 @@ pub(super) enum Request {
         check: Check,
         pair: PairInfo,
     },
-    /// So many operations have completed, all of them unless something is wrong on the client's side.
+    /// This many operations have completed, all of them unless something is wrong on the client's side.
     Done {
         completed: u64,
         failure: Option<String>,

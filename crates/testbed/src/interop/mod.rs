@@ -1,5 +1,5 @@
-//! The verified exchange: a client and a server, two processes, each with a device of any kind, of which one may be ours and
-//! the other the kernel's or silicon. It knows devices through [`longhaul_verbs`] only.
+//! The verified exchange: a client and a server, two processes, each with a device of any kind, of which one may be
+//! ours and the other the kernel's or silicon. It knows devices through [`longhaul_verbs`] only.
 //!
 //! ```text
 //!            TCP: what is to be checked, queue pairs, verdicts (messages, control)
@@ -10,16 +10,17 @@
 //!     what READs and atomics bring                             what has come into memory
 //! ```
 //!
-//! A check ([`Check`]) is one operation in one size, so many times, on a queue pair of its own. Each operation has a slot of
-//! memory at either end, with guard bytes around it, and contents that follow from its number (`contents`): a byte that is
-//! lost, repeated, of another operation or in another place is seen. Completions are held against what must come, in order
-//! (`ledger`); atomics against a model of the words that they work on (`words`).
+//! A check ([`Check`]) is one operation in one size, repeated, on a queue pair of its own. Each operation has a slot of
+//! memory at either end, with guard bytes around it, and contents that follow from its number (`contents`): a byte that
+//! is lost, repeated, of another operation or in another place is seen. Completions are held against what must come, in
+//! order (`ledger`); atomics against a model of the words that they work on (`words`).
 //!
 //! `reliable` sends messages with reliability schemes instead, in both directions.
 //!
-//! `death` is the other half: operations until the other end dies, and what the survivor must then be told.
+//! `death` is the other half: operations until the other end dies, and what the survivor must then see.
 //!
-//! Everything is bounded in time, and an end that has nothing to do sleeps on its completion channel and its TCP connection.
+//! Everything is bounded in time, and an end that has nothing to do sleeps on its completion channel and its TCP
+//! connection.
 
 mod client;
 mod contents;

@@ -1,6 +1,6 @@
-//! Pacing in the program: unreliable transports lose what outruns the receiver, and a guest of a virtual machine without
-//! hardware support takes some 25 MB/s, when its host has time for it. So the client keeps to a rate ([`Pace`]), and the server
-//! tells it what has arrived, beyond which it may not be too far ahead ([`credit`]).
+//! Pacing in the program: unreliable transports lose what outruns the receiver, and a guest of a virtual machine
+//! without hardware support takes some 25 MB/s, when its host has time for it. So the client keeps to a rate
+//! ([`Pace`]), and the server reports what has arrived, which bounds how far ahead it may be ([`credit`]).
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ const HEADER_BYTES: u64 = 80;
 /// What may be caught up on after a sleep that was too long.
 const BURST: Duration = Duration::from_millis(8);
 
-/// Bytes that may be on the way on an unreliable transport: what queues on the way hold.
+/// Bytes that may be in flight on an unreliable transport: what the queues of the network hold.
 const CREDIT_BYTES: u32 = 512 << 10;
 /// What an operation counts for at least.
 const CREDIT_BYTES_LEAST: u32 = 2048;
 
-/// Operations of so many bytes that may be ahead of those that are known to have arrived.
+/// Operations of this size that may be ahead of those that are known to have arrived.
 pub(super) fn credit(bytes: u32) -> u64 {
     u64::from((CREDIT_BYTES / bytes.max(CREDIT_BYTES_LEAST)).max(1))
 }
@@ -43,7 +43,7 @@ impl Pace {
         }
     }
 
-    /// An operation of so many bytes, in packets of so many, has begun.
+    /// An operation of this many bytes, in packets of this size, has begun.
     pub(super) fn spend(&mut self, bytes: u32, packet_bytes: u32, now: Instant) {
         let Some(rate) = self.bits_per_second else {
             return;

@@ -24,7 +24,8 @@ const NOT_READY_TIMER: u8 = 12;
 const NOT_READY_RETRIES: u8 = 7;
 /// Times to send again before the peer is given up: the most there are, for an end that may only be slow.
 pub(super) const RETRIES: u8 = 7;
-/// And when the peer is to be given up. Soft-RoCE takes 7 for "for ever", as if it were about receivers that are not ready.
+/// And when the peer is to be given up. Soft-RoCE takes 7 for "for ever", as if it were about receivers that are not
+/// ready.
 pub(super) const RETRIES_UNTIL_DEATH: u8 = 6;
 /// READs and atomics that may be outstanding, if both devices can.
 const OUTSTANDING_MAX: u8 = 16;
@@ -200,7 +201,7 @@ impl Pair {
             self.send_queue.request_notification(false).map_err(&failed)?;
             self.receive_queue.request_notification(false).map_err(&failed)?;
             let channel = channel.clone();
-            // One that came before the notification was requested makes no event.
+            // A completion from before the notification was requested makes no event.
             if self.collect()? {
                 return Ok(());
             }

@@ -96,7 +96,7 @@ impl Operation {
         }
     }
 
-    /// What both devices need for it besides the transport.
+    /// What both devices need for it in addition to the transport.
     pub const fn capability(self) -> Capabilities {
         match self {
             Operation::Read => Capabilities::READ,
@@ -161,9 +161,9 @@ impl Operation {
 /// The size of a message, as on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u32),
-    /// A full packet, and so many bytes more or less.
+    /// A full packet, plus or minus this many bytes.
     Mtu(i32),
 }
 
@@ -193,7 +193,7 @@ impl std::str::FromStr for Size {
     }
 }
 
-/// One operation in one size, so many times, on a queue pair of its own.
+/// One operation in one size, repeated, on a queue pair of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
     /// The transport.
@@ -215,7 +215,7 @@ impl Check {
     }
 }
 
-/// What came of a check.
+/// The outcome of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckResult {
     /// The check's name.
@@ -228,7 +228,7 @@ pub struct CheckResult {
     pub message: Option<String>,
 }
 
-/// What came of all of them.
+/// The outcome of all checks.
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// One after the other.

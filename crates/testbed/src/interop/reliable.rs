@@ -1,4 +1,5 @@
-//! Messages with reliability schemes between the two ends: a part of the suite of [`crate::end_to_end`], where each end has its half of a case.
+//! Messages with reliability schemes between the two ends: a part of the suite of [`crate::end_to_end`], where each end
+//! has its half of a case.
 //!
 //! ```text
 //!   client ── Connect {scheme} ──▶ server            for each scheme, a connection of its own
@@ -7,7 +8,8 @@
 //!          ── Done ──▶  ◀── Verdict ──
 //! ```
 //!
-//! The ends are connections of the library, which drives them: what an end told last may have been lost, and is told again.
+//! The ends are connections of the library, which drives them: what an end sent last may have been lost, and is sent
+//! again.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -61,9 +63,12 @@ impl ReliablePlan {
     /// In the library's words.
     fn options(&self) -> Result<Options, String> {
         let mtu = Mtu::ALL.into_iter().find(|mtu| mtu.byte_count() == self.mtu_bytes);
-        let mtu = mtu.ok_or_else(|| format!("expected a path MTU, came {}", self.mtu_bytes))?;
+        let mtu = mtu.ok_or_else(|| format!("{} is not a path MTU", self.mtu_bytes))?;
         if self.memory_bytes > MEMORY_BYTES_MAX {
-            return Err(format!("expected at most {MEMORY_BYTES_MAX} bytes of memory, came {}", self.memory_bytes));
+            return Err(format!(
+                "too much memory: the limit is {MEMORY_BYTES_MAX} bytes, and the other end wants {}",
+                self.memory_bytes
+            ));
         }
         let mut options = patient_options();
         options.scheme = scheme_by_name(&self.scheme).map_err(|error| error.to_string())?;
@@ -139,7 +144,8 @@ impl Half {
 }
 
 impl Client {
-    /// Sends messages to the server and receives messages from it, with one scheme after the other; `report` is told of each check.
+    /// Sends messages to the server and receives messages from it, with one scheme after the other; `report` is called
+    /// for each check.
     pub fn run_reliable(
         mut self,
         options: &ReliableOptions,
@@ -158,7 +164,7 @@ impl Client {
                 // A few of the largest at a time.
                 memory_bytes: u64::from(longest).max(1 << 16) * 2,
             };
-            let mut tell = |name, operations, message: Option<String>| {
+            let mut add = |name, operations, message: Option<String>| {
                 let result = CheckResult { name, operations, passed: message.is_none(), message };
                 report(&result);
                 summary.checks.push(result);
@@ -166,7 +172,7 @@ impl Client {
             let end = match self.connect_reliable(&plan) {
                 Ok(end) => end,
                 Err(Fault::Check(message)) => {
-                    tell(format!("{}/connect", plan.scheme), 0, Some(message));
+                    add(format!("{}/connect", plan.scheme), 0, Some(message));
                     continue;
                 }
                 Err(Fault::Session(error)) => return Err(error),
@@ -175,8 +181,8 @@ impl Client {
                 let check = MessagesCheck { messages: options.messages, message_bytes, from_server };
                 let failure = self.exchange(check, &end)?;
                 let is_over = failure.is_some();
-                tell(check.name(&plan.scheme), check.messages, failure);
-                // What was under way may come in the middle of the next one.
+                add(check.name(&plan.scheme), check.messages, failure);
+                // What was in flight may arrive in the middle of the next one.
                 if is_over {
                     break;
                 }
@@ -194,8 +200,8 @@ impl Client {
             Reply::Verdict { failure } => return Err(Fault::Check(failure.unwrap_or_default())),
             Reply::Refused { reason, .. } => return Err(InteropError::Refused { reason }.into()),
             other => {
-                let came = format!("{other:?}");
-                return Err(InteropError::Unexpected { expected: "where the server listens", came }.into());
+                let got = format!("{other:?}");
+                return Err(InteropError::Unexpected { expected: "where the server listens", got }.into());
             }
         };
         let connecting = endpoint(&self.endpoint.end)?.connect(&listener, &options);
@@ -208,7 +214,7 @@ impl Client {
         self.control.send(&Request::Messages(check))?;
         let begin = Instant::now();
         let mut half = check.half(!check.from_server, end);
-        let mut told = false;
+        let mut is_reported = false;
         loop {
             let stepped = half.step(end);
             let verdict = match self.control.try_receive("this end waited for the server's verdict")? {
@@ -216,7 +222,7 @@ impl Client {
                 Some(Reply::Verdict { failure }) => Some(failure),
                 Some(Reply::Refused { reason, .. }) => return Err(InteropError::Refused { reason }),
                 Some(other) => {
-                    return Err(InteropError::Unexpected { expected: "a verdict", came: format!("{other:?}") });
+                    return Err(InteropError::Unexpected { expected: "a verdict", got: format!("{other:?}") });
                 }
             };
             if begin.elapsed() > PATIENCE + ANSWER_PATIENCE {
@@ -228,11 +234,11 @@ impl Client {
             }
             let is_done = matches!(stepped, Ok(true));
             let failure = match stepped {
-                Ok(_) => half.out_of_time(begin).filter(|_| !told),
+                Ok(_) => half.out_of_time(begin).filter(|_| !is_reported),
                 Err(error) => Some(error.to_string()),
             };
-            if (is_done || failure.is_some()) && !told {
-                told = true;
+            if (is_done || failure.is_some()) && !is_reported {
+                is_reported = true;
                 self.control.send(&Request::Done { completed: half.done_count() as u64, failure: failure.clone() })?;
             }
             if let Some(failure) = failure {
@@ -296,7 +302,7 @@ fn serve(check: MessagesCheck, end: &LibraryEnd, control: &mut Control) -> Resul
                 return Err(Fault::Check(format!("client: {failure}")));
             }
             Some(other) => {
-                return Err(InteropError::Unexpected { expected: "done", came: format!("{other:?}") }.into());
+                return Err(InteropError::Unexpected { expected: "done", got: format!("{other:?}") }.into());
             }
         }
         if is_done && client_is_done {

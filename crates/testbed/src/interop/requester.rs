@@ -1,5 +1,5 @@
-//! The client's side of a check: posts every operation, and holds its completions, and what READs and atomics bring, against
-//! what must come.
+//! The client's side of a check: posts every operation, and holds its completions, and what READs and atomics bring,
+//! against what must come.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use super::words::Words;
 
 /// Operations in flight.
 const WINDOW: u32 = 32;
-/// And bytes, beyond the first operation: long messages are not to fill the queues on the way.
+/// And bytes, beyond the first operation: long messages must not fill the queues of the network.
 const WINDOW_BYTES: u32 = 256 << 10;
 /// What has not arrived by then is lost; the check has failed, and goes on to count.
 const ARRIVAL_PATIENCE: Duration = Duration::from_secs(2);
@@ -99,13 +99,13 @@ impl<'a> Requester<'a> {
             }
             let longest = if may_post(&self.order) { pace.delay(now) } else { Duration::from_secs(1) };
             self.pair.wait(control, longest)?;
-            while let Some(reply) = control.try_receive("operations were under way")? {
+            while let Some(reply) = control.try_receive("operations were in flight")? {
                 match reply {
                     Reply::Arrived(number) => (arrived, last_arrival) = (arrived.max(number), Instant::now()),
                     Reply::Refused { reason, .. } => return Err(InteropError::Refused { reason }.into()),
                     other => {
-                        let came = format!("{other:?}");
-                        return Err(InteropError::Unexpected { expected: "nothing but what has arrived", came }.into());
+                        let got = format!("{other:?}");
+                        return Err(InteropError::Unexpected { expected: "nothing but what has arrived", got }.into());
                     }
                 }
             }
@@ -178,7 +178,7 @@ impl<'a> Requester<'a> {
             verify_request(&self.check, numbers, &mut self.order, &completion)?;
         }
         if let Some(completion) = self.pair.received.pop_front() {
-            return Err(Fault::Check(format!("expected no receive to complete at the client, came {completion:?}")));
+            return Err(Fault::Check(format!("expected no receive to complete at the client, got {completion:?}")));
         }
         let verified = self.endpoint.verify(&self.check, &self.layout, |number| self.answer(number));
         Ok(verified.map_err(|error| format!("the client's memory at the end: {error}"))?)

@@ -1,4 +1,5 @@
-//! The server's side of a check: posts receives, and holds what comes into them and into its memory against what must come.
+//! The server's side of a check: posts receives, and holds what comes into them and into its memory against what must
+//! come.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -21,12 +22,12 @@ use super::words::Words;
 const RECEIVES_RELIABLE: u32 = 24;
 /// And on the others, which lose what comes when there is none.
 const RECEIVES_UNRELIABLE: u32 = 4096;
-/// How long what was sent may take to arrive after the client has been told that it is done.
+/// How long what was sent may take to arrive after the client knows that it is done.
 const ARRIVAL_PATIENCE: Duration = Duration::from_secs(5);
-/// How often memory that nobody tells of is looked at.
+/// How often memory is polled for WRITEs, which make no completion.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// What this end is doing.
-const DURING: &str = "operations were under way";
+const DURING: &str = "operations were in flight";
 /// How long a client may be silent during a check.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(120);
 
@@ -46,8 +47,8 @@ pub(super) struct Responder<'a> {
     last_arrival: Instant,
     /// WRITEs that show in memory, as far as was looked.
     shown: u64,
-    /// What the client was told last.
-    told: u64,
+    /// The number last reported to the client.
+    reported: u64,
 }
 
 impl<'a> Responder<'a> {
@@ -95,7 +96,7 @@ impl<'a> Responder<'a> {
             arrived: 0,
             last_arrival: Instant::now(),
             shown: 0,
-            told: 0,
+            reported: 0,
         };
         if check.operation.consumes_receive() {
             for _ in 0..receives {
@@ -144,7 +145,7 @@ impl<'a> Responder<'a> {
 
     /// Takes what comes until the client says how many operations have completed, and what was wrong there.
     fn until_done(&mut self, numbers: Numbers, control: &mut Control) -> Result<(u64, Option<String>), Fault> {
-        // Nobody is told of plain WRITEs.
+        // Plain WRITEs make no completion here.
         let must_look = self.check.connection == Connection::Uc && self.check.operation == Operation::Write;
         let longest = if must_look { LOOK_AGAIN } else { Duration::from_secs(1) };
         let begin = Instant::now();
@@ -152,8 +153,8 @@ impl<'a> Responder<'a> {
             match control.try_receive(DURING)? {
                 Some(Request::Done { completed, failure }) => return Ok((completed, failure)),
                 Some(other) => {
-                    let came = format!("{other:?}");
-                    return Err(InteropError::Unexpected { expected: "that the check is done", came }.into());
+                    let got = format!("{other:?}");
+                    return Err(InteropError::Unexpected { expected: "that the check is done", got }.into());
                 }
                 None => {}
             }
@@ -178,15 +179,15 @@ impl<'a> Responder<'a> {
             self.last_arrival = Instant::now();
         }
         let arrived = if must_look { self.shown } else { self.arrived };
-        if arrived - self.told >= credit(self.check.bytes).div_ceil(4) {
-            self.told = arrived;
+        if arrived - self.reported >= credit(self.check.bytes).div_ceil(4) {
+            self.reported = arrived;
             control.send(&Reply::Arrived(arrived))?;
         }
         Ok(())
     }
 
-    /// Whether a WRITE seems to have come: its last bytes are no longer what was there before. Short ones cannot be told so, and
-    /// are not held up.
+    /// Whether a WRITE seems to have come: its last bytes are no longer what was there before. Short ones cannot be
+    /// informed, and are not held up.
     fn shows(&self, number: u64) -> bool {
         let message = self.layout.message(number);
         message.len() < 8 || self.endpoint.memory.to_vec(message.end - 8..message.end) != [FILL; 8]
@@ -205,7 +206,7 @@ impl<'a> Responder<'a> {
             self.post_receive()?;
         }
         if let Some(completion) = self.pair.sent.pop_front() {
-            let message = format!("expected no request to complete at the server, came {completion:?}");
+            let message = format!("expected no request to complete at the server, got {completion:?}");
             self.failure.get_or_insert(message);
         }
         Ok(())
@@ -213,7 +214,7 @@ impl<'a> Responder<'a> {
 
     /// The bytes must be there when the completion is.
     fn verify_arrival(&self, number: u64) -> Result<(), String> {
-        let in_context = |error: String| format!("what came into receive {number} is wrong: {error}");
+        let in_context = |error: String| format!("receive {number} got the wrong message: {error}");
         let contents = Contents::Message(number);
         self.endpoint.verify_slot(&self.check, &self.layout, number, contents).map_err(in_context)?;
         if let Some((source, destination)) = self.addresses {
@@ -224,7 +225,7 @@ impl<'a> Responder<'a> {
         Ok(())
     }
 
-    /// Unreliable transports tell the client nothing of what arrives.
+    /// Unreliable transports do not report arrivals to the client.
     fn wait_for_the_rest(&mut self, numbers: Numbers, control: &Control) -> Result<(), Fault> {
         let count = u64::from(self.check.operations);
         self.last_arrival = Instant::now();
@@ -234,7 +235,7 @@ impl<'a> Responder<'a> {
                 self.take_arrivals(numbers)?;
             }
         } else if self.check.connection != Connection::Rc {
-            // Nobody is told of WRITEs: they show in memory.
+            // WRITEs make no completion here: they show in memory.
             while self.verify_memory().is_err() && self.last_arrival.elapsed() < ARRIVAL_PATIENCE {
                 std::thread::sleep(LOOK_AGAIN);
             }
@@ -256,7 +257,7 @@ impl<'a> Responder<'a> {
             return Err(Fault::Check(format!("{failure}{counts}")));
         }
         if self.arrived != expected {
-            return Err(Fault::Check(format!("expected {expected} receives to complete, came {}", self.arrived)));
+            return Err(Fault::Check(format!("expected {expected} receives to complete, got {}", self.arrived)));
         }
         let missing = || {
             let is_missing = |&number: &u64| {

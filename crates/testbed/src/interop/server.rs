@@ -23,7 +23,7 @@ const NEXT_PATIENCE: Duration = Duration::from_secs(120);
 /// A client must not make this end do just anything.
 const OPERATIONS_MAX: u32 = 1 << 20;
 
-/// What came of a client.
+/// The outcome of a client.
 #[derive(Debug)]
 pub enum ServerOutcome {
     /// The client has said goodbye after these checks, as this end saw them.
@@ -32,15 +32,16 @@ pub enum ServerOutcome {
     Died(DeathReport),
 }
 
-/// One client, from hello to goodbye. `report` is told of each check; `under_way` when a session until death has begun.
+/// One client, from hello to goodbye. `report` is called for each check; `in_progress` when a session until death has
+/// begun.
 pub fn serve(
     stream: TcpStream,
     end: End,
     report: &mut dyn FnMut(&CheckResult),
-    under_way: &mut dyn FnMut(u64),
+    in_progress: &mut dyn FnMut(u64),
 ) -> Result<ServerOutcome, InteropError> {
     let mut control = Control::new(stream)?;
-    let served = Session::begin(&mut control, end).and_then(|session| session.run(&mut control, report, under_way));
+    let served = Session::begin(&mut control, end).and_then(|session| session.run(&mut control, report, in_progress));
     if let Err(error) = &served {
         // If the client is gone, it does not matter.
         let _ = control.send(&Reply::Refused { version: VERSION, reason: with_sources(error) });
@@ -59,7 +60,7 @@ impl Session {
         let (plan, client) = match control.receive(HELLO_PATIENCE, "a hello of `longhaul interop client`")? {
             Request::Hello { version: VERSION, plan, end } => (plan, end),
             Request::Hello { version, .. } => {
-                return Err(InteropError::Version { expected: VERSION, came: format!("version {version}") });
+                return Err(InteropError::Version { expected: VERSION, got: format!("version {version}") });
             }
             other => return Err(unexpected("a hello", &other)),
         };
@@ -77,7 +78,7 @@ impl Session {
         self,
         control: &mut Control,
         report: &mut dyn FnMut(&CheckResult),
-        under_way: &mut dyn FnMut(u64),
+        in_progress: &mut dyn FnMut(u64),
     ) -> Result<ServerOutcome, InteropError> {
         let mut results = Vec::new();
         let mut reliable = None;
@@ -96,7 +97,7 @@ impl Session {
                     results.push(result);
                 }
                 Request::UntilDeath { pair, from_server } => {
-                    return self.serve_until_death(control, &pair, from_server, under_way).map(ServerOutcome::Died);
+                    return self.serve_until_death(control, &pair, from_server, in_progress).map(ServerOutcome::Died);
                 }
                 Request::Connect(plan) => {
                     // The connection of the one before goes first.
@@ -152,7 +153,7 @@ impl Session {
         control: &mut Control,
         pair: &PairInfo,
         from_server: bool,
-        under_way: &mut dyn FnMut(u64),
+        in_progress: &mut dyn FnMut(u64),
     ) -> Result<DeathReport, InteropError> {
         let survived = self.mtu(pair).map_err(Fault::Check).and_then(|mtu| {
             let role = Role { writes: from_server, mtu, rate_bits_per_second: self.plan.rate_bits_per_second };
@@ -160,7 +161,7 @@ impl Session {
             let mut survivor = death::Survivor::new(&self.endpoint, role, first_psn)?;
             survivor.connect(&self.plan, (&self.client, pair))?;
             control.send(&Reply::Prepared(survivor.info()))?;
-            survivor.run(&self.client, control, under_way)
+            survivor.run(&self.client, control, in_progress)
         });
         match survived {
             Ok(report) => Ok(report),
@@ -172,11 +173,10 @@ impl Session {
     fn mtu(&self, pair: &PairInfo) -> Result<Mtu, String> {
         let most = self.endpoint.mtu;
         let wanted = Mtu::ALL.into_iter().find(|mtu| mtu.byte_count() == pair.mtu_bytes && *mtu <= most);
-        wanted
-            .ok_or_else(|| format!("expected packets of at most {} bytes, came {}", most.byte_count(), pair.mtu_bytes))
+        wanted.ok_or_else(|| format!("expected packets of at most {} bytes, got {}", most.byte_count(), pair.mtu_bytes))
     }
 }
 
-fn unexpected(expected: &'static str, came: &Request) -> InteropError {
-    InteropError::Unexpected { expected, came: format!("{came:?}") }
+fn unexpected(expected: &'static str, got: &Request) -> InteropError {
+    InteropError::Unexpected { expected, got: format!("{got:?}") }
 }

@@ -1,6 +1,6 @@
-//! Atomics: what each of them asks for, and what it must find. RC carries requests out in the order in which they were posted, so
-//! that every old value and every final value is known beforehand, and an atomic that is carried out twice, or not at all, is
-//! seen by the next one.
+//! Atomics: what each of them asks for, and what it must find. RC carries requests out in the order in which they were
+//! posted, so that every old value and every final value is known beforehand, and an atomic that is carried out twice,
+//! or not at all, is seen by the next one.
 
 use longhaul_verbs::{RemoteMemory, SendOperation};
 
@@ -90,7 +90,7 @@ mod tests {
     use super::super::plan::Connection;
     use super::*;
 
-    /// What a device does that carries each atomic out as often as told.
+    /// A device that carries out each atomic this often.
     fn carry_out(check: &Check, times: impl Fn(u64) -> u32) -> (Vec<(u64, u64)>, Vec<u64>) {
         let mut plan = Words::new(check);
         let mut memory = plan.values.clone();
@@ -117,12 +117,12 @@ mod tests {
         for operation in [Operation::CompareAndSwap, Operation::FetchAndAdd] {
             let check = Check { connection: Connection::Rc, operation, bytes: 8, operations: 100, seed: 3 };
             let (olds, memory) = carry_out(&check, |_| 1);
-            assert!(olds.iter().all(|(expected, came)| expected == came));
+            assert!(olds.iter().all(|(expected, got)| expected == got));
             assert_eq!(memory, Words::after_all(&check).values);
             for wrong in [0, 2] {
                 let (olds, memory) = carry_out(&check, |number| if number == 41 - 1 { wrong } else { 1 });
                 let is_seen =
-                    olds.iter().any(|(expected, came)| expected != came) || memory != Words::after_all(&check).values;
+                    olds.iter().any(|(expected, got)| expected != got) || memory != Words::after_all(&check).values;
                 assert!(is_seen, "{operation:?} carried out {wrong} times");
             }
         }

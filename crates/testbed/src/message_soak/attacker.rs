@@ -1,4 +1,5 @@
-//! An attacker on another node: it knows addresses and queue pair numbers, and no key, no receiver id and no source port.
+//! An attacker on another node: it knows addresses and queue pair numbers, and no key, no receiver id and no source
+//! port.
 
 use longhaul_sdr::control::{self, FrameWriter, Header};
 use longhaul_sdr::immediate::ImmediateLayout;

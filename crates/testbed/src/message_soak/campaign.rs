@@ -23,7 +23,7 @@ pub struct MessageCampaign {
     pub thread_count: usize,
 }
 
-/// What came of all of them.
+/// The outcome of all seeds.
 #[derive(Clone, Debug, Default)]
 pub struct MessageSummary {
     /// Seeds run.
@@ -51,8 +51,9 @@ pub struct MessageSummary {
 }
 
 impl MessageCampaign {
-    /// Runs all seeds; `progress` is told the report of each as it ends, in any order. A seed that takes longer than [`SEED_TIME_MAX`]
-    /// is told to `stuck`, again and again: a poll that never returns cannot be ended from outside, only the whole process can.
+    /// Runs all seeds; `progress` gets the report of each as it ends, in any order. A seed that takes longer than
+    /// [`SEED_TIME_MAX`] is reported to `stuck`, again and again: a poll that never returns cannot be ended from
+    /// outside, only the whole process can.
     pub fn run(&self, progress: impl Fn(&MessageSeedReport) + Sync, stuck: impl Fn(u64) + Sync) -> MessageSummary {
         let next = AtomicU64::new(0);
         let reports = Mutex::new(Vec::new());

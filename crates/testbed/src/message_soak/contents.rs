@@ -36,7 +36,8 @@ impl Label {
         })
     }
 
-    /// The first byte that is neither the message's nor untouched: a packet that counts as missing may have been placed in part.
+    /// The first byte that is neither the message's nor untouched: a packet that counts as missing may have been placed
+    /// in part.
     pub(super) fn first_foreign(self, offset: usize, bytes: &[u8]) -> Option<usize> {
         let place = bytes.iter().enumerate().position(|(index, byte)| {
             let place = offset + index;

@@ -1,7 +1,8 @@
 //! What drives the connections of a host: the runtime that programs use, on virtual time.
 //!
-//! The facade has a thread that sleeps until an event, a letter or a deadline comes. Here the program does that in its place: it lets the
-//! driver [turn](VirtualDriver::turn) whenever something may have happened, and time go on to [the next deadline](VirtualDriver::next_deadline).
+//! The facade has a thread that sleeps until an event, a letter or a deadline comes. Here the program does that in its
+//! place: it lets the driver [turn](VirtualDriver::turn) whenever something may have happened, and time go on to [the
+//! next deadline](VirtualDriver::next_deadline).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -22,7 +22,8 @@ pub(super) const GAP: usize = 24;
 const COMPLETIONS: u32 = 1 << 17;
 /// The UDP port of all devices.
 const UDP_PORT: u16 = 4791;
-/// The peer must be heard within this while something is pending. No fault takes as long, so no end may lose an honest peer that is there.
+/// The peer must be heard within this while something is pending. No fault takes as long, so no end may lose an honest
+/// peer that is there.
 const SILENCE_MAX: Duration = Duration::from_secs(25);
 
 /// Makes a queue pair; tests put mistakes into it here.
@@ -60,10 +61,10 @@ impl Host {
 /// One end of a connection.
 pub(super) struct End {
     pub(super) carrier: Carrier,
-    /// What its peer is told.
+    /// What its peer gets.
     pub(super) info: QueuePairInfo,
     pub(super) memory: Memory,
-    /// Messages that were over when the program looked last.
+    /// Messages that had ended when the program looked last.
     pub(super) seen_over: Option<u64>,
     /// It says that it can do nothing more.
     pub(super) has_failed: bool,
@@ -97,7 +98,7 @@ impl Carrier {
         }
     }
 
-    /// Messages that are over, where they are counted.
+    /// Messages that have ended, where they are counted.
     pub(super) fn over_count(&self) -> Option<u64> {
         match self {
             Carrier::Scheme(shared) => shared.look_at(Connection::over_count),
@@ -185,7 +186,7 @@ impl Places {
     }
 }
 
-/// What ends are made with besides their plan.
+/// What ends are made with in addition to their plan.
 #[derive(Clone, Copy)]
 pub(super) struct Makers {
     pub(super) queue_pair: MakeQueuePair,

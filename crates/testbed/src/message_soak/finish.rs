@@ -1,4 +1,4 @@
-//! The phases of a run, and what is looked at when all is over.
+//! The phases of a run, and what is checked at its end.
 
 use longhaul_impair::Profile;
 use longhaul_time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::violation::Rule;
 const SILENCE: Duration = Duration::from_millis(10_500);
 /// An end asks, and is answered, within this.
 const REPORTS_MAX: Duration = Duration::from_secs(4);
-/// Everything ends within this, besides what the number of messages takes.
+/// Everything ends within this, plus the time that the messages take.
 const HEALED_MAX: Duration = Duration::from_secs(12);
 
 pub(super) fn run(program: &mut Program<'_>) {
@@ -153,7 +153,7 @@ fn check_ends(program: &mut Program<'_>) {
                 }
             }
             if let Some(over) = carrier.over_count().filter(|over| over != posted) {
-                found.push((Rule::Once, format!("{name}: {over} of {posted} messages that were posted are over")));
+                found.push((Rule::Once, format!("{name}: {over} of {posted} messages that were posted have ended")));
             }
             let seen = carrier.look(|queue_pair| (queue_pair.round_trip_time(), queue_pair.counters().0));
             let Some((measured, sent)) = seen else { continue };
@@ -164,11 +164,12 @@ fn check_ends(program: &mut Program<'_>) {
             if program.plan.ground != Ground::Storm && measured.smoothed.is_some_and(|smoothed| smoothed > most) {
                 found.push((Rule::RoundTrip, format!("{name}: {measured:?}, the path has {round_trip:?}")));
             }
-            // What the peer's device refuses, because its message has ended and another has the slot, consumes no receive either.
+            // What the peer's device refuses, because its message has ended and another has the slot, consumes no
+            // receive either.
             let refused = refused_by(program, plan.nodes[1 - side]);
             if sent.presumed_lost > lost + refused && !has_forgeries && !program.plan.has_crash() {
                 let text = format!(
-                    "{name}: {} packets are taken for lost, {lost} were or came late, and {refused} were refused",
+                    "{name}: {} packets are taken for lost, {lost} were lost or late, and {refused} were refused",
                     sent.presumed_lost
                 );
                 found.push((Rule::Window, text));
@@ -192,7 +193,7 @@ fn check_totals(program: &mut Program<'_>) {
     let duplicates = program.judge.duplicate_packets;
     let is_attacked = program.forged > 0;
     if program.plan.ground == Ground::Clean && !is_attacked && duplicates * 1000 > sent {
-        let text = format!("{duplicates} of {sent} packets came twice, and nothing was lost or late");
+        let text = format!("{duplicates} of {sent} packets arrived twice, and nothing was lost or late");
         program.judge.accuse(Rule::Repeats, now, text);
     }
     let is_repeating = |names: &[&str; 2]| names[0] == "sr:nack";

@@ -1,4 +1,5 @@
-//! What must be true of messages. The judge knows what the program asked for and what the network can do, and nothing of the implementation.
+//! What must be true of messages. The judge knows what the program asked for and what the network can do, and nothing
+//! of the implementation.
 
 use longhaul_reliable::{MessageError, MessageReport, Received};
 use longhaul_sdr::ReceivedMessage;
@@ -272,7 +273,7 @@ impl Judge {
         }
     }
 
-    /// The end is gone: everything it waited for must be over.
+    /// The end is gone: everything it waited for must have ended.
     pub(super) fn must_be_over(
         &mut self,
         connection: usize,

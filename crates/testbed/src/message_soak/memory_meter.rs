@@ -41,7 +41,7 @@ impl MemoryMeter {
         }
     }
 
-    /// What has not been given back after all was over.
+    /// What has not been given back at the end.
     pub(super) fn leak(&self, at: Instant) -> Option<Violation> {
         let kept = self.grown();
         let text = || format!("{kept} bytes of memory were not given back");

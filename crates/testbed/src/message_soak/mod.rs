@@ -1,17 +1,17 @@
 //! The soak of messages: random programs over `sdr`, `reliable` and `runtime`, on software RNICs and virtual time.
 //!
-//! A seed decides everything: hosts, connections of mixed schemes, every message, everything that goes wrong, an attacker who knows addresses
-//! and queue pair numbers, and a peer that speaks the protocol and lies. Bytes say which message they belong to, so what is received is judged by
-//! code that knows nothing of the implementation (`judge`).
+//! A seed decides everything: hosts, connections of mixed schemes, every message, everything that goes wrong, an
+//! attacker who knows addresses and queue pair numbers, and a peer that speaks the protocol and lies. Bytes say which
+//! message they belong to, so what is received is judged by code that knows nothing of the implementation (`judge`).
 //!
 //! ```text
 //!   seed ─▶ plan: items ─▶ program ─▶ ends ─▶ driver: the runtime of programs, on virtual time ═══ world ═══ (attacker, liar ─▶ packets)
 //!                              └──▶ judge: contents, endings, waits ─▶ violations ─▶ shrink: fewer items that still fail
 //! ```
 //!
-//! A run has four phases: the program with its faults; everything is healed, and all messages must end; a fresh message on each connection must
-//! take a few round trips; silence until the last packet that was held back has arrived, after which nothing may have changed, and another
-//! fresh message.
+//! A run has four phases: the program with its faults; everything is healed, and all messages must end; a fresh message
+//! on each connection must take a few round trips; silence until the last packet that was held back has arrived, after
+//! which nothing may have changed, and another fresh message.
 
 mod attacker;
 mod campaign;
@@ -47,12 +47,13 @@ use memory_meter::MemoryMeter;
 use plan::Plan;
 use program::Program;
 
-/// What a run may be told besides its seed.
+/// Options of a run, apart from its seed.
 #[derive(Clone)]
 pub struct MessageSoakOptions {
     /// Only these items of the program, by number; all of them by default.
     pub only: Option<Vec<usize>>,
-    /// Bytes that this thread has taken and not given back, if the program counts them: what a run takes is then held against a bound.
+    /// Bytes that this thread has taken and not given back, if the program counts them: what a run takes is then held
+    /// against a bound.
     pub bytes_in_use: Option<fn() -> isize>,
     /// Makes queue pairs; tests put mistakes into them here.
     pub make_queue_pair: MakeQueuePair,
@@ -74,7 +75,7 @@ impl Default for MessageSoakOptions {
     }
 }
 
-/// What came of one seed.
+/// The outcome of one seed.
 #[derive(Clone, Debug, Default)]
 pub struct MessageSeedReport {
     /// The seed.

@@ -68,8 +68,8 @@ pub(super) enum Item {
     Lie(LiePlan),
 }
 
-/// A message, sent by one end of a connection and received by the other. The sends of a direction are posted in the order of their items,
-/// and so are its receives.
+/// A message, sent by one end of a connection and received by the other. The sends of a direction are posted in the
+/// order of their items, and so are its receives.
 #[derive(Clone, Debug)]
 pub(super) struct MessagePlan {
     pub(super) connection: usize,
@@ -355,7 +355,8 @@ impl Plan {
         self.connections.push(connection);
     }
 
-    /// Ends that do not agree on a scheme, and more messages than refusals are remembered, of which the sender hears late.
+    /// Ends that do not agree on a scheme, and more messages than refusals are remembered, of which the sender hears
+    /// late.
     fn draw_refusals(&mut self, dice: &mut Dice) {
         let mut connection = self.draw_connection(dice);
         connection.schemes = Some(["sr:rto", "sr:nack"]);

@@ -1,4 +1,5 @@
-//! The program of a seed: items are carried out when they are due, ends are polled, and the [judge](super::judge) is told what is seen.
+//! The program of a seed: items are carried out when they are due, ends are polled, and the [judge](super::judge) is
+//! given what is seen.
 
 use std::collections::VecDeque;
 
@@ -20,7 +21,7 @@ use crate::world::{Topology, World, WorldConfig};
 /// Polls of all ends in one seed, and packets: more of them is an end that is never done.
 const ROUNDS_MAX: u64 = 100_000;
 const PACKETS_MAX: u64 = 100_000;
-/// Rounds of messages after everything else is over.
+/// Rounds of messages after everything else has ended.
 pub(super) const FRESH_ROUNDS: usize = 2;
 
 pub(super) struct Program<'a> {
@@ -82,7 +83,7 @@ pub(super) enum Half<T> {
     Dropped,
     Succeeded(T),
     Failed(String),
-    /// Its end is gone, or it was never posted because its life was over.
+    /// Its end is gone, or it was never posted because its life had ended.
     Gone,
 }
 
@@ -409,7 +410,7 @@ impl<'a> Program<'a> {
         self.connections.iter_mut().for_each(|connection| connection.progressed = [now; 2]);
     }
 
-    /// Whether connections say so too: a message whose ticket was dropped may still be under way.
+    /// Whether connections say so too: a message whose ticket was dropped may still be in flight.
     pub(super) fn is_settled(&self) -> bool {
         let is_settled = |end: &End| end.carrier.over_count().is_none_or(|over| over == end.posted);
         let honest = self.plan.connections.iter().zip(&self.connections).filter(|(plan, _)| !plan.has_liar);
@@ -468,7 +469,7 @@ fn is_matched(plan: &super::plan::ConnectionPlan) -> bool {
     !plan.has_liar && plan.schemes.is_some_and(|[one, other]| one == other)
 }
 
-/// A message that is sent when everything else is over.
+/// A message that is sent when everything else has ended.
 fn fresh_message(connection: usize, from: usize, round: usize) -> MessagePlan {
     MessagePlan {
         connection,
@@ -482,7 +483,7 @@ fn fresh_message(connection: usize, from: usize, round: usize) -> MessagePlan {
     }
 }
 
-/// The round of a message that is sent when everything else is over.
+/// The round of a message that is sent when everything else has ended.
 pub(super) fn fresh_round(plan: &MessagePlan) -> Option<usize> {
     (plan.send_at == Duration::MAX).then_some(plan.receive_at.as_nanos() as usize)
 }

@@ -16,7 +16,7 @@ pub struct Shrunk {
     pub runs: u32,
 }
 
-/// Shrink the program of a failing seed, with at most so many runs. `None` when it does not fail.
+/// Shrink the program of a failing seed, with at most this many runs. `None` when it does not fail.
 pub fn shrink(seed: u64, options: &MessageSoakOptions, runs_max: u32) -> Option<Shrunk> {
     let mut report = run_message_seed(seed, options);
     let rule = report.violations.first()?.rule;

@@ -35,8 +35,8 @@ pub enum ScaleFabric {
     /// By one switch.
     #[default]
     Star,
-    /// By two tiers of switches, as many leaves as there are nodes at each, and a spine for each node at a leaf: with as much room
-    /// upwards as downwards.
+    /// By two tiers of switches, as many leaves as there are nodes at each, and a spine for each node at a leaf: with
+    /// as much room upwards as downwards.
     Clos,
     /// By three tiers of switches with as few ports as will do.
     FatTree,
@@ -83,7 +83,8 @@ impl Default for ScaleOptions {
     }
 }
 
-/// 100 Gbit/s, 1 µs, and queues that take whatever comes, as with flow control in the fabric: UC has nothing to mend a loss with.
+/// 100 Gbit/s, 1 µs, and queues that take whatever comes, as with flow control in the fabric: UC cannot recover from a
+/// loss.
 fn healthy_link() -> Profile {
     Profile::default()
         .with_propagation_delay(Duration::from_micros(1))

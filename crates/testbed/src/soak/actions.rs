@@ -1,4 +1,4 @@
-//! What the program does: post messages, bursts and receives, revoke keys, break and mend connections.
+//! What the program does: post messages, bursts and receives, revoke keys, break and repair connections.
 
 use longhaul_time::Duration;
 use longhaul_verbs::{
@@ -16,7 +16,7 @@ use crate::checker::{
 /// Most packets in a burst.
 const BURST_PACKETS_MAX: usize = 12;
 /// Most times that the same two queue pairs are connected again: sequence numbers move on by a quarter of their space
-/// each time, so that packets of an earlier connection, still under way, are never taken for new ones. After that other
+/// each time, so that packets of an earlier connection, still in flight, are never taken for new ones. After that other
 /// queue pairs take their place.
 const RECONNECT_COUNT_MAX: u32 = 3;
 const PSN_STEP: u32 = 1 << 22;
@@ -77,7 +77,7 @@ impl Program {
         {
             self.reconnect(end, ground);
         }
-        self.mend(end, ground);
+        self.repair(end, ground);
         match self.shared_receives(end) {
             Some(_) => self.post_shared_receives(end, ground),
             None => self.post_receives(end),
@@ -100,7 +100,7 @@ impl Program {
     }
 
     /// Brings a queue pair that has failed back to work, after a while.
-    fn mend(&mut self, end: EndNumber, ground: &mut dyn Ground) {
+    fn repair(&mut self, end: EndNumber, ground: &mut dyn Ground) {
         let state = self.ends[end.0].queue_pair.state();
         let has_failed = matches!(state, QueuePairState::Error | QueuePairState::SendQueueError);
         if !has_failed || self.is_cut_off(end) || !self.dice.chance(50) {
@@ -131,8 +131,8 @@ impl Program {
         let subject = format!("queue pair {} in {:?}", end.0, self.ends[end.0].queue_pair.state());
         let sends = self.judge.owed_sends(end);
         let receives = self.judge.used_receives(end);
-        let came = format!("nothing for {sends} sends and {receives} receives");
-        self.judge.accuse(Rule::Progress, subject, what, came);
+        let got = format!("nothing for {sends} sends and {receives} receives");
+        self.judge.accuse(Rule::Progress, subject, what, got);
     }
 
     /// Takes a connection (or two datagram queue pairs) down and up again.

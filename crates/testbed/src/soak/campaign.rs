@@ -21,7 +21,7 @@ pub struct Campaign {
     pub time_limit: Option<Duration>,
 }
 
-/// What came of all of them.
+/// The outcome of all seeds.
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// Seeds run.
@@ -43,7 +43,7 @@ pub struct Summary {
 }
 
 impl Campaign {
-    /// Runs all seeds; `progress` is told the report of each as it ends, in any order.
+    /// Runs all seeds; `progress` gets the report of each as it ends, in any order.
     pub fn run(&self, progress: impl Fn(&SeedReport) + Sync) -> Result<Summary, SoakError> {
         let begin = Instant::now();
         let next = AtomicU64::new(0);

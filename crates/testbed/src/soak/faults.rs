@@ -1,8 +1,8 @@
-//! What goes wrong besides the links' own faults: cables pulled, fibres cut one way, ways between switches lost, hosts that stand
-//! still, hosts that stop and come back with nothing.
+//! Faults other than those of the links: cables pulled, fibers cut in one direction, paths between switches lost, hosts
+//! that stand still, hosts that stop and come back with nothing.
 //!
-//! A seed draws which of these there are at all; most have only some, and many have none, so that stricter rules hold. Each
-//! fault is mended after some steps, and all of them before the second phase.
+//! A seed draws which of these there are at all; most have only some, and many have none, so that stricter rules hold.
+//! Each fault is repaired after some steps, and all of them before the second phase.
 
 use longhaul_time::Duration;
 use longhaul_verbs::{QueuePairAttributes, QueuePairState};
@@ -14,9 +14,9 @@ use super::responses::NodeWords;
 use crate::checker::{EndNumber, Ending, NetworkFacts};
 use crate::world::{Fault, Link, Topology, Way};
 
-/// Most steps until a fault is mended.
+/// Most steps until a fault is repaired.
 const STEPS_MAX: u64 = 60;
-/// So many percent of the faults last until retries are used up.
+/// The percentage of faults that last until retries are used up.
 const LONG_PERCENT: u32 = 15;
 
 /// Kinds of fault.
@@ -95,34 +95,34 @@ pub(super) fn hop_count(topology: Topology) -> u32 {
     }
 }
 
-/// Faults that are not mended yet.
+/// Faults that are not repaired yet.
 #[derive(Default)]
 pub(super) struct ActiveFaults {
-    /// What mends them, and the step at which it happens.
-    mends: Vec<(u64, Fault)>,
+    /// What repairs them, and the step at which it happens.
+    repairs: Vec<(u64, Fault)>,
     step: u64,
 }
 
 impl Program {
-    /// Mends what is due, and now and then lets something go wrong.
+    /// Repairs what is due, and now and then lets something go wrong.
     pub(super) fn step_faults(&mut self, ground: &mut dyn Ground) {
         if self.plan.faults.kinds.is_empty() {
             return;
         }
         self.faults.step += 1;
         let step = self.faults.step;
-        while let Some(index) = self.faults.mends.iter().position(|(due, _)| *due <= step) {
-            let (_, mend) = self.faults.mends.swap_remove(index);
-            self.mend_fault(mend, ground);
+        while let Some(index) = self.faults.repairs.iter().position(|(due, _)| *due <= step) {
+            let (_, repair) = self.faults.repairs.swap_remove(index);
+            self.repair_fault(repair, ground);
         }
         if self.dice.within(0..=999) >= u64::from(self.plan.faults.per_mille) {
             return;
         }
         let kinds = self.plan.faults.kinds.clone();
         let kind = self.dice.pick(&kinds);
-        let Some((fault, mend)) = self.draw_fault(kind, ground) else { return };
-        // One fault for each thing at a time: mending one would mend the other.
-        if self.faults.mends.iter().any(|(_, other)| *other == mend) {
+        let Some((fault, repair)) = self.draw_fault(kind, ground) else { return };
+        // One fault for each thing at a time: repairing one would repair the other.
+        if self.faults.repairs.iter().any(|(_, other)| *other == repair) {
             return;
         }
         *self.tally.faults.entry(kind.name()).or_default() += 1;
@@ -130,7 +130,7 @@ impl Program {
         if let Fault::Stop(node) = fault {
             self.node_stopped(node);
         }
-        self.faults.mends.push((step + self.dice.within(1..=STEPS_MAX), mend));
+        self.faults.repairs.push((step + self.dice.within(1..=STEPS_MAX), repair));
         if self.dice.chance(LONG_PERCENT) {
             // Long enough for every request to be given up.
             let patience = 9 * self.plan.timeout_max();
@@ -159,31 +159,31 @@ impl Program {
         })
     }
 
-    fn mend_fault(&mut self, mend: Fault, ground: &mut dyn Ground) {
-        ground.apply(mend);
-        if let Fault::Restart(node) = mend {
+    fn repair_fault(&mut self, repair: Fault, ground: &mut dyn Ground) {
+        ground.apply(repair);
+        if let Fault::Restart(node) = repair {
             self.node_came_back(node, ground);
         }
     }
 
-    /// Mends everything.
+    /// Repairs everything.
     pub(super) fn mend_all_faults(&mut self, ground: &mut dyn Ground) {
-        for (_, mend) in std::mem::take(&mut self.faults.mends) {
-            self.mend_fault(mend, ground);
+        for (_, repair) in std::mem::take(&mut self.faults.repairs) {
+            self.repair_fault(repair, ground);
         }
     }
 
-    fn has_mend(&self, mend: Fault) -> bool {
-        self.faults.mends.iter().any(|(_, other)| *other == mend)
+    fn has_repair(&self, repair: Fault) -> bool {
+        self.faults.repairs.iter().any(|(_, other)| *other == repair)
     }
 
     fn is_paused(&self, node: usize) -> bool {
-        self.has_mend(Fault::Resume(node))
+        self.has_repair(Fault::Resume(node))
     }
 
     /// Whether a node is switched off.
     pub(super) fn is_stopped(&self, node: usize) -> bool {
-        self.has_mend(Fault::Restart(node))
+        self.has_repair(Fault::Restart(node))
     }
 
     /// The node of a queue pair.
@@ -200,8 +200,8 @@ impl Program {
     pub(super) fn wake_nodes(&mut self, end: EndNumber, ground: &mut dyn Ground) {
         for node in self.pair(end).nodes {
             let resume = Fault::Resume(node);
-            if self.has_mend(resume) {
-                self.faults.mends.retain(|(_, mend)| *mend != resume);
+            if self.has_repair(resume) {
+                self.faults.repairs.retain(|(_, repair)| *repair != resume);
                 ground.apply(resume);
             }
         }

@@ -27,7 +27,7 @@ pub(super) trait Ground {
     /// Makes every way between nodes better or worse.
     fn set_link_profile(&mut self, profile: Profile);
 
-    /// Lets something go wrong, or mends it. On real time nothing does.
+    /// Lets something go wrong, or repairs it. On real time nothing does.
     fn apply(&mut self, _fault: Fault) {}
 
     /// Links between switches.
@@ -53,7 +53,7 @@ pub(super) trait Ground {
     fn look_at_rest(&self, activity: &[Counters], look: &mut dyn FnMut()) -> bool;
 }
 
-/// On virtual time everything stands still unless time is told to pass.
+/// On virtual time everything stands still until the caller lets time pass.
 impl Ground for World {
     fn device(&self, node: usize) -> Device {
         World::device(self, node)

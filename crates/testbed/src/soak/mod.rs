@@ -39,7 +39,7 @@ use plan::Plan;
 use program::Program;
 use real_time::RealGround;
 
-/// Steps of a run unless told.
+/// Steps of a run by default.
 pub const OPERATIONS_DEFAULT: u32 = 600;
 
 /// What the devices are attached to.
@@ -48,12 +48,12 @@ pub enum SoakPort {
     /// A simulated network, on virtual time.
     #[default]
     Virtual,
-    /// UDP sockets of these addresses of this host (one or two), on real time, with a bad network in process. Every device is at
-    /// all of them, each at a port of its own. Without any, devices have loopback addresses of their own.
+    /// UDP sockets of these addresses of this host (one or two), on real time, with a bad network in process. Every
+    /// device is at all of them, each at a port of its own. Without any, devices have loopback addresses of their own.
     Udp(Vec<IpAddr>),
 }
 
-/// What a run may be told besides its seed.
+/// Options of a run, apart from its seed.
 #[derive(Clone)]
 pub struct SoakOptions {
     /// Steps of the random program.
@@ -72,7 +72,7 @@ impl Default for SoakOptions {
     }
 }
 
-/// What came of one seed.
+/// The outcome of one seed.
 #[derive(Clone, Debug)]
 pub struct SeedReport {
     /// The seed.
@@ -167,7 +167,7 @@ fn run_program(plan: Plan, seed: u64, ground: &mut dyn Ground, operations: u32) 
 
 /// Phase one: safety.
 fn run_with_faults(program: &mut Program, ground: &mut dyn Ground, operations: u32) {
-    // All memory is looked at so many times; what completions speak of is looked at every time.
+    // All memory is checked this often; memory that completions refer to is checked every time.
     let steps_between_checks = (operations / 12).max(1);
     for step in 0..operations {
         program.step_faults(ground);
@@ -194,7 +194,7 @@ fn run_healed(program: &mut Program, ground: &mut dyn Ground) {
     program.mend_all_faults(ground);
     ground.set_link_profile(program.plan.healed_link());
     program.judge.network_changes();
-    // What is still under way arrives with the old delays; what was lost is asked for again.
+    // What is still in flight arrives with the old delays; what was lost is asked for again.
     program.advance(ground, 2 * program.plan.transit_max);
     let is_slow = program.plan.network.is_slow;
     program.judge.set_network(NetworkFacts { is_slow, ..NetworkFacts::default() });
@@ -232,12 +232,12 @@ fn finish_outstanding(program: &mut Program, ground: &mut dyn Ground) {
         advance_with_receives(program, ground, deadline, is_done);
         if !is_done(program) {
             let subject = format!("{} queue pair {}", program.transport(end).abbreviation(), end.0);
-            let came = format!(
+            let got = format!(
                 "{} still outstanding, state {:?}",
                 program.judge.owed_sends(end),
                 program.ends[end.0].queue_pair.state()
             );
-            program.judge.accuse(Rule::Progress, subject, "all sends to complete on a healed network", came);
+            program.judge.accuse(Rule::Progress, subject, "all sends to complete on a healed network", got);
         }
     }
     let unsure = settle_unsignaled(program, ground, deadline);
@@ -255,7 +255,7 @@ fn finish_outstanding(program: &mut Program, ground: &mut dyn Ground) {
     }
 }
 
-/// A request that is not signalled tells nothing until it fails, and some are made to fail. A signalled one behind them on each
+/// An unsignaled request reports nothing until it fails, and some are made to fail. A signalled one behind them on each
 /// reliable connection ends after them, one way or the other. Returns the queue pairs that have no room for it.
 fn settle_unsignaled(program: &mut Program, ground: &mut dyn Ground, deadline: Instant) -> Vec<EndNumber> {
     let (mut markers, mut unsure) = (Vec::new(), Vec::new());
@@ -359,13 +359,13 @@ fn wait_for_last_messages(program: &mut Program, ground: &mut dyn Ground, posted
         if !is_done(program, message) || ending != Some(Ending::Succeeded) {
             let transport = program.transport(end).abbreviation();
             let subject = format!("message {message} of {transport} queue pair {}", end.0);
-            let came = format!(
+            let got = format!(
                 "{ending:?}, delivered {} times, queue pairs in {:?} and {:?}",
                 program.judge.delivered_count(message),
                 program.ends[end.0].queue_pair.state(),
                 program.ends[program.peer(end).0].queue_pair.state(),
             );
-            program.judge.accuse(Rule::Progress, subject, "success and delivery on a healed network", came);
+            program.judge.accuse(Rule::Progress, subject, "success and delivery on a healed network", got);
         }
     }
 }

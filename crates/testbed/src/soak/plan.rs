@@ -37,7 +37,7 @@ pub(super) struct PairPlan {
     pub(super) retry_count: u8,
     pub(super) receiver_not_ready_retry: u8,
     pub(super) receiver_not_ready_timer: u8,
-    /// RC: READs and atomics under way, in each direction.
+    /// RC: READs and atomics in flight, in each direction.
     pub(super) read_atomic_max: u8,
     pub(super) first_psn: [u32; 2],
     /// Row of the GID tables: IPv4 or IPv6.
@@ -225,7 +225,7 @@ fn draw_link(dice: &mut Dice) -> Profile {
     link
 }
 
-/// Over so many links.
+/// Over this number of links.
 fn transit_max(link: &Profile, hop_count: u32) -> Duration {
     let reordering = if link.reordering.probability > 0.0 { link.reordering.extra_delay } else { Duration::ZERO };
     let queue = link

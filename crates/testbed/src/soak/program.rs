@@ -28,7 +28,8 @@ pub(super) const QUEUE_KEY: u32 = 0x1111_2222;
 /// Room in each completion queue: more than all queue pairs together can fill.
 const COMPLETION_QUEUE_ROOM: u32 = 4096;
 
-/// Tries to find the devices at rest. On real time and with much traffic one look at all memory may fail; the next will not.
+/// Tries to find the devices at rest. On real time and with much traffic one look at all memory may fail; the next will
+/// not.
 const MEMORY_LOOKS_MAX: usize = 200;
 
 const HAS_ADDRESSES: &str = "each node has an IPv4 and an IPv6 address";
@@ -42,9 +43,9 @@ pub(super) struct End {
     pub(super) completion_queues: [usize; 2],
     pub(super) send_psn: u32,
     pub(super) reconnect_count: u32,
-    /// It has told that it takes no more from a shared receive queue.
+    /// It has reported that it takes no more from a shared receive queue.
     pub(super) has_last_work_request_event: bool,
-    /// UD: the way to the other.
+    /// UD: the path to the other end.
     pub(super) address_handle: Option<AddressHandle>,
     /// What it sends from. (Memory that peers may hear of counts its addresses from zero: where this process keeps it
     /// must not show in the packets, or a run would not repeat.)
@@ -97,7 +98,7 @@ pub(super) struct Program {
     pub(super) epoch: u32,
     /// What the devices can do.
     capabilities: Capabilities,
-    /// The most READs and atomics that a queue pair can have under way.
+    /// The most READs and atomics that a queue pair can have in flight.
     read_atomic_max: u8,
     /// The words of each node that atomics are used on.
     pub(super) words: Vec<NodeWords>,
@@ -119,7 +120,7 @@ impl Program {
         let domains = (0..plan.node_count)
             .map(|node| ground.device(node).allocate_protection_domain().expect("each node has a domain"))
             .collect::<Vec<ProtectionDomain>>();
-        let attributes = ground.device(0).attributes().expect("a software RNIC tells its attributes");
+        let attributes = ground.device(0).attributes().expect("a software RNIC reports its attributes");
         let words = domains.iter().map(NodeWords::new).collect();
         let mut program = Program {
             dice: Dice::new(seed ^ 0x7072_6f67),
@@ -381,7 +382,7 @@ impl Program {
         }
     }
 
-    /// An entry that takes so many bytes and keeps none.
+    /// An entry that takes this many bytes and keeps none.
     pub(super) fn null_entry(&mut self, end: EndNumber, length: u32) -> ScatterGatherEntry {
         let node = self.pair(end).nodes[self.ends[end.0].side];
         let domain = &self.domains[node];
@@ -402,13 +403,13 @@ impl Program {
         }
     }
 
-    /// Lets time pass; polls after every event, judges at once what came.
+    /// Lets time pass; polls after every event, and judges what arrived immediately.
     pub(super) fn advance(&mut self, ground: &mut dyn Ground, duration: Duration) {
         let deadline = ground.now() + duration;
         self.advance_until(ground, deadline, |_| false);
     }
 
-    /// The same until something is true of the program; whether it came to be.
+    /// The same until something is true of the program; whether it became true.
     pub(super) fn advance_until(
         &mut self,
         ground: &mut dyn Ground,
@@ -429,7 +430,8 @@ impl Program {
         }
     }
 
-    /// Takes what had completed when queue pairs were reset or destroyed, which nobody can ask for their states any more.
+    /// Takes what had completed when queue pairs were reset or destroyed, which nobody can ask for their states any
+    /// more.
     pub(super) fn take_last_completions(&mut self, now: Instant) {
         self.poll(Some(QueuePairState::Error));
         self.judge_polled(now);
@@ -450,8 +452,8 @@ impl Program {
 
     /// Takes all completions; whether there were any. Says of queue pairs that they were in `state`, or else asks them.
     fn poll(&mut self, state: Option<QueuePairState>) -> bool {
-        // On real time one queue fills while another is looked at. A second look finds what came before what the first has
-        // found: a receive completes before its sender is told.
+        // On real time one queue fills while another is looked at. A second look finds what happened before what the
+        // first has found: a receive completes before its send does.
         while self.poll_once(state) {}
         !self.polled.is_empty()
     }
@@ -472,8 +474,8 @@ impl Program {
                 for completion in &completions[..count] {
                     let Some(end) = self.numbers.get(&(*node, completion.queue_pair)) else {
                         let subject = format!("completion queue {index}");
-                        let came = format!("{completion:?}");
-                        self.judge.accuse(Rule::ExactlyOnce, subject, "completions of known queue pairs", came);
+                        let got = format!("{completion:?}");
+                        self.judge.accuse(Rule::ExactlyOnce, subject, "completions of known queue pairs", got);
                         continue;
                     };
                     let state = |end: usize| known_state.unwrap_or_else(|| self.ends[end].queue_pair.state());

@@ -1,8 +1,8 @@
 //! The soak on real time: software RNICs on UDP sockets of the loopback addresses, with a bad network in process.
 //!
-//! The seed still decides on devices, queue pairs, requests and what becomes of the n-th datagram of a device, but the scheduler
-//! has its say too: a failing seed need not fail again. The rules are the same as on virtual time, with two exceptions that
-//! [`Judge::expect_guesses`](crate::checker::Judge::expect_guesses) and `loses` in the plan stand for.
+//! The seed still decides on devices, queue pairs, requests and what becomes of the n-th datagram of a device, but the
+//! scheduler has its say too: a failing seed need not fail again. The rules are the same as on virtual time, with two
+//! exceptions that [`Judge::expect_guesses`](crate::checker::Judge::expect_guesses) and `loses` in the plan stand for.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -27,11 +27,11 @@ const SILENCE: Duration = Duration::from_millis(300);
 pub struct Troubles {
     /// Lost, or found a queue full.
     pub lost: u64,
-    /// Came twice.
+    /// Arrived twice.
     pub duplicated: u64,
     /// Held back, so that later ones overtook them.
     pub reordered: u64,
-    /// Came with flipped bits.
+    /// Arrived with flipped bits.
     pub corrupted: u64,
 }
 
@@ -53,8 +53,9 @@ pub(super) struct RealGround {
 }
 
 impl RealGround {
-    /// As many devices as the plan has nodes. Some of them, at least the first, have a bad network in front of their sockets;
-    /// it makes both ways of all their connections bad. The others receive in place and with offload, if the seed says so.
+    /// As many devices as the plan has nodes. Some of them, at least the first, have a bad network in front of their
+    /// sockets; it makes both ways of all their connections bad. The others receive in place and with offload, if the
+    /// seed says so.
     pub(super) fn open(
         plan: &Plan,
         seed: u64,

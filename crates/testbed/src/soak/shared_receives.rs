@@ -13,7 +13,7 @@ use crate::checker::{EndNumber, Judge, PostedReceive, Rule, SharedQueueNumber};
 /// Receives in a shared queue, and entries of each.
 const REQUESTS: u32 = 256;
 const ENTRIES: u32 = 3;
-/// The program keeps at most so many posted, but for those that somebody waits for.
+/// The program keeps at most this many posted, except those that a send waits for.
 const POSTED_MAX: usize = 48;
 
 /// The shared receive queue of a node.
@@ -130,7 +130,7 @@ impl Program {
 
     fn last_work_request_reached(&mut self, end: EndNumber) {
         let has_cause = self.shared_receives(end).is_some() && self.judge.may_be_in_error(end);
-        // On real time the event of a life that is over may come late.
+        // On real time the event of a life that has ended may come late.
         let is_late = self.plan.network.is_slow;
         if !is_late && (!has_cause || self.ends[end.0].has_last_work_request_event) {
             let subject = format!("queue pair {} in {:?}", end.0, self.ends[end.0].queue_pair.state());

@@ -1,5 +1,5 @@
-//! Slots: one key over many messages. Each slot is bound to memory for one message, and unbound while its packets may still
-//! arrive.
+//! Slots: one key over many messages. Each slot is bound to memory for one message, and unbound while its packets may
+//! still arrive.
 
 use longhaul_verbs::{Access, SlottedRegion, Transport};
 
@@ -52,7 +52,7 @@ impl Program {
             slot.messages.iter().all(has_succeeded),
             slot.messages.iter().all(|message| has_succeeded(message) || self.judge.ending(*message).is_none()),
         );
-        // An unreliable message, or one that failed, may have packets under way for ever.
+        // An unreliable message, or one that failed, may have packets in flight for ever.
         if !is_quiet || !is_reliable && !slot.messages.is_empty() {
             let is_spent = !may_be_quiet || !is_reliable;
             if let Some(slots) = &mut self.ends[end.0].slots {

@@ -1,4 +1,4 @@
-//! What came of a run, in numbers: how requests ended, and what was asked for at all.
+//! The outcome of a run, in numbers: how requests ended, and what was asked for at all.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct Tally {
     /// Sends that succeeded.
     pub succeeded: u64,
-    /// Sends that failed because no answer came, which a bad network explains.
+    /// Sends that failed without an answer, which a bad network explains.
     pub retries_exceeded: u64,
     /// Sends that failed otherwise, because of mistakes made on purpose.
     pub refused: u64,

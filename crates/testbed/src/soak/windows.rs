@@ -1,4 +1,5 @@
-//! Windows: bound, written through by the peer, bound anew or invalidated by either side, and tried again with their old keys.
+//! Windows: bound, written through by the peer, bound anew or invalidated by either side, and tried again with their
+//! old keys.
 
 use longhaul_verbs::{
     Access, Capabilities, MemoryWindow, PostError, QueuePairState, RemoteMemory, SendFlags, SendOperation, SendRequest,
@@ -15,7 +16,7 @@ pub(super) struct EndWindow {
     window_type: WindowType,
     /// What the peer may use now.
     bound: Option<Bound>,
-    /// A request that binds or ends it is under way: what it binds.
+    /// A request that binds or ends it is in flight: what it binds.
     pending: Option<Option<(Piece, u32)>>,
     /// The program's part of a type 2 key: never the same one twice in a row.
     key_byte: u8,
@@ -175,7 +176,7 @@ impl Program {
     }
 
     fn end_window(&mut self, end: EndNumber, bound: Bound) {
-        // A write that is under way when the key ends is refused, which is the end of the connection too.
+        // A write that is in flight when the key ends is refused, which is the end of the connection too.
         if self.plan.mistake_percent > 0 && self.dice.chance(50) {
             self.write_through_window(end);
         }

@@ -1,7 +1,8 @@
 //! The points at which the model is compared.
 //!
-//! From one packet to gigabytes, from 0.1 to 100 ms, from one loss in a million to one packet in ten, single and in bursts, with chunks of one packet and of sixteen.
-//! The protocol is run where a message has few packets: 16 MiB at 50 Gbit/s have the shape of 128 MiB at 400 Gbit/s, and an eighth of the work.
+//! From one packet to gigabytes, from 0.1 to 100 ms, from one loss in a million to one packet in ten, single and in
+//! bursts, with chunks of one packet and of sixteen. The protocol is run where a message has few packets: 16 MiB at 50
+//! Gbit/s have the shape of 128 MiB at 400 Gbit/s, and an eighth of the work.
 
 use longhaul_time::Duration;
 
@@ -165,7 +166,8 @@ fn rings() -> Vec<Point> {
     ]
 }
 
-/// Slow and long, so that milliseconds of a scheduler do not matter; and a message has losses more often than not, so that few of them have a mean.
+/// Slow and long, so that milliseconds of a scheduler do not matter; and a message has losses more often than not, so
+/// that few of them have a mean.
 fn on_sockets() -> Vec<Point> {
     let way = |megabits: f64, millis: u64| Way::new(megabits / 1e3, 1000 * millis, Run::Sockets);
     vec![

@@ -1,13 +1,15 @@
-//! The model and the protocol code on UDP sockets: two software RNICs on loopback, the first with the impaired port in front of its sockets, which
-//! delays, limits the rate, and loses.
+//! The model and the protocol code on UDP sockets: two software RNICs on loopback, the first with the impaired port in
+//! front of its sockets, which delays, limits the rate, and loses.
 //!
-//! The ends are connections of the library, as programs have them, and driven by it. Messages go one after the other, each when its receive
-//! is known to the sender and nothing is in flight any more. The sender paces itself at the link's rate, as a device at the end of such a link
-//! would: otherwise the message would leave for the impaired port's queue at once, and a timeout would begin there and not on the wire.
+//! The ends are connections of the library, as programs have them, and driven by it. Messages go one after the other,
+//! each when its receive is known to the sender and nothing is in flight any more. The sender paces itself at the
+//! link's rate, as a device at the end of such a link would: otherwise the message would leave for the impaired port's
+//! queue at once, and a timeout would begin there and not on the wire.
 //!
-//! Real time has noise. Links are slow and long, so that a scheduler's milliseconds do not matter; and before and after the messages that count, others go
-//! over the same link without loss. These all take the same time: as far as they do not, it is the machine that is busy with something else, and the
-//! comparison is made again. A witness, a thread of its own, sleeps and wakes beside the messages: one during which it was woken late does not count, and another is
+//! Real time has noise. Links are slow and long, so that a scheduler's milliseconds do not matter; and before and after
+//! the messages that count, others go over the same link without loss. These all take the same time: as far as they do
+//! not, it is the machine that is busy with something else, and the comparison is made again. A witness, a thread of
+//! its own, sleeps and wakes next to the messages: one during which it was woken late does not count, and another is
 //! sent instead.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -53,14 +55,15 @@ pub struct SocketsComparison {
     pub mean: MeanComparison,
     /// The same of messages over the same link without loss.
     pub lossless: MeanComparison,
-    /// How much longer those without loss took than the fastest of them, in the mean and as a share: what the machine added.
+    /// How much longer those without loss took than the fastest of them, in the mean and as a share: what the machine
+    /// added.
     pub noise: f64,
     /// Times that the comparison was made until the machine was quiet enough, or no more was hoped for.
     pub attempts: u64,
 }
 
-/// Send the messages of a point, and compare. `number` keeps comparisons that run at the same time apart, by their addresses. `progress` is called after
-/// each message.
+/// Send the messages of a point, and compare. `number` keeps comparisons that run at the same time apart, by their
+/// addresses. `progress` is called after each message.
 pub fn compare(
     point: &Point,
     model_mean: f64,
@@ -100,7 +103,7 @@ pub fn sample_count(point: &Point, seed: u64) -> Result<usize, PlanError> {
     Ok(samples_for(point, STANDARD_ERROR, seed)?.min(SAMPLES_MAX))
 }
 
-/// How often progress is told, when the first comparison is good.
+/// How often progress is reported, when the first comparison is good.
 pub fn message_count(point: &Point, seed: u64) -> Result<usize, PlanError> {
     Ok(sample_count(point, seed)? + 2 * REFERENCE_SAMPLES + 3 * FIRST_SAMPLES)
 }
@@ -220,8 +223,8 @@ mod tests {
         assert!((noise(&[2.0, 2.0, 2.3]) - 0.05).abs() < 1e-12);
     }
 
-    /// Few messages over a short link: that they take their time through the impaired port, and more of it with loss. Medians and wide
-    /// bounds: the machine may be busy.
+    /// Few messages over a short link: that they take their time through the impaired port, and more of it with loss.
+    /// Medians and wide bounds: the machine may be busy.
     #[test]
     fn messages_take_their_time_on_sockets() {
         let point = |scheme: &str, loss| Way::new(0.1, 10_000, Run::Sockets).with(scheme, 128 << 10, 4, loss);

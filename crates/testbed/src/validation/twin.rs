@@ -12,8 +12,8 @@ pub struct TwinComparison {
     pub summary: Summary,
     /// Of the means.
     pub mean: MeanComparison,
-    /// The share of the twin's samples that take no longer than the model's 99.9th percentile. Where many take exactly as long, all of their shares
-    /// are as good: the one that is nearest to 0.999.
+    /// The share of the twin's samples that take no longer than the model's 99.9th percentile. Where many take exactly
+    /// as long, all of their shares are as good: the one that is nearest to 0.999.
     pub p999_rank: f64,
     /// Whether that is between the bounds; none with too few samples to say.
     pub p999_passed: Option<bool>,
@@ -76,8 +76,9 @@ mod tests {
         }
     }
 
-    /// A model with timeouts of two round trips instead of three, of a twin that has three: both are told from the round trip, so the model is asked
-    /// for a shorter one, and moved by what a message without losses takes less there.
+    /// A model with timeouts of two round trips instead of three, of a twin that has three: both are distinguished from
+    /// the round trip, so the model is asked for a shorter one, and moved by what a message without losses takes less
+    /// there.
     #[test]
     fn a_wrong_timeout_is_found() {
         let right = point("sr:rto");

@@ -65,7 +65,8 @@ fn measure(
     };
     let mut sampling = Sampling { options, sample_count: sample_count(point, seed)? as u32, thread_count };
     let run = |sampling: &Sampling| -> Result<Vec<f64>, CaseError> {
-        // The first message over each link also brings over what the ends have to know of each other, with timers that have measured nothing yet.
+        // The first message over each link also brings over what the ends have to know of each other, with timers that
+        // have measured nothing yet.
         let links = sampling.run(&progress)?;
         let counted = links.chunks(Sampling::BATCH_SAMPLES as usize).flat_map(|messages| &messages[1..]);
         Ok(counted.map(|sample| sample.duration.as_secs_f64()).collect())
@@ -90,7 +91,8 @@ mod tests {
         Way::new(10.0, 10_000, Run::Virtual).with(scheme, 1 << 20, 4, 1e-2)
     }
 
-    /// The model agrees with the protocol that it is of, and with no other: timeouts are not negative acknowledgements, and these know of overtaking.
+    /// The model agrees with the protocol that it is of, and with no other: timeouts are not negative acknowledgements,
+    /// and these know of overtaking.
     #[test]
     fn each_scheme_is_told_from_the_other() {
         let mean = |point: &Point| point.model().expect("a case").mean();

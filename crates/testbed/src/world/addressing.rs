@@ -32,7 +32,7 @@ pub(super) fn flow_of(frame: &Frame, plane: usize, plane_count: usize) -> Flow {
 enum Address {
     Node(usize),
     Group,
-    /// No node has it: bits were flipped on the way.
+    /// No node has it: bits were flipped in transit.
     Unknown,
 }
 

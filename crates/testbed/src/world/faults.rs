@@ -1,8 +1,8 @@
-//! What goes wrong in a world, in the words of whoever runs RNICs: a cable is pulled, a fibre is cut one way, a host stands
-//! still, a host is switched off and comes back with nothing.
+//! Faults of a world, in the words of an operator of RNICs: a cable is pulled, a fiber is cut in one direction, a host
+//! stands still, a host is switched off and comes back with nothing.
 //!
-//! All faults happen now, between two runs, so that a program that draws them from a seed is as deterministic as its seed. As
-//! values ([`Fault`]) they can be kept in a list and printed.
+//! All faults happen now, between two runs, so that a program that draws them from a seed is as deterministic as its
+//! seed. As values ([`Fault`]) they can be kept in a list and printed.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ pub enum Way {
     Down,
 }
 
-/// Something that goes wrong, or is mended.
+/// A fault, or its repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// [`World::set_link`].
@@ -85,7 +85,7 @@ impl fmt::Display for Fault {
 }
 
 impl World {
-    /// Lets something go wrong, or mends it, now.
+    /// Applies a fault, or a repair, now.
     pub fn apply(&mut self, fault: Fault) {
         match fault {
             Fault::SetLink(node, is_up) => self.set_link(node, is_up),
@@ -98,8 +98,8 @@ impl World {
         }
     }
 
-    /// The cable of a NIC is pulled or plugged in: both directions of its link, and the NIC knows. So does the other NIC of a
-    /// pair. What is on the cable is lost.
+    /// The cable of a NIC is pulled or plugged in: both directions of its link, and the NIC knows. So does the other
+    /// NIC of a pair. What is on the cable is lost.
     pub fn set_link(&mut self, node: usize, is_up: bool) {
         match is_up {
             true => self.restore(Link::Nic(node), Way::Both),
@@ -111,21 +111,22 @@ impl World {
         }
     }
 
-    /// Cuts a link, one way or both. No NIC is told: as with a failure in the middle of the way, packets just do not
-    /// arrive. Switches know if [`WorldConfig::path_avoidance`](super::WorldConfig) lets them. What is under way in a cut direction is lost.
+    /// Cuts a link, in one direction or both. No NIC notices: as with a failure in the middle of the path, packets just
+    /// do not arrive. Switches know if [`WorldConfig::path_avoidance`](super::WorldConfig) lets them. What is in flight
+    /// in a cut direction is lost.
     pub fn cut(&mut self, link: Link, way: Way) {
         self.apply_to_link(link, way, longhaul_netsim::Fault::Cut);
     }
 
-    /// Mends a link, one way or both, however it was cut; but a NIC that was told that its link is down is not told that
-    /// it is up ([`World::set_link`] does).
+    /// Repairs a link, one way or both, however it was cut; but a NIC that was notified that its link is down is not
+    /// notified that it is up ([`World::set_link`] does).
     pub fn restore(&mut self, link: Link, way: Way) {
         self.apply_to_link(link, way, longhaul_netsim::Fault::Restore);
     }
 
-    /// A host stands still: its NIC sends nothing, and what arrives waits, bounded, until [`World::resume`]. Verbs calls can be
-    /// made meanwhile; what they ask for waits too. Timers that run out meanwhile do so when the host goes on, after what
-    /// had arrived.
+    /// A host stands still: its NIC sends nothing, and what arrives waits, bounded, until [`World::resume`]. Verbs
+    /// calls can be made meanwhile; what they ask for waits too. Timers that run out meanwhile do so when the host goes
+    /// on, after what had arrived.
     pub fn pause(&mut self, node: usize) {
         self.simulation.apply(longhaul_netsim::Fault::Pause(self.nics[node]));
     }
@@ -135,18 +136,19 @@ impl World {
         self.simulation.apply(longhaul_netsim::Fault::Resume(self.nics[node]));
     }
 
-    /// A host is switched off. What arrives for it is lost. Verbs objects of it are left: requests can be posted, and never
-    /// complete.
+    /// A host is switched off. What arrives for it is lost. Verbs objects of it are left: requests can be posted, and
+    /// never complete.
     pub fn stop(&mut self, node: usize) {
         self.simulation.apply(longhaul_netsim::Fault::Stop(self.nics[node]));
     }
 
-    /// A host comes back empty, whether it was stopped or not: the device and all its objects are gone, and a new one with the
-    /// same name and addresses is in its place ([`World::device`] gives it from now on). Objects of the old one can still be
-    /// called and dropped, and reach nobody: requests posted to them never complete.
+    /// A host comes back empty, whether it was stopped or not: the device and all its objects are gone, and a new one
+    /// with the same name and addresses is in its place ([`World::device`] gives it from now on). Objects of the old
+    /// one can still be called and dropped, and reach nobody: requests posted to them never complete.
     ///
-    /// The new device draws queue pair numbers and keys from another seed, as a real host would, so that packets meant for
-    /// the old one meet numbers that do not exist, or with a chance of one in 2^24 for each pair of queue pairs one that does.
+    /// The new device draws queue pair numbers and keys from another seed, as a real host would, so that packets meant
+    /// for the old one meet numbers that do not exist, or with a chance of one in 2^24 for each pair of queue pairs one
+    /// that does.
     pub fn restart(&mut self, node: usize) {
         self.nodes[node].incarnation += 1;
         self.retired_packets += self.devices[node].nic().counters().sent_pkts;
@@ -159,7 +161,7 @@ impl World {
         while let Ok(Some(_)) = self.device(node).next_event() {}
     }
 
-    /// Mends everything: links are restored, NICs told that they are up, paused nodes go on, and stopped ones
+    /// Repairs everything: links are restored, NICs are notified that they are up, paused nodes go on, and stopped ones
     /// [come back empty](World::restart). Link profiles stay as they are.
     pub fn heal_all(&mut self) {
         for link in self.links().collect::<Vec<_>>() {
@@ -227,7 +229,7 @@ impl World {
                         None => number -= plane.fabric_links().len(),
                     }
                 }
-                panic!("expected a fabric link below {}, came one {number} beyond", self.fabric_link_count());
+                panic!("expected a fabric link below {}, got one {number} beyond", self.fabric_link_count());
             }
         }
     }
@@ -238,7 +240,7 @@ impl World {
         self.planes[plane].switches().is_empty().then(|| (1 - host) * self.planes.len() + plane)
     }
 
-    /// Tells a device whether its link is up.
+    /// Sets the link state of a device.
     fn tell_link_state(&self, node: usize) {
         let state = if self.nodes[node].link_is_up { LinkState::Active } else { LinkState::Down };
         self.devices[node].nic().set_link_state(state);

@@ -131,7 +131,7 @@ fn run(
     }
 }
 
-/// Bytes that tell a message and a place in it.
+/// Bytes that encode a message and an offset in it.
 pub(crate) fn pattern(message: u64, length: usize) -> Vec<u8> {
     (0..length).map(|index| (index as u64 * 31 + (index as u64 >> 8) * 7 + message * 101 + 1) as u8).collect()
 }

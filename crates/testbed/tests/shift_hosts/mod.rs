@@ -1,4 +1,5 @@
-//! Two hosts with two NICs each, on virtual time, for tests of what happens when a NIC fails and another one takes over.
+//! Two hosts with two NICs each, on virtual time, for tests of what happens when a NIC fails and another one takes
+//! over.
 //!
 //! ```text
 //!   sender                        receiver
@@ -8,7 +9,7 @@
 //!
 //! The rails are separate links, and the NICs know nothing of each other: what NIC 0 has seen, NIC 1 has not. Only the
 //! memory is the host's, registered on both of its NICs. An RC queue pair leads along each rail.
-#![allow(unsafe_code, reason = "the same memory is registered on two devices, which the safe layer has no way to say")]
+#![allow(unsafe_code, reason = "the same memory is registered on two devices, which the safe layer cannot express")]
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 mod naive;
@@ -212,7 +213,7 @@ impl Hosts {
         self.simulation.set_profile(self.rails[rail], Direction::Forward, profile).expect("a valid profile");
     }
 
-    /// The receiver's NIC dies: what is under way from it and to it is lost, and it does nothing any more.
+    /// The receiver's NIC dies: what is in flight from it and to it is lost, and it does nothing any more.
     pub(crate) fn kill_receiver(&mut self, rail: usize) {
         for direction in [Direction::Forward, Direction::Backward] {
             self.simulation.apply(Fault::Cut(self.rails[rail], direction));
@@ -220,7 +221,7 @@ impl Hosts {
         self.simulation.apply(Fault::Stop(self.nodes[RAILS + rail]));
     }
 
-    /// Until a packet has reached the receiver's NIC and has been dealt with there; what it answers is under way.
+    /// Until a packet has reached the receiver's NIC and has been dealt with there; what it answers is in flight.
     #[track_caller]
     pub(crate) fn run_until_executed(&mut self, rail: usize) {
         let device = self.receiver.nics[rail].device.clone();

@@ -56,7 +56,7 @@ pub(crate) struct NaiveFailover {
 }
 
 impl NaiveFailover {
-    /// Begins on NIC 0. Of the peer only the keys are used, which a program would have been told.
+    /// Begins on NIC 0. Of the peer only the keys are used, which a program would know.
     pub(crate) fn new(host: &Rc<Host>, peer: &Rc<Host>, policy: Policy) -> Self {
         let (host, peer) = (host.clone(), peer.clone());
         NaiveFailover { host, peer, policy, rail: 0, unfinished: VecDeque::new(), finished: Vec::new() }
@@ -105,7 +105,7 @@ pub(crate) struct NaiveReceives {
     host: Rc<Host>,
     rail: usize,
     posted: VecDeque<usize>,
-    /// The buffers that messages have come into, in order, with what came.
+    /// The buffers that messages have been received into, in order, with the messages.
     pub(crate) received: Vec<(usize, u64)>,
 }
 
@@ -136,7 +136,7 @@ impl NaiveReceives {
         }
     }
 
-    /// The NIC has failed: its buffers that nothing came into are posted to the next.
+    /// The NIC has failed: its unused buffers are posted to the next.
     pub(crate) fn fail_over(&mut self) {
         self.poll();
         let queue_pair = &self.host.nics[self.rail].queue_pair;

@@ -59,14 +59,15 @@ impl ProtectionDomain {
 
 /// Registered memory that owns its bytes.
 ///
-/// While it is registered a device (or a peer, through it) may change the bytes at any moment, so there is no slice
-/// of them: they are copied in and out. A copy that overlaps a change may see part of it. (In Rust's memory model two threads
-/// that copy the same bytes at the same time race, and the language has no copy yet that may; on the machines that devices
-/// run on the bytes are old or new. A program that waits for the completion, as it must to know what it has, never races.)
+/// While it is registered a device (or a peer, through it) may change the bytes at any moment, so there is no slice of
+/// them: they are copied in and out. A copy that overlaps a change may see part of it. (In Rust's memory model two
+/// threads that copy the same bytes at the same time race, and the language has no copy yet that may; on the machines
+/// that devices run on the bytes are old or new. A program that waits for the completion, as it must to know what it
+/// has, never races.)
 ///
-/// A device does not deregister a region that windows are bound to ([`DestroyError::InUse`]). One that is dropped all the same is
-/// out of their reach, or, if the device cannot do that, leaks its bytes. Slots of a [`SlottedRegion`] do not count; they refuse
-/// everything from then on.
+/// A device does not deregister a region that windows are bound to ([`DestroyError::InUse`]). One that is dropped all
+/// the same is out of their reach, or, if the device cannot do that, leaks its bytes. Slots of a [`SlottedRegion`] do
+/// not count; they refuse everything from then on.
 pub struct MemoryRegion {
     /// `None` only while being taken apart.
     inner: Option<OwnedRegion>,
@@ -92,7 +93,7 @@ unsafe fn into_box(memory: *mut u8, length: usize) -> Box<[u8]> {
     unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(memory, length)) }
 }
 
-/// What came of having the device let go of a region. That somebody has done so through the raw object is as good.
+/// The result of deregistering a region. If the raw object has already been deregistered, that is success too.
 fn let_go(result: Result<(), DestroyError>) -> Result<(), DestroyError> {
     match result {
         Err(DestroyError::Gone) => Ok(()),
@@ -151,7 +152,7 @@ impl MemoryRegion {
         }
     }
 
-    /// The place at `offset`, for a peer. Not checked: peers may be told anything.
+    /// The place at `offset`, for a peer. Not checked here: the device checks what a peer does with it.
     pub fn remote(&self, offset: u64) -> RemoteMemory {
         RemoteMemory { address: self.address().wrapping_add(offset), key: self.remote_key() }
     }
@@ -179,8 +180,8 @@ impl MemoryRegion {
         bytes
     }
 
-    /// Revoke the keys and take the bytes back. When the device does not revoke them (windows are bound to the region, for one) the
-    /// region is dropped.
+    /// Revoke the keys and take the bytes back. When the device does not revoke them (windows are bound to the region,
+    /// for one) the region is dropped.
     pub fn into_buffer(mut self) -> Result<Vec<u8>, DestroyError> {
         let_go(self.owned().raw.deregister())?;
         let OwnedRegion { memory, length, .. } = self.inner.take().expect("taken only here and in drop");
@@ -219,7 +220,7 @@ impl NullRegion {
         &self.raw
     }
 
-    /// An entry of so many bytes for a work request.
+    /// An entry of this many bytes for a work request.
     pub fn entry(&self, length: u32) -> ScatterGatherEntry {
         ScatterGatherEntry { address: 0, length, local_key: self.raw.local_key() }
     }
@@ -248,14 +249,15 @@ impl SlottedRegion {
         u64::MAX / self.raw.slot_bytes()
     }
 
-    /// The place `offset` bytes into a number's slot, for a peer. Not checked: peers may be told anything.
+    /// The place `offset` bytes into a number's slot, for a peer. Not checked here: the device checks what a peer does
+    /// with it.
     pub fn remote(&self, number: u64, offset: u64) -> RemoteMemory {
         let address = self.raw.slot_bytes().wrapping_mul(number).wrapping_add(offset);
         RemoteMemory { address, key: self.remote_key() }
     }
 
-    /// Bind a number to bytes of a region. When this returns, nothing is written any more to what its slot was bound to before.
-    /// Panics when the range is not inside the region.
+    /// Bind a number to bytes of a region. When this returns, nothing is written any more to what its slot was bound to
+    /// before. Panics when the range is not inside the region.
     pub fn bind(&self, number: u64, region: &MemoryRegion, range: Range<usize>) -> Result<(), RegisterError> {
         let length = range.end - range.start;
         region.check(range.start, length);
@@ -295,8 +297,8 @@ impl MemoryWindow {
         self.raw.remote_key()
     }
 
-    /// Bind a type 1 window through a queue pair's send queue. The request ends with a completion, as every other; from this
-    /// call on [`remote_key`](MemoryWindow::remote_key) is the new key.
+    /// Bind a type 1 window through a queue pair's send queue. The request ends with a completion, as every other; from
+    /// this call on [`remote_key`](MemoryWindow::remote_key) is the new key.
     pub fn bind(
         &self,
         through: &QueuePair,

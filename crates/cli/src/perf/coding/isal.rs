@@ -1,4 +1,4 @@
-//! ISA-L's encoder, to measure beside ours.
+//! ISA-L's encoder, to compare ours with.
 
 #![allow(unsafe_code)]
 
@@ -43,7 +43,8 @@ impl Encoder {
             (0..m).for_each(|row| matrix[row * k + chunk] = parity[row][0]);
         }
         let mut tables = vec![0; TABLE_BYTES * k * m];
-        // SAFETY: the matrix has m rows of k bytes, and there are 32 bytes of tables for each of them, as the header asks.
+        // SAFETY: the matrix has m rows of k bytes, and there are 32 bytes of tables for each of them, as the header
+        // asks.
         unsafe { ec_init_tables(k as c_int, m as c_int, matrix.as_ptr(), tables.as_mut_ptr()) };
         Encoder { code, tables }
     }
@@ -60,8 +61,8 @@ impl Encoder {
             assert!(data.len() == k * chunk_bytes && parity.len() == m * chunk_bytes, "whole submessages");
             let data: Vec<*const u8> = data.chunks(chunk_bytes).map(<[u8]>::as_ptr).collect();
             let parity: Vec<*mut u8> = parity.chunks_mut(chunk_bytes).map(<[u8]>::as_mut_ptr).collect();
-            // SAFETY: k chunks to read and m to write, each of `chunk_bytes` bytes, which fits into an int; the tables are for
-            // k and m.
+            // SAFETY: k chunks to read and m to write, each of `chunk_bytes` bytes, which fits into an int; the tables
+            // are for k and m.
             unsafe {
                 let (k, m) = (k as c_int, m as c_int);
                 ec_encode_data(chunk_bytes as c_int, k, m, self.tables.as_ptr(), data.as_ptr(), parity.as_ptr());

@@ -94,7 +94,7 @@ impl Report {
         let chunk_bytes = self.measured.first().map_or(0, |measured| measured.chunk_bytes);
         let _ = writeln!(
             table,
-            "{} MiB in chunks of {chunk_bytes} bytes, {} rounds each, by turns\n",
+            "{} MiB in chunks of {chunk_bytes} bytes, {} interleaved rounds each\n",
             self.message_bytes >> 20,
             self.rounds
         );

@@ -58,7 +58,8 @@ impl Buffers {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             word.copy_from_slice(&(state ^ (state >> 29)).to_le_bytes()[..word.len()]);
         }
-        // Filled, not zeroed: pages that were never touched would cost a fault in the first round, or be one page all over.
+        // Filled, not zeroed: pages that were never touched would cost a fault in the first round, or be one page all
+        // over.
         Ok(Buffers { chunk_bytes, copy: data.clone(), data, parity: vec![0xff; parity_bytes] })
     }
 
@@ -183,7 +184,7 @@ impl Subject {
                 let arrived = |submessage| arrived(layout.submessage_code(submessage), *lost);
                 coder
                     .decode_message(&layout, self.threads, arrived, data, parity)
-                    .expect("no more lost than can be mended");
+                    .expect("no more lost than can be recovered");
             }
             #[cfg(feature = "bench-isal")]
             Work::Isal(encoder) => {
@@ -229,7 +230,7 @@ impl Subject {
     }
 }
 
-/// `lost` data chunks of a submessage lost, from the first one on, if it has as many and they can be mended.
+/// `lost` data chunks of a submessage lost, from the first one on, if it has as many and they can be recovered.
 fn arrived(code: Code, lost: usize) -> Arrived {
     let mut arrived =
         Arrived { data: ChunkSet::first(code.data_chunks()), parity: ChunkSet::first(code.parity_chunks()) };

@@ -30,11 +30,11 @@ pub(super) trait Measurement {
     fn contact(&self) -> Contact;
     /// Called once, before the first round.
     fn connect(&mut self, peer: &Contact) -> Result<(), Stop>;
-    /// One round: a sender runs for the duration, a receiver until it is told to stop.
+    /// One round: a sender runs for the duration, a receiver until it is ordered to stop.
     fn run(&mut self, duration: Duration, stop: &StopSign) -> Result<Outcome, Stop>;
 }
 
-/// Whether the coordinator has told this end to stop.
+/// Whether the coordinator has ordered this end to stop.
 #[derive(Clone, Default)]
 pub(super) struct StopSign(Arc<AtomicBool>);
 

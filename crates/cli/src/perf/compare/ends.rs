@@ -36,7 +36,7 @@ impl End {
     }
 
     fn unexpected(&self, expected: &str, got: &Answer) -> Stop {
-        Stop::Failed(format!("expected of the {} {expected}, got \"{}\"", self.child.name(), kind_of(got)))
+        Stop::Failed(format!("the {} should have said {expected}, but said \"{}\"", self.child.name(), kind_of(got)))
     }
 
     /// Gives an order that is just done.
@@ -65,7 +65,7 @@ impl End {
         }
     }
 
-    /// Waits for what came of a round.
+    /// Waits for the result of a round.
     pub(super) fn outcome(&mut self) -> Result<Outcome, Stop> {
         match self.answer()? {
             Answer::Outcome(outcome) => Ok(outcome),

@@ -24,7 +24,7 @@ const PING: Range<usize> = 0..PING_BYTES;
 const PINGS_AHEAD: usize = 4;
 /// An answer comes within this time, or the other end has failed.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
-/// How often the end that answers looks whether it is told to stop.
+/// How often the answering end checks for the order to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Either half of it.
@@ -150,7 +150,7 @@ impl Facade {
         Ok(())
     }
 
-    /// The one that is over next.
+    /// The one that completes next.
     fn next_receive(&mut self) -> Result<Pending<Message, TransferError>, Stop> {
         self.receives.pop_front().ok_or_else(|| Stop::Failed("no receive is posted".to_owned()))
     }
@@ -184,7 +184,7 @@ impl Facade {
             match self.wait.wait(ping, LOOK_EVERY) {
                 Ok(message) => {
                     message.map_err(lost)?;
-                    // What both have to tell the other end goes in one packet.
+                    // What both have to send to the other end goes in one packet.
                     self.post_receive()?;
                     let next = made(&self.connection)?.write_from(&self.memory, PING);
                     if let Some(pong) = pong.replace(next) {

@@ -2,8 +2,8 @@
 //! those end. Nothing of them is visible outside, so that names need not be unique and any number of comparisons
 //! can run side by side.
 //!
-//! Root makes network namespaces as they are. Anybody else first makes a user namespace, in which he is root; the second end
-//! joins that of the first, because a veth joins only namespaces of one owner.
+//! Root makes network namespaces as they are. Anybody else first makes a user namespace, in which he is root; the
+//! second end joins that of the first, because a veth joins only namespaces of one owner.
 
 use std::fs::{self, File};
 use std::net::IpAddr;

@@ -6,7 +6,7 @@
 //!   coordinator → end    Network          → Done      the link between the two ends
 //!                        Prepare          → Contact   sockets and buffers of one measurement
 //!                        Connect          → Done      to the other end's contact
-//!                        Run (receiver)   → Running   now the sender is told to run
+//!                        Run (receiver)   → Running   now the sender is ordered to run
 //!                        Run (sender)     → Outcome   after the round's time
 //!                        Stop (receiver)  → Outcome
 //! ```
@@ -175,7 +175,8 @@ pub(super) struct Outcome {
     pub(super) processor_nanoseconds: u64,
     /// Packets of it that were sent more than once, where this end can know.
     pub(super) repeated_packets: u64,
-    /// Threads that encode and decode at this end, apart from those that send and receive, where the measurement has such.
+    /// Threads that encode and decode at this end, apart from those that send and receive, where the measurement has
+    /// such.
     pub(super) coding_threads: Option<usize>,
     /// Round trip times.
     pub(super) round_trips_nanoseconds: Vec<u32>,

@@ -94,7 +94,7 @@ impl Comparison {
 
     fn bandwidth(&self, subject: Subject) -> Option<Bandwidth> {
         let rounds = self.outcomes.get(&subject)?;
-        // RC's receiver is not told of WRITEs and READs; its sender is told when the bytes have arrived.
+        // RC's receiver gets no completion for WRITEs and READs; its sender gets one when the bytes have arrived.
         let counted = |(sent, received): &(Outcome, Outcome)| match subject {
             Subject::RcWrite | Subject::RcWriteMany | Subject::RcRead => (sent.payload_bytes, sent.nanoseconds),
             _ => (received.payload_bytes, received.nanoseconds),
@@ -129,7 +129,7 @@ impl Comparison {
         Some(Sorted::new(round_trips.map(|&nanoseconds| f64::from(nanoseconds) / 2000.0)))
     }
 
-    /// The ratios that can be told of what was measured.
+    /// The ratios that can be computed from what was measured.
     fn ratios(&self) -> Vec<(&'static str, f64)> {
         let gbps = |subject| self.bandwidth(subject).map(|bandwidth| bandwidth.gbps.median());
         let microseconds = |subject| self.latency(subject).map(|latency| latency.median());
@@ -253,7 +253,7 @@ pub(super) fn to_table(comparison: &Comparison, with_costs: bool) -> String {
         link_mtu => format!("MTU {link_mtu} (the loopback device's), packets as for an MTU of {mtu}"),
     };
     line(format_args!(
-        "{mtu}, {payload_bytes_per_packet} bytes a packet, {seconds} s each in {rounds} rounds, by turns"
+        "{mtu}, {payload_bytes_per_packet} bytes a packet, {seconds} s each in {rounds} interleaved rounds"
     ));
     line(format_args!(""));
     let bare = comparison.bandwidth(Subject::BareUdp).map(|bandwidth| bandwidth.gbps.median());
@@ -352,7 +352,7 @@ mod tests {
             comparison.add(Subject::BareUdp, sent, received);
             let (sent, received) = round(2_500_000_000, 2_500_000_000 - 4096);
             comparison.add(Subject::Tcp, sent, received);
-            // The receiver is not told of RC's WRITEs.
+            // The receiver gets no completion for RC's WRITEs.
             let (sent, _) = round(arrived * 3 / 4, 0);
             comparison.add(Subject::RcWrite, sent, Outcome::default());
             for (subject, round_trip) in [(Subject::BareUdpPingPong, 5000), (Subject::RcSendPingPong, 7000)] {

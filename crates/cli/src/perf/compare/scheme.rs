@@ -1,4 +1,5 @@
-//! Messages of 16 MiB with a reliability scheme, through the library as programs use it: selective repeat, and erasure coding.
+//! Messages of 16 MiB with a reliability scheme, through the library as programs use it: selective repeat, and erasure
+//! coding.
 
 use std::time::Duration;
 

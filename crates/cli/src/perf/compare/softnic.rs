@@ -1,5 +1,5 @@
-//! The software RNIC: UC and RC WRITEs and RC READs of 1 MiB, and RC SENDs of 2 bytes back and forth. One device an end, opened
-//! when it is first needed.
+//! The software RNIC: UC and RC WRITEs and RC READs of 1 MiB, and RC SENDs of 2 bytes back and forth. One device an
+//! end, opened when it is first needed.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use crate::perf::stream::{Bound, Receiver, Run, Sender};
 use crate::randomness::random_number;
 use crate::stop::Stop;
 
-/// RC: WRITEs or READs of 1 MiB that are on their way at once.
+/// RC: WRITEs or READs of 1 MiB in flight.
 const MESSAGES_AT_ONCE: u32 = 8;
-/// Messages of the measurement with many queue pairs, each of which has one on its way.
+/// Messages of the measurement with many queue pairs, each of which has one in flight.
 const MANY_MESSAGE_BYTES: usize = 64 << 10;
 /// Acknowledgement time-out: 4.096 µs · 2^14 = 67 ms, perftest's.
 const TIMEOUT: u8 = 14;
@@ -126,7 +126,7 @@ impl Measurement for Softnic {
 
     fn run(&mut self, duration: Duration, stop: &StopSign) -> Result<Outcome, Stop> {
         let is_stopped = || stop.is_up();
-        let never = || false; // A coordinator without the other end tells nobody to run.
+        let never = || false; // A coordinator without the other end orders nobody to run.
         let stream_run = self.stream_run(duration);
         let mut outcome = Outcome::default();
         match &mut self.half {
@@ -174,7 +174,7 @@ pub(super) fn open(settings: &Settings) -> Result<Nic, Stop> {
     let towards = Towards { local: settings.address, peer: settings.peer, gid_index: None };
     let device = OpenedDevice::open(&choice, towards, udp)?;
     if !is_quiet {
-        device.tell_warnings();
+        device.show_warnings();
     }
     Nic::new(device, settings.buffer_bytes, access)
 }

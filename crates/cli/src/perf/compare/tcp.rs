@@ -81,7 +81,7 @@ impl Measurement for Receiver {
         Contact { socket: self.listener.local_addr().ok(), ..Contact::default() }
     }
 
-    /// The sender has connected when the receiver is told to.
+    /// The sender has connected when the receiver gets this order.
     fn connect(&mut self, _peer: &Contact) -> Result<(), Stop> {
         let failed = |error| Stop::failed("cannot accept a TCP connection", error);
         let (stream, _) = self.listener.accept().map_err(failed)?;

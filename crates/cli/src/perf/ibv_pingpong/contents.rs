@@ -1,8 +1,8 @@
 //! What the messages hold, and what they must hold when they come.
 //!
-//! rdma-core's programs send the bytes of one buffer and receive into the same one, so a server of theirs returns what it was
-//! sent. That lets our client check a real thing: each of its messages is another one, and must come back as it went. Their own
-//! option `-c` wants a zero at the start of each page, so there always is one.
+//! rdma-core's programs send the bytes of one buffer and receive into the same one, so a server of theirs returns what
+//! it was sent. That lets our client check a real thing: each of its messages is another one, and must come back as it
+//! went. Their own option `-c` wants a zero at the start of each page, so there always is one.
 
 use crate::perf::pattern::Pattern;
 
@@ -27,7 +27,7 @@ pub(super) fn fill(message: &mut [u8], number: u64, is_checked: bool) {
 pub(super) fn check(message: &[u8], number: u64, is_from_server: bool) -> Result<(), String> {
     let mut expected = vec![0; message.len()];
     fill(&mut expected, number, true);
-    let differs = message.iter().zip(&expected).position(|(came, expected)| came != expected);
+    let differs = message.iter().zip(&expected).position(|(got, expected)| got != expected);
     let Some(offset) = differs else {
         return Ok(());
     };
@@ -35,8 +35,8 @@ pub(super) fn check(message: &[u8], number: u64, is_from_server: bool) -> Result
     if !is_from_server && message.iter().enumerate().all(is_plain) {
         return Ok(());
     }
-    let (came, expected) = (message[offset], expected[offset]);
-    Err(format!("message {number}, byte {offset}: expected {expected:#04x}, came {came:#04x}"))
+    let (got, expected) = (message[offset], expected[offset]);
+    Err(format!("message {number}, byte {offset}: expected {expected:#04x}, got {got:#04x}"))
 }
 
 #[cfg(test)]

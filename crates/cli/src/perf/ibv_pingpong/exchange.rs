@@ -1,4 +1,4 @@
-//! What the two ends tell each other over TCP before the first message, as the pingpong programs of rdma-core do it:
+//! What the two ends exchange over TCP before the first message, as the pingpong programs of rdma-core do it:
 //!
 //! ```text
 //!   client → server    LID:QPN:PSN:GID    in hexadecimal, with the zero byte at its end: 52 bytes
@@ -6,9 +6,9 @@
 //!   client → server    done               with its zero byte
 //! ```
 //!
-//! Then both close the connection. With RoCE there are no LIDs, and those programs ignore the field. It carries the UDP port of
-//! a software RNIC that could not have RoCE's own, so that two ends of ours can do with one address; nobody else can
-//! reach such a port anyway.
+//! Then both close the connection. With RoCE there are no LIDs, and those programs ignore the field. It carries the UDP
+//! port of a software RNIC that could not have RoCE's own, so that two ends of ours can do with one address; nobody
+//! else can reach such a port anyway.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -84,7 +84,7 @@ pub(super) fn answer(stream: &mut TcpStream, ours: Address) -> Result<(), Stop> 
     match &done {
         DONE => Ok(()),
         other => {
-            Err(Stop::Failed(format!("expected \"done\" from the client, came {:?}", other.escape_ascii().to_string())))
+            Err(Stop::Failed(format!("expected \"done\" from the client, got {:?}", other.escape_ascii().to_string())))
         }
     }
 }
@@ -120,7 +120,7 @@ fn receive_address(stream: &mut TcpStream) -> Result<Address, Stop> {
     receive(stream, &mut bytes, "its address")?;
     let Some(address) = Address::from_bytes(&bytes) else {
         return Err(Stop::Failed(format!(
-            "expected an address as LID:QPN:PSN:GID, came \"{}\"; is the other end one of rdma-core's pingpong programs, or \
+            "expected an address as LID:QPN:PSN:GID, got \"{}\"; is the other end one of rdma-core's pingpong programs, or \
              longhaul perf pingpong?",
             bytes.escape_ascii()
         )));
@@ -158,10 +158,10 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut stream = TcpStream::connect(listener.local_addr().expect("an address")).expect("it listens");
         stream.set_read_timeout(Some(Duration::from_millis(1))).expect("a time-out");
-        let silent = receive(&mut stream, &mut [0], "its address").expect_err("nothing came").to_string();
+        let silent = receive(&mut stream, &mut [0], "its address").expect_err("nothing was sent").to_string();
         assert!(silent.contains("nothing more for 20 s") && !silent.contains("os error"), "{silent}");
         drop(listener.accept());
-        let closed = receive(&mut stream, &mut [0], "its address").expect_err("nothing came").to_string();
+        let closed = receive(&mut stream, &mut [0], "its address").expect_err("nothing was sent").to_string();
         assert!(closed.contains("closed the connection") && closed.contains("pingpong programs"), "{closed}");
     }
 

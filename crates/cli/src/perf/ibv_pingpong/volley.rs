@@ -98,9 +98,9 @@ impl Volley<'_> {
         }
         let expected = self.message_bytes + self.group.header_bytes();
         if completion.byte_count as usize != expected {
-            let came = (completion.byte_count as usize).saturating_sub(self.group.header_bytes());
+            let got = (completion.byte_count as usize).saturating_sub(self.group.header_bytes());
             return Err(Stop::Failed(format!(
-                "expected messages of {} bytes, came one of {came}: give both ends the same size with -s",
+                "expected messages of {} bytes, got one of {got}: give both ends the same size with -s",
                 self.message_bytes
             )));
         }
@@ -163,7 +163,7 @@ impl Volley<'_> {
         };
         let (iterations, seconds) = (self.iterations, self.patience.as_secs_f64());
         Stop::Failed(format!(
-            "nothing came for {seconds} s: {received} of {iterations} messages received, {sent} sent; {why}"
+            "no message arrived for {seconds} s: {received} of {iterations} messages received, {sent} sent; {why}"
         ))
     }
 }

@@ -22,7 +22,7 @@ use crate::perf::stream::{Bound, Receiver, Run, Sender};
 use crate::randomness::random_number;
 use crate::stop::Stop;
 
-/// How long the other thread may take to do what it was told, besides measuring.
+/// How long the other thread may take to carry out an order, apart from measuring.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 /// A sender whose messages are not acknowledged for this long gives up.
 const ACKNOWLEDGEMENT_PATIENCE: Duration = Duration::from_secs(10);
@@ -77,7 +77,7 @@ impl Work {
     }
 }
 
-/// What came of one round.
+/// The result of one round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     pub(super) messages: u64,
@@ -180,7 +180,7 @@ impl Pair {
         };
         self.stop.store(true, Ordering::Release);
         let replied = reply(&self.replies);
-        // The receiver's reason says more than that nothing came back from it.
+        // The receiver's reason says more than that it did not answer.
         match (round, replied) {
             (_, Err(stop)) => Err(stop),
             (round, Ok(Reply::Done)) => round,

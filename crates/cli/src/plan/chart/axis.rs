@@ -82,7 +82,7 @@ impl FittedAxis {
         position.is_finite().then_some(position)
     }
 
-    /// At most about so many values that are marked.
+    /// About this many tick marks at most.
     pub(crate) fn ticks(&self, count: usize) -> Vec<Tick> {
         match self.scale {
             Scale::Linear => self.linear_ticks(count),
@@ -105,7 +105,8 @@ impl FittedAxis {
         values.map(|value| Tick { value, label: decimal(value, decimals) }).collect()
     }
 
-    /// Powers of ten; where there are fewer than two of them for each other mark that there may be, also 2 and 5 times those.
+    /// Powers of ten; where there are fewer than two of them for each other mark that there may be, also 2 and 5 times
+    /// those.
     fn decimal_ticks(&self, count: usize) -> Vec<Tick> {
         let exponents = self.first.log10().floor() as i32..=self.last.log10().ceil() as i32;
         let decades = (self.last / self.first).log10();

@@ -1,7 +1,7 @@
 //! What charts are drawn with: lines, shapes and text on a white sheet, in a unit that is a pixel of a slide.
 //!
-//! plotters' SVG writer places everything at whole numbers, which makes curves jagged; so the sheet has finer units than pixels. It does not know dashes
-//! either: a dashed line is many short ones.
+//! plotters' SVG writer places everything at whole numbers, which makes curves jagged; so the sheet has finer units
+//! than pixels. It does not know dashes either: a dashed line is many short ones.
 
 use plotters::backend::{DrawingBackend, SVGBackend};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -11,7 +11,8 @@ use plotters::style::{FontStyle, FontTransform, IntoFont, RGBColor, ShapeStyle, 
 const UNITS_A_PIXEL: f64 = 4.0;
 /// plotters divides the size of a font by this.
 const FONT_SIZE_DIVISOR: f64 = 1.24;
-/// Width of a letter of the family "sans-serif", which every viewer chooses for itself, on average over its size: rather too wide than too narrow.
+/// Width of a letter of the family "sans-serif", which every viewer chooses for itself, on average over its size:
+/// rather too wide than too narrow.
 const LETTER_WIDTH: f64 = 0.58;
 
 /// Red, green, blue.

@@ -102,7 +102,8 @@ impl HeatMap {
     fn draw_ramp(&self, canvas: &mut Canvas<'_>, area: Area, labels: &[String]) {
         let (first, last) = (self.ramp.first, self.ramp.last);
         let level = |value: f64| area.bottom - (value / first).ln() / (last / first).ln() * area.height();
-        // Each step reaches to the top and is painted over by the next: between areas that only touch, viewers let the background through.
+        // Each step reaches to the top and is painted over by the next: between areas that only touch, viewers let the
+        // background through.
         for step in 0..RAMP_STEPS {
             let at = |step: f64| first * (last / first).powf(step / RAMP_STEPS as f64);
             let step = step as f64;

@@ -33,7 +33,8 @@ pub(crate) struct LineChart {
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) style: Style,
-    /// In the order in which they are joined. A point without a finite value, or without a logarithm where one is needed, leaves a gap.
+    /// In the order in which they are joined. A point without a finite value, or without a logarithm where one is
+    /// needed, leaves a gap.
     pub(crate) points: Vec<(f64, f64)>,
     /// What is written below the points, in their order; usually nothing.
     pub(crate) labels: Vec<String>,
@@ -207,7 +208,8 @@ fn draw_series(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series, first_ma
     }
 }
 
-/// Which places of a line are marked: all of them if they are far from each other, otherwise one for each distance along the line.
+/// Which places of a line are marked: all of them if they are far from each other, otherwise one for each distance
+/// along the line.
 fn marked(places: &[Place], first_marker: f64) -> Vec<Place> {
     let length = |pair: &[Place]| (pair[1].0 - pair[0].0).hypot(pair[1].1 - pair[0].1);
     let whole: f64 = places.windows(2).map(length).sum();

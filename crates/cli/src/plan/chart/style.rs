@@ -1,5 +1,5 @@
-//! How series look. Colours are those of Okabe and Ito, which readers with any kind of colour blindness can tell apart; and since slides are also printed,
-//! no two series differ by colour alone.
+//! How series look. Colours are those of Okabe and Ito, which readers with any kind of colour blindness can tell apart;
+//! and since slides are also printed, no two series differ by colour alone.
 
 use longhaul_plan::scheme::Family;
 
@@ -132,8 +132,8 @@ impl Style {
     }
 }
 
-/// Colours of a heat map: white at a middle, blue towards the first value, red towards the last. Equal factors are equal steps on each
-/// side, and both ends are as strong, however far they are from the middle.
+/// Colours of a heat map: white at a middle, blue towards the first value, red towards the last. Equal factors are
+/// equal steps on each side, and both ends are as strong, however far they are from the middle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ramp {
     /// Where it is as blue as it becomes.

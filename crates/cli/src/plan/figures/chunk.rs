@@ -1,7 +1,7 @@
 //! Figure 15: how large a chunk is, how often it is lost, and how many packets a second go into bitmaps.
 //!
-//! The probability is the model's. The packet rates are not computed: the paper's were measured on a BlueField-3, ours by `longhaul perf bitmap`;
-//! they are here for reference.
+//! The probability is the model's. The packet rates are not computed: the paper's were measured on a BlueField-3, ours
+//! by `longhaul perf bitmap`; they are here for reference.
 
 use longhaul_plan::link::PlanError;
 
@@ -9,7 +9,8 @@ use super::Figure;
 use super::points::{CHUNK_BYTES, Point, SR_RTO, number};
 use crate::plan::chart::{self, Axis, Bar, BarChart, Colour, LineChart, Scale, Series, Style, decimal, power_of_ten};
 
-/// Packets in a chunk, and million packets a second in the paper's figure: 16 threads of a BlueField-3, writes of 64 bytes.
+/// Packets in a chunk, and million packets a second in the paper's figure: 16 threads of a BlueField-3, writes of 64
+/// bytes.
 const REPORTED: [(u32, f64); 7] = [(1, 15.0), (2, 17.0), (4, 19.0), (8, 21.0), (16, 23.0), (32, 24.0), (64, 24.5)];
 /// What the paper gives for 400 Gbit/s in packets of 4 KiB.
 const LINE_RATE: f64 = 11.6;

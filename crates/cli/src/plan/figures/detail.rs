@@ -58,13 +58,13 @@ pub(super) fn penalties() -> Result<Figure, PlanError> {
     let all = answers(&[SR_RTO, SR_NACK].into_iter().flat_map(of).collect::<Vec<_>>())?;
     let title = "What losses cost selective repeat: whole round trips";
     let timeouts = penalty(&all, SR_RTO, "3 round trips each time a chunk is lost", 3.0, 22.5);
-    let told = penalty(&all, SR_NACK, "about 1 round trip each time", 1.0, 7.5);
+    let nacks = penalty(&all, SR_NACK, "about 1 round trip each time", 1.0, 7.5);
     Ok(Figure {
         title: title.to_owned(),
         svg: chart::side_by_side(
             title,
             &format!("128 MiB message; {LINK}; the vertical scales differ"),
-            &[&timeouts, &told],
+            &[&timeouts, &nacks],
         ),
         csv: csv(&all),
     })

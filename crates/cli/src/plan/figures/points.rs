@@ -1,4 +1,5 @@
-//! Points of figures: what the model says of a message over a link with a scheme, what the paper's formula says of the same, and rows of CSV.
+//! Points of figures: what the model says of a message over a link with a scheme, what the paper's formula says of the
+//! same, and rows of CSV.
 
 use longhaul_plan::distribution::Summary;
 use longhaul_plan::link::{Link, Loss, PlanError};
@@ -124,13 +125,13 @@ pub(super) fn answers(points: &[Point]) -> Result<Vec<Answered>, PlanError> {
     in_parallel(points, Point::answered).into_iter().collect()
 }
 
-/// With the formula's beside the model's.
+/// With the formula's value next to the model's.
 pub(super) fn answers_with_formula(points: &[Point]) -> Result<Vec<Answered>, PlanError> {
     let both = |point: &Point| point.answered().map(|answered| Answered { formula: point.formula(), ..answered });
     in_parallel(points, both).into_iter().collect()
 }
 
-/// Sizes from one power of two to another, so many for each doubling, in whole submessages of 32 chunks.
+/// Sizes from one power of two to another, this many per doubling, in whole submessages of 32 chunks.
 pub(super) fn sizes(first: u32, last: u32, a_doubling: u32) -> Vec<u64> {
     let unit = 32.0 * f64::from(CHUNK_BYTES);
     let size = |step: u32| {
@@ -142,7 +143,7 @@ pub(super) fn sizes(first: u32, last: u32, a_doubling: u32) -> Vec<u64> {
     sizes
 }
 
-/// Losses from one power of ten to another, so many for each factor of ten; powers of ten are exact.
+/// Losses from one power of ten to another, this many per factor of ten; powers of ten are exact.
 pub(super) fn losses(first: i32, last: i32, a_decade: i32) -> Vec<f64> {
     let loss = |step: i32| match step % a_decade {
         0 => format!("1e{}", first + step / a_decade).parse().expect("a number"),

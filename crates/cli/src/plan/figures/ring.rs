@@ -1,4 +1,5 @@
-//! Figure 13: ring all-reduce between sites, whose stages wait for each other: how many times faster erasure coding is at the tail.
+//! Figure 13: ring all-reduce between sites, whose stages wait for each other: how many times faster erasure coding is
+//! at the tail.
 
 use longhaul_plan::link::PlanError;
 use longhaul_plan::ring::DRAWS;
@@ -16,7 +17,7 @@ const BUFFERS: [u32; 8] = [21, 23, 25, 27, 29, 31, 33, 35];
 const LOSSES: (i32, i32) = (-7, -1);
 const SEED: u64 = 1;
 
-/// A ring of so many sites that reduces a buffer over links with a loss.
+/// A ring of `sites` sites that reduces a buffer over lossy links.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Cell {
     sites: u32,

@@ -16,7 +16,7 @@ const TWIN_WEIGHT: u64 = 250;
 const VIRTUAL_WEIGHT: u64 = 8;
 const SOCKETS_WEIGHT: u64 = 80;
 
-/// Noise on sockets that is worth telling beside a bound that is broken.
+/// Noise on sockets that is worth reporting next to a broken bound.
 const NOISE_TOLD: f64 = 0.02;
 
 /// What is to be compared, and how.
@@ -114,7 +114,8 @@ impl Work {
 }
 
 impl Results {
-    /// The largest deviation of the mean from the twin, from virtual time, and from sockets; none where nothing was compared.
+    /// The largest deviation of the mean from the twin, from virtual time, and from sockets; none where nothing was
+    /// compared.
     pub(super) fn worst(&self) -> [Option<f64>; 3] {
         let worst = |of: fn(&Compared) -> Option<f64>| self.0.iter().filter_map(of).map(f64::abs).reduce(f64::max);
         [

@@ -1,7 +1,7 @@
 //! How long a run will take, before it begins: a long one says so first.
 //!
-//! The packets of a message can be foreseen from the scheme and the loss. How many of them this machine simulates in a second is measured
-//! with the same code on a message that is short enough to take no time.
+//! The packets of a message can be foreseen from the scheme and the loss. How many of them this machine simulates in a
+//! second is measured with the same code on a message that is short enough to take no time.
 
 use std::time::{Duration, Instant};
 
@@ -64,7 +64,7 @@ pub(super) struct Estimate {
 }
 
 impl Estimate {
-    /// Measures the speed of each scheme, and tells how long all rows will take, one after the other.
+    /// Measures the speed of each scheme, and estimates how long all rows will take, one after the other.
     pub(super) fn of(rows: &[Sampling]) -> Result<Estimate, CaseError> {
         let mut speeds: Vec<(CompletionScheme, Speed)> = Vec::new();
         for row in rows {

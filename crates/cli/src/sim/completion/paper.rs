@@ -1,4 +1,4 @@
-//! `--paper`: the link of the SDR-RDMA paper, what it says about it beside what comes out here, and the bounds that must hold.
+//! `--paper`: the link of the SDR-RDMA paper, its figures next to ours, and the bounds that must hold.
 
 use longhaul_testbed::completion::formula;
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ pub(super) fn formula_mean(measurement: &Measurement) -> Option<f64> {
 pub(super) struct Check {
     what: String,
     expected: String,
-    came: f64,
+    got: f64,
     pub(super) passed: bool,
 }
 
@@ -56,12 +56,12 @@ pub(super) fn checks(measurements: &[Measurement]) -> Vec<Check> {
     }
     bounds.push(("ec:xor:32,8", 1e-2, 2.0, 8.0));
     let check = |(scheme, loss, least, most): (&str, f64, f64, f64)| {
-        let (came, _) = mean(scheme, loss)?;
+        let (got, _) = mean(scheme, loss)?;
         Some(Check {
             what: format!("mean of {scheme} at {loss:e}"),
             expected: format!("{least} to {most}"),
-            came,
-            passed: (least..=most).contains(&came),
+            got,
+            passed: (least..=most).contains(&got),
         })
     };
     bounds.into_iter().filter_map(check).collect()
@@ -69,16 +69,16 @@ pub(super) fn checks(measurements: &[Measurement]) -> Vec<Check> {
 
 /// The checks as people read them.
 pub(super) fn describe(checks: &[Check]) -> String {
-    let line = |Check { what, expected, came, passed }: &Check| {
+    let line = |Check { what, expected, got, passed }: &Check| {
         let verdict = if *passed { "passed" } else { "FAILED" };
-        format!("{verdict}: {what}, expected {expected}, came {came:.3}\n")
+        format!("{verdict}: {what}, expected {expected}, got {got:.3}\n")
     };
     checks.iter().map(line).collect()
 }
 
 /// The checks for programs.
 pub(super) fn to_json(checks: &[Check]) -> Value {
-    let check = |Check { what, expected, came, passed }: &Check| json!({ "what": what, "expected": expected, "came": came, "passed": passed });
+    let check = |Check { what, expected, got, passed }: &Check| json!({ "what": what, "expected": expected, "came": got, "passed": passed });
     checks.iter().map(check).collect()
 }
 
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn broken_bounds_are_told() {
         let checks = checks(&with(("sr:rto", 1e-2, 9.0), 200));
-        assert!(describe(&checks).starts_with("FAILED: mean of sr:rto at 1e-2, expected 5 to 8, came 9.000\n"));
+        assert!(describe(&checks).starts_with("FAILED: mean of sr:rto at 1e-2, expected 5 to 8, got 9.000\n"));
         assert_eq!(to_json(&checks)[0]["passed"], false);
     }
 

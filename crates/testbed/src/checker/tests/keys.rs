@@ -47,7 +47,7 @@ fn a_write_through_a_window_that_has_ended_may_be_refused() {
     let key = bench.judge.add_key(KeyUse::Window, 0x100);
     bench.judge.posted_send(A, through(key, 1));
     bench.judge.posted_send(B, invalidation(key, 2));
-    // It has been carried out, though nobody was told yet.
+    // It has been carried out, though its completion is still missing.
     bench.failed(A, 1, RemoteAccessError, QueuePairState::Error);
     bench.assert_clean();
 }

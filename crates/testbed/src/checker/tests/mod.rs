@@ -180,7 +180,7 @@ impl Bench {
         });
     }
 
-    /// The program uses the memory of a receive that is over for something else.
+    /// The program uses the memory of a receive that has ended for something else.
     fn refill(&mut self, offset: usize, length: usize) {
         let mut bytes = vec![0; length];
         fill_untouched(77, &mut bytes);

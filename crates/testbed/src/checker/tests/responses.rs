@@ -38,7 +38,7 @@ fn arrive(bench: &mut Bench, contents: MessageNumber, contents_offset: usize, fi
     }
 }
 
-fn came(bench: &mut Bench, id: u64, operation: CompletionOperation, byte_count: u32) {
+fn completed(bench: &mut Bench, id: u64, operation: CompletionOperation, byte_count: u32) {
     bench.observe(Observation {
         end: A,
         completion_queue: 0,
@@ -49,7 +49,7 @@ fn came(bench: &mut Bench, id: u64, operation: CompletionOperation, byte_count: 
 }
 
 fn has_read(bench: &mut Bench, id: u64, length: u32) {
-    came(bench, id, CompletionOperation::Read, length);
+    completed(bench, id, CompletionOperation::Read, length);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn add(bench: &mut Bench, id: u64, word: WordNumber) -> u64 {
 
 fn has_added(bench: &mut Bench, id: u64, old: u64) {
     bench.memory.0[BUFFERS.0][RESULT + 16 * id as usize..][..8].copy_from_slice(&old.to_ne_bytes());
-    came(bench, id, CompletionOperation::FetchAndAdd, 8);
+    completed(bench, id, CompletionOperation::FetchAndAdd, 8);
 }
 
 fn holds(bench: &mut Bench, value: u64) {
@@ -268,7 +268,7 @@ fn a_swap_succeeds_twice() {
     for id in 0..2 {
         bench.assert_clean();
         bench.memory.0[BUFFERS.0][RESULT + 16 * id as usize..][..8].copy_from_slice(&START.to_ne_bytes());
-        came(&mut bench, id, CompletionOperation::CompareAndSwap, 8);
+        completed(&mut bench, id, CompletionOperation::CompareAndSwap, 8);
     }
     bench.assert_broken(Rule::Atomic);
 }
@@ -282,7 +282,7 @@ fn an_atomic_that_is_not_aligned() {
         bench.judge.posted_atomic(A, facts, None, vec![result]);
         match is_refused {
             true => bench.failed(A, 1, RemoteInvalidRequestError, QueuePairState::Error),
-            false => came(&mut bench, 1, CompletionOperation::FetchAndAdd, 8),
+            false => completed(&mut bench, 1, CompletionOperation::FetchAndAdd, 8),
         }
         assert_eq!(bench.judge.violations().is_empty(), is_refused);
     }

@@ -1,4 +1,5 @@
-//! What can be done with software RNICs on UDP sockets and with no other device: counting what is under way, and taking the link away.
+//! What can be done with software RNICs on UDP sockets and with no other device: counting what is in flight, and taking
+//! the link away.
 
 use longhaul_impair::{Loss, Profile};
 use longhaul_softnic::Counters;
@@ -25,7 +26,7 @@ impl Sockets {
         if self.is_one_device { &self.devices[..1] } else { &self.devices[..] }
     }
 
-    /// Packets that a device has sent and none has received: under way in the kernel, or lost.
+    /// Packets that a device has sent and none has received: in flight in the kernel, or lost.
     fn in_flight_packets(&self) -> u64 {
         let sum = |count: fn(&Counters) -> u64| -> u64 {
             self.different().iter().map(|device| count(&device.device().nic().counters())).sum()
@@ -36,25 +37,26 @@ impl Sockets {
         sent.saturating_sub(arrived)
     }
 
-    /// Whether any packet is under way that may still arrive.
+    /// Whether any packet is in flight that may still arrive.
     pub(super) fn are_packets_under_way(&mut self) -> bool {
         if !self.is_link_up {
             // Nothing arrives, and what is sent is lost for ever.
             return false;
         }
         let in_flight = self.in_flight_packets();
-        // One that was only late has left those in flight: else a later packet would be taken for it, and not waited for.
+        // One that was only late has left those in flight: else a later packet would be taken for it, and not waited
+        // for.
         self.lost_packets = self.lost_packets.min(in_flight);
         in_flight > self.lost_packets
     }
 
-    /// What is under way now never arrives: it was sent to where no device is.
+    /// What is in flight now never arrives: it was sent to where no device is.
     pub(super) fn give_up(&mut self) {
         self.lost_packets = self.in_flight_packets();
     }
 
-    /// The network in process loses everything, and the ports of both ends are told, as at the two ends of one cable. Whether
-    /// there is such a network.
+    /// The network in process loses everything, and the ports of both ends are notified, as at the two ends of one
+    /// cable. Whether there is such a network.
     pub(super) fn set_link(&mut self, up: bool) -> bool {
         if !self.has_link {
             return false;
