@@ -124,7 +124,7 @@ impl Device {
     }
 
     /// A device, who drives it, and what to signal when there are asynchronous events.
-    pub(crate) fn driven(config: Config, drive: Box<dyn Drive>, events: Option<Arc<dyn Signal>>) -> Self {
+    pub fn driven(config: Config, drive: Box<dyn Drive>, events: Option<Arc<dyn Signal>>) -> Self {
         static SERIALS: AtomicU64 = AtomicU64::new(0);
         let serial = SERIALS.fetch_add(1, Ordering::Relaxed);
         let name = config.name.clone();
@@ -134,7 +134,7 @@ impl Device {
     }
 
     /// What the driver needs of it, and may hold longer than anybody holds the device.
-    pub(crate) fn nic_lock(&self) -> Arc<NicLock> {
+    pub fn nic_lock(&self) -> Arc<NicLock> {
         self.shared.nic.clone()
     }
 

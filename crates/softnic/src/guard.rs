@@ -13,8 +13,8 @@ use crate::nic::{Nic, QueuePairKey};
 use crate::pacing::RateController;
 use crate::port::{Received, TransmitSink};
 
-/// A [`Nic`] that several threads use, one at a time.
-pub(crate) struct NicLock {
+/// A [`Nic`] that several threads use, one at a time. Its driver may hold it longer than anybody holds the device.
+pub struct NicLock {
     nic: Mutex<Nic>,
     /// How many threads wait for it.
     waiting: AtomicU32,
@@ -41,8 +41,13 @@ impl NicLock {
         result
     }
 
+    /// The device, for whoever drives it. Verbs calls wait while it is held.
+    pub fn guard(&self) -> NicGuard<'_> {
+        NicGuard::new(self.lock())
+    }
+
     /// Whether somebody waits for the lock. Of the past when it is known: good only for being polite.
-    pub(crate) fn is_waited_for(&self) -> bool {
+    pub fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 }
@@ -66,12 +71,18 @@ impl<'a> NicGuard<'a> {
     }
 
     /// What was expected to arrive next has not.
-    pub(crate) fn expect_nothing(&mut self) {
+    pub fn expect_nothing(&mut self) {
         self.nic.expect_nothing();
     }
 
     /// A packet has arrived whose payload lies in registered memory already.
-    pub(crate) fn handle_in_place(&mut self, received: &Received<'_>, payload: Piece, now: Instant) {
+    ///
+    /// # Safety
+    ///
+    /// `payload` is what [`ExpectedPackets::payload`](crate::ExpectedPackets::payload) gave for packets that this device
+    /// expected, and the device has stayed locked since.
+    #[allow(unsafe_code, reason = "the port promises that the payload is in memory that is still registered")]
+    pub unsafe fn handle_in_place(&mut self, received: &Received<'_>, payload: Piece, now: Instant) {
         self.nic.handle_in_place(received, payload, now);
     }
 
@@ -99,6 +110,11 @@ impl<'a> NicGuard<'a> {
     /// Nothing else changes; what cannot be sent is the port's to drop.
     pub fn set_link_state(&mut self, state: LinkState) {
         self.nic.shared.set_link_state(state);
+    }
+
+    /// The state of the port's link when the device is opened: not a change, since there was nobody to see it otherwise.
+    pub fn begin_with_link_state(&mut self, state: LinkState) {
+        self.nic.shared.link_state = state;
     }
 
     pub(crate) fn completion_queue(&mut self, key: CompletionQueueKey) -> Option<&mut CompletionQueue> {

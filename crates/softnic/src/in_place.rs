@@ -27,29 +27,51 @@ use crate::port::Received;
 use crate::queue_pair::QueuePair;
 
 /// Headers of a WRITE with immediate that is one packet.
-pub(crate) const SINGLE_WRITE_HEADER_BYTES: usize = bth::HEADER_BYTES + reth::HEADER_BYTES + immediate::HEADER_BYTES;
+const SINGLE_WRITE_HEADER_BYTES: usize = bth::HEADER_BYTES + reth::HEADER_BYTES + immediate::HEADER_BYTES;
 
-/// Packets, all with a full payload, that should arrive next.
+/// Packets, all with a full payload, that should arrive next, and where they belong. It holds for as long as the device stays
+/// locked, and covers only bytes that nobody may look at yet: a wrong guess does no harm.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ExpectedPackets {
+pub struct ExpectedPackets {
     queue_pair: u32,
     opcode: Opcode,
     first_psn: Psn,
     /// WRITEs of a packet each: where the peer says that the first one goes.
     remote: Option<RemoteMemory>,
     /// Bytes of the headers of each.
-    pub(crate) header_bytes: usize,
+    header_bytes: usize,
     /// Where the first one's payload goes; the others follow.
-    pub(crate) memory: *mut u8,
+    memory: *mut u8,
     /// Bytes of each payload.
-    pub(crate) payload_bytes: usize,
+    payload_bytes: usize,
     /// How many packets.
-    pub(crate) count: usize,
+    count: usize,
 }
 
 impl ExpectedPackets {
+    /// The longest headers that such a packet can have.
+    pub const HEADER_BYTES_MAX: usize = SINGLE_WRITE_HEADER_BYTES;
+
+    /// How many packets.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Expect no more than this many.
+    pub fn truncate(&mut self, count_max: usize) {
+        self.count = self.count.min(count_max);
+    }
+
+    /// Bytes of the headers of each.
+    #[inline]
+    pub fn header_bytes(&self) -> usize {
+        self.header_bytes
+    }
+
     /// Whether these are the headers of the `index`-th packet.
-    pub(crate) fn is_packet(&self, index: usize, headers: &[u8]) -> bool {
+    #[inline]
+    pub fn is_packet(&self, index: usize, headers: &[u8]) -> bool {
         let Ok((headers, header_bytes)) = Headers::parse_prefix(headers) else { return false };
         let expected_reth = self.remote.map(|RemoteMemory { address, key }| reth::Header {
             virtual_address: address + (index * self.payload_bytes) as u64,
@@ -65,19 +87,21 @@ impl ExpectedPackets {
     }
 
     /// Bytes of each datagram.
-    pub(crate) fn packet_bytes(&self) -> usize {
+    #[inline]
+    pub fn packet_bytes(&self) -> usize {
         packet::datagram_bytes(self.header_bytes, self.payload_bytes)
     }
 
     /// Where the payload of the `index`-th packet goes.
-    pub(crate) fn payload(&self, index: usize) -> Piece {
+    #[inline]
+    pub fn payload(&self, index: usize) -> Piece {
         Piece { memory: self.memory.wrapping_add(index * self.payload_bytes), bytes: self.payload_bytes }
     }
 }
 
 impl Nic {
     /// The packets that should arrive next, at most `count_max`: those behind the packet of a WRITE that arrived last.
-    pub(crate) fn expected_packets(&self, count_max: usize) -> Option<ExpectedPackets> {
+    pub fn expected_packets(&self, count_max: usize) -> Option<ExpectedPackets> {
         let queue_pair = self.queue_pairs.get(self.last_writer?)?;
         if !queue_pair.state.receives() {
             return None;

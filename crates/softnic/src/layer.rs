@@ -16,7 +16,6 @@
 //! A layer is driven, like everything else here: time is an argument, and there is no clock, socket or thread in it. It runs on
 //! virtual time as on real time ([`Port`](crate::Port)).
 
-pub(crate) mod capture;
 pub(crate) mod impairment;
 mod stack;
 
@@ -113,7 +112,7 @@ pub struct Envelope {
 
 impl Envelope {
     /// The way that a packet takes.
-    pub(crate) fn route(&self) -> Route {
+    pub fn route(&self) -> Route {
         Route {
             source: self.source.ip(),
             destination: self.destination.ip(),

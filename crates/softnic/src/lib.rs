@@ -40,8 +40,6 @@ mod layered;
 mod port;
 
 mod drive;
-mod driver;
-pub mod udp;
 
 mod rc_responder;
 mod rc_responses;
@@ -61,11 +59,13 @@ pub use config::{Config, PayloadMode, Type2Windows};
 pub use counters::{Counters, QueuePairCounters};
 pub use device::Device;
 pub use drive::{Drive, Signal};
-pub use guard::NicGuard;
-pub use layer::impairment::ImpairmentLayer;
+pub use guard::{NicGuard, NicLock};
+pub use in_place::ExpectedPackets;
+pub use layer::impairment::{Impair, ImpairmentLayer};
 pub use layer::{Direction, Envelope, Layer, Onward, Packet, Stack};
 pub use layered::{Layered, Occasion};
+pub use memory::{Gathered, Piece};
 pub use nic::Nic;
 pub use pacing::{FixedRate, HalvingRate, LossSignal, RateController};
 pub use peer::PeerWindow;
-pub use port::{Outgoing, Port, Received, Route, TransmitSink};
+pub use port::{Outgoing, OutgoingPayload, Port, Received, Route, TransmitSink};

@@ -23,7 +23,8 @@ use std::num::NonZeroU64;
 
 use longhaul_verbs::{Access, WindowType};
 
-pub(crate) use copy::{Gathered, Payload, Piece, copy_inline};
+pub use copy::{Gathered, Piece};
+pub(crate) use copy::{Payload, copy_inline};
 pub(crate) use slotted::Slot;
 pub(crate) use spread::RandomNumberMap;
 pub(crate) use table::MemoryTable;

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 use longhaul_time::Instant;
 use longhaul_verbs::{
-    AsyncEventKind, Gid, PathAttributes, QueuePairNumber, QueuePairState, Transport as VerbsTransport,
+    AsyncEventKind, Gid, LinkState, PathAttributes, QueuePairNumber, QueuePairState, Transport as VerbsTransport,
 };
 use longhaul_wire::{Ecn, Headers, Opcode, Operation, Packet, ParseError, Transport, cnp};
 use rand_chacha::ChaCha12Rng;
@@ -298,7 +298,7 @@ impl Nic {
     }
 
     /// Whether anything has to be done now: something to send, or a deadline that has come.
-    pub(crate) fn has_due_work(&self, now: Instant) -> bool {
+    pub fn has_due_work(&self, now: Instant) -> bool {
         self.has_output() || self.has_news || self.next_deadline().is_some_and(|deadline| deadline <= now)
     }
 
@@ -401,13 +401,19 @@ impl Nic {
     }
 
     /// Whether there ever was a queue pair that takes datagrams: only those want to know the hop limit.
-    pub(crate) fn takes_datagrams(&self) -> bool {
+    pub fn takes_datagrams(&self) -> bool {
         self.takes_datagrams
     }
 
     /// Completions so far, taken or not.
-    pub(crate) fn completion_count(&self) -> u64 {
+    #[inline]
+    pub fn completion_count(&self) -> u64 {
         self.shared.completion_count
+    }
+
+    /// Whether the port's link is up.
+    pub fn link_state(&self) -> LinkState {
+        self.shared.link_state
     }
 
     /// Whether a verbs call has made work since the last poll.

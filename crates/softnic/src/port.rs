@@ -92,15 +92,16 @@ pub trait Port {
 
 /// A datagram to be sent: headers, payload and pad; the ICRC, its last four bytes, is the port's.
 pub struct Outgoing<'a> {
-    pub(crate) headers: &'a [u8],
-    pub(crate) payload: OutgoingPayload<'a>,
-    pub(crate) pad_bytes: usize,
+    headers: &'a [u8],
+    payload: OutgoingPayload<'a>,
+    pad_bytes: usize,
     /// Bytes that exist only as a length.
-    pub(crate) elided_bytes: u32,
+    elided_bytes: u32,
 }
 
 /// Where the payload of a datagram lies.
-pub(crate) enum OutgoingPayload<'a> {
+#[derive(Clone, Copy, Debug)]
+pub enum OutgoingPayload<'a> {
     /// With the device: data that was copied when it was posted, or nothing.
     Device(&'a [u8]),
     /// In registered memory of a program.
@@ -116,7 +117,31 @@ impl OutgoingPayload<'_> {
     }
 }
 
-impl Outgoing<'_> {
+impl<'a> Outgoing<'a> {
+    /// A datagram of a device. `elided_bytes` of it exist only as a length.
+    #[inline]
+    pub(crate) fn new(headers: &'a [u8], payload: OutgoingPayload<'a>, pad_bytes: usize, elided_bytes: u32) -> Self {
+        Outgoing { headers, payload, pad_bytes, elided_bytes }
+    }
+
+    /// From BTH to what comes before the payload.
+    #[inline]
+    pub fn headers(&self) -> &'a [u8] {
+        self.headers
+    }
+
+    /// What comes behind the headers. It stays where it lies until [`TransmitSink::flush`].
+    #[inline]
+    pub fn payload(&self) -> OutgoingPayload<'a> {
+        self.payload
+    }
+
+    /// Zeros between payload and ICRC.
+    #[inline]
+    pub fn pad_bytes(&self) -> usize {
+        self.pad_bytes
+    }
+
     /// Bytes that travel, ICRC included.
     #[expect(clippy::len_without_is_empty, reason = "there is no datagram without headers")]
     pub fn len(&self) -> usize {

@@ -177,11 +177,11 @@ pub(crate) fn emit<S: TransmitSink + ?Sized>(
     let datagram = match is_elided {
         false => {
             let pad_bytes = whole_bytes - header_bytes - payload_bytes - ICRC_BYTES;
-            Outgoing { headers, payload, pad_bytes, elided_bytes: 0 }
+            Outgoing::new(headers, payload, pad_bytes, 0)
         }
         true => {
             let elided_bytes = (whole_bytes - datagram_bytes(header_bytes, 0)) as u32;
-            Outgoing { headers, payload: OutgoingPayload::Device(&[]), pad_bytes: 0, elided_bytes }
+            Outgoing::new(headers, OutgoingPayload::Device(&[]), 0, elided_bytes)
         }
     };
     sink.transmit(route, &datagram);

@@ -46,14 +46,15 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/rdmacore/src/windows.rs",
     "crates/sdr/src/memory.rs",
     "crates/sdr/src/message.rs",
+    "crates/softnic-udp/src/batch.rs",
+    "crates/softnic-udp/src/receive.rs",
+    "crates/softnic-udp/src/socket.rs",
     "crates/softnic/src/device/domain.rs",
     "crates/softnic/src/device/queue_pair.rs",
     "crates/softnic/src/device/shared_receive.rs",
+    "crates/softnic/src/guard.rs",
     "crates/softnic/src/memory/copy.rs",
     "crates/softnic/src/memory/region.rs",
-    "crates/softnic/src/udp/batch.rs",
-    "crates/softnic/src/udp/receive.rs",
-    "crates/softnic/src/udp/socket.rs",
     "crates/softnic/tests/queue_pair_memory.rs",
     "crates/testbed/tests/shift_hosts/mod.rs",
     "crates/verbs/src/raw.rs",
@@ -80,33 +81,74 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("impair", &["time"]),
     ("capture", &["time"]),
     ("netsim", &["time", "impair", "capture"]),
-    ("softnic", &["time", "wire", "verbs", "impair", "capture"]),
+    ("softnic", &["time", "wire", "verbs", "impair"]),
+    ("softnic-udp", &["time", "wire", "verbs", "impair", "capture", "softnic"]),
     ("sdr", &["time", "wire", "verbs"]),
     ("reliable", &["time", "wire", "sdr", "coding", "scheme"]),
     // The soak of messages drives connections with it on virtual time, as the facade does with threads.
     ("runtime", &["time", "verbs", "sdr", "reliable"]),
     ("rdmacore", &["verbs"]),
-    ("longhaul", &["time", "wire", "verbs", "impair", "softnic", "sdr", "reliable", "runtime", "rdmacore"]),
+    (
+        "longhaul",
+        &["time", "wire", "verbs", "impair", "softnic", "softnic-udp", "sdr", "reliable", "runtime", "rdmacore"],
+    ),
     (
         "testbed",
         // The library too: on real time, suites run on what programs use.
         &[
-            "time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "scheme", "reliable", "runtime",
-            "plan", "longhaul",
+            "time",
+            "wire",
+            "verbs",
+            "coding",
+            "impair",
+            "netsim",
+            "softnic",
+            "softnic-udp",
+            "sdr",
+            "scheme",
+            "reliable",
+            "runtime",
+            "plan",
+            "longhaul",
         ],
     ),
     (
         "cli",
         &[
-            "time", "wire", "verbs", "coding", "impair", "netsim", "softnic", "sdr", "scheme", "reliable", "plan",
-            "rdmacore", "longhaul", "testbed",
+            "time",
+            "wire",
+            "verbs",
+            "coding",
+            "impair",
+            "netsim",
+            "softnic",
+            "softnic-udp",
+            "sdr",
+            "scheme",
+            "reliable",
+            "plan",
+            "rdmacore",
+            "longhaul",
+            "testbed",
         ],
     ),
 ];
 
 /// Crates that are driven: time and packets come in as arguments.
-const DRIVEN_CRATES: &[&str] =
-    &["wire", "verbs", "coding", "impair", "capture", "netsim", "softnic", "sdr", "scheme", "reliable", "runtime"];
+const DRIVEN_CRATES: &[&str] = &[
+    "wire",
+    "verbs",
+    "coding",
+    "impair",
+    "capture",
+    "netsim",
+    "softnic",
+    "softnic-udp",
+    "sdr",
+    "scheme",
+    "reliable",
+    "runtime",
+];
 /// What a driven crate may not name, nor anything below it. Importing all of a parent counts as naming it.
 const DRIVERS_ONLY: &[&str] = &[
     "std::time::Instant",
@@ -119,8 +161,8 @@ const DRIVERS_ONLY: &[&str] = &[
 /// Files of driven crates that may all the same, each with the reason.
 const DRIVERS: &[(&str, &str)] = &[
     ("crates/coding/src/message.rs", "encodes on several threads when asked; they end with the call"),
-    ("crates/softnic/src/driver.rs", "drives a device on sockets: the clock and the background thread are here"),
-    ("crates/softnic/src/udp/socket.rs", "asks a scratch socket for the MTU of a path"),
+    ("crates/softnic-udp/src/driver.rs", "drives a device on sockets: the clock and the background thread are here"),
+    ("crates/softnic-udp/src/socket.rs", "asks a scratch socket for the MTU of a path"),
 ];
 
 /// Where one machine keeps things; such a path in the repository works nowhere else.

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use longhaul_softnic::Config;
-use longhaul_softnic::udp::{UdpConfig, UdpDevice};
+use longhaul_softnic_udp::{UdpConfig, UdpDevice};
 use longhaul_verbs::{AsyncEvent, AsyncEventKind, EventSource, LinkState};
 
 /// Set in the process that has a namespace of its own.

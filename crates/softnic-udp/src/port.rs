@@ -10,18 +10,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use longhaul_softnic::{Direction, NicGuard, Outgoing, Packet, Port, Route, Stack};
 use longhaul_time::Instant;
 use longhaul_wire::{IcrcScope, icrc};
 use nix::libc;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
-use super::UdpConfig;
-use super::batch::Batch;
-use super::receive::{Checks, Origin, Receiving};
-use super::socket::Socket;
-use crate::guard::NicGuard;
-use crate::layer::{Direction, Envelope, Packet, Stack};
-use crate::port::{Outgoing, Port, Route};
+use crate::batch::Batch;
+use crate::config::UdpConfig;
+use crate::path;
+use crate::receive::{Checks, Origin, Receiving};
+use crate::socket::Socket;
+use crate::way::{SenderIndex, Way};
 
 /// Source ports in use for one address. More would spread better and cost a socket each.
 const SOURCE_PORTS: usize = 32;
@@ -53,51 +53,6 @@ pub(crate) struct UdpPort {
     now: Instant,
     /// Where datagrams are put together for layers that watch.
     watched: Vec<u8>,
-}
-
-/// Where a datagram goes, and the socket that it leaves from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
-    /// With the source port that the socket really has.
-    pub(super) route: Route,
-    sender: SenderIndex,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SenderIndex {
-    address: usize,
-    slot: usize,
-}
-
-impl Way {
-    pub(super) fn destination(&self) -> SocketAddr {
-        SocketAddr::new(self.route.destination, self.route.destination_port)
-    }
-
-    fn source(&self) -> SocketAddr {
-        SocketAddr::new(self.route.source, self.route.source_port)
-    }
-
-    /// What the ICRC of its datagrams covers; `None` when the ends are of different families.
-    fn icrc_scope(&self, is_translated: bool) -> Option<IcrcScope> {
-        match is_translated {
-            true => Some(IcrcScope::WITHOUT_ADDRESSES),
-            false => IcrcScope::between(self.source(), self.destination()),
-        }
-    }
-
-    /// What surrounds its datagrams.
-    fn envelope(&self, identification: u16, is_translated: bool) -> Option<Envelope> {
-        Some(Envelope {
-            source: self.source(),
-            destination: self.destination(),
-            traffic_class: self.route.traffic_class,
-            hop_limit: self.route.hop_limit.max(1),
-            identification: Some(identification),
-            icrc_scope: self.icrc_scope(is_translated)?.of_segment(identification),
-            elided_bytes: 0,
-        })
-    }
 }
 
 struct Sockets {
@@ -150,7 +105,7 @@ impl ReceiveStep {
 
 impl UdpPort {
     /// A port over sockets that are bound already.
-    pub(super) fn new(listeners: Vec<Socket>, offload: bool, config: &UdpConfig) -> io::Result<Self> {
+    pub(crate) fn new(listeners: Vec<Socket>, offload: bool, config: &UdpConfig) -> io::Result<Self> {
         let arrivals = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         for (index, listener) in listeners.iter().enumerate() {
             arrivals.add(listener, EpollEvent::new(EpollFlags::EPOLLIN, index as u64))?;
@@ -180,7 +135,7 @@ impl UdpPort {
     }
 
     /// Leave addresses out of the ICRC of packets to and from a peer.
-    pub(super) fn set_translated(&mut self, peer: IpAddr) {
+    pub(crate) fn set_translated(&mut self, peer: IpAddr) {
         self.receiving.checks().set_translated(peer);
     }
 
@@ -466,8 +421,8 @@ impl Troubles {
         let destination = route.destination;
         if error.raw_os_error() == Some(libc::EMSGSIZE) {
             if self.too_long.len() < TROUBLES_MAX && self.too_long.insert(destination) {
-                let path = super::path::route_mtu_bytes(route.source, route.destination);
-                let path_mtu = path.map_or_else(|_| "unknown".to_owned(), |bytes| format!("{bytes} bytes"));
+                let mtu = path::route_mtu_bytes(route.source, route.destination);
+                let path_mtu = mtu.map_or_else(|_| "unknown".to_owned(), |bytes| format!("{bytes} bytes"));
                 tracing::warn!(
                     "packets of {datagram_bytes} bytes do not fit the path to {destination} any more (its MTU is {path_mtu}); \
                      connect again with a smaller MTU, or raise the MTU of the path",

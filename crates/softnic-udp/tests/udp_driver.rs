@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use longhaul_softnic::udp::{Background, UdpConfig, UdpDevice};
+use longhaul_softnic_udp::{Background, UdpConfig, UdpDevice};
 use longhaul_verbs::{
     Access, AsyncEventKind, CompletionChannel, CompletionOperation, CompletionStatus, Gid, Mtu, PathAttributes,
     QueuePairAttributes, Transport, WorkCompletion,

@@ -5,8 +5,8 @@ mod udp_ends;
 use std::time::{Duration, Instant as Clock};
 
 use longhaul_impair::Profile;
-use longhaul_softnic::udp::{Impair, OpenError, UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_softnic::{Config, Direction, Envelope, Layer, Onward, Packet};
+use longhaul_softnic_udp::{Impair, OpenError, UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_time::Instant;
 use longhaul_verbs::{CompletionStatus, Mtu, Transport};
 use udp_ends::{End, device, pair_on, pattern};

@@ -4,27 +4,27 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Weak;
 use std::time::Duration;
 
+use longhaul_softnic::{Config, Device, Direction, ImpairmentLayer, Layer, Stack};
 use longhaul_verbs::Mtu;
 use longhaul_wire::UDP_PORT_ROCE;
 use nix::libc;
 
-use super::path;
-use super::port::UdpPort;
-use super::socket::Socket;
-use super::{UdpConfig, UdpDevice, UdpPortChoice};
+use crate::capture::CaptureLayer;
+use crate::config::{UdpConfig, UdpPortChoice};
 use crate::driver::Driver;
-use crate::layer::capture::CaptureLayer;
-use crate::layer::impairment::ImpairmentLayer;
-use crate::{Config, Direction, Layer, Stack};
+use crate::path;
+use crate::port::UdpPort;
+use crate::socket::Socket;
 
 /// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// No address was given.
-    #[error("expected at least one address of this host to open a device at, came none")]
+    #[error("expected at least one address of this host to open a device at, got none")]
     NoAddress,
     /// Somebody else has the port.
     #[error(
@@ -89,7 +89,7 @@ pub enum OpenError {
     },
 }
 
-/// Something on this host that costs speed or reach, and how to mend it.
+/// Something on this host that costs speed or reach, and how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Warning {
@@ -105,7 +105,16 @@ impl fmt::Display for Warning {
     }
 }
 
-pub(super) fn open(mut config: Config, udp: &UdpConfig, layers: Vec<Box<dyn Layer>>) -> Result<UdpDevice, OpenError> {
+/// A device that has been opened.
+pub(crate) struct Opened {
+    pub(crate) device: Device,
+    pub(crate) driver: Weak<Driver>,
+    pub(crate) udp_port: u16,
+    pub(crate) overhead_bytes: u32,
+    pub(crate) warnings: Vec<Warning>,
+}
+
+pub(crate) fn open(mut config: Config, udp: &UdpConfig, layers: Vec<Box<dyn Layer>>) -> Result<Opened, OpenError> {
     let impairment = |direction| udp.impair.as_ref().map(|impair| ImpairmentLayer::new(impair, direction)).transpose();
     let (outgoing, incoming) = (impairment(Direction::Outgoing)?, impairment(Direction::Incoming)?);
     let mut stack = Stack::new(layers);
@@ -197,8 +206,7 @@ pub(super) fn open(mut config: Config, udp: &UdpConfig, layers: Vec<Box<dyn Laye
         address,
         source,
     })?;
-    let has_impairment = udp.impair.is_some();
-    Ok(UdpDevice { device, driver, udp_port, overhead_bytes, has_impairment, warnings: warnings.into() })
+    Ok(Opened { device, driver, udp_port, overhead_bytes, warnings })
 }
 
 /// One listening socket for each address, all at the same port.

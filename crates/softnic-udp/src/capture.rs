@@ -4,7 +4,7 @@
 //! the wire: the identification of what is sent is known, and that of what came is the one that makes the ICRC right (0 when
 //! there is none, that is, when the packet is damaged). UDP checksums, which ICRC does not cover, are left out.
 //!
-//! Where there is a bad network in process, the capture stands between its two directions ([`super::impairment`]): what is sent is
+//! Where there is a bad network in process, the capture stands between its two directions ([`ImpairmentLayer`](longhaul_softnic::ImpairmentLayer)): what is sent is
 //! shown as it is handed to the port, and what arrives as it is handed to the ICRC check, both late, repeated and damaged as they
 //! are then, and without what was lost.
 
@@ -13,10 +13,9 @@ use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
 use longhaul_capture::{Capture, CaptureDirection, CaptureError, CaptureSummary};
+use longhaul_softnic::{Direction, Envelope, Layer, Onward};
 use longhaul_time::{Duration, Instant};
 use longhaul_wire::{IcrcScope, OrdinaryHeaders, icrc};
-
-use super::{Direction, Envelope, Layer, Onward};
 
 /// For so long a packet may be in memory and not yet in the file.
 const FLUSH_AFTER: Duration = Duration::from_millis(200);

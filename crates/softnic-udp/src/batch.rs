@@ -14,12 +14,12 @@
 use std::io;
 use std::net::SocketAddr;
 
+use longhaul_softnic::{Outgoing, OutgoingPayload, Piece};
 use longhaul_wire::IcrcScope;
 use longhaul_wire::icrc::{self, ICRC_BYTES};
 
-use super::port::Way;
-use super::socket::{Part, Socket, part};
-use crate::port::{Outgoing, OutgoingPayload};
+use crate::socket::{Part, Socket, part};
+use crate::way::Way;
 
 /// The most that one call takes: what an IP packet can hold.
 const CALL_BYTES_MAX: usize = 65_507;
@@ -29,7 +29,7 @@ const SEGMENTS_MAX: usize = 64;
 const COPY_BYTES_MAX: usize = 512;
 
 /// Datagrams that leave in one call.
-pub(super) struct Batch {
+pub(crate) struct Batch {
     /// Headers, copied payloads, ICRCs. Never moves while parts point into it.
     own: Box<[u8]>,
     own_used: usize,
@@ -49,7 +49,7 @@ struct Datagram {
     /// In `own`.
     start: usize,
     header_bytes: usize,
-    payload: Option<crate::memory::Piece>,
+    payload: Option<Piece>,
     /// In `own`: where what follows the headers (and the payload, if that is elsewhere) begins and ends, ICRC included.
     tail: (usize, usize),
 }
@@ -59,7 +59,7 @@ const PREFETCH_LINES: usize = 8;
 
 /// Have the processor fetch the beginning of what follows a payload, most likely the next one, while the ICRC of this one is
 /// computed: payloads are pages, and processors do not fetch ahead beyond a page.
-fn prefetch_after(payload: crate::memory::Piece) {
+fn prefetch_after(payload: Piece) {
     #[cfg(target_arch = "x86_64")]
     for offset in (payload.bytes..2 * payload.bytes).step_by(64).take(PREFETCH_LINES) {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
@@ -74,7 +74,7 @@ fn prefetch_after(payload: crate::memory::Piece) {
 unsafe impl Send for Batch {}
 
 impl Batch {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Batch {
             own: vec![0; CALL_BYTES_MAX].into_boxed_slice(),
             own_used: 0,
@@ -87,20 +87,20 @@ impl Batch {
         }
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.datagrams.len()
     }
 
-    pub(super) fn way(&self) -> Option<Way> {
+    pub(crate) fn way(&self) -> Option<Way> {
         self.destination.map(|(way, _)| way)
     }
 
     /// Whether a datagram of so many bytes can go with those that are there.
-    pub(super) fn takes(&self, way: &Way, bytes: usize, offload: bool) -> bool {
+    pub(crate) fn takes(&self, way: &Way, bytes: usize, offload: bool) -> bool {
         match self.destination {
             None => true,
             Some((to, _)) => {
@@ -116,24 +116,24 @@ impl Batch {
     }
 
     /// Add a datagram that the batch [`takes`](Batch::takes).
-    pub(super) fn push(&mut self, way: &Way, scope: IcrcScope, datagram: &Outgoing<'_>) {
+    pub(crate) fn push(&mut self, way: &Way, scope: IcrcScope, datagram: &Outgoing<'_>) {
         let identification = self.datagrams.len() as u16;
         if self.datagrams.is_empty() {
             self.destination = Some((*way, scope));
             self.segment_bytes = datagram.len();
         }
         let start = self.own_used;
-        let header_bytes = datagram.headers.len();
-        let in_place = match datagram.payload {
+        let header_bytes = datagram.headers().len();
+        let in_place = match datagram.payload() {
             OutgoingPayload::Registered(gathered) if gathered.len() > COPY_BYTES_MAX => gathered.one_piece(),
             _ => None,
         };
         match in_place {
             Some(payload) => {
                 prefetch_after(payload);
-                let tail_bytes = datagram.pad_bytes + ICRC_BYTES;
+                let tail_bytes = datagram.pad_bytes() + ICRC_BYTES;
                 let own = &mut self.own[start..start + header_bytes + tail_bytes];
-                own[..header_bytes].copy_from_slice(datagram.headers);
+                own[..header_bytes].copy_from_slice(datagram.headers());
                 own[header_bytes..].fill(0);
                 let (tail_start, end) = (start + header_bytes, start + header_bytes + tail_bytes);
                 self.push_own(start, tail_start);
@@ -188,7 +188,7 @@ impl Batch {
     }
 
     /// Send everything in one call. The batch stays as it is.
-    pub(super) fn send(&self, socket: &Socket, destination: SocketAddr) -> io::Result<()> {
+    pub(crate) fn send(&self, socket: &Socket, destination: SocketAddr) -> io::Result<()> {
         let segment_bytes = (self.datagrams.len() > 1).then_some(self.segment_bytes as u16);
         // SAFETY: the parts are own bytes and payloads in registered memory of a device that is locked.
         unsafe { socket.send(destination, &self.parts, segment_bytes) }
@@ -196,7 +196,7 @@ impl Batch {
 
     /// Send one call for each datagram, for kernels and devices without segmentation offload. How many have left, and why
     /// not all.
-    pub(super) fn send_singly(&mut self, socket: &Socket, destination: SocketAddr) -> (usize, io::Result<()>) {
+    pub(crate) fn send_singly(&mut self, socket: &Socket, destination: SocketAddr) -> (usize, io::Result<()>) {
         self.is_sent_singly = true;
         for index in 0..self.datagrams.len() {
             self.write_icrc(index, 0);
@@ -214,7 +214,7 @@ impl Batch {
     }
 
     /// The first datagrams, as they have left: each with its identification, in up to three pieces.
-    pub(super) fn for_each_sent(&self, count: usize, mut take: impl FnMut(u16, &[&[u8]])) {
+    pub(crate) fn for_each_sent(&self, count: usize, mut take: impl FnMut(u16, &[&[u8]])) {
         for index in 0..count {
             let identification = if self.is_sent_singly { 0 } else { index as u16 };
             take(identification, &self.pieces(index));
@@ -222,14 +222,14 @@ impl Batch {
     }
 
     /// Copies of the datagrams from `first` on, each complete with the ICRC for being sent alone.
-    pub(super) fn copy_out(&mut self, first: usize, mut take: impl FnMut(Vec<u8>)) {
+    pub(crate) fn copy_out(&mut self, first: usize, mut take: impl FnMut(Vec<u8>)) {
         for index in first..self.datagrams.len() {
             self.write_icrc(index, 0);
             take(self.pieces(index).concat());
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.own_used = 0;
         self.parts.clear();
         self.datagrams.clear();

@@ -12,7 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
 use super::rest::{ATTENDED_LOOK, Bell, Nap};
-use crate::udp::LinkWatch;
+use crate::link::LinkWatch;
 
 /// An eventfd to ring, and the sockets to watch beside it.
 pub(super) struct Doorbell {

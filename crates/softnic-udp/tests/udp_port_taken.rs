@@ -5,7 +5,7 @@ mod udp_ends;
 use std::net::UdpSocket;
 
 use longhaul_softnic::Config;
-use longhaul_softnic::udp::{OpenError, UdpConfig, UdpDevice, UdpPortChoice};
+use longhaul_softnic_udp::{OpenError, UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_verbs::{CompletionStatus, Transport};
 use udp_ends::{device, pair_on, pattern};
 

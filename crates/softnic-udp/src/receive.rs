@@ -10,34 +10,31 @@
 //! ```
 //!
 //! Should something else arrive than was expected, everything is put together in the order in which it came, and taken as if
-//! nothing had been expected. See [`crate::in_place`] for why a wrong guess does no harm.
+//! nothing had been expected. See [`ExpectedPackets`] for why a wrong guess does no harm.
 #![allow(unsafe_code, reason = "receives into registered memory")]
 
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use longhaul_softnic::{Envelope, ExpectedPackets, NicGuard, Received};
 use longhaul_time::Instant;
 use longhaul_wire::icrc::{self, ICRC_BYTES, IdentificationTracker, Verdict};
 use longhaul_wire::{IcrcScope, bth, packet};
 
-use super::socket::{Arrival, Part, Socket, part};
-use crate::guard::NicGuard;
-use crate::in_place::{ExpectedPackets, SINGLE_WRITE_HEADER_BYTES};
-use crate::layer::Envelope;
-use crate::port::Received;
+use crate::socket::{Arrival, Part, Socket, part};
 
 /// The most that one call gives: what an IP packet can hold.
 const CALL_BYTES_MAX: usize = 1 << 16;
 /// What each packet that is received in place has in the own buffer, at most: headers and ICRC.
-const SLOT_BYTES_MAX: usize = SINGLE_WRITE_HEADER_BYTES + ICRC_BYTES;
+const SLOT_BYTES_MAX: usize = ExpectedPackets::HEADER_BYTES_MAX + ICRC_BYTES;
 /// The most packets that one call gives: the smallest payload worth a scatter list.
 const SLOTS_MAX: usize = 64;
 /// Senders whose identifications are followed. When there are more, all are forgotten: that costs each one weaker check.
 const SENDERS_MAX: usize = 4096;
 
 /// The receiving side of a port.
-pub(super) struct Receiving {
+pub(crate) struct Receiving {
     /// Slots of packets that are received in place, then whatever follows them.
     buffer: Box<[u8]>,
     /// Where datagrams are put together after a wrong guess.
@@ -51,7 +48,7 @@ pub(super) struct Receiving {
 unsafe impl Send for Receiving {}
 
 impl Receiving {
-    pub(super) fn new(in_place: bool) -> Self {
+    pub(crate) fn new(in_place: bool) -> Self {
         Receiving {
             buffer: vec![0; SLOTS_MAX * SLOT_BYTES_MAX + CALL_BYTES_MAX].into_boxed_slice(),
             assembled: vec![0; SLOTS_MAX * SLOT_BYTES_MAX + CALL_BYTES_MAX].into_boxed_slice(),
@@ -62,16 +59,16 @@ impl Receiving {
     }
 
     /// One call to the kernel. How many bytes came; `None` when nothing has arrived.
-    pub(super) fn receive(&mut self, listener: &Socket, nic: &mut NicGuard<'_>, now: Instant) -> Option<usize> {
+    pub(crate) fn receive(&mut self, listener: &Socket, nic: &mut NicGuard<'_>, now: Instant) -> Option<usize> {
         let expected = if self.in_place { nic.expected_packets(SLOTS_MAX) } else { None };
         let Some(mut expected) = expected else {
             return self.receive_each(listener, |checks, from, datagram| checks.take(from, datagram, nic, now));
         };
         // More do not come in one call; each part costs.
-        expected.count = expected.count.min(CALL_BYTES_MAX / expected.packet_bytes());
+        expected.truncate(CALL_BYTES_MAX / expected.packet_bytes());
         self.point_parts_at(&expected);
         // SAFETY: the parts are the own buffer, which is ours alone, and registered memory of a device that stays locked
-        // until this function is done with it, in bytes that nobody may look at yet (`crate::in_place`).
+        // until this function is done with it, in bytes that nobody may look at yet (`ExpectedPackets`).
         let arrival = arrived(unsafe { listener.receive(&mut self.parts) })?;
         let from = Origin::of(&arrival, listener);
         self.checks.begins_batch = true;
@@ -81,7 +78,7 @@ impl Receiving {
 
     /// One call to the kernel, nothing in place, each datagram handed to `each`. How many bytes came; `None` when nothing has
     /// arrived.
-    pub(super) fn receive_each(
+    pub(crate) fn receive_each(
         &mut self,
         listener: &Socket,
         mut each: impl FnMut(&mut Checks, &Origin, &[u8]),
@@ -96,7 +93,7 @@ impl Receiving {
     }
 
     /// What checks datagrams that were received with [`receive_each`](Receiving::receive_each) and held by layers.
-    pub(super) fn checks(&mut self) -> &mut Checks {
+    pub(crate) fn checks(&mut self) -> &mut Checks {
         &mut self.checks
     }
 
@@ -104,10 +101,10 @@ impl Receiving {
     fn point_parts_at(&mut self, expected: &ExpectedPackets) {
         self.parts.clear();
         let mut own = 0;
-        let slot_bytes = expected.header_bytes + ICRC_BYTES;
-        for index in 0..expected.count {
+        let slot_bytes = expected.header_bytes() + ICRC_BYTES;
+        for index in 0..expected.count() {
             let payload = expected.payload(index);
-            let end = index * slot_bytes + expected.header_bytes;
+            let end = index * slot_bytes + expected.header_bytes();
             self.parts.push(part(self.buffer[own..end].as_mut_ptr(), end - own));
             self.parts.push(part(payload.memory, payload.bytes));
             own = end;
@@ -115,7 +112,7 @@ impl Receiving {
         self.parts.push(part(self.buffer[own..].as_mut_ptr(), ICRC_BYTES + CALL_BYTES_MAX));
     }
 
-    /// Take datagrams of which the first `expected.count` should be the expected ones.
+    /// Take datagrams of which the first `expected.count()` should be the expected ones.
     fn take_expected(
         &mut self,
         expected: &ExpectedPackets,
@@ -124,12 +121,12 @@ impl Receiving {
         nic: &mut NicGuard<'_>,
         now: Instant,
     ) {
-        let (header_bytes, packet_bytes) = (expected.header_bytes, expected.packet_bytes());
+        let (header_bytes, packet_bytes) = (expected.header_bytes(), expected.packet_bytes());
         let slot_bytes = header_bytes + ICRC_BYTES;
-        let in_slots = expected.count.min(arrival.bytes / packet_bytes);
+        let in_slots = expected.count().min(arrival.bytes / packet_bytes);
         let is_as_expected = arrival.segment_bytes == packet_bytes
             // What is left over begins behind the last slot, or there is none.
-            && (in_slots == expected.count || arrival.bytes == in_slots * packet_bytes)
+            && (in_slots == expected.count() || arrival.bytes == in_slots * packet_bytes)
             && (0..in_slots).all(|index| expected.is_packet(index, &self.buffer[index * slot_bytes..][..header_bytes]));
         if !is_as_expected {
             nic.expect_nothing();
@@ -148,12 +145,13 @@ impl Receiving {
             // a program that changes the bytes meanwhile, against the rules of verbs, makes the ICRC wrong at worst.
             let bytes = unsafe { std::slice::from_raw_parts(payload.memory, payload.bytes) };
             if self.checks.is_good(from, headers, &[bytes], icrc) {
-                nic.handle_in_place(&self.checks.received(from, headers), payload, now);
+                // SAFETY: `expected` is of this device, which has stayed locked since.
+                unsafe { nic.handle_in_place(&self.checks.received(from, headers), payload, now) };
             } else {
                 nic.count_icrc_error();
             }
         }
-        let rest = &self.buffer[expected.count * slot_bytes..];
+        let rest = &self.buffer[expected.count() * slot_bytes..];
         let rest = &rest[..arrival.bytes - in_slots * packet_bytes];
         for datagram in rest.chunks(packet_bytes) {
             self.checks.take(from, datagram, nic, now);
@@ -186,7 +184,7 @@ fn arrived(received: io::Result<Option<Arrival>>) -> Option<Arrival> {
 
 /// Where datagrams came from, and at which socket they arrived.
 #[derive(Clone, Copy)]
-pub(super) struct Origin {
+pub(crate) struct Origin {
     source: SocketAddr,
     local: SocketAddr,
     traffic_class: u8,
@@ -200,7 +198,7 @@ impl Origin {
     }
 
     /// Of a packet that has passed the layers.
-    pub(super) fn of_packet(envelope: &Envelope) -> Origin {
+    pub(crate) fn of_packet(envelope: &Envelope) -> Origin {
         let Envelope { source, destination, traffic_class, hop_limit, .. } = *envelope;
         Origin { source, local: destination, traffic_class, hop_limit }
     }
@@ -208,7 +206,7 @@ impl Origin {
 
 /// Checks ICRCs.
 #[derive(Default)]
-pub(super) struct Checks {
+pub(crate) struct Checks {
     /// The sender of the last datagram: by far most often that of the next.
     last: Option<(Addresses, IdentificationTracker)>,
     others: HashMap<Addresses, IdentificationTracker>,
@@ -223,7 +221,7 @@ type Addresses = (IpAddr, IpAddr);
 
 impl Checks {
     /// Check a datagram and hand it to the device.
-    pub(super) fn take(&mut self, from: &Origin, datagram: &[u8], nic: &mut NicGuard<'_>, now: Instant) {
+    pub(crate) fn take(&mut self, from: &Origin, datagram: &[u8], nic: &mut NicGuard<'_>, now: Instant) {
         if datagram.len() < packet::datagram_bytes(bth::HEADER_BYTES, 0) {
             nic.count_malformed();
             return;
@@ -250,7 +248,7 @@ impl Checks {
     }
 
     /// What surrounds datagrams from there, for layers; `None` when the ends are of different families.
-    pub(super) fn envelope(&self, from: &Origin) -> Option<Envelope> {
+    pub(crate) fn envelope(&self, from: &Origin) -> Option<Envelope> {
         let icrc_scope = match self.is_translated(from.source.ip()) {
             true => IcrcScope::WITHOUT_ADDRESSES,
             false => IcrcScope::between(from.source, from.local)?,
@@ -281,14 +279,14 @@ impl Checks {
         }
     }
 
-    pub(super) fn set_translated(&mut self, peer: IpAddr) {
+    pub(crate) fn set_translated(&mut self, peer: IpAddr) {
         // Bounded: with more, the oldest agreements would have to be told from the newest.
         if self.translated.len() < SENDERS_MAX {
             self.translated.insert(peer);
         }
     }
 
-    pub(super) fn is_translated(&self, peer: IpAddr) -> bool {
+    pub(crate) fn is_translated(&self, peer: IpAddr) -> bool {
         !self.translated.is_empty() && self.translated.contains(&peer)
     }
 

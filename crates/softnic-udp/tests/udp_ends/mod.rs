@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use longhaul_softnic::Config;
-use longhaul_softnic::udp::{UdpConfig, UdpDevice, UdpPortChoice};
+use longhaul_softnic_udp::{UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_verbs::{
     Access, CompletionQueue, Gid, MemoryRegion, Mtu, PathAttributes, ProtectionDomain, QueuePair, QueuePairAttributes,
     QueuePairOptions, ReceiveRequest, SendOperation, SendRequest, Transport, WorkCompletion,

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use longhaul_impair::{EcnMarking, Loss, Profile, Reordering};
-use longhaul_softnic::udp::{Impair, OpenError, UdpConfig, UdpDevice};
+use longhaul_softnic_udp::{Impair, OpenError, UdpConfig, UdpDevice};
 use longhaul_verbs::{CompletionStatus, Mtu, Transport};
 use longhaul_wire::{Frame, icrc};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
@@ -214,11 +214,11 @@ fn a_closing_device_loses_nothing_that_was_under_way() {
 #[test]
 fn a_profile_that_makes_no_sense_is_refused() {
     let mut config = impaired(Profile::default().with_duplication(1.5));
-    config.udp_port = longhaul_softnic::udp::UdpPortChoice::Free;
+    config.udp_port = longhaul_softnic_udp::UdpPortChoice::Free;
     let device = longhaul_softnic::Config::new("softnic", vec!["127.0.0.1".parse().unwrap()], [0; 32]);
     assert!(matches!(UdpDevice::open(device.clone(), config), Err(OpenError::Impair(_))));
     let mut config = captured(Path::new("/nowhere/at/all.pcapng"));
-    config.udp_port = longhaul_softnic::udp::UdpPortChoice::Free;
+    config.udp_port = longhaul_softnic_udp::UdpPortChoice::Free;
     match UdpDevice::open(device, config) {
         Err(error @ OpenError::Capture { .. }) => assert!(error.to_string().contains("/nowhere/at/all.pcapng")),
         other => panic!("expected an error about the capture, came {:?}", other.map(|_| "a device").err()),

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use longhaul_softnic::udp::UdpDevice;
+use longhaul_softnic_udp::UdpDevice;
 use longhaul_verbs::{
     Access, CompletionStatus, MemoryRegion, Mtu, QueuePairState, SendOperation, SendRequest, Transport,
 };

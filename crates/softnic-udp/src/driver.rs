@@ -23,22 +23,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use longhaul_softnic::{Config, Device, Drive, Layered, Nic, NicGuard, NicLock, Occasion, Route, Signal, Stack};
 use longhaul_time::Instant;
 use longhaul_verbs::{Capabilities, LinkState};
 use nix::sys::eventfd::EventFd;
 
 use self::doorbell::{Doorbell, eventfd};
 use self::rest::{Left, Nap, Rest};
-use crate::Config;
-use crate::device::Device;
-use crate::drive::{Drive, Signal};
-use crate::guard::{NicGuard, NicLock};
-use crate::layer::Stack;
-use crate::layer::capture::CaptureLayer;
-use crate::layered::{Layered, Occasion};
-use crate::nic::Nic;
-use crate::port::Route;
-use crate::udp::{Background, LinkWatch, UdpPort};
+use crate::capture::CaptureLayer;
+use crate::config::Background;
+use crate::link::LinkWatch;
+use crate::port::UdpPort;
 
 /// How long the busy thread waits, at most, for callers to take the lock that it has let go of. They may have to be woken
 /// first, on a core that somebody else has.
@@ -102,7 +97,7 @@ impl Driver {
         let link_state = driver.doorbell.link_state();
         let device = Device::driven(config, Box::new(Attached { driver, thread: Some(thread) }), events);
         // Not a change: there was nobody to see it otherwise.
-        device.nic_lock().lock().shared.link_state = link_state.unwrap_or(LinkState::Active);
+        device.nic().begin_with_link_state(link_state.unwrap_or(LinkState::Active));
         // The thread waits for it. It never holds the device itself, which so goes when its last user lets go of it, and not
         // before the thread has ended.
         give_nic.send(device.nic_lock()).map_err(io::Error::other)?;
@@ -131,9 +126,9 @@ impl Driver {
     /// The background thread.
     fn run(&self, nic_lock: &NicLock) {
         let mut active_until = Instant::ZERO;
-        let mut link_state = nic_lock.lock().shared.link_state;
+        let mut link_state = nic_lock.guard().link_state();
         loop {
-            let mut nic = NicGuard::new(nic_lock.lock());
+            let mut nic = nic_lock.guard();
             let mut state = self.state();
             let now = self.now();
             let (mut port, rest) = state.split(now);
@@ -158,7 +153,7 @@ impl Driver {
                         // Most of what the kernel tells is about other interfaces.
                         && std::mem::replace(&mut link_state, state) != state
                     {
-                        NicGuard::new(nic_lock.lock()).set_link_state(state);
+                        nic_lock.guard().set_link_state(state);
                     }
                 }
             }

@@ -7,7 +7,7 @@ mod udp_processes;
 
 use std::time::{Duration, Instant};
 
-use longhaul_softnic::udp::UdpConfig;
+use longhaul_softnic_udp::UdpConfig;
 use longhaul_verbs::{
     Access, CompletionOperation, CompletionStatus, Gid, Mtu, PathAttributes, QueuePairAttributes, ReceiveRequest,
     SendFlags, SendOperation, SendRequest, Transport,

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use longhaul_softnic::Config;
-use longhaul_softnic::udp::{UdpConfig, UdpDevice, UdpPortChoice};
+use longhaul_softnic_udp::{UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_verbs::{
     Access, CompletionStatus, Gid, Mtu, PathAttributes, QueuePairAttributes, QueuePairNumber, RemoteMemory,
     SendOperation, SendRequest, Transport,

@@ -7,7 +7,7 @@ mod udp_forger;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use longhaul_softnic::udp::UdpDevice;
+use longhaul_softnic_udp::UdpDevice;
 use longhaul_verbs::{
     Access, CompletionStatus, Mtu, QueuePairAttributes, QueuePairState, SendOperation, SendRequest, Transport,
 };

@@ -1,12 +1,12 @@
-//! What the way to a peer carries, and whether it leaves this host.
+//! What the path to a peer carries, and whether it leaves this host.
 
 use std::net::IpAddr;
 
 use longhaul_verbs::Mtu;
 use longhaul_wire::{ipv4, ipv6, packet, udp};
 
-use super::socket::interface_mtu;
-pub use super::socket::route_mtu_bytes;
+use crate::socket::interface_mtu;
+pub use crate::socket::route_mtu_bytes;
 
 /// What a packet has around its payload, at most.
 pub fn header_bytes_max(is_ipv6: bool) -> u32 {
@@ -25,7 +25,7 @@ pub fn is_of_this_host(address: IpAddr) -> bool {
 }
 
 /// All addresses of this host.
-pub(super) fn host_addresses() -> Vec<IpAddr> {
+pub(crate) fn host_addresses() -> Vec<IpAddr> {
     let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
     interfaces.filter_map(|interface| ip_of(&interface)).collect()
 }
@@ -37,7 +37,7 @@ fn ip_of(interface: &nix::ifaddrs::InterfaceAddress) -> Option<IpAddr> {
 }
 
 /// Whether an interface has an address.
-pub(super) fn has_address(interface: &nix::ifaddrs::InterfaceAddress, address: IpAddr) -> bool {
+pub(crate) fn has_address(interface: &nix::ifaddrs::InterfaceAddress, address: IpAddr) -> bool {
     // All of 127.0.0.0/8 is the loopback interface's.
     let is_loopback =
         |found: IpAddr| address.is_loopback() && found.is_loopback() && address.is_ipv4() == found.is_ipv4();
@@ -45,7 +45,7 @@ pub(super) fn has_address(interface: &nix::ifaddrs::InterfaceAddress, address: I
 }
 
 /// Name and MTU of the interface that has an address.
-pub(super) fn interface_of(address: IpAddr) -> Option<(String, u32)> {
+pub(crate) fn interface_of(address: IpAddr) -> Option<(String, u32)> {
     let mut interfaces = nix::ifaddrs::getifaddrs().ok()?;
     let name = interfaces.find(|interface| has_address(interface, address))?.interface_name;
     let mtu_bytes = interface_mtu(&name).ok()?;

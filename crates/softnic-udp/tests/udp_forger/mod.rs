@@ -7,7 +7,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use longhaul_softnic::udp::UdpDevice;
+use longhaul_softnic_udp::UdpDevice;
 use longhaul_verbs::{
     Access, Gid, MemoryRegion, Mtu, PathAttributes, QueuePair, QueuePairAttributes, QueuePairNumber, Transport,
 };
