@@ -7,11 +7,11 @@ use std::time::Duration;
 use longhaul_verbs::raw;
 use longhaul_verbs::{CreateError, EventError, ModifyError, PollError, WorkCompletion};
 
-use super::{Owned, Shared, check_queue_size};
-use crate::completion::{ChannelKey, CompletionQueue as Queue, CompletionQueueKey, Waiting};
-use crate::drive::Signal;
-use crate::guard::NicGuard;
+use super::shared::{Owned, Shared, check_queue_size};
+use crate::nic::guard::NicGuard;
+use crate::resources::Signal;
 use crate::resources::handle_of;
+use crate::resources::{ChannelKey, CompletionQueue as Queue, CompletionQueueKey, Waiting};
 
 pub(super) struct CompletionChannel {
     pub(super) shared: Arc<Shared>,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use longhaul_verbs::ScatterGatherEntry;
 
-use super::AccessDenied;
+use super::keys::AccessDenied;
 
 /// Bytes on their way into memory; without payload only their number exists.
 #[derive(Clone, Copy, Debug)]

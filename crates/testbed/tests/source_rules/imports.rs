@@ -21,7 +21,7 @@ const LARGEST_CIRCLES: &[(&str, usize)] = &[
     ("reliable", 9),
     ("runtime", 3),
     ("sdr", 11),
-    ("softnic", 32),
+    ("softnic", 4),
     ("testbed", 44),
     ("verbs", 2),
     ("wire", 20),
