@@ -14,6 +14,7 @@ mod shared;
 mod shared_receive;
 mod windows;
 
+#[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -221,6 +222,7 @@ impl raw::Device for Device {
         Ok(self.shared.lock().shared.events.pop())
     }
 
+    #[cfg(unix)]
     fn event_descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.shared.events.as_deref().map(Signal::descriptor)
     }

@@ -1,5 +1,6 @@
 //! Completion queues and channels as verbs programs see them.
 
+#[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use crate::resources::{ChannelKey, CompletionQueue as Queue, CompletionQueueKey,
 pub(super) struct CompletionChannel {
     pub(super) shared: Arc<Shared>,
     pub(super) key: ChannelKey,
+    #[cfg_attr(not(unix), expect(dead_code, reason = "only its descriptor is asked for"))]
     pub(super) signal: Option<Arc<dyn Signal>>,
 }
 
@@ -30,6 +32,7 @@ impl raw::CompletionChannel for CompletionChannel {
         Ok(self.shared.lock().shared.channels.get_mut(self.key).and_then(Waiting::pop).map(|(_, token)| token))
     }
 
+    #[cfg(unix)]
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.signal.as_deref().map(Signal::descriptor)
     }

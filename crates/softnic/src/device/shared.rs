@@ -20,6 +20,7 @@ pub(super) struct Shared {
     pub(super) name: String,
     pub(super) drive: Box<dyn Drive>,
     /// Readable while there are asynchronous events.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "only its descriptor is asked for"))]
     pub(super) events: Option<Arc<dyn Signal>>,
 }
 
