@@ -18,7 +18,7 @@ mod problems;
 mod rdma_report;
 mod report;
 
-use longhaul_softnic::udp::UdpConfig;
+use longhaul_softnic_udp::UdpConfig;
 
 use crate::stop::{self, Stop};
 

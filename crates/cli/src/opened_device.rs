@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use longhaul::{DeviceName, DeviceNameError, Endpoint, OpenError};
 pub(crate) use longhaul::{SOFTNIC, Towards, UDP_PORT_ROCE};
 use longhaul_impair::Counters;
-use longhaul_softnic::udp::{CaptureSummary, UdpConfig, UdpDevice};
+use longhaul_softnic_udp::{CaptureSummary, UdpConfig, UdpDevice};
 use longhaul_verbs::{Device, Gid, Mtu, PathAttributes};
 use serde_json::{Value, json};
 
@@ -243,7 +243,7 @@ mod tests {
     fn the_software_rnic_is_open_towards_its_peer() {
         let towards = Towards { local: address("127.0.0.1"), peer: address("127.0.0.1"), gid_index: None };
         let mut udp = UdpConfig::default();
-        udp.udp_port = longhaul_softnic::udp::UdpPortChoice::Free;
+        udp.udp_port = longhaul_softnic_udp::UdpPortChoice::Free;
         let choice = DeviceChoice::parse(SOFTNIC, &[]).unwrap();
         let opened = OpenedDevice::open(&choice, towards, udp.clone()).unwrap();
         assert_eq!((opened.address, opened.gid_index, opened.port), (towards.local, 0, 1));

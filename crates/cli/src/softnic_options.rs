@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use longhaul_softnic::udp::{Impair, UdpConfig, UdpPortChoice};
+use longhaul_softnic_udp::{Impair, UdpConfig, UdpPortChoice};
 
 use crate::opened_device::{DeviceChoice, SOFTNIC};
 use crate::perf::impairment;

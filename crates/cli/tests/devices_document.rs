@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use longhaul_softnic::udp::{UdpConfig, UdpPortChoice};
+use longhaul_softnic_udp::{UdpConfig, UdpPortChoice};
 use longhaul_testbed::conformance::{Environment, KNOWN_DEPARTURES, RealTime, Shown, VirtualTime};
 use longhaul_verbs::{Capabilities, Device};
 use serde_json::Value;

@@ -12,7 +12,7 @@ use longhaul::{Accepting, Connecting, DeviceName, Endpoint, HandshakeError, Meet
 use longhaul_reliable::record::{Offer, Record as Message, Refusal, Refused};
 use longhaul_reliable::record_bytes;
 use longhaul_sdr::control::{ClearToSend, FrameWriter, HEADER_BYTES, Header, Record};
-use longhaul_softnic::udp::{UdpConfig, UdpPortChoice};
+use longhaul_softnic_udp::{UdpConfig, UdpPortChoice};
 use perf_server::Server;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/wireshark/longhaul.lua");

@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use longhaul_softnic::udp::UdpConfig;
+use longhaul_softnic_udp::UdpConfig;
 use thiserror::Error;
 
 use crate::endpoint::OpenError;

@@ -11,7 +11,7 @@ use longhaul_rdmacore::RdmaDevice;
 use longhaul_runtime::with_sources;
 use longhaul_sdr::Memory;
 use longhaul_softnic::Config;
-use longhaul_softnic::udp::{self, UdpConfig, UdpDevice, path};
+use longhaul_softnic_udp::{self as udp, UdpConfig, UdpDevice, path};
 use longhaul_verbs::{
     Capabilities, Device, Gid, GidChoice, GidChoiceError, Mtu, PathAttributes, QueryError, RegisterError,
 };

@@ -116,5 +116,5 @@ pub mod scheme {
 /// What only the software RNIC has: a choice of its UDP port, a bad network in process, captures.
 pub mod softnic {
     pub use longhaul_impair::{Loss, Profile, Reordering};
-    pub use longhaul_softnic::udp::{Background, Impair, UdpConfig, UdpPortChoice};
+    pub use longhaul_softnic_udp::{Background, Impair, UdpConfig, UdpPortChoice};
 }

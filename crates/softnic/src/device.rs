@@ -4,17 +4,20 @@
 //! drives the device is told, if there is something to send. The rate-setting calls take batches (posting, polling), so
 //! the lock costs little per request.
 
+mod address_handle;
 mod completions;
 mod domain;
+mod drive;
 mod memory;
 mod queue_pair;
+mod shared;
 mod shared_receive;
 mod windows;
 
-use std::any::Any;
+#[cfg(unix)]
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard};
 
 use longhaul_verbs::raw;
 use longhaul_verbs::{
@@ -24,16 +27,17 @@ use longhaul_verbs::{
 
 use completions::{CompletionChannel, CompletionQueue};
 use domain::ProtectionDomain;
+use shared::{Shared, check_count, check_queue_size};
 
-pub(crate) use domain::AddressHandle;
+pub(crate) use address_handle::AddressHandle;
+pub use drive::Drive;
 pub(crate) use windows::window_bind;
 
-use crate::completion::{CompletionQueue as Queue, Waiting};
 use crate::config::{Config, Type2Windows};
-use crate::drive::{Drive, Signal};
-use crate::guard::{NicGuard, NicLock};
-use crate::nic::{Nic, QueuePairKey};
-use crate::post::MESSAGE_BYTES_MAX;
+use crate::nic::Nic;
+use crate::nic::guard::{NicGuard, NicLock};
+use crate::queue_pair::MESSAGE_BYTES_MAX;
+use crate::resources::{CompletionQueue as Queue, Signal, Waiting};
 
 /// What a software RNIC can do today, whatever its port.
 const CAPABILITIES: Capabilities = Capabilities::RELIABLE_CONNECTION
@@ -60,63 +64,6 @@ pub struct Device {
     shared: Arc<Shared>,
 }
 
-struct Shared {
-    nic: Arc<NicLock>,
-    /// Tells it from every other device of the process.
-    serial: u64,
-    name: String,
-    drive: Box<dyn Drive>,
-    /// Readable while there are asynchronous events.
-    events: Option<Arc<dyn Signal>>,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Nic> {
-        self.nic.lock()
-    }
-
-    /// For destructors: a device that has panicked needs no tidying, and a second panic would abort the process.
-    fn tidy<R>(&self, work: impl FnOnce(&mut Nic) -> R) {
-        if let Ok(mut nic) = self.nic.lock_unless_panicked() {
-            work(&mut nic);
-        }
-    }
-
-    /// Have the answer sent that a queue pair owes its peer, before it is forgotten.
-    fn send_answer_of(&self, nic: &mut NicGuard<'_>, key: QueuePairKey) {
-        if nic.queue_pairs.get(key).is_some_and(|queue_pair| queue_pair.owes_anything()) {
-            self.drive.before_destroy(nic);
-        }
-    }
-
-    /// `false` when it is gone already.
-    fn destroy_queue_pair(&self, nic: MutexGuard<'_, Nic>, key: QueuePairKey) -> bool {
-        let mut nic = NicGuard::new(nic);
-        self.send_answer_of(&mut nic, key);
-        let was_there = nic.remove_queue_pair(key);
-        // Others may have waited for what it had in flight to a common peer.
-        if nic.has_output() {
-            self.drive.on_work(nic);
-        }
-        was_there
-    }
-
-    /// An object of ours behind a verbs object, if it is of this very device.
-    fn own<'a, T: Owned>(self: &Arc<Self>, object: &'a dyn Any) -> Option<&'a T> {
-        object.downcast_ref::<T>().filter(|ours| Arc::ptr_eq(ours.owner(), self))
-    }
-
-    /// Run a call and tell the driver if it made work.
-    fn with<R>(&self, call: impl FnOnce(&mut Nic) -> R) -> R {
-        let mut nic = self.lock();
-        let result = call(&mut nic);
-        if nic.has_news() | nic.shared.take_new_deadline() {
-            self.drive.on_work(NicGuard::new(nic));
-        }
-        result
-    }
-}
-
 impl Device {
     /// A device, and `wake` to tell whoever keeps the time that a verbs call has made work.
     pub fn new(config: Config, wake: impl Fn() + Send + Sync + 'static) -> Self {
@@ -124,7 +71,7 @@ impl Device {
     }
 
     /// A device, who drives it, and what to signal when there are asynchronous events.
-    pub(crate) fn driven(config: Config, drive: Box<dyn Drive>, events: Option<Arc<dyn Signal>>) -> Self {
+    pub fn driven(config: Config, drive: Box<dyn Drive>, events: Option<Arc<dyn Signal>>) -> Self {
         static SERIALS: AtomicU64 = AtomicU64::new(0);
         let serial = SERIALS.fetch_add(1, Ordering::Relaxed);
         let name = config.name.clone();
@@ -134,7 +81,7 @@ impl Device {
     }
 
     /// What the driver needs of it, and may hold longer than anybody holds the device.
-    pub(crate) fn nic_lock(&self) -> Arc<NicLock> {
+    pub fn nic_lock(&self) -> Arc<NicLock> {
         self.shared.nic.clone()
     }
 
@@ -275,30 +222,8 @@ impl raw::Device for Device {
         Ok(self.shared.lock().shared.events.pop())
     }
 
+    #[cfg(unix)]
     fn event_descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.shared.events.as_deref().map(Signal::descriptor)
     }
-}
-
-fn check_queue_size(entries: u32, config: &Config) -> Result<(), CreateError> {
-    let most = config.completion_queue_entries_max;
-    match entries {
-        0 => Err(CreateError::InvalidArgument { what: "completion queue entries", expected: "at least 1" }),
-        _ if entries > most => {
-            Err(CreateError::TooMany { what: "completion queue entries", requested: entries.into(), most: most.into() })
-        }
-        _ => Ok(()),
-    }
-}
-
-fn check_count(what: &'static str, existing: u64, most: u64) -> Result<(), CreateError> {
-    if existing >= most {
-        return Err(CreateError::TooMany { what, requested: existing + 1, most });
-    }
-    Ok(())
-}
-
-/// An object that belongs to a device.
-trait Owned: Any {
-    fn owner(&self) -> &Arc<Shared>;
 }

@@ -10,47 +10,18 @@
 //! Between the device and its port may stand [`Layer`](crate::Layer)s, which see packets complete with ICRC. [`Layered`](crate::Layered) puts
 //! the three together, so that every [`Port`] carries every layer: [`TransmitSink`] above it, the port below.
 
-use std::net::IpAddr;
+mod datagram;
+pub(crate) mod layer;
+pub(crate) mod layered;
+mod route;
 
 use longhaul_time::Instant;
-use longhaul_wire::Ecn;
-use longhaul_wire::icrc::ICRC_BYTES;
 
-use crate::guard::NicGuard;
-use crate::layer::{Packet, Stack};
-use crate::memory::Gathered;
+pub use datagram::{Outgoing, OutgoingPayload, Received, TransmitSink};
+pub use layer::{Direction, Envelope, Impair, ImpairmentLayer, Layer, Onward, Packet, Stack};
+pub use route::Route;
 
-/// Where a datagram goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
-    /// From this one of our addresses.
-    pub source: IpAddr,
-    /// To this one, which may be a multicast group.
-    pub destination: IpAddr,
-    /// Chosen per queue pair, so that equal-cost paths are used. A port may have fewer at hand and use another.
-    pub source_port: u16,
-    /// 4791, unless the peer is a softnic that listens elsewhere.
-    pub destination_port: u16,
-    /// DSCP and ECN bits.
-    pub traffic_class: u8,
-    /// IP time to live.
-    pub hop_limit: u8,
-}
-
-/// Takes datagrams that are to be sent.
-pub trait TransmitSink {
-    /// Whether [`transmit`](TransmitSink::transmit) can be called. When there is no room the device stops, and expects
-    /// to be polled again once there is.
-    fn has_room(&self) -> bool;
-
-    /// Send a datagram. The port adds the ICRC. Until [`flush`](TransmitSink::flush) it may leave the payload where it
-    /// lies.
-    fn transmit(&mut self, route: &Route, datagram: &Outgoing<'_>);
-
-    /// The device is done for now: what was handed over is sent, or copied. Afterwards the port looks at no memory of
-    /// programs any more, because they may be told that their requests are complete.
-    fn flush(&mut self) {}
-}
+use crate::nic::guard::NicGuard;
 
 /// What carries packets: UDP sockets, a simulated wire, later raw frames. [`Layered`](crate::Layered) drives it.
 ///
@@ -88,85 +59,4 @@ pub trait Port {
 
     /// When to come back, if nothing happens before.
     fn next_deadline(&self) -> Option<Instant>;
-}
-
-/// A datagram to be sent: headers, payload and pad; the ICRC, its last four bytes, is the port's.
-pub struct Outgoing<'a> {
-    pub(crate) headers: &'a [u8],
-    pub(crate) payload: OutgoingPayload<'a>,
-    pub(crate) pad_bytes: usize,
-    /// Bytes that exist only as a length.
-    pub(crate) elided_bytes: u32,
-}
-
-/// Where the payload of a datagram lies.
-pub(crate) enum OutgoingPayload<'a> {
-    /// With the device: data that was copied when it was posted, or nothing.
-    Device(&'a [u8]),
-    /// In registered memory of a program.
-    Registered(&'a Gathered),
-}
-
-impl OutgoingPayload<'_> {
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            OutgoingPayload::Device(bytes) => bytes.len(),
-            OutgoingPayload::Registered(gathered) => gathered.len(),
-        }
-    }
-}
-
-impl Outgoing<'_> {
-    /// Bytes that travel, ICRC included.
-    #[expect(clippy::len_without_is_empty, reason = "there is no datagram without headers")]
-    pub fn len(&self) -> usize {
-        self.headers.len() + self.payload_bytes() + self.pad_bytes + ICRC_BYTES
-    }
-
-    /// Bytes that exist only as a length.
-    pub fn elided_bytes(&self) -> u32 {
-        self.elided_bytes
-    }
-
-    pub(crate) fn payload_bytes(&self) -> usize {
-        self.payload.len()
-    }
-
-    /// Copy everything but the ICRC to the front of `buffer`, which must be [`len`](Outgoing::len) bytes long.
-    pub fn write_to(&self, buffer: &mut [u8]) {
-        let (headers, rest) = buffer.split_at_mut(self.headers.len());
-        headers.copy_from_slice(self.headers);
-        let (payload, rest) = rest.split_at_mut(self.payload_bytes());
-        match self.payload {
-            OutgoingPayload::Device(bytes) => payload.copy_from_slice(bytes),
-            OutgoingPayload::Registered(gathered) => gathered.copy_to(payload),
-        }
-        rest[..self.pad_bytes].fill(0);
-    }
-}
-
-/// A datagram that has arrived, its ICRC checked by the port.
-#[derive(Clone, Copy, Debug)]
-pub struct Received<'a> {
-    /// Who sent it.
-    pub source: IpAddr,
-    /// From which UDP port; 0 when that says nothing, because addresses are translated on the way.
-    pub source_port: u16,
-    /// To which of our addresses, or to which multicast group.
-    pub destination: IpAddr,
-    /// DSCP and ECN bits.
-    pub traffic_class: u8,
-    /// What is left of the time to live.
-    pub hop_limit: u8,
-    /// BTH to ICRC.
-    pub datagram: &'a [u8],
-    /// Bytes that exist only as a length.
-    pub elided_bytes: u32,
-}
-
-impl Received<'_> {
-    /// Whether a router marked congestion on the way.
-    pub fn is_congestion_experienced(&self) -> bool {
-        self.traffic_class & 0b11 == Ecn::CongestionExperienced as u8
-    }
 }

@@ -1,141 +1,42 @@
 //! A queue pair: its queues, its state, and its two halves.
 //!
-//! The halves are in files of their own, one per transport and half: `rc_requester` (with `rc_completer`), `rc_responder` (with
-//! `rc_responses`), `uc_requester`, `uc_responder`, `ud_requester`, `ud_responder`. What the transports share is in `requester` (a packet from a request)
-//! and `responder` (a packet into memory).
+//! What the halves do is in `send` and `receive`, one file per transport and half; what they know is here.
+
+mod identity;
+mod lazy;
+mod receive_queue;
+mod reliable_requester;
+mod reliable_responder;
+mod requester;
+mod responder;
+mod settings;
+mod work;
 
 use std::collections::VecDeque;
 
 use longhaul_time::Instant;
 use longhaul_verbs::{
-    Access, AsyncEventKind, AttributeMask, CompletionFlags, CompletionOperation, CompletionStatus, Gid, Mtu,
-    PathAttributes, QueuePairLimits, QueuePairNumber, QueuePairState, SendFlags, Transport, WorkCompletion,
+    AsyncEventKind, CompletionFlags, CompletionOperation, CompletionStatus, QueuePairNumber, QueuePairState, SendFlags,
+    Transport, WorkCompletion,
 };
 
-use crate::completion::CompletionQueueKey;
+pub(crate) use identity::{Identity, Limits, QueuePairKey};
+pub(crate) use lazy::{Lazy, Unused};
+pub(crate) use receive_queue::ReceiveQueue;
+pub(crate) use reliable_requester::{ReliableRequester, acknowledge_timeout};
+pub(crate) use reliable_responder::{ACKNOWLEDGE, Answer, ReliableResponder, Response};
+pub(crate) use requester::Requester;
+pub(crate) use responder::{Arriving, Message, Responder};
+pub(crate) use settings::Settings;
+pub(crate) use work::{
+    ATOMIC_BYTES, Attached, Destination, Entries, MESSAGE_BYTES_MAX, ReceiveWork, SendKind, SendWork, list_length,
+};
+
 use crate::config::Config;
 use crate::counters::QueuePairCounters;
-use crate::lazy::{Lazy, Unused};
-use crate::memory::{Accessor, DomainId};
-use crate::nic;
-use crate::pacing::{Pacer, RateController};
-use crate::peer::{PeerShare, charge_bytes};
+use crate::pace::{FixedRate, HalvingRate, Pacer, PeerShare, RateController, Scheduled, charge_bytes};
 use crate::port::Route;
-use crate::rc_requester::ReliableRequester;
-use crate::rc_responder::ReliableResponder;
-use crate::receive_queue::ReceiveQueue;
-use crate::requester::Requester;
 use crate::resources::Resources;
-use crate::responder::{Arriving, Responder};
-use crate::shared_receive::SharedReceiveQueueKey;
-use crate::timer::Scheduled;
-use crate::work::{SendKind, SendWork};
-
-/// What a queue pair was made with and does not change.
-pub(crate) struct Identity {
-    pub(crate) number: u32,
-    pub(crate) domain: DomainId,
-    pub(crate) send_completions: CompletionQueueKey,
-    pub(crate) receive_completions: CompletionQueueKey,
-    /// Where its receives come from, if not from its own queue.
-    pub(crate) shared_receive: Option<SharedReceiveQueueKey>,
-    pub(crate) limits: Limits,
-    pub(crate) transport: Transport,
-    pub(crate) signal_all: bool,
-}
-
-impl Identity {
-    /// As whom it uses keys.
-    pub(crate) fn accessor(&self) -> Accessor {
-        Accessor { domain: self.domain, queue_pair: self.number }
-    }
-}
-
-/// Sizes of a queue pair in few bytes; [`Nic::new`](crate::Nic) sees to it that a device allows no larger ones.
-#[derive(Clone, Copy)]
-pub(crate) struct Limits {
-    pub(crate) send_requests: u32,
-    pub(crate) receive_requests: u32,
-    pub(crate) send_entries: u16,
-    pub(crate) receive_entries: u16,
-    pub(crate) inline_bytes: u16,
-}
-
-impl Limits {
-    pub(crate) fn new(limits: QueuePairLimits) -> Self {
-        Limits {
-            send_requests: limits.send_requests,
-            receive_requests: limits.receive_requests,
-            send_entries: limits.send_entries as u16,
-            receive_entries: limits.receive_entries as u16,
-            inline_bytes: limits.inline_bytes as u16,
-        }
-    }
-
-    pub(crate) fn to_verbs(self) -> QueuePairLimits {
-        QueuePairLimits {
-            send_requests: self.send_requests,
-            receive_requests: self.receive_requests,
-            send_entries: self.send_entries.into(),
-            receive_entries: self.receive_entries.into(),
-            inline_bytes: self.inline_bytes.into(),
-        }
-    }
-}
-
-/// What `modify` has set.
-#[derive(Clone)]
-pub(crate) struct Settings {
-    /// Which of these were ever set.
-    pub(crate) given: AttributeMask,
-    pub(crate) access: Access,
-    pub(crate) queue_key: u32,
-    /// Means something once it was given.
-    path: PathAttributes,
-    pub(crate) destination_queue_pair: u32,
-    pub(crate) rate_limit_kilobits_per_second: u32,
-    pub(crate) mtu: Mtu,
-    pub(crate) timeout: u8,
-    pub(crate) retry_count: u8,
-    pub(crate) receiver_not_ready_retry: u8,
-    pub(crate) min_receiver_not_ready_timer: u8,
-    pub(crate) max_read_atomic: u8,
-    pub(crate) max_destination_read_atomic: u8,
-    pub(crate) send_queue_drained_event: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            given: AttributeMask::empty(),
-            access: Access::empty(),
-            queue_key: 0,
-            path: PathAttributes::to(Gid::default()),
-            destination_queue_pair: 0,
-            rate_limit_kilobits_per_second: 0,
-            mtu: Mtu::Bytes1024,
-            timeout: 0,
-            retry_count: 0,
-            receiver_not_ready_retry: 0,
-            min_receiver_not_ready_timer: 0,
-            max_read_atomic: 0,
-            max_destination_read_atomic: 0,
-            send_queue_drained_event: false,
-        }
-    }
-}
-
-impl Settings {
-    /// RC, UC: the way to the peer, once it is known.
-    pub(crate) fn path(&self) -> Option<&PathAttributes> {
-        self.given.contains(AttributeMask::PATH).then_some(&self.path)
-    }
-
-    /// The caller notes it among what was given.
-    pub(crate) fn set_path(&mut self, path: PathAttributes) {
-        self.path = path;
-    }
-}
 
 /// A queue pair. A device may have a hundred thousand that do nothing: what only some need, or only while they work, is not in
 /// here but behind a pointer.
@@ -247,7 +148,7 @@ impl QueuePair {
 
     /// RC, UC: the way to the peer, once it is known.
     pub(crate) fn route(&self, config: &Config) -> Option<Route> {
-        self.settings.path().map(|path| nic::route(config, self.identity.number, path))
+        self.settings.path().map(|path| Route::along(config, self.identity.number, path))
     }
 
     /// Whether the peer waits for something that can be sent now: an acknowledgement, or a notification that its packets met
@@ -293,6 +194,32 @@ impl QueuePair {
     /// When its pace lets the next packet leave, if that is not now.
     pub(crate) fn blocked_until(&self, now: Instant) -> Option<Instant> {
         self.pacer.as_ref().and_then(|pacer| pacer.blocked_until(now))
+    }
+
+    /// Make what a queue pair is paced with, when it sends for the first time: its own rate limit, or the default, which spares
+    /// peers on this host. Only RC hears of losses, and of what arrives again after them.
+    pub(crate) fn make_pacer(&mut self, config: &Config) {
+        if !std::mem::take(&mut self.wants_pacer) {
+            return;
+        }
+        let own_limit = self.settings.rate_limit_kilobits_per_second;
+        if own_limit > 0 {
+            let controller = Box::new(FixedRate(u64::from(own_limit) * 1000));
+            self.pacer = Some(Box::new(Pacer::new(controller, config.pacing_burst)));
+            return;
+        }
+        let Some(rate) = config.default_rate_bits_per_second else { return };
+        if self.settings.path().is_some_and(|path| config.is_local(path.destination.to_ip())) {
+            return;
+        }
+        let controller: Box<dyn RateController> = match self.identity.transport {
+            Transport::ReliableConnection => Box::new(HalvingRate::new(rate)),
+            _ => Box::new(FixedRate(rate)),
+        };
+        let mut pacer = Pacer::new(controller, config.pacing_burst);
+        // A datagram queue pair has peers here and there.
+        pacer.spares_local = true;
+        self.pacer = Some(Box::new(pacer));
     }
 
     /// A packet of so many bytes has left.

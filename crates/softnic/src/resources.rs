@@ -1,5 +1,9 @@
 //! What all queue pairs of a device share, apart from the wire.
 
+mod completion;
+mod shared_receive;
+mod signal;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -10,11 +14,14 @@ use longhaul_verbs::{
 };
 use slotmap::SlotMap;
 
-use crate::Config;
-use crate::completion::{ChannelKey, CompletionQueue, CompletionQueueKey, Moderation, Pushed, Waiting};
+pub(crate) use completion::{ChannelKey, CompletionQueue, CompletionQueueKey, Waiting};
+use completion::{Moderation, Pushed};
+pub(crate) use shared_receive::{SharedReceiveQueue, SharedReceiveQueueKey};
+pub use signal::Signal;
+
+use crate::config::Config;
 use crate::counters::Counters;
 use crate::memory::MemoryTable;
-use crate::shared_receive::{SharedReceiveQueue, SharedReceiveQueueKey};
 
 /// What all queue pairs of a device share.
 pub(crate) struct Resources {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use longhaul_softnic::udp::{Impair, UdpConfig, UdpPortChoice};
+use longhaul_softnic_udp::{Impair, UdpConfig, UdpPortChoice};
 use longhaul_testbed::conformance::{self, GROUPS, RealTime, Report, Test, Verdict};
 use longhaul_verbs::Mtu;
 

@@ -4,8 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 
 use longhaul_impair::{Loss, Profile};
-use longhaul_softnic::udp::{Impair, UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_softnic::{Config, Mutation};
+use longhaul_softnic_udp::{Impair, UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_testbed::interop::{
     Check, CheckResult, Client, ClientOptions, Connection, DeathReport, End, InteropError, Operation, ReliableOptions,
     ServerOutcome, Size, Summary, serve,

@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use longhaul_softnic::udp::{UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_softnic::{Config, Direction, Envelope, Layer, Onward, Packet};
+use longhaul_softnic_udp::{UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_testbed::world::{World, WorldConfig};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{

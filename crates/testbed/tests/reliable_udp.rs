@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use longhaul_reliable::Scheme;
-use longhaul_softnic::udp::{Impair, UdpConfig, UdpPortChoice};
+use longhaul_softnic_udp::{Impair, UdpConfig, UdpPortChoice};
 use longhaul_testbed::end_to_end::{Figures, LibraryGround, Link, Suite, patient_options};
 
 /// Data that the window allows must fit the socket's buffer.

@@ -9,7 +9,7 @@ use longhaul_sdr::immediate::ImmediateLayout;
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_sdr::{Context, ContextAttributes, Memory, QueuePair, QueuePairAttributes};
 use longhaul_softnic::Config;
-use longhaul_softnic::udp::{UdpConfig, UdpDevice, UdpPortChoice};
+use longhaul_softnic_udp::{UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_time::Instant;
 use longhaul_verbs::Mtu;
 use longhaul_wire::{Headers, IcrcScope, Opcode, Psn, packet, reth};

@@ -5,11 +5,13 @@
 //! rewrite a text. Text is compared as a reader sees it, so a phrase is found across the lines of a comment or of a
 //! string.
 
-mod rust_text;
+#[path = "source_rules/text.rs"]
+#[allow(dead_code, reason = "shared with source_rules.rs, which uses the rest")]
+mod text;
 
 use std::collections::BTreeMap;
 
-use rust_text::{Layer, is_word, next_piece, rust_files};
+use text::{Layer, is_word, next_piece, rust_files};
 
 /// Phrases, and what to write instead. They match whole words, in any case.
 const BANNED: &[(&str, &str)] = &[

@@ -15,6 +15,7 @@
 #![allow(unsafe_code, reason = "posting and registering are unsafe to call, as the base of the boundary must be")]
 
 use std::any::Any;
+#[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -77,6 +78,7 @@ pub trait Device: Any + Send + Sync {
     fn next_event(&self) -> Result<Option<AsyncEvent>, EventError>;
 
     /// A descriptor that is readable when there is an asynchronous event.
+    #[cfg(unix)]
     fn event_descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -106,6 +108,7 @@ pub trait ProtectionDomain: Any + Send + Sync {
     /// # Safety
     ///
     /// As for [`ProtectionDomain::register_memory`], as far as the memory is reachable from this process.
+    #[cfg(unix)]
     unsafe fn register_dma_buf(
         &self,
         _descriptor: BorrowedFd<'_>,
@@ -263,6 +266,7 @@ pub trait CompletionChannel: Any + Send + Sync {
     /// (`ibv_get_cq_event` on a non-blocking descriptor; the acknowledgement is included).
     fn next_event(&self) -> Result<Option<u64>, EventError>;
     /// A descriptor that is readable when there is an event.
+    #[cfg(unix)]
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }

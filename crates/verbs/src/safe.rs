@@ -4,6 +4,7 @@
 
 mod memory;
 
+#[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -97,6 +98,7 @@ impl Device {
     }
 
     /// A descriptor that is readable when there is an asynchronous event.
+    #[cfg(unix)]
     pub fn event_descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.raw.event_descriptor()
     }
@@ -182,6 +184,7 @@ impl CompletionChannel {
     }
 
     /// A descriptor that is readable when there is an event.
+    #[cfg(unix)]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.raw.descriptor()
     }

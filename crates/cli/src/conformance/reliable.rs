@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use longhaul_reliable::Scheme;
-use longhaul_softnic::udp::{Impair, UdpConfig, UdpPortChoice};
+use longhaul_softnic_udp::{Impair, UdpConfig, UdpPortChoice};
 use longhaul_testbed::end_to_end::{
     Case, CaseError, CaseRunner, Figures, GroundOptions, LibraryGround, Link, Suite, VirtualGround, endpoint_of, links,
     patient_options,

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use longhaul_softnic::udp::UdpConfig;
+use longhaul_softnic_udp::UdpConfig;
 use longhaul_testbed::conformance::{Environment, RealTime, VirtualTime};
 
 use super::facts::Facts;

@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
-use longhaul_softnic::udp::path;
+use longhaul_softnic_udp::path;
 use longhaul_verbs::Mtu;
 use longhaul_wire::UDP_PORT_ROCE;
 use nix::ifaddrs::getifaddrs;

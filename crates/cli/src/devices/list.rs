@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use longhaul_softnic::Config;
-use longhaul_softnic::udp::{UdpConfig, UdpDevice, UdpPortChoice};
+use longhaul_softnic_udp::{UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_verbs::{Counter, DeviceAttributes, GidEntry, LinkState, Mtu, PortAttributes};
 
 use super::host::{Address, HostFacts, Interface, RocePort, unusable};

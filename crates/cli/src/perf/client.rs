@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use longhaul_softnic::udp::path;
+use longhaul_softnic_udp::path;
 use longhaul_verbs::Mtu;
 
 use super::control::{Control, Plan, Rate, Reply, Request, VERSION};

@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use longhaul_softnic::udp::{UdpConfig, path};
+use longhaul_softnic_udp::{UdpConfig, path};
 use longhaul_verbs::Mtu;
 
 use self::ends::End;

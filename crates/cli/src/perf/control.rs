@@ -24,8 +24,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use longhaul::Listener;
-use longhaul_softnic::udp::CAREFUL_BITS_PER_SECOND;
-use longhaul_softnic::udp::path::is_of_this_host;
+use longhaul_softnic_udp::CAREFUL_BITS_PER_SECOND;
+use longhaul_softnic_udp::path::is_of_this_host;
 use nix::sys::socket::{setsockopt, sockopt};
 use serde::{Deserialize, Serialize};
 

@@ -22,7 +22,7 @@ use crate::opened_device::{OpenedDevice, Towards, UDP_PORT_ROCE};
 use crate::quantity;
 use crate::randomness::random_number;
 use crate::stop::{Stop, with_error};
-use longhaul_softnic::udp::UdpPortChoice;
+use longhaul_softnic_udp::UdpPortChoice;
 
 /// How long a queue pair of RC stays when all is done: if its last acknowledgement was lost, the other end sends again
 /// for a few timeouts, and must get an answer.

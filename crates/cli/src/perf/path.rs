@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use longhaul_softnic::udp::path::{largest_mtu, route_mtu_bytes};
+use longhaul_softnic_udp::path::{largest_mtu, route_mtu_bytes};
 use longhaul_verbs::Mtu;
 
 use crate::stop::Stop;

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use longhaul_softnic::udp::{UdpConfig, UdpPortChoice};
+use longhaul_softnic_udp::{UdpConfig, UdpPortChoice};
 use longhaul_verbs::Mtu;
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! One end of a measurement between a server and a client: its device, queue pairs and the half that it plays.
 
-use longhaul_softnic::udp::{CAREFUL_BITS_PER_SECOND, UdpPortChoice};
+use longhaul_softnic_udp::{CAREFUL_BITS_PER_SECOND, UdpPortChoice};
 use longhaul_verbs::Mtu;
 
 use super::connection::{Connection, Contact, GRH_BYTES, Group, GroupOptions};

@@ -5,7 +5,7 @@ pub(crate) mod raw_handshake;
 
 use longhaul::{Connection, DeviceChoice, Listener, Options, SOFTNIC, connect};
 use longhaul_impair::Profile;
-use longhaul_softnic::udp::{Impair, UdpPortChoice};
+use longhaul_softnic_udp::{Impair, UdpPortChoice};
 
 /// A softnic of its own on a free port.
 pub(crate) fn device() -> DeviceChoice {

@@ -1,5 +1,6 @@
 //! Completion queues and channels as verbs programs see them.
 
+#[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,15 +8,16 @@ use std::time::Duration;
 use longhaul_verbs::raw;
 use longhaul_verbs::{CreateError, EventError, ModifyError, PollError, WorkCompletion};
 
-use super::{Owned, Shared, check_queue_size};
-use crate::completion::{ChannelKey, CompletionQueue as Queue, CompletionQueueKey, Waiting};
-use crate::drive::Signal;
-use crate::guard::NicGuard;
+use super::shared::{Owned, Shared, check_queue_size};
+use crate::nic::guard::NicGuard;
+use crate::resources::Signal;
 use crate::resources::handle_of;
+use crate::resources::{ChannelKey, CompletionQueue as Queue, CompletionQueueKey, Waiting};
 
 pub(super) struct CompletionChannel {
     pub(super) shared: Arc<Shared>,
     pub(super) key: ChannelKey,
+    #[cfg_attr(not(unix), expect(dead_code, reason = "only its descriptor is asked for"))]
     pub(super) signal: Option<Arc<dyn Signal>>,
 }
 
@@ -30,6 +32,7 @@ impl raw::CompletionChannel for CompletionChannel {
         Ok(self.shared.lock().shared.channels.get_mut(self.key).and_then(Waiting::pop).map(|(_, token)| token))
     }
 
+    #[cfg(unix)]
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.signal.as_deref().map(Signal::descriptor)
     }

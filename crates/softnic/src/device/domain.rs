@@ -8,16 +8,17 @@ use longhaul_verbs::{
     Access, CreateError, PathAttributes, QueuePairNumber, RegisterError, SharedReceiveQueueAttributes, WindowType,
 };
 
+use super::address_handle::AddressHandle;
 use super::completions::CompletionQueue;
 use super::memory::{MemoryRegion, SlottedRegion, allocate_null_region, check_region_count};
 use super::queue_pair::QueuePair;
+use super::shared::{Shared, check_count};
 use super::shared_receive::SharedReceiveQueue;
 use super::windows::MemoryWindow;
-use super::{Shared, check_count};
 use crate::memory::DomainId;
 use crate::nic::Nic;
 use crate::queue_pair::{Identity, Limits};
-use crate::shared_receive::SharedReceiveQueueKey;
+use crate::resources::SharedReceiveQueueKey;
 
 /// A protection domain.
 pub(super) struct ProtectionDomain {
@@ -154,18 +155,5 @@ impl ProtectionDomain {
             return Err(CreateError::InvalidArgument { what, expected: "one of the queue pair's protection domain" });
         }
         Ok(queue.key)
-    }
-}
-
-/// A way to a peer, for datagrams.
-pub(crate) struct AddressHandle {
-    pub(crate) path: PathAttributes,
-    /// Of the device that it was made for, and checked with.
-    pub(crate) device_serial: u64,
-}
-
-impl raw::AddressHandle for AddressHandle {
-    fn path(&self) -> PathAttributes {
-        self.path
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use longhaul_verbs::raw;
 use longhaul_verbs::{Access, DestroyError, RegisterError, SlotBinding};
 
-use super::{Owned, Shared};
+use super::shared::{Owned, Shared};
 use crate::memory::{DomainId, KeyId, Slot};
 use crate::nic::Nic;
 

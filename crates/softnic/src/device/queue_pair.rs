@@ -9,10 +9,11 @@ use longhaul_verbs::{
     QueuePairAttributes, QueuePairNumber, QueuePairState, ReceiveRequest, SendRequest, Transport, WriteBurst,
 };
 
-use super::{Owned, Shared};
-use crate::guard::NicGuard;
+use super::shared::{Owned, Shared};
 use crate::memory::copy_inline;
-use crate::nic::{QueuePairKey, route};
+use crate::nic::guard::NicGuard;
+use crate::port::Route;
+use crate::queue_pair::QueuePairKey;
 
 pub(super) struct QueuePair {
     pub(super) shared: Arc<Shared>,
@@ -59,7 +60,7 @@ impl raw::QueuePair for QueuePair {
             let nic = self.shared.lock();
             let config = &nic.shared.config;
             config.addresses.get(usize::from(source_gid_index))?;
-            route(config, self.number.value(), &path)
+            Route::along(config, self.number.value(), &path)
         };
         self.shared.drive.source_port(&route)
     }

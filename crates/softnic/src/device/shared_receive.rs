@@ -9,9 +9,9 @@ use longhaul_verbs::{
     SharedReceiveQueueChange,
 };
 
-use super::{Owned, Shared, check_count};
+use super::shared::{Owned, Shared, check_count};
 use crate::memory::DomainId;
-use crate::shared_receive::{SharedReceiveQueue as Queue, SharedReceiveQueueKey};
+use crate::resources::{SharedReceiveQueue as Queue, SharedReceiveQueueKey};
 
 /// Receives for many queue pairs.
 pub(super) struct SharedReceiveQueue {

@@ -12,7 +12,7 @@ use longhaul_verbs::{
 
 use super::memory::MemoryRegion;
 use super::queue_pair::QueuePair;
-use super::{Shared, check_count};
+use super::shared::{Shared, check_count};
 use crate::memory::{DomainId, KeyId, WindowBind};
 use crate::nic::Nic;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use longhaul_verbs::ScatterGatherEntry;
 
-use super::AccessDenied;
+use super::keys::AccessDenied;
 
 /// Bytes on their way into memory; without payload only their number exists.
 #[derive(Clone, Copy, Debug)]
@@ -42,11 +42,13 @@ impl<'a> Payload<'a> {
     }
 }
 
-/// Bytes in registered memory.
+/// Bytes in registered memory. They are there for as long as the device stays locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) memory: *mut u8,
-    pub(crate) bytes: usize,
+pub struct Piece {
+    /// The first of them.
+    pub memory: *mut u8,
+    /// How many.
+    pub bytes: usize,
 }
 
 impl Piece {
@@ -67,7 +69,7 @@ static ZEROS: [u8; 4096] = [0; 4096];
 
 /// Where the payload of a packet lies in registered memory. It is good for as long as the device stays locked.
 #[derive(Debug)]
-pub(crate) struct Gathered {
+pub struct Gathered {
     /// By far most payloads are one piece.
     first: Piece,
     more: Vec<Piece>,
@@ -76,12 +78,14 @@ pub(crate) struct Gathered {
 impl Gathered {
     pub(super) const EMPTY: Gathered = Gathered { first: Piece::EMPTY, more: Vec::new() };
 
-    pub(crate) fn len(&self) -> usize {
+    /// Bytes of the payload.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
         self.first.bytes + self.more.iter().map(|piece| piece.bytes).sum::<usize>()
     }
 
     /// The payload, if it is in one piece.
-    pub(crate) fn one_piece(&self) -> Option<Piece> {
+    pub fn one_piece(&self) -> Option<Piece> {
         self.more.is_empty().then_some(self.first)
     }
 
@@ -109,7 +113,7 @@ impl Gathered {
     }
 
     /// Copy it to a buffer that is as long.
-    pub(crate) fn copy_to(&self, into: &mut [u8]) {
+    pub fn copy_to(&self, into: &mut [u8]) {
         let mut rest = into;
         for piece in std::iter::once(&self.first).chain(&self.more).filter(|piece| piece.bytes > 0) {
             let (part, tail) = rest.split_at_mut(piece.bytes);

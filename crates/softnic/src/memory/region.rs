@@ -4,8 +4,8 @@
 use longhaul_verbs::{Access, DestroyError};
 use rand_core::Rng;
 
+use super::keys::{AccessDenied, DomainId, KeyId};
 use super::table::{Holder, MemoryTable};
-use super::{AccessDenied, DomainId, KeyId};
 
 /// Registered memory.
 pub(super) struct Region {
@@ -93,7 +93,7 @@ pub(super) mod fixture {
     use rand_core::SeedableRng;
 
     use super::*;
-    use crate::Config;
+    use crate::config::Config;
     use crate::config::Type2Windows;
     use crate::memory::Accessor;
 

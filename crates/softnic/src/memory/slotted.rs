@@ -12,9 +12,9 @@ use longhaul_verbs::{Access, RegisterError};
 use rand_core::Rng;
 
 use super::copy::Target;
+use super::keys::{AccessDenied, Accessor, DomainId, KeyId};
 use super::live_numbers::LiveNumbers;
 use super::table::{Holder, MemoryTable};
-use super::{AccessDenied, Accessor, DomainId, KeyId};
 
 /// How many slots are looked at when a long message begins.
 const SLOTS_CHECKED_AT_ONCE: u64 = 64;

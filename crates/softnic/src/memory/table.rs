@@ -12,11 +12,11 @@ use longhaul_verbs::{Access, ScatterGatherEntry};
 use rand_core::Rng;
 
 use super::copy::{Gathered, Payload, Target, place, update_word};
+use super::keys::{AccessDenied, Accessor, DomainId, KeyId};
 use super::region::Region;
 use super::slotted::Slotted;
 use super::spread::RandomNumberMap;
 use super::windows::Window;
-use super::{AccessDenied, Accessor, DomainId, KeyId};
 use crate::config::{Config, Type2Windows};
 
 /// More keys than this would make them hard to draw: half of all indexes.

@@ -12,8 +12,8 @@
 use longhaul_verbs::{Access, DestroyError, WindowType};
 use rand_core::Rng;
 
+use super::keys::{AccessDenied, Accessor, DomainId, KeyId, WindowBind};
 use super::table::{Holder, MemoryTable};
-use super::{AccessDenied, Accessor, DomainId, KeyId, WindowBind};
 use crate::config::Type2Windows;
 
 /// A memory window.

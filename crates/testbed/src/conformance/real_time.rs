@@ -13,7 +13,7 @@ mod sockets;
 use std::net::IpAddr;
 
 use longhaul_softnic::Config;
-use longhaul_softnic::udp::{OpenError, UdpConfig, UdpDevice};
+use longhaul_softnic_udp::{OpenError, UdpConfig, UdpDevice};
 use longhaul_time::Duration;
 use longhaul_verbs::{Device, Mtu};
 

@@ -9,7 +9,7 @@ use longhaul::{
     Connection, DeviceName, Endpoint, Listener, Memory, Message, MessageReport, Options, Pending, Towards,
     TransferError,
 };
-use longhaul_softnic::udp::{Impair, UdpConfig};
+use longhaul_softnic_udp::{Impair, UdpConfig};
 use longhaul_time::Duration;
 
 use super::halves::{CaseHalf, failed, fill, verify};

@@ -114,7 +114,7 @@ pub enum SoakError {
     Capture(#[from] std::io::Error),
     /// A device on UDP sockets could not be opened.
     #[error("a device on UDP sockets could not be opened")]
-    Open(#[from] longhaul_softnic::udp::OpenError),
+    Open(#[from] longhaul_softnic_udp::OpenError),
 }
 
 /// Runs one seed.

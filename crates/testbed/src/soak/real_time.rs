@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use longhaul_impair::Profile;
-use longhaul_softnic::udp::{Background, Impair, OpenError, UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_softnic::{Config, Counters};
+use longhaul_softnic_udp::{Background, Impair, OpenError, UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::Device;
 

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use longhaul_impair::{Loss, Profile};
 use longhaul_plan::link::PlanError;
 use longhaul_reliable::{NamedScheme, scheme_named};
-use longhaul_softnic::udp::{Impair, UdpConfig, UdpPortChoice};
+use longhaul_softnic_udp::{Impair, UdpConfig, UdpPortChoice};
 use longhaul_time::Duration;
 
 use super::virtual_time::ProtocolError;

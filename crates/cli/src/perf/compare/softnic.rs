@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use longhaul_softnic::udp::UdpConfig;
+use longhaul_softnic_udp::UdpConfig;
 use longhaul_verbs::{Access, Mtu};
 
 use super::MESSAGE_BYTES;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use longhaul::{Connection, DeviceName, Endpoint, Listener, Options, Towards};
 use longhaul_reliable::{NamedScheme, scheme_named};
-use longhaul_softnic::udp::{UdpConfig, UdpPortChoice};
+use longhaul_softnic_udp::{UdpConfig, UdpPortChoice};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;

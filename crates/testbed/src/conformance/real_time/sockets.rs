@@ -3,7 +3,7 @@
 
 use longhaul_impair::{Loss, Profile};
 use longhaul_softnic::Counters;
-use longhaul_softnic::udp::UdpDevice;
+use longhaul_softnic_udp::UdpDevice;
 use longhaul_verbs::LinkState;
 
 /// The software RNICs of the two ends.

@@ -1,0 +1,71 @@
+//! How a device uses UDP.
+
+use longhaul_softnic::Impair;
+
+/// To other hosts there is no congestion control yet: this rate unless the user gives one.
+pub const CAREFUL_BITS_PER_SECOND: u64 = 1_000_000_000;
+
+/// How a device uses UDP.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct UdpConfig {
+    /// The port to listen at.
+    pub udp_port: UdpPortChoice,
+    /// Asked of the kernel for each listening socket. What is in flight to us waits there.
+    pub receive_buffer_bytes: usize,
+    /// Asked of the kernel for each sending socket.
+    pub send_buffer_bytes: usize,
+    /// Let the kernel cut and join datagrams (UDP_SEGMENT, UDP_GRO), where it can.
+    pub offload: bool,
+    /// Receive the packets of a long WRITE where they belong, without a copy in between.
+    pub receive_in_place: bool,
+    /// What the background thread does while nothing happens.
+    pub background: Background,
+    /// Rate of each queue pair to another host, unless the configuration of the device or the queue pair has one; `None` is as
+    /// fast as the sockets take packets. There is no congestion control yet that would find the rate of the network.
+    pub off_host_rate_bits_per_second: Option<u64>,
+    /// A bad network in process, both ways. Datagrams then pass one by one, and nothing is received in place.
+    pub impair: Option<Impair>,
+    /// Write everything that is sent and received to this file, for Wireshark and tshark. Up to 1 GiB; nothing is then
+    /// received in place. It is complete when the device has closed, and a moment behind until then.
+    pub capture: Option<std::path::PathBuf>,
+}
+
+impl Default for UdpConfig {
+    fn default() -> Self {
+        UdpConfig {
+            udp_port: UdpPortChoice::RoceOrFree,
+            receive_buffer_bytes: 16 << 20,
+            send_buffer_bytes: 4 << 20,
+            offload: true,
+            receive_in_place: true,
+            background: Background::Sleep,
+            off_host_rate_bits_per_second: Some(CAREFUL_BITS_PER_SECOND),
+            impair: None,
+            capture: None,
+        }
+    }
+}
+
+/// Where to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UdpPortChoice {
+    /// 4791, RoCEv2's. The only one that RNICs and kernels speak to.
+    Roce,
+    /// 4791, or any that is free when somebody has it.
+    RoceOrFree,
+    /// Any that is free.
+    Free,
+    /// This one.
+    Exactly(u16),
+}
+
+/// What the background thread does while nothing happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Background {
+    /// Sleep until something arrives.
+    Sleep,
+    /// Look again and again for this long after the last arrival, then sleep: lower latency for ends that never poll, at the
+    /// price of a core.
+    Spin(std::time::Duration),
+}

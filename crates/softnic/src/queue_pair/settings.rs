@@ -1,0 +1,57 @@
+//! What programs have set of a queue pair.
+
+use longhaul_verbs::{Access, AttributeMask, Gid, Mtu, PathAttributes};
+
+/// What `modify` has set.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    /// Which of these were ever set.
+    pub(crate) given: AttributeMask,
+    pub(crate) access: Access,
+    pub(crate) queue_key: u32,
+    /// Means something once it was given.
+    path: PathAttributes,
+    pub(crate) destination_queue_pair: u32,
+    pub(crate) rate_limit_kilobits_per_second: u32,
+    pub(crate) mtu: Mtu,
+    pub(crate) timeout: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) receiver_not_ready_retry: u8,
+    pub(crate) min_receiver_not_ready_timer: u8,
+    pub(crate) max_read_atomic: u8,
+    pub(crate) max_destination_read_atomic: u8,
+    pub(crate) send_queue_drained_event: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            given: AttributeMask::empty(),
+            access: Access::empty(),
+            queue_key: 0,
+            path: PathAttributes::to(Gid::default()),
+            destination_queue_pair: 0,
+            rate_limit_kilobits_per_second: 0,
+            mtu: Mtu::Bytes1024,
+            timeout: 0,
+            retry_count: 0,
+            receiver_not_ready_retry: 0,
+            min_receiver_not_ready_timer: 0,
+            max_read_atomic: 0,
+            max_destination_read_atomic: 0,
+            send_queue_drained_event: false,
+        }
+    }
+}
+
+impl Settings {
+    /// RC, UC: the way to the peer, once it is known.
+    pub(crate) fn path(&self) -> Option<&PathAttributes> {
+        self.given.contains(AttributeMask::PATH).then_some(&self.path)
+    }
+
+    /// The caller notes it among what was given.
+    pub(crate) fn set_path(&mut self, path: PathAttributes) {
+        self.path = path;
+    }
+}
