@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 /// What a piece of Rust text is.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Layer {
+pub(crate) enum Layer {
     Code,
     Comment,
     Literal,
 }
 
 /// Length and layer of what stands first in `text`, which is not empty; `before` is the character before it.
-pub fn next_piece(text: &[char], before: Option<char>) -> (usize, Layer) {
+pub(crate) fn next_piece(text: &[char], before: Option<char>) -> (usize, Layer) {
     let starts = |prefix: &str| text.iter().copied().take(prefix.len()).eq(prefix.chars());
     if starts("//") {
         let length = text.iter().position(|&c| c == '\n').unwrap_or(text.len());
@@ -77,7 +77,7 @@ fn raw_string_length(text: &[char], open: usize, hashes: usize) -> usize {
     text.len()
 }
 
-pub fn is_word(character: char) -> bool {
+pub(crate) fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
@@ -88,7 +88,7 @@ fn root() -> PathBuf {
 }
 
 /// All text files under the root with their names relative to it, sorted; build output and git's own are left out.
-pub fn files() -> Vec<(String, String)> {
+pub(crate) fn files() -> Vec<(String, String)> {
     fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("a folder of the repository can be read") {
             let entry = entry.expect("an entry of the repository can be read");
@@ -114,7 +114,7 @@ pub fn files() -> Vec<(String, String)> {
 }
 
 /// All Rust files of the repository with their names, as [`files`] gives them.
-pub fn rust_files() -> Vec<(String, String)> {
+pub(crate) fn rust_files() -> Vec<(String, String)> {
     let files: Vec<_> = files().into_iter().filter(|(name, _)| name.ends_with(".rs")).collect();
     assert!(files.len() > 20, "the walk has missed the sources: {} found", files.len());
     files
