@@ -227,7 +227,7 @@ mod tests {
         let text = |entries, most| check_size(entries, most).unwrap_err().to_string();
         assert_eq!(text(0, 100), "completion queue entries: expected at least 1");
         assert_eq!(text(101, 100), "completion queue entries: 101 requested, but this device supports at most 100");
-        assert!(text(u32::MAX, u32::MAX).contains("4294967295 asked for"), "more than C's int holds");
+        assert!(text(u32::MAX, u32::MAX).contains("4294967295 requested"), "more than C's int holds");
     }
 
     #[test]

@@ -175,8 +175,8 @@ mod tests {
         for found in [2, 0, 4, 1] {
             assert_eq!(values.check_sum(found), None);
         }
-        assert!(values.check_sum(2).is_some_and(|text| text.contains("two have found 2")));
-        assert!(values.check_sum(5).is_some_and(|text| text.contains("less than 5")));
+        assert!(values.check_sum(2).is_some_and(|text| text.contains("two requests returned the old value 2")));
+        assert!(values.check_sum(5).is_some_and(|text| text.contains("below 5")));
         assert!(values.check_sum(u64::MAX).is_some(), "memory that was never written");
         assert_eq!(values.check_sum(3), None);
     }
