@@ -30,7 +30,7 @@ use slotmap::{Key, SlotMap};
 use crate::config::Config;
 use crate::counters::{Counters, QueuePairCounters};
 use crate::memory::RandomNumberMap;
-use crate::pace::{Pacer, Peers, RateController, Timers};
+use crate::pace::{Peers, RateController, Timers};
 use crate::queue_pair::{Identity, QueuePair, QueuePairKey};
 use crate::resources::Resources;
 
@@ -112,15 +112,14 @@ impl Nic {
     /// What a queue pair has counted.
     pub fn queue_pair_counters(&self, number: QueuePairNumber) -> Option<QueuePairCounters> {
         let key = self.numbers.get(&number.value())?;
-        self.queue_pairs.get(*key).map(|queue_pair| queue_pair.traffic.counters)
+        self.queue_pairs.get(*key).map(|queue_pair| queue_pair.counters())
     }
 
     /// Put a queue pair's rate under the control of `controller`. Takes the place of its rate limit.
     pub(crate) fn set_rate_controller(&mut self, number: QueuePairNumber, controller: Box<dyn RateController>) -> bool {
         let Some(&key) = self.numbers.get(&number.value()) else { return false };
         let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return false };
-        queue_pair.pacer = Some(Box::new(Pacer::new(controller, self.shared.config.pacing_burst)));
-        queue_pair.wants_pacer = false;
+        queue_pair.set_controller(controller, &self.shared.config);
         self.resume(key);
         true
     }
@@ -183,12 +182,12 @@ impl Nic {
         let Some(mut queue_pair) = self.queue_pairs.remove(key) else {
             return false;
         };
-        if let Some(traffic) = queue_pair.traffic.used_mut() {
-            self.timers.cancel(key.data().as_ffi(), &mut traffic.scheduled);
+        if let Some(scheduled) = queue_pair.scheduled_if_used() {
+            self.timers.cancel(key.data().as_ffi(), scheduled);
         }
-        self.shared.memory.forget_queue_pair(queue_pair.identity.number);
-        self.numbers.remove(&queue_pair.identity.number);
-        if queue_pair.identity.transport == VerbsTransport::UnreliableDatagram {
+        self.shared.memory.forget_queue_pair(queue_pair.identity().number);
+        self.numbers.remove(&queue_pair.identity().number);
+        if queue_pair.identity().transport == VerbsTransport::UnreliableDatagram {
             self.memberships.retain(|(_, member)| *member != key);
         }
         // Its places in the lists are passed over when they come up. Should that take long, they are swept out, so rarely
@@ -198,11 +197,11 @@ impl Nic {
                 list.retain(|waiting| self.queue_pairs.contains_key(*waiting));
             }
         }
-        for queue in [queue_pair.identity.send_completions, queue_pair.identity.receive_completions] {
+        for queue in [queue_pair.identity().send_completions, queue_pair.identity().receive_completions] {
             self.shared.leave_completion_queue(queue);
         }
         queue_pair.return_receive(&mut self.shared);
-        if let Some(queue) = queue_pair.identity.shared_receive {
+        if let Some(queue) = queue_pair.identity().shared_receive {
             self.shared.leave_shared_receive_queue(queue);
         }
         true

@@ -2,6 +2,7 @@
 //!
 //! What the halves do is in `send` and `receive`, one file per transport and half; what they know is here.
 
+mod completing;
 mod identity;
 mod lazy;
 mod receive_queue;
@@ -15,15 +16,13 @@ mod work;
 use std::collections::VecDeque;
 
 use longhaul_time::Instant;
-use longhaul_verbs::{
-    AsyncEventKind, CompletionFlags, CompletionOperation, CompletionStatus, QueuePairNumber, QueuePairState, SendFlags,
-    Transport, WorkCompletion,
-};
+use longhaul_verbs::{QueuePairAttributes, QueuePairState, Transport};
+use longhaul_wire::Psn;
 
 pub(crate) use identity::{Identity, Limits, QueuePairKey};
 pub(crate) use lazy::{Lazy, Unused};
 pub(crate) use receive_queue::ReceiveQueue;
-pub(crate) use reliable_requester::{ReliableRequester, acknowledge_timeout};
+pub(crate) use reliable_requester::{Progress, ReliableRequester, SentPackets, acknowledge_timeout};
 pub(crate) use reliable_responder::{ACKNOWLEDGE, Answer, ReliableResponder, Response};
 pub(crate) use requester::Requester;
 pub(crate) use responder::{Arriving, Message, Responder};
@@ -41,27 +40,27 @@ use crate::resources::Resources;
 /// A queue pair. A device may have a hundred thousand that do nothing: what only some need, or only while they work, is not in
 /// here but behind a pointer.
 pub(crate) struct QueuePair {
-    pub(crate) identity: Identity,
-    pub(crate) settings: Settings,
-    pub(crate) requester: Requester,
-    pub(crate) responder: Responder,
+    identity: Identity,
+    settings: Settings,
+    requester: Requester,
+    responder: Responder,
     /// Its queues, and what is arriving.
-    pub(crate) traffic: Lazy<Traffic>,
+    traffic: Lazy<Traffic>,
     /// RC only.
-    pub(crate) reliable: Lazy<Reliable>,
+    reliable: Lazy<Reliable>,
     /// None while it may send as fast as it can.
-    pub(crate) pacer: Option<Box<Pacer>>,
-    pub(crate) state: QueuePairState,
+    pacer: Option<Box<Pacer>>,
+    state: QueuePairState,
     /// A pacer is made when it sends for the first time.
-    pub(crate) wants_pacer: bool,
+    wants_pacer: bool,
     /// In the device's list of queue pairs that have something to send, or in its peer's queue.
-    pub(crate) is_active: bool,
+    is_active: bool,
     /// In the device's list of queue pairs that owe their peer an acknowledgement.
-    pub(crate) is_answering: bool,
+    is_answering: bool,
     /// In the device's list of queue pairs that owe their peer the answers of READs and atomics.
-    pub(crate) is_responding: bool,
+    is_responding: bool,
     /// The last packet that its pace let through was an answer.
-    pub(crate) has_responded_last: bool,
+    has_responded_last: bool,
 }
 
 // One that does nothing takes this much, a place in two tables and the program's handle.
@@ -69,13 +68,13 @@ const _: () = assert!(size_of::<QueuePair>() <= 176);
 
 /// What a queue pair has once something was posted or has arrived.
 #[derive(Default)]
-pub(crate) struct Traffic {
-    pub(crate) send_queue: VecDeque<SendWork>,
+struct Traffic {
+    send_queue: VecDeque<SendWork>,
     /// With a shared receive queue, only the receive that it has taken from there.
-    pub(crate) receive_queue: ReceiveQueue,
-    pub(crate) arriving: Arriving,
-    pub(crate) scheduled: Scheduled,
-    pub(crate) counters: QueuePairCounters,
+    receive_queue: ReceiveQueue,
+    arriving: Arriving,
+    scheduled: Scheduled,
+    counters: QueuePairCounters,
 }
 
 impl Unused for Traffic {
@@ -93,11 +92,11 @@ impl Unused for Traffic {
 
 /// What only reliable connections have.
 #[derive(Default)]
-pub(crate) struct Reliable {
-    pub(crate) requester: ReliableRequester,
-    pub(crate) responder: ReliableResponder,
+struct Reliable {
+    requester: ReliableRequester,
+    responder: ReliableResponder,
     /// Its part in the window towards the peer.
-    pub(crate) share: PeerShare,
+    share: PeerShare,
 }
 
 impl Unused for Reliable {
@@ -106,6 +105,14 @@ impl Unused for Reliable {
             Reliable { requester: ReliableRequester::NEW, responder: ReliableResponder::NEW, share: PeerShare::NONE };
         &UNUSED
     }
+}
+
+/// What a sending half works with, each part on its own.
+pub(crate) struct Sending<'a> {
+    pub(crate) cursor: &'a mut Requester,
+    pub(crate) queue: &'a mut VecDeque<SendWork>,
+    pub(crate) counters: &'a mut QueuePairCounters,
+    pub(crate) pacer: Option<&'a mut Pacer>,
 }
 
 /// What a queue pair wants after its turn.
@@ -138,6 +145,259 @@ impl QueuePair {
         }
     }
 
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    #[inline]
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> QueuePairState {
+        self.state
+    }
+
+    /// Move to a state other than [`QueuePairState::Error`], for which there is [`QueuePair::enter_error`].
+    pub(crate) fn set_state(&mut self, state: QueuePairState) {
+        self.state = state;
+    }
+
+    /// Take over what `modify` sets on the way to a state.
+    pub(crate) fn configure(&mut self, attributes: &QueuePairAttributes, to: QueuePairState) {
+        self.settings.apply(attributes, self.state, to);
+    }
+
+    /// Packets are expected from this number on.
+    pub(crate) fn start_receiving(&mut self, first: Psn) {
+        self.responder.start(first);
+        if self.is_reliable() {
+            self.reliable.responder = ReliableResponder::default();
+        }
+    }
+
+    /// Packets are sent from this number on.
+    pub(crate) fn start_sending(&mut self, first: Psn) {
+        self.requester.start(first);
+        if self.is_reliable() {
+            self.reliable.requester.start(first);
+        }
+    }
+
+    /// The number of the next packet that no request has been given yet.
+    pub(crate) fn next_psn(&self) -> Psn {
+        self.requester.next_psn()
+    }
+
+    // --- what its sending half has ----------------------------------------------------------------------------------
+
+    pub(crate) fn send_queue(&self) -> &VecDeque<SendWork> {
+        &self.traffic.send_queue
+    }
+
+    pub(crate) fn post_send(&mut self, work: SendWork) {
+        self.traffic.send_queue.push_back(work);
+    }
+
+    /// The request at the cursor.
+    #[inline]
+    pub(crate) fn work_at_cursor(&self) -> Option<&SendWork> {
+        self.traffic.send_queue.get(self.requester.work())
+    }
+
+    pub(crate) fn is_cursor_at_front(&self) -> bool {
+        self.requester.work() == 0
+    }
+
+    /// What a sending half works with.
+    #[inline]
+    pub(crate) fn sending(&mut self) -> Sending<'_> {
+        let traffic = &mut *self.traffic;
+        Sending {
+            cursor: &mut self.requester,
+            queue: &mut traffic.send_queue,
+            counters: &mut traffic.counters,
+            pacer: self.pacer.as_deref_mut(),
+        }
+    }
+
+    /// RC: the same, with what go-back-N knows.
+    #[inline]
+    pub(crate) fn sending_reliably(&mut self) -> (Sending<'_>, &mut ReliableRequester) {
+        let traffic = &mut *self.traffic;
+        let sending = Sending {
+            cursor: &mut self.requester,
+            queue: &mut traffic.send_queue,
+            counters: &mut traffic.counters,
+            pacer: self.pacer.as_deref_mut(),
+        };
+        (sending, &mut self.reliable.requester)
+    }
+
+    /// RC: what go-back-N knows.
+    #[inline]
+    pub(crate) fn sender(&self) -> &ReliableRequester {
+        &self.reliable.requester
+    }
+
+    #[inline]
+    pub(crate) fn sender_mut(&mut self) -> &mut ReliableRequester {
+        &mut self.reliable.requester
+    }
+
+    /// RC: its part in the window towards the peer.
+    #[inline]
+    pub(crate) fn share(&self) -> &PeerShare {
+        &self.reliable.share
+    }
+
+    #[inline]
+    pub(crate) fn share_mut(&mut self) -> &mut PeerShare {
+        &mut self.reliable.share
+    }
+
+    /// The same, if it has ever been changed.
+    #[inline]
+    pub(crate) fn share_if_used(&mut self) -> Option<&mut PeerShare> {
+        self.reliable.used_mut().map(|reliable| &mut reliable.share)
+    }
+
+    pub(crate) fn reliable_if_used(&mut self) -> Option<(&mut ReliableRequester, &mut PeerShare)> {
+        self.reliable.used_mut().map(|reliable| (&mut reliable.requester, &mut reliable.share))
+    }
+
+    // --- what its receiving half has --------------------------------------------------------------------------------
+
+    #[inline]
+    pub(crate) fn responder(&self) -> &Responder {
+        &self.responder
+    }
+
+    #[inline]
+    pub(crate) fn responder_mut(&mut self) -> &mut Responder {
+        &mut self.responder
+    }
+
+    #[inline]
+    pub(crate) fn arriving(&self) -> &Arriving {
+        &self.traffic.arriving
+    }
+
+    #[inline]
+    pub(crate) fn arriving_mut(&mut self) -> &mut Arriving {
+        &mut self.traffic.arriving
+    }
+
+    /// RC: what the receiving half knows beyond that.
+    #[inline]
+    pub(crate) fn receiver(&self) -> &ReliableResponder {
+        &self.reliable.responder
+    }
+
+    #[inline]
+    pub(crate) fn receiver_mut(&mut self) -> &mut ReliableResponder {
+        &mut self.reliable.responder
+    }
+
+    pub(crate) fn receives_posted(&self) -> usize {
+        self.traffic.receive_queue.len()
+    }
+
+    pub(crate) fn post_receive(&mut self, work: ReceiveWork) {
+        self.traffic.receive_queue.push_back(work);
+    }
+
+    /// The receive that the next message uses; see [`QueuePair::has_receive`].
+    #[inline]
+    pub(crate) fn next_receive(&self) -> Option<&ReceiveWork> {
+        self.traffic.receive_queue.front()
+    }
+
+    // --- what the device knows about it -----------------------------------------------------------------------------
+
+    pub(crate) fn counters(&self) -> QueuePairCounters {
+        self.traffic.counters
+    }
+
+    #[inline]
+    pub(crate) fn counters_mut(&mut self) -> &mut QueuePairCounters {
+        &mut self.traffic.counters
+    }
+
+    /// Its entry among the device's timers.
+    #[inline]
+    pub(crate) fn scheduled_mut(&mut self) -> &mut Scheduled {
+        &mut self.traffic.scheduled
+    }
+
+    pub(crate) fn scheduled_if_used(&mut self) -> Option<&mut Scheduled> {
+        self.traffic.used_mut().map(|traffic| &mut traffic.scheduled)
+    }
+
+    /// It is to be in the list of those that have something to send. `false` when it is there already.
+    #[inline]
+    pub(crate) fn join_active(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_active, true)
+    }
+
+    #[inline]
+    pub(crate) fn leave_active(&mut self) {
+        self.is_active = false;
+    }
+
+    /// If it owes an acknowledgement or a notification, it is to be in the list of those. `false` when it is there already, or
+    /// owes none.
+    #[inline]
+    pub(crate) fn join_answering(&mut self) -> bool {
+        self.owes_answer() && !std::mem::replace(&mut self.is_answering, true)
+    }
+
+    #[inline]
+    pub(crate) fn leave_answering(&mut self) {
+        self.is_answering = false;
+    }
+
+    /// The same for answers to READs and atomics.
+    #[inline]
+    pub(crate) fn join_responding(&mut self) -> bool {
+        self.reliable.responder.has_unsent_responses() && !std::mem::replace(&mut self.is_responding, true)
+    }
+
+    #[inline]
+    pub(crate) fn leave_responding(&mut self) {
+        self.is_responding = false;
+    }
+
+    // --- its pace ---------------------------------------------------------------------------------------------------
+
+    pub(crate) fn is_paced(&self) -> bool {
+        self.pacer.is_some()
+    }
+
+    /// A new pacer is made when it sends next.
+    pub(crate) fn renew_pacer(&mut self) {
+        self.pacer = None;
+        self.wants_pacer = true;
+    }
+
+    /// Put its rate under the control of `controller`.
+    pub(crate) fn set_controller(&mut self, controller: Box<dyn RateController>, config: &Config) {
+        self.pacer = Some(Box::new(Pacer::new(controller, config.pacing_burst)));
+        self.wants_pacer = false;
+    }
+
+    /// Its requests have a turn. Not if its pace holds it up: then the answers have still had the last packet.
+    #[inline]
+    pub(crate) fn begin_turn(&mut self, now: Instant) {
+        self.has_responded_last &= self.blocked_until(now).is_some();
+    }
+
+    /// The last packet that its pace let through was an answer.
+    pub(crate) fn note_responded(&mut self) {
+        self.has_responded_last = self.pacer.is_some();
+    }
+
     pub(crate) fn is_reliable(&self) -> bool {
         self.identity.transport == Transport::ReliableConnection
     }
@@ -154,29 +414,29 @@ impl QueuePair {
     /// Whether the peer waits for something that can be sent now: an acknowledgement, or a notification that its packets met
     /// congestion.
     pub(crate) fn owes_answer(&self) -> bool {
-        self.responder.notify_congestion || self.owes_acknowledgement()
+        self.responder.owes_notification() || self.owes_acknowledgement()
     }
 
     /// Acknowledgements wait for the answers to READs and atomics before them: one that comes first says that those are lost.
     pub(crate) fn owes_acknowledgement(&self) -> bool {
-        self.reliable.responder.answer.is_some() && !self.reliable.responder.has_unsent_responses
+        self.reliable.responder.has_answer() && !self.reliable.responder.has_unsent_responses()
     }
 
     /// Whether the peer waits for anything.
     pub(crate) fn owes_anything(&self) -> bool {
-        self.owes_answer() || self.reliable.responder.has_unsent_responses
+        self.owes_answer() || self.reliable.responder.has_unsent_responses()
     }
 
     /// Whether there is a request at the cursor. (Most packets that arrive on an unreliable connection ask for nothing, and
     /// then the device need not be polled.)
     pub(crate) fn has_request_to_send(&self) -> bool {
-        self.traffic.send_queue.len() > self.requester.cursor_work as usize
+        self.traffic.send_queue.len() > self.requester.work()
     }
 
     /// When it wants to be looked at again, if nothing happens before.
     pub(crate) fn deadline(&self, now: Instant) -> Instant {
         let pacing = match self.blocked_until(now) {
-            Some(later) if self.has_request_to_send() || self.reliable.responder.has_unsent_responses => later,
+            Some(later) if self.has_request_to_send() || self.reliable.responder.has_unsent_responses() => later,
             _ => Instant::FAR_FUTURE,
         };
         self.reliable.requester.deadline().min(pacing).min(self.reliable.share.deadline())
@@ -266,156 +526,14 @@ impl QueuePair {
         let sender = &self.reliable.requester;
         let acknowledged_packets = sender.acknowledged_packets(oldest.first_psn);
         let from = oldest.first_charge_bytes + u64::from(acknowledged_packets) * packet_bytes;
-        let to = match queue.get(self.requester.cursor_work as usize) {
+        let to = match queue.get(self.requester.work()) {
             Some(work) if work.is_started => {
-                work.first_charge_bytes + u64::from(self.requester.cursor_packet) * packet_bytes
+                work.first_charge_bytes + u64::from(self.requester.packet()) * packet_bytes
             }
-            _ => sender.next_charge_bytes,
+            _ => sender.next_charge_bytes(),
         };
         debug_assert!(from <= to, "the cursor is never among what was acknowledged");
         to.saturating_sub(from)
-    }
-
-    /// Take the send request at the front of the queue and complete it, if anybody wants to know.
-    pub(crate) fn complete_send(&mut self, shared: &mut Resources) {
-        let Some(work) = self.traffic.send_queue.pop_front() else {
-            return;
-        };
-        self.report_success(shared, &work);
-    }
-
-    /// Tell that a send request has succeeded, if anybody wants to know.
-    pub(crate) fn report_success(&mut self, shared: &mut Resources, work: &SendWork) {
-        if work.flags.contains(SendFlags::SIGNALED) || self.identity.signal_all {
-            let completion = WorkCompletion {
-                id: work.id,
-                status: CompletionStatus::Success,
-                operation: work.completion_operation(),
-                byte_count: if work.is_answered() { work.length } else { 0 },
-                queue_pair: QueuePairNumber::new(self.identity.number),
-                ..Default::default()
-            };
-            let is_kept = shared.complete(self.identity.send_completions, completion, false);
-            self.fail_unless(is_kept, shared);
-        }
-    }
-
-    /// Take the receive at the front of the queue and complete it.
-    pub(crate) fn complete_receive(&mut self, shared: &mut Resources, completion: WorkCompletion, solicited: bool) {
-        let Some(work) = self.traffic.receive_queue.pop_front() else {
-            return;
-        };
-        let queue_pair = QueuePairNumber::new(self.identity.number);
-        let completion = WorkCompletion { id: work.id, queue_pair, ..completion };
-        let is_kept = shared.complete(self.identity.receive_completions, completion, solicited);
-        self.fail_unless(is_kept, shared);
-    }
-
-    /// A completion that found no room is lost, and with it what a reliable connection promises (IBTA 10.10.2.3, local work queue
-    /// catastrophic error). On the unreliable transports programs live with losses.
-    fn fail_unless(&mut self, is_kept: bool, shared: &mut Resources) {
-        if !is_kept && self.is_reliable() && self.state != QueuePairState::Error {
-            shared.raise_for(AsyncEventKind::QueuePairFatal, self.identity.number);
-            self.enter_error(shared);
-        }
-    }
-
-    /// Carry out the request at the front, which concerns this device alone. `false` when it could not be, and the queue
-    /// has stopped.
-    pub(crate) fn carry_out_local(&mut self, shared: &mut Resources) -> bool {
-        let who = self.identity.accessor();
-        let done = match self.traffic.send_queue.front().map(|work| &work.kind) {
-            Some(SendKind::LocalInvalidate(key)) => shared.memory.invalidate(who, *key),
-            Some(SendKind::BindWindow(bind)) => shared.memory.bind_window(who, bind),
-            _ => Ok(()),
-        };
-        match done {
-            Ok(()) => self.complete_send(shared),
-            Err(_) => self.fail_send(shared, CompletionStatus::WindowBindError),
-        }
-        done.is_ok()
-    }
-
-    /// Complete the send at the front in error. What that means for the rest is up to the transport: everything is
-    /// flushed and the connection is over (RC), or only the send queue stops (UC, UD).
-    pub(crate) fn fail_send(&mut self, shared: &mut Resources, status: CompletionStatus) {
-        if let Some(work) = self.traffic.send_queue.pop_front() {
-            let (into, number) = (self.identity.send_completions, self.identity.number);
-            shared.complete_in_error(into, number, work.id, work.completion_operation(), status);
-        }
-        if self.is_reliable() {
-            self.enter_error(shared);
-        } else {
-            self.state = QueuePairState::SendQueueError;
-            self.flush_sends(shared);
-        }
-    }
-
-    /// Complete the receive at the front in error and end the connection.
-    pub(crate) fn fail_receive(&mut self, shared: &mut Resources, status: CompletionStatus) {
-        let completion = WorkCompletion {
-            status,
-            operation: CompletionOperation::Receive,
-            flags: CompletionFlags::empty(),
-            ..Default::default()
-        };
-        self.complete_receive(shared, completion, false);
-        self.enter_error(shared);
-    }
-
-    /// Move to the error state: everything that was posted is flushed. An answer that is still to be sent (the NAK that
-    /// tells the peer why) stays.
-    pub(crate) fn enter_error(&mut self, shared: &mut Resources) {
-        let was_in_error = std::mem::replace(&mut self.state, QueuePairState::Error) == QueuePairState::Error;
-        if let Some(traffic) = self.traffic.used_mut() {
-            traffic.arriving.abandon_message();
-        }
-        if let Some(reliable) = self.reliable.used_mut() {
-            reliable.responder.forget_responses();
-        }
-        self.flush_sends(shared);
-        self.flush_receives(shared);
-        if self.identity.shared_receive.is_some() && !was_in_error {
-            shared.raise_for(AsyncEventKind::LastWorkRequestReached, self.identity.number);
-        }
-    }
-
-    /// Complete every posted send as flushed.
-    pub(crate) fn flush_sends(&mut self, shared: &mut Resources) {
-        let (into, number) = (self.identity.send_completions, self.identity.number);
-        if let Some(traffic) = self.traffic.used_mut() {
-            #[cfg(feature = "mutations")]
-            if shared.config.mutation == Some(crate::config::Mutation::FlushLosesRequest) {
-                traffic.send_queue.pop_back();
-            }
-            for work in traffic.send_queue.drain(..) {
-                let operation = work.completion_operation();
-                shared.complete_in_error(into, number, work.id, operation, CompletionStatus::FlushedError);
-            }
-        }
-        self.requester.rewind();
-        if let Some(reliable) = self.reliable.used_mut() {
-            reliable.requester.stop();
-        }
-    }
-
-    /// Complete every posted receive as flushed.
-    pub(crate) fn flush_receives(&mut self, shared: &mut Resources) {
-        let (into, number) = (self.identity.receive_completions, self.identity.number);
-        let Some(traffic) = self.traffic.used_mut() else { return };
-        while let Some(work) = traffic.receive_queue.pop_front() {
-            let operation = CompletionOperation::Receive;
-            shared.complete_in_error(into, number, work.id, operation, CompletionStatus::FlushedError);
-        }
-    }
-
-    /// In SQD, an event when everything that was started is done.
-    pub(crate) fn report_drained(&mut self, shared: &mut Resources) {
-        let is_drained = self.traffic.send_queue.front().is_none_or(|work| !work.is_started);
-        if self.state == QueuePairState::SendQueueDrained && is_drained && self.settings.send_queue_drained_event {
-            self.settings.send_queue_drained_event = false;
-            shared.raise_for(AsyncEventKind::SendQueueDrained, self.identity.number);
-        }
     }
 
     /// Back to how it was made, when it has left its peer ([`Nic::leave_peer`](crate::Nic)). Nothing completes.

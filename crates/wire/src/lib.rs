@@ -43,6 +43,7 @@
 #![forbid(unsafe_code)]
 
 mod field;
+mod parse_error;
 
 pub mod opcode;
 pub mod psn;
@@ -89,26 +90,7 @@ pub use frame::{Frame, OrdinaryHeaders};
 pub use icrc::IcrcScope;
 pub use ip::{Ecn, IpHeader};
 pub use opcode::{Opcode, Operation, Position, Trailer, Transport};
-pub use packet::{EmitError, Headers, Packet, ParseError};
+pub use packet::{EmitError, Headers, Packet};
+pub use parse_error::{ParseError, Truncated};
 pub use psn::Psn;
 pub use udp::UDP_PORT_ROCE;
-
-/// A buffer was shorter than the header that a view was to be put over it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Truncated {
-    /// The header's name.
-    pub header: &'static str,
-    /// Bytes the header has.
-    pub expected_bytes: usize,
-    /// Bytes the buffer has.
-    pub found_bytes: usize,
-}
-
-impl core::fmt::Display for Truncated {
-    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Truncated { header, expected_bytes, found_bytes } = self;
-        write!(formatter, "{header} needs {expected_bytes} bytes, and there are {found_bytes}")
-    }
-}
-
-impl core::error::Error for Truncated {}

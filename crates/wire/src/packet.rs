@@ -12,6 +12,8 @@
 //! copy headers, never payload. Neither looks at the ICRC; that is [`crate::icrc`]'s business, and needs to know the
 //! addresses.
 
+pub use crate::parse_error::ParseError;
+
 use crate::aeth::Aeth;
 use crate::atomic_ack::AtomicAck;
 use crate::atomic_eth::AtomicEth;
@@ -48,47 +50,6 @@ pub struct Headers {
     /// The key that the receiver is to make invalid.
     pub invalidate: Option<u32>,
 }
-
-/// Why bytes are not a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum ParseError {
-    /// There are fewer bytes than the headers, the pad and the ICRC need.
-    Truncated(Truncated),
-    /// An opcode that we do not speak.
-    UnknownOpcode {
-        /// Its byte.
-        byte: u8,
-    },
-    /// A transport header version other than 0, the only one there is (IBTA 9.6.1: such packets are dropped).
-    UnsupportedVersion {
-        /// The version that came.
-        version: u8,
-    },
-}
-
-impl From<Truncated> for ParseError {
-    #[inline]
-    fn from(error: Truncated) -> ParseError {
-        ParseError::Truncated(error)
-    }
-}
-
-impl fmt::Display for ParseError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ParseError::Truncated(error) => error.fmt(formatter),
-            ParseError::UnknownOpcode { byte } => {
-                write!(formatter, "expected an opcode of RC, UC or UD, or 0x81, and found {byte:#04x}")
-            }
-            ParseError::UnsupportedVersion { version } => {
-                write!(formatter, "expected transport header version 0, and found {version}")
-            }
-        }
-    }
-}
-
-impl core::error::Error for ParseError {}
 
 /// Why headers or a packet could not be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

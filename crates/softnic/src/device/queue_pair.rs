@@ -38,7 +38,7 @@ impl raw::QueuePair for QueuePair {
     }
 
     fn state(&self) -> QueuePairState {
-        self.shared.lock().queue_pairs.get(self.key).map_or(QueuePairState::Error, |queue_pair| queue_pair.state)
+        self.shared.lock().queue_pairs.get(self.key).map_or(QueuePairState::Error, |queue_pair| queue_pair.state())
     }
 
     fn modify(&self, attributes: &QueuePairAttributes) -> Result<(), ModifyError> {

@@ -63,14 +63,14 @@ impl Nic {
         let Some(queue_pair) = self.queue_pairs.get_mut(key) else {
             return;
         };
-        if !queue_pair.state.receives() {
+        if !queue_pair.state().receives() {
             shared.counters.rx_no_queue_pair += 1;
             return;
         }
         let opcode = headers.bth.opcode;
         if opcode.transport() == Transport::UnreliableDatagram {
-            if queue_pair.identity.transport == VerbsTransport::UnreliableDatagram {
-                queue_pair.traffic.counters.received_packets += 1;
+            if queue_pair.identity().transport == VerbsTransport::UnreliableDatagram {
+                queue_pair.counters_mut().received_packets += 1;
                 receive::ud::handle_datagram(queue_pair, shared, headers, payload, received);
             } else {
                 shared.counters.rx_no_queue_pair += 1;
@@ -78,7 +78,7 @@ impl Nic {
             return;
         }
         // RC and UC take packets from the connected peer only.
-        let peer = queue_pair.settings.path().filter(|path| {
+        let peer = queue_pair.settings().path().filter(|path| {
             path.destination.to_ip() == received.source
                 && shared.config.addresses[usize::from(path.source_gid_index)] == received.destination
         });
@@ -91,7 +91,7 @@ impl Nic {
             shared.counters.rx_wrong_source_port += 1;
             return;
         }
-        queue_pair.traffic.counters.received_packets += 1;
+        queue_pair.counters_mut().received_packets += 1;
         if opcode == Opcode::Cnp {
             shared.counters.rp_cnp_handled += 1;
             queue_pair.report_to_controller(|controller| controller.on_congestion(now));
@@ -99,13 +99,11 @@ impl Nic {
         }
         if received.is_congestion_experienced() {
             shared.counters.np_ecn_marked_roce_packets += 1;
-            let arriving = &mut queue_pair.traffic.arriving;
-            if arriving.next_notification <= now {
-                arriving.next_notification = now + shared.config.congestion_notification_interval;
-                queue_pair.responder.notify_congestion = true;
+            if queue_pair.arriving_mut().may_notify(now, shared.config.congestion_notification_interval) {
+                queue_pair.responder_mut().owe_notification();
             }
         }
-        match (queue_pair.identity.transport, opcode.transport(), opcode.operation()) {
+        match (queue_pair.identity().transport, opcode.transport(), opcode.operation()) {
             (VerbsTransport::ReliableConnection, Transport::ReliableConnection, Operation::Acknowledge) => {
                 if let Some(aeth) = headers.aeth {
                     send::rc_completer::handle_acknowledge(queue_pair, shared, headers.bth.psn, aeth.syndrome, now);
@@ -127,7 +125,7 @@ impl Nic {
                 return;
             }
         }
-        self.last_writer = queue_pair.traffic.arriving.is_writing().then_some(key);
+        self.last_writer = queue_pair.arriving().is_writing().then_some(key);
         list_debtor(&mut self.answering, &mut self.responding, key, queue_pair);
         if queue_pair.has_request_to_send() {
             self.activate(key);
@@ -146,9 +144,9 @@ impl Nic {
         let members = self.memberships.iter().filter(|(member_of, _)| *member_of == group);
         for (_, key) in members {
             if let Some(queue_pair) = self.queue_pairs.get_mut(*key)
-                && queue_pair.state.receives()
+                && queue_pair.state().receives()
             {
-                queue_pair.traffic.counters.received_packets += 1;
+                queue_pair.counters_mut().received_packets += 1;
                 receive::ud::handle_datagram(queue_pair, &mut self.shared, headers, payload, received);
             }
         }
@@ -163,10 +161,7 @@ fn parse_elided<'a>(received: &Received<'_>) -> Result<(Headers, Payload<'a>), P
 }
 
 fn note_established(queue_pair: &mut QueuePair, shared: &mut Resources) {
-    if !queue_pair.responder.is_established {
-        queue_pair.responder.is_established = true;
-        if queue_pair.state == QueuePairState::ReadyToReceive {
-            shared.raise_for(AsyncEventKind::CommunicationEstablished, queue_pair.identity.number);
-        }
+    if queue_pair.responder_mut().note_established() && queue_pair.state() == QueuePairState::ReadyToReceive {
+        shared.raise_for(AsyncEventKind::CommunicationEstablished, queue_pair.identity().number);
     }
 }

@@ -103,10 +103,10 @@ impl Nic {
     /// The packets that should arrive next, at most `count_max`: those behind the packet of a WRITE that arrived last.
     pub fn expected_packets(&self, count_max: usize) -> Option<ExpectedPackets> {
         let queue_pair = self.queue_pairs.get(self.last_writer?)?;
-        if !queue_pair.state.receives() {
+        if !queue_pair.state().receives() {
             return None;
         }
-        match queue_pair.traffic.arriving.single_write() {
+        match queue_pair.arriving().single_write() {
             Some(behind) => self.expected_writes(queue_pair, behind, count_max),
             None => self.expected_of_write(queue_pair, count_max),
         }
@@ -119,17 +119,17 @@ impl Nic {
         behind: RemoteMemory,
         count_max: usize,
     ) -> Option<ExpectedPackets> {
-        if !queue_pair.responder.is_message_new() {
+        if !queue_pair.responder().is_message_new() {
             return None;
         }
         let mtu_bytes = queue_pair.mtu_bytes();
         let unwritten =
-            self.shared.memory.find_unwritten(queue_pair.identity.accessor(), behind.key, behind.address)?;
+            self.shared.memory.find_unwritten(queue_pair.identity().accessor(), behind.key, behind.address)?;
         let count = ((unwritten.bytes / u64::from(mtu_bytes)) as usize).min(count_max);
         (count > 0).then_some(ExpectedPackets {
-            queue_pair: queue_pair.identity.number,
+            queue_pair: queue_pair.identity().number,
             opcode: Opcode::UcWriteOnlyWithImmediate,
-            first_psn: queue_pair.responder.expected_psn,
+            first_psn: queue_pair.responder().expected_psn(),
             remote: Some(behind),
             header_bytes: SINGLE_WRITE_HEADER_BYTES,
             memory: unwritten.memory,
@@ -141,13 +141,15 @@ impl Nic {
     /// The next packets of a long WRITE.
     fn expected_of_write(&self, queue_pair: &QueuePair, count_max: usize) -> Option<ExpectedPackets> {
         let mtu_bytes = queue_pair.mtu_bytes();
-        let write = queue_pair.traffic.arriving.write_in_progress()?;
+        let write = queue_pair.arriving().write_in_progress()?;
         // A reliable connection carries out each packet once; of an unreliable one's messages only those that are new will do.
-        if queue_pair.identity.transport == Transport::UnreliableConnection && !queue_pair.responder.is_message_new() {
+        if queue_pair.identity().transport == Transport::UnreliableConnection
+            && !queue_pair.responder().is_message_new()
+        {
             return None;
         }
         // What a slot or a window is bound to now may have bytes that were placed already.
-        if queue_pair.traffic.arriving.binding_count != self.shared.memory.binding_count() {
+        if queue_pair.arriving().binding_count() != self.shared.memory.binding_count() {
             return None;
         }
         // Not the last packet.
@@ -156,15 +158,15 @@ impl Nic {
             return None;
         }
         let bytes = count as u64 * u64::from(mtu_bytes);
-        let who = queue_pair.identity.accessor();
+        let who = queue_pair.identity().accessor();
         let memory = self.shared.memory.find_remote_write(who, write.key, write.address, bytes).ok()?;
         Some(ExpectedPackets {
-            queue_pair: queue_pair.identity.number,
-            opcode: match queue_pair.identity.transport {
+            queue_pair: queue_pair.identity().number,
+            opcode: match queue_pair.identity().transport {
                 Transport::ReliableConnection => Opcode::RcWriteMiddle,
                 _ => Opcode::UcWriteMiddle,
             },
-            first_psn: queue_pair.responder.expected_psn,
+            first_psn: queue_pair.responder().expected_psn(),
             remote: None,
             header_bytes: bth::HEADER_BYTES,
             memory,

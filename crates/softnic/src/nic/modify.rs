@@ -25,7 +25,7 @@ impl Nic {
         let Some(queue_pair) = self.queue_pairs.get_mut(key) else {
             return Err(ModifyError::Gone);
         };
-        let (from, transport) = (queue_pair.state, queue_pair.identity.transport);
+        let (from, transport) = (queue_pair.state(), queue_pair.identity().transport);
         if let Some(believed) = attributes.current_state
             && believed != from
         {
@@ -45,59 +45,24 @@ impl Nic {
             self.has_news = true;
             return Ok(());
         }
-        let settings = &mut queue_pair.settings;
-        settings.given |= attributes.mask();
-        macro_rules! take {
-            ($($field:ident),*) => { $(if let Some(value) = attributes.$field { settings.$field = value; })* };
-        }
-        take!(
-            access,
-            queue_key,
-            timeout,
-            retry_count,
-            receiver_not_ready_retry,
-            min_receiver_not_ready_timer,
-            max_read_atomic,
-            max_destination_read_atomic,
-            send_queue_drained_event,
-            rate_limit_kilobits_per_second
-        );
-        if to == QueuePairState::SendQueueDrained && from != to {
-            settings.send_queue_drained_event = attributes.send_queue_drained_event.unwrap_or(false);
-        }
-        if let Some(mtu) = attributes.path_mtu {
-            settings.mtu = mtu;
-        }
-        if let Some(peer) = attributes.destination_queue_pair {
-            settings.destination_queue_pair = peer.value();
-        }
-        if let Some(path) = attributes.path {
-            settings.set_path(path);
-        }
+        queue_pair.configure(attributes, to);
         if let Some(first) = attributes.receive_psn {
-            queue_pair.responder.start(Psn::new(first));
-            if transport == Transport::ReliableConnection {
-                queue_pair.reliable.responder = Default::default();
-            }
+            queue_pair.start_receiving(Psn::new(first));
         }
         if let Some(first) = attributes.send_psn {
-            queue_pair.requester.next_psn = Psn::new(first);
-            if transport == Transport::ReliableConnection {
-                queue_pair.reliable.requester.start(Psn::new(first));
-            }
+            queue_pair.start_sending(Psn::new(first));
         }
         // RC answers READs as soon as it is ready to receive.
         let is_starting = from != to
             && matches!(to, QueuePairState::ReadyToReceive | QueuePairState::ReadyToSend)
             && from != QueuePairState::SendQueueDrained;
         // A controller that was given by hand before the start stays.
-        if attributes.rate_limit_kilobits_per_second.is_some() || is_starting && queue_pair.pacer.is_none() {
-            queue_pair.pacer = None;
-            queue_pair.wants_pacer = true;
+        if attributes.rate_limit_kilobits_per_second.is_some() || is_starting && !queue_pair.is_paced() {
+            queue_pair.renew_pacer();
         }
         match to {
             QueuePairState::Error => queue_pair.enter_error(&mut self.shared),
-            _ => queue_pair.state = to,
+            _ => queue_pair.set_state(to),
         }
         queue_pair.report_drained(&mut self.shared);
         if attributes.path.is_some() && transport == Transport::ReliableConnection {
@@ -111,12 +76,12 @@ impl Nic {
     /// Everything that can be told of a queue pair. Sequence numbers are those of now, as with rxe and mlx5.
     pub(crate) fn query_queue_pair(&self, key: QueuePairKey) -> Result<QueuePairAttributes, QueryError> {
         let queue_pair = self.queue_pairs.get(key).ok_or(QueryError::Gone)?;
-        let settings = &queue_pair.settings;
+        let settings = queue_pair.settings();
         let given = |mask| settings.given.contains(mask);
         use AttributeMask as M;
         Ok(QueuePairAttributes {
-            state: Some(queue_pair.state),
-            current_state: Some(queue_pair.state),
+            state: Some(queue_pair.state()),
+            current_state: Some(queue_pair.state()),
             send_queue_drained_event: None,
             access: given(M::ACCESS).then_some(settings.access),
             partition_key_index: given(M::PARTITION_KEY_INDEX).then_some(0),
@@ -127,8 +92,8 @@ impl Nic {
             timeout: given(M::TIMEOUT).then_some(settings.timeout),
             retry_count: given(M::RETRY_COUNT).then_some(settings.retry_count),
             receiver_not_ready_retry: given(M::RECEIVER_NOT_READY_RETRY).then_some(settings.receiver_not_ready_retry),
-            receive_psn: given(M::RECEIVE_PSN).then_some(queue_pair.responder.expected_psn.value()),
-            send_psn: given(M::SEND_PSN).then_some(queue_pair.requester.next_psn.value()),
+            receive_psn: given(M::RECEIVE_PSN).then_some(queue_pair.responder().expected_psn().value()),
+            send_psn: given(M::SEND_PSN).then_some(queue_pair.next_psn().value()),
             max_read_atomic: given(M::MAX_READ_ATOMIC).then_some(settings.max_read_atomic),
             max_destination_read_atomic: given(M::MAX_DESTINATION_READ_ATOMIC)
                 .then_some(settings.max_destination_read_atomic),
@@ -136,7 +101,7 @@ impl Nic {
             min_receiver_not_ready_timer: given(M::MIN_RECEIVER_NOT_READY_TIMER)
                 .then_some(settings.min_receiver_not_ready_timer),
             path_migration_state: None,
-            limits: Some(queue_pair.identity.limits.to_verbs()),
+            limits: Some(queue_pair.identity().limits.to_verbs()),
             destination_queue_pair: given(M::DESTINATION_QUEUE_PAIR)
                 .then_some(QueuePairNumber::new(settings.destination_queue_pair)),
             rate_limit_kilobits_per_second: given(M::RATE_LIMIT).then_some(settings.rate_limit_kilobits_per_second),

@@ -16,12 +16,12 @@ impl Nic {
         let Some(queue_pair) = self.queue_pairs.get(key) else { return };
         let Some(route) = queue_pair.route(&self.shared.config) else { return };
         let address = SocketAddr::new(route.destination, route.destination_port);
-        if self.peers.is_at(&queue_pair.reliable.share, address) {
+        if self.peers.is_at(queue_pair.share(), address) {
             return;
         }
         self.leave_peer(key);
         if let Some(queue_pair) = self.queue_pairs.get_mut(key) {
-            self.peers.join(&mut queue_pair.reliable.share, address, &self.shared.config);
+            self.peers.join(queue_pair.share_mut(), address, &self.shared.config);
         }
         self.settle_with_peer(key);
     }
@@ -29,11 +29,11 @@ impl Nic {
     /// A queue pair has no way to its peer any more, or ceases to exist.
     pub(super) fn leave_peer(&mut self, key: QueuePairKey) {
         let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return };
-        let Some(reliable) = queue_pair.reliable.used_mut() else { return };
-        let was_waiting = reliable.share.is_waiting();
-        let Some(peer) = self.peers.leave(&mut reliable.share) else { return };
+        let Some(share) = queue_pair.share_if_used() else { return };
+        let was_waiting = share.is_waiting();
+        let Some(peer) = self.peers.leave(share) else { return };
         if was_waiting {
-            queue_pair.is_active = false;
+            queue_pair.leave_active();
         }
         self.sweep_places(peer);
         self.call_up(peer);
@@ -50,11 +50,11 @@ impl Nic {
 
     fn settle_with_known_peer(&mut self, key: QueuePairKey) {
         let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return };
-        if !queue_pair.reliable.share.has_peer() {
+        if !queue_pair.share().has_peer() {
             return;
         }
         let in_flight_bytes = queue_pair.in_flight_bytes();
-        if let Some(peer) = self.peers.settle(&mut queue_pair.reliable.share, in_flight_bytes) {
+        if let Some(peer) = self.peers.settle(queue_pair.share_mut(), in_flight_bytes) {
             self.call_up(peer);
         }
     }
@@ -63,8 +63,8 @@ impl Nic {
     fn call_up(&mut self, peer: PeerKey) {
         let queue_pairs = &mut self.queue_pairs;
         let called = self.peers.call_up(peer, |key, place| {
-            let reliable = queue_pairs.get_mut(key).and_then(|queue_pair| queue_pair.reliable.used_mut());
-            reliable.is_some_and(|reliable| reliable.share.call(place))
+            let share = queue_pairs.get_mut(key).and_then(|queue_pair| queue_pair.share_if_used());
+            share.is_some_and(|share| share.call(place))
         });
         if let Some(key) = called {
             // Before those who came while it waited.
@@ -75,9 +75,9 @@ impl Nic {
     /// A queue pair's deadline has come: it may have to look after a silent peer.
     pub(super) fn probe_silent_peer(&mut self, key: QueuePairKey, now: Instant) {
         let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return };
-        let timeout = queue_pair.settings.timeout;
-        let Some(reliable) = queue_pair.reliable.used_mut() else { return };
-        if let Probe::Send { peer, needs_turn } = self.peers.probe(&mut reliable.share, timeout, now) {
+        let timeout = queue_pair.settings().timeout;
+        let Some(share) = queue_pair.share_if_used() else { return };
+        if let Probe::Send { peer, needs_turn } = self.peers.probe(share, timeout, now) {
             if needs_turn {
                 self.active.push_back(key);
             }
@@ -87,7 +87,7 @@ impl Nic {
 
     fn sweep_places(&mut self, peer: PeerKey) {
         let queue_pairs = &self.queue_pairs;
-        let share = |key| queue_pairs.get(key).map(|queue_pair| &queue_pair.reliable.share);
+        let share = |key| queue_pairs.get(key).map(|queue_pair| queue_pair.share());
         self.peers.sweep(peer, |key, place| share(key).is_some_and(|share| share.holds(place)));
     }
 
@@ -104,8 +104,8 @@ impl Nic {
         if self.peers.is_empty() || self.queue_pairs.len() > QUEUE_PAIRS_MAX {
             return;
         }
-        let queue_pairs = self.queue_pairs.values().map(|queue_pair| (&queue_pair.reliable.share, &**queue_pair));
-        let has_asked_last = |queue_pair: &QueuePair| queue_pair.reliable.requester.has_asked_last;
+        let queue_pairs = self.queue_pairs.values().map(|queue_pair| (queue_pair.share(), &**queue_pair));
+        let has_asked_last = |queue_pair: &QueuePair| queue_pair.sender().has_asked_last();
         self.peers.check(queue_pairs, QueuePair::in_flight_bytes, has_asked_last);
     }
 }

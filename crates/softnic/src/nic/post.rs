@@ -63,7 +63,7 @@ impl Nic {
         flags: SendFlags,
         bind: WindowBind,
     ) -> Result<(), PostError> {
-        let result = self.enqueue(key, 1, |queue_pair, _, _| match queue_pair.identity.transport {
+        let result = self.enqueue(key, 1, |queue_pair, _, _| match queue_pair.identity().transport {
             Transport::UnreliableDatagram => {
                 Err(PostErrorKind::WrongTransport { transport: Transport::UnreliableDatagram })
             }
@@ -85,16 +85,16 @@ impl Nic {
         let Some(queue_pair) = self.queue_pairs.get_mut(key) else {
             return Err(PostErrorKind::Gone.at(0));
         };
-        if !queue_pair.state.takes_sends() {
-            return Err(PostErrorKind::InvalidState { state: queue_pair.state }.at(0));
+        if !queue_pair.state().takes_sends() {
+            return Err(PostErrorKind::InvalidState { state: queue_pair.state() }.at(0));
         }
         for index in 0..count {
-            let depth = queue_pair.identity.limits.send_requests;
-            if queue_pair.traffic.send_queue.len() >= depth as usize {
+            let depth = queue_pair.identity().limits.send_requests;
+            if queue_pair.send_queue().len() >= depth as usize {
                 return Err(PostErrorKind::QueueFull { depth }.at(index));
             }
             let work = prepare(queue_pair, &self.shared.config, index).map_err(|kind| kind.at(index))?;
-            queue_pair.traffic.send_queue.push_back(work);
+            queue_pair.post_send(work);
         }
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Nic {
         let Some(queue_pair) = self.queue_pairs.get_mut(key) else {
             return;
         };
-        match queue_pair.state {
+        match queue_pair.state() {
             QueuePairState::Error | QueuePairState::SendQueueError => queue_pair.flush_sends(&mut self.shared),
             _ => {
                 self.activate(key);
@@ -118,16 +118,16 @@ impl Nic {
         let Some(queue_pair) = self.queue_pairs.get_mut(key) else {
             return Err(PostErrorKind::Gone.at(0));
         };
-        if !queue_pair.state.takes_receives() {
-            return Err(PostErrorKind::InvalidState { state: queue_pair.state }.at(0));
+        if !queue_pair.state().takes_receives() {
+            return Err(PostErrorKind::InvalidState { state: queue_pair.state() }.at(0));
         }
-        if queue_pair.identity.shared_receive.is_some() {
+        if queue_pair.identity().shared_receive.is_some() {
             return Err(PostErrorKind::SharedReceives.at(0));
         }
-        let limits = queue_pair.identity.limits;
+        let limits = queue_pair.identity().limits;
         let mut result = Ok(());
         for (index, request) in requests.iter().enumerate() {
-            if queue_pair.traffic.receive_queue.len() >= limits.receive_requests as usize {
+            if queue_pair.receives_posted() >= limits.receive_requests as usize {
                 result = Err(PostErrorKind::QueueFull { depth: limits.receive_requests }.at(index));
                 break;
             }
@@ -137,9 +137,9 @@ impl Nic {
                 break;
             }
             let work = ReceiveWork { id: request.id, entries: Entries::new(request.local) };
-            queue_pair.traffic.receive_queue.push_back(work);
+            queue_pair.post_receive(work);
         }
-        if queue_pair.state == QueuePairState::Error {
+        if queue_pair.state() == QueuePairState::Error {
             queue_pair.flush_receives(&mut self.shared);
         }
         result
@@ -154,8 +154,8 @@ fn prepare(
     request: &SendRequest<'_>,
     copy_inline: &impl Fn(&SendRequest<'_>) -> Box<[u8]>,
 ) -> Result<SendWork, PostErrorKind> {
-    let transport = queue_pair.identity.transport;
-    let limits = queue_pair.identity.limits;
+    let transport = queue_pair.identity().transport;
+    let limits = queue_pair.identity().limits;
     let is_datagram = transport == Transport::UnreliableDatagram;
     let is_reliable = transport == Transport::ReliableConnection;
     let (kind, attached) = match request.operation {
@@ -243,6 +243,6 @@ fn resolve_destination(
         .ok_or(PostErrorKind::ForeignObject { what: "address handle" })?
         .path;
     // The source address was checked when the handle was made, with this very configuration.
-    let route = Route::along(config, queue_pair.identity.number, &path);
+    let route = Route::along(config, queue_pair.identity().number, &path);
     Ok(Destination { route, queue_pair: to.queue_pair.value(), queue_key: to.queue_key })
 }

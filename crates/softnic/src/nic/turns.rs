@@ -57,10 +57,11 @@ impl Nic {
             // Destroyed while it waited for its turn.
             let Some(queue_pair) = queue_pair else { continue };
             // Not if its pace holds it up: then the answers have still had the last packet.
-            queue_pair.has_responded_last &= queue_pair.blocked_until(now).is_some();
+            queue_pair.begin_turn(now);
             queue_pair.make_pacer(&shared.config);
-            let turn = match queue_pair.state {
-                QueuePairState::ReadyToSend | QueuePairState::SendQueueDrained => match queue_pair.identity.transport {
+            let turn = match queue_pair.state() {
+                QueuePairState::ReadyToSend | QueuePairState::SendQueueDrained => match queue_pair.identity().transport
+                {
                     VerbsTransport::ReliableConnection => match admit(&mut self.peers, key, queue_pair, &shared.config)
                     {
                         Some(allowance) => send::rc::transmit(queue_pair, shared, sink, now, budget, allowance),
@@ -77,12 +78,12 @@ impl Nic {
             match turn {
                 Turn::More => self.active.push_back(key),
                 Turn::Idle => {
-                    queue_pair.is_active = false;
-                    if let Some(reliable) = queue_pair.reliable.used_mut() {
-                        reliable.share.step_out();
+                    queue_pair.leave_active();
+                    if let Some(share) = queue_pair.share_if_used() {
+                        share.step_out();
                     }
                 }
-                Turn::NoRoomAtPeer => self.peers.wait(key, &mut queue_pair.reliable.share),
+                Turn::NoRoomAtPeer => self.peers.wait(key, queue_pair.share_mut()),
             }
             self.settle_with_peer(key);
             self.schedule(key, now);
@@ -102,10 +103,10 @@ impl Nic {
         queue_pair.make_pacer(&self.shared.config);
         let budget = self.shared.config.turn_packets;
         let turn = receive::rc_responses::send_responses(queue_pair, &mut self.shared, sink, now, budget);
-        queue_pair.is_responding = turn == Turn::More;
-        if queue_pair.is_responding {
+        if turn == Turn::More {
             self.responding.push_back(key);
         } else {
+            queue_pair.leave_responding();
             // Not among those with answers to READs again: its pace holds it up, and this call would never end.
             list_answering(&mut self.answering, key, queue_pair);
         }
@@ -121,14 +122,14 @@ impl Nic {
             if let Some(queue_pair) = self.queue_pairs.get_mut(key) {
                 if queue_pair.owes_acknowledgement() {
                     receive::rc::send_answer(queue_pair, &mut self.shared, sink);
-                    if queue_pair.responder.notify_congestion {
+                    if queue_pair.responder().owes_notification() {
                         // One packet for each look at the port's room.
                         continue;
                     }
                 } else {
                     send_congestion_notification(queue_pair, &mut self.shared, sink);
                 }
-                queue_pair.is_answering = false;
+                queue_pair.leave_answering();
             }
             self.answering.pop_front();
         }
@@ -141,7 +142,7 @@ impl Nic {
             let key = QueuePairKey::from(slotmap::KeyData::from_ffi(number));
             // Its entry goes with a queue pair (`remove_queue_pair`), so there is one.
             let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return };
-            self.timers.cancel(number, &mut queue_pair.traffic.scheduled);
+            self.timers.cancel(number, queue_pair.scheduled_mut());
             send::rc::handle_deadline(queue_pair, &mut self.shared, now);
             // Its pace may have held back answers.
             list_debtor(&mut self.answering, &mut self.responding, key, queue_pair);
@@ -166,21 +167,21 @@ impl Nic {
     /// Give a queue pair a turn.
     pub(crate) fn activate(&mut self, key: QueuePairKey) {
         if let Some(queue_pair) = self.queue_pairs.get_mut(key)
-            && !queue_pair.is_active
+            && queue_pair.join_active()
         {
-            queue_pair.is_active = true;
             self.active.push_back(key);
         }
     }
 
     pub(super) fn schedule(&mut self, key: QueuePairKey, now: Instant) {
         if let Some(queue_pair) = self.queue_pairs.get_mut(key) {
-            if queue_pair.reliable.share.needs_patience() {
-                queue_pair.reliable.share.limit_patience(now, queue_pair.settings.timeout);
+            if queue_pair.share().needs_patience() {
+                let timeout = queue_pair.settings().timeout;
+                queue_pair.share_mut().limit_patience(now, timeout);
             }
             let deadline = queue_pair.deadline(now);
             if deadline != Instant::FAR_FUTURE {
-                self.timers.schedule(key.data().as_ffi(), deadline, &mut queue_pair.traffic.scheduled);
+                self.timers.schedule(key.data().as_ffi(), deadline, queue_pair.scheduled_mut());
             }
         }
     }
@@ -189,8 +190,8 @@ impl Nic {
 /// What a reliable connection may send in its turn; `None` when it has to wait for others, and does.
 fn admit(peers: &mut Peers, key: QueuePairKey, queue_pair: &mut QueuePair, config: &Config) -> Option<Allowance> {
     let mtu_bytes = queue_pair.mtu_bytes();
-    let reliable = &mut *queue_pair.reliable;
-    peers.admit(key, &mut reliable.share, mtu_bytes, reliable.requester.has_asked_last, config)
+    let has_asked_last = queue_pair.sender().has_asked_last();
+    peers.admit(key, queue_pair.share_mut(), mtu_bytes, has_asked_last, config)
 }
 
 /// Enter a queue pair in the lists of those that owe their peer something.
@@ -201,15 +202,13 @@ pub(super) fn list_debtor(
     queue_pair: &mut QueuePair,
 ) {
     list_answering(answering, key, queue_pair);
-    if queue_pair.reliable.responder.has_unsent_responses && !queue_pair.is_responding {
-        queue_pair.is_responding = true;
+    if queue_pair.join_responding() {
         responding.push_back(key);
     }
 }
 
 fn list_answering(answering: &mut VecDeque<QueuePairKey>, key: QueuePairKey, queue_pair: &mut QueuePair) {
-    if queue_pair.owes_answer() && !queue_pair.is_answering {
-        queue_pair.is_answering = true;
+    if queue_pair.join_answering() {
         answering.push_back(key);
     }
 }
@@ -221,10 +220,10 @@ fn send_congestion_notification<S: TransmitSink + ?Sized>(
     sink: &mut S,
 ) {
     let Some(route) = queue_pair.route(&shared.config) else { return };
-    if !std::mem::take(&mut queue_pair.responder.notify_congestion) {
+    if !queue_pair.responder_mut().take_notification() {
         return;
     }
-    let mut headers = cnp::headers(queue_pair.settings.destination_queue_pair, DEFAULT_PARTITION_KEY);
+    let mut headers = cnp::headers(queue_pair.settings().destination_queue_pair, DEFAULT_PARTITION_KEY);
     packet::emit(&route, &mut headers, OutgoingPayload::Device(&[0; cnp::PAYLOAD_BYTES]), shared, sink);
     shared.counters.np_cnp_sent += 1;
 }

@@ -9,34 +9,34 @@ use longhaul_wire::Psn;
 
 /// What go-back-N needs to know beyond the cursor.
 pub(crate) struct ReliableRequester {
-    pub(crate) oldest_unacknowledged: Psn,
+    oldest_unacknowledged: Psn,
     /// What all requests that were ever started took of the window towards the peer.
-    pub(crate) next_charge_bytes: u64,
+    next_charge_bytes: u64,
     /// One beyond the highest sequence number that was ever sent or asked for.
-    pub(crate) sent_end: Psn,
+    sent_end: Psn,
     /// One beyond the highest that asked for an acknowledgement. Only those can be waited for.
-    pub(crate) asked_end: Psn,
+    asked_end: Psn,
     /// The last packet that was sent asked for an acknowledgement.
-    pub(crate) has_asked_last: bool,
+    has_asked_last: bool,
     /// A loss of this packet has been acted on. Copies of the news say nothing new: a peer names a gap once.
-    pub(crate) went_back_to: Option<Psn>,
+    went_back_to: Option<Psn>,
     /// Time-outs and sequence errors since the last progress.
-    pub(crate) retries: u8,
+    retries: u8,
     /// Times that the receiver was not ready since the last progress.
-    pub(crate) not_ready_retries: u8,
+    not_ready_retries: u8,
     /// The request at the cursor cannot be sent for a local reason; it fails so once those before it are done.
-    pub(crate) stall: Option<CompletionStatus>,
+    stall: Option<CompletionStatus>,
     /// Silence until then is a time-out.
-    pub(crate) acknowledge_deadline: Instant,
+    acknowledge_deadline: Instant,
     /// The receiver is not ready; nothing is sent until then.
-    pub(crate) not_ready_until: Instant,
+    not_ready_until: Instant,
     /// A packet whose round trip is being measured. Dropped when anything is sent twice (Karn's rule).
-    pub(crate) round_trip_probe: Option<(Psn, Instant)>,
+    round_trip_probe: Option<(Psn, Instant)>,
     /// Parts of READs, and atomics, that were asked for and not answered: one beyond the last packet of each answer. What is
     /// repeated is cut in the same places. Never more than the peer keeps resources for.
-    pub(crate) questions: VecDeque<Psn>,
+    questions: VecDeque<Psn>,
     /// How many of them, from the front, are before the cursor.
-    pub(crate) questions_sent: usize,
+    questions_sent: usize,
 }
 
 impl Default for ReliableRequester {
@@ -79,8 +79,39 @@ impl ReliableRequester {
         self.questions_sent = 0;
     }
 
-    pub(crate) fn deadline(&self) -> Instant {
-        self.acknowledge_deadline.min(self.not_ready_until)
+    #[inline]
+    pub(crate) fn oldest_unacknowledged(&self) -> Psn {
+        self.oldest_unacknowledged
+    }
+
+    /// One beyond the highest sequence number that was ever sent or asked for.
+    #[inline]
+    pub(crate) fn sent_end(&self) -> Psn {
+        self.sent_end
+    }
+
+    /// What all requests that were ever started took of the window towards the peer.
+    pub(crate) fn next_charge_bytes(&self) -> u64 {
+        self.next_charge_bytes
+    }
+
+    /// A request is started that takes so much of the window. What all before it took.
+    pub(crate) fn take_charge(&mut self, bytes: u64) -> u64 {
+        let before = self.next_charge_bytes;
+        self.next_charge_bytes += bytes;
+        before
+    }
+
+    /// Whether the last packet that was sent asked for an acknowledgement.
+    #[inline]
+    pub(crate) fn has_asked_last(&self) -> bool {
+        self.has_asked_last
+    }
+
+    /// Packets that are in flight before this one.
+    #[inline]
+    pub(crate) fn in_flight_before(&self, psn: Psn) -> u32 {
+        psn.distance_from(self.oldest_unacknowledged) as u32
     }
 
     /// Packets that have arrived of the request that begins at `first` and is at the front of the send queue.
@@ -88,28 +119,99 @@ impl ReliableRequester {
         self.oldest_unacknowledged.distance_from(first).max(0) as u32
     }
 
-    pub(crate) fn has_asked(&self) -> bool {
-        self.asked_end.distance_from(self.oldest_unacknowledged) > 0
+    pub(crate) fn deadline(&self) -> Instant {
+        self.acknowledge_deadline.min(self.not_ready_until)
     }
 
-    pub(crate) fn restart_timer(&mut self, now: Instant, encoded_timeout: u8) {
-        self.acknowledge_deadline = match acknowledge_timeout(encoded_timeout) {
-            Some(timeout) => now + timeout,
-            None => Instant::FAR_FUTURE,
-        };
-    }
-
+    #[inline]
     pub(crate) fn is_waiting_for_receiver(&self) -> bool {
         self.not_ready_until != Instant::FAR_FUTURE
     }
 
+    /// Why the request at the cursor cannot be sent, if that is so.
+    #[inline]
+    pub(crate) fn stall(&self) -> Option<CompletionStatus> {
+        self.stall
+    }
+
+    /// The request at the cursor cannot be sent, and fails so once those before it are done.
+    pub(crate) fn set_stall(&mut self, status: CompletionStatus) {
+        self.stall = Some(status);
+    }
+
     /// Whether an answer of the peer's is outstanding.
+    #[inline]
     pub(crate) fn has_questions(&self) -> bool {
         !self.questions.is_empty()
     }
 
+    /// How many questions the cursor has passed that are not answered.
+    #[inline]
+    pub(crate) fn questions_sent(&self) -> usize {
+        self.questions_sent
+    }
+
+    /// Where a question that was asked before, and of which `psn` is a packet, ends.
+    pub(crate) fn question_end(&self, psn: Psn) -> Option<Psn> {
+        self.questions.iter().copied().find(|end| end.distance_from(psn) > 0)
+    }
+
+    /// Packets have left. Whether they have for the first time.
+    #[inline]
+    pub(crate) fn note_sent(&mut self, sent: &SentPackets, now: Instant, encoded_timeout: u8) -> bool {
+        let SentPackets { first, end, asks, is_question, measures } = *sent;
+        self.has_asked_last = asks;
+        let is_new = first.distance_from(self.sent_end) >= 0;
+        if is_new && asks && measures && self.round_trip_probe.is_none() {
+            self.round_trip_probe = Some((first, now));
+        }
+        if end.distance_from(self.sent_end) > 0 {
+            self.sent_end = end;
+        }
+        if is_question {
+            self.note_question(end);
+        }
+        if asks {
+            if end.distance_from(self.asked_end) > 0 {
+                self.asked_end = end;
+            }
+            if self.acknowledge_deadline == Instant::FAR_FUTURE {
+                self.restart_timer(now, encoded_timeout);
+            }
+        }
+        is_new
+    }
+
+    /// The cursor has passed a question that ends at `end`.
+    fn note_question(&mut self, end: Psn) {
+        if self.questions.back().is_none_or(|last| end.distance_from(*last) > 0) {
+            self.questions.push_back(end);
+        }
+        self.questions_sent += 1;
+    }
+
+    /// Everything before `end` is done; `None` when that is nothing new.
+    pub(crate) fn advance(&mut self, end: Psn, now: Instant) -> Option<Progress> {
+        let packets =
+            u32::try_from(end.distance_from(self.oldest_unacknowledged)).ok().filter(|packets| *packets > 0)?;
+        self.oldest_unacknowledged = end;
+        self.retries = 0;
+        self.not_ready_retries = 0;
+        self.went_back_to = None;
+        self.not_ready_until = Instant::FAR_FUTURE;
+        self.settle_questions();
+        let round_trip = match self.round_trip_probe {
+            Some((probe, sent)) if probe.distance_from(end) < 0 => {
+                self.round_trip_probe = None;
+                Some(now - sent)
+            }
+            _ => None,
+        };
+        Some(Progress { packets, round_trip })
+    }
+
     /// Forget questions that have been answered.
-    pub(crate) fn settle_questions(&mut self) {
+    fn settle_questions(&mut self) {
         while let Some(end) = self.questions.front()
             && end.distance_from(self.oldest_unacknowledged) <= 0
         {
@@ -118,18 +220,93 @@ impl ReliableRequester {
         }
     }
 
-    /// Where a question that was asked before, and of which `psn` is a packet, ends.
-    pub(crate) fn question_end(&self, psn: Psn) -> Option<Psn> {
-        self.questions.iter().copied().find(|end| end.distance_from(psn) > 0)
+    /// After progress: silence is measured anew, if anything was asked for that has not been answered.
+    pub(crate) fn settle_timer(&mut self, now: Instant, encoded_timeout: u8) {
+        if self.asked_end.distance_from(self.oldest_unacknowledged) > 0 {
+            self.restart_timer(now, encoded_timeout);
+        } else {
+            self.acknowledge_deadline = Instant::FAR_FUTURE;
+        }
     }
 
-    /// The cursor has passed a question that ends at `end`.
-    pub(crate) fn note_question(&mut self, end: Psn) {
-        if self.questions.back().is_none_or(|last| end.distance_from(*last) > 0) {
-            self.questions.push_back(end);
-        }
-        self.questions_sent += 1;
+    fn restart_timer(&mut self, now: Instant, encoded_timeout: u8) {
+        self.acknowledge_deadline = match acknowledge_timeout(encoded_timeout) {
+            Some(timeout) => now + timeout,
+            None => Instant::FAR_FUTURE,
+        };
     }
+
+    /// A deadline may have come. Whether it is a time-out: silence for too long.
+    pub(crate) fn handle_deadline(&mut self, now: Instant) -> bool {
+        if self.not_ready_until <= now {
+            self.not_ready_until = Instant::FAR_FUTURE;
+        }
+        let is_time_out = self.acknowledge_deadline <= now;
+        if is_time_out {
+            self.acknowledge_deadline = Instant::FAR_FUTURE;
+            self.went_back_to = None;
+        }
+        is_time_out
+    }
+
+    /// The receiver is not ready: send nothing until then. `false` when it was not often enough, `allowed` times; `None` is for
+    /// ever.
+    pub(crate) fn wait_for_receiver(&mut self, until: Instant, allowed: Option<u8>) -> bool {
+        if allowed.is_some_and(|allowed| self.not_ready_retries >= allowed) {
+            return false;
+        }
+        self.not_ready_retries = self.not_ready_retries.saturating_add(1);
+        self.not_ready_until = until;
+        self.acknowledge_deadline = Instant::FAR_FUTURE;
+        true
+    }
+
+    /// Try once more, unless that was done often enough. The time-out begins when something has really been sent: until then
+    /// silence says nothing about the peer.
+    pub(crate) fn retry(&mut self, allowed: u8) -> bool {
+        let is_allowed = self.retries < allowed;
+        if is_allowed {
+            self.retries += 1;
+            self.acknowledge_deadline = Instant::FAR_FUTURE;
+        }
+        is_allowed
+    }
+
+    /// The cursor goes back to the oldest packet that was not acknowledged.
+    pub(crate) fn go_back(&mut self) {
+        self.round_trip_probe = None;
+        self.stall = None;
+        self.questions_sent = 0;
+    }
+
+    /// Whether the loss of this packet has been acted on.
+    pub(crate) fn went_back_to(&self, psn: Psn) -> bool {
+        self.went_back_to == Some(psn)
+    }
+
+    pub(crate) fn note_went_back_to(&mut self, psn: Psn) {
+        self.went_back_to = Some(psn);
+    }
+}
+
+/// Packets that have left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SentPackets {
+    pub(crate) first: Psn,
+    pub(crate) end: Psn,
+    /// They ask for an acknowledgement.
+    pub(crate) asks: bool,
+    /// They are those of an answer that was asked for.
+    pub(crate) is_question: bool,
+    /// Round trips are of interest.
+    pub(crate) measures: bool,
+}
+
+/// What an acknowledgement has brought.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    pub(crate) packets: u32,
+    pub(crate) round_trip: Option<Duration>,
 }
 
 /// 4.096 µs · 2^n (IBTA 9.7.6.1.3); 0 is never.

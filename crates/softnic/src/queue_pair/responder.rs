@@ -1,19 +1,19 @@
 //! What the receiving half of a queue pair knows, and the message that is arriving.
 
-use longhaul_time::Instant;
+use longhaul_time::{Duration, Instant};
 use longhaul_verbs::RemoteMemory;
 use longhaul_wire::Psn;
 
 /// The receiving half of a queue pair.
 #[derive(Default)]
 pub(crate) struct Responder {
-    pub(crate) expected_psn: Psn,
+    expected_psn: Psn,
     /// UC: one beyond the highest packet so far.
     furthest_psn: Psn,
     /// A congestion notification is to be sent.
-    pub(crate) notify_congestion: bool,
+    notify_congestion: bool,
     /// Whether anything has arrived since it became ready to receive.
-    pub(crate) is_established: bool,
+    is_established: bool,
     /// Whether the message that is arriving is new, and not a copy of one that may be complete already.
     is_message_new: bool,
 }
@@ -21,15 +21,15 @@ pub(crate) struct Responder {
 /// What is arriving.
 #[derive(Default)]
 pub(crate) struct Arriving {
-    pub(crate) message: Message,
+    message: Message,
     /// UC: what lies behind a WRITE with immediate that was one full packet, if that is what arrived last.
-    pub(crate) single_write: Option<RemoteMemory>,
+    single_write: Option<RemoteMemory>,
     /// [`MemoryTable::binding_count`](crate::memory::MemoryTable) when the WRITE that is arriving began.
-    pub(crate) binding_count: u64,
+    binding_count: u64,
     /// The next congestion notification is not sent before then.
-    pub(crate) next_notification: Instant,
+    next_notification: Instant,
     #[cfg(feature = "mutations")]
-    pub(crate) deferred: Option<(u32, u64, Vec<u8>)>,
+    deferred: Option<(u32, u64, Vec<u8>)>,
 }
 
 /// The message that is arriving.
@@ -54,6 +54,38 @@ pub(crate) struct WriteInProgress {
 impl Responder {
     pub(crate) fn start(&mut self, first: Psn) {
         *self = Responder { expected_psn: first, furthest_psn: first, ..Default::default() };
+    }
+
+    #[inline]
+    pub(crate) fn expected_psn(&self) -> Psn {
+        self.expected_psn
+    }
+
+    /// The packet of this number is expected next.
+    #[inline]
+    pub(crate) fn expect(&mut self, psn: Psn) {
+        self.expected_psn = psn;
+    }
+
+    /// Something has arrived. Whether it is the first since it became ready to receive.
+    #[inline]
+    pub(crate) fn note_established(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_established, true)
+    }
+
+    /// Whether a congestion notification is to be sent.
+    #[inline]
+    pub(crate) fn owes_notification(&self) -> bool {
+        self.notify_congestion
+    }
+
+    pub(crate) fn owe_notification(&mut self) {
+        self.notify_congestion = true;
+    }
+
+    /// The notification is being sent; `false` when none is owed.
+    pub(crate) fn take_notification(&mut self) -> bool {
+        std::mem::take(&mut self.notify_congestion)
     }
 
     /// UC: a packet of this number is about to be carried out. Copies that the network made, or that come late, begin
@@ -82,6 +114,49 @@ impl Arriving {
         #[cfg(feature = "mutations")]
         deferred: None,
     };
+
+    /// The message that is arriving.
+    #[inline]
+    pub(crate) fn message(&self) -> Message {
+        self.message
+    }
+
+    /// So far has the message come.
+    #[inline]
+    pub(crate) fn set_message(&mut self, message: Message) {
+        self.message = message;
+    }
+
+    /// A WRITE begins, with so many bindings of keys so far.
+    pub(crate) fn begin_write(&mut self, binding_count: u64) {
+        self.binding_count = binding_count;
+    }
+
+    /// Bindings of keys when the WRITE that is arriving began.
+    pub(crate) fn binding_count(&self) -> u64 {
+        self.binding_count
+    }
+
+    /// What lies behind a WRITE with immediate that was one full packet; `None` when something else has arrived.
+    #[inline]
+    pub(crate) fn set_single_write(&mut self, behind: Option<RemoteMemory>) {
+        self.single_write = behind;
+    }
+
+    /// Whether the peer may be notified of congestion now; the next time is not before `interval` has passed.
+    pub(crate) fn may_notify(&mut self, now: Instant, interval: Duration) -> bool {
+        let may = self.next_notification <= now;
+        if may {
+            self.next_notification = now + interval;
+        }
+        may
+    }
+
+    /// Keep bytes back, and take those that were kept back before.
+    #[cfg(feature = "mutations")]
+    pub(crate) fn defer(&mut self, key: u32, address: u64, bytes: Vec<u8>) -> Option<(u32, u64, Vec<u8>)> {
+        self.deferred.replace((key, address, bytes))
+    }
 
     /// What is still to come of a WRITE that has begun.
     pub(crate) fn write_in_progress(&self) -> Option<WriteInProgress> {

@@ -1,6 +1,6 @@
 //! What programs have set of a queue pair.
 
-use longhaul_verbs::{Access, AttributeMask, Gid, Mtu, PathAttributes};
+use longhaul_verbs::{Access, AttributeMask, Gid, Mtu, PathAttributes, QueuePairAttributes, QueuePairState};
 
 /// What `modify` has set.
 #[derive(Clone)]
@@ -50,8 +50,35 @@ impl Settings {
         self.given.contains(AttributeMask::PATH).then_some(&self.path)
     }
 
-    /// The caller notes it among what was given.
-    pub(crate) fn set_path(&mut self, path: PathAttributes) {
-        self.path = path;
+    /// Take over what `modify` sets on the way from one state to another.
+    pub(crate) fn apply(&mut self, attributes: &QueuePairAttributes, from: QueuePairState, to: QueuePairState) {
+        self.given |= attributes.mask();
+        macro_rules! take {
+            ($($field:ident),*) => { $(if let Some(value) = attributes.$field { self.$field = value; })* };
+        }
+        take!(
+            access,
+            queue_key,
+            timeout,
+            retry_count,
+            receiver_not_ready_retry,
+            min_receiver_not_ready_timer,
+            max_read_atomic,
+            max_destination_read_atomic,
+            send_queue_drained_event,
+            rate_limit_kilobits_per_second
+        );
+        if to == QueuePairState::SendQueueDrained && from != to {
+            self.send_queue_drained_event = attributes.send_queue_drained_event.unwrap_or(false);
+        }
+        if let Some(mtu) = attributes.path_mtu {
+            self.mtu = mtu;
+        }
+        if let Some(peer) = attributes.destination_queue_pair {
+            self.destination_queue_pair = peer.value();
+        }
+        if let Some(path) = attributes.path {
+            self.path = path;
+        }
     }
 }

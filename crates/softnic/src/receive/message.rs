@@ -44,7 +44,7 @@ pub(crate) fn execute(
     let position = opcode.position();
     let length = payload.len();
     let mtu_bytes = queue_pair.mtu_bytes();
-    queue_pair.traffic.arriving.single_write = None;
+    queue_pair.arriving_mut().set_single_write(None);
     let fits = match position {
         Position::First | Position::Middle => length == mtu_bytes,
         Position::Last => (1..=mtu_bytes).contains(&length),
@@ -53,17 +53,17 @@ pub(crate) fn execute(
     if !fits {
         return Err(Refusal::InvalidRequest);
     }
-    let message = match (position.is_start(), queue_pair.traffic.arriving.message) {
+    let message = match (position.is_start(), queue_pair.arriving().message()) {
         (true, Message::None) => begin(queue_pair, shared, headers)?,
         (false, message @ Message::Send { .. }) if opcode.operation() == Operation::Send => message,
         (false, message @ Message::Write { .. }) if opcode.operation() == Operation::Write => message,
         _ => return Err(Refusal::InvalidRequest),
     };
-    let domain = queue_pair.identity.domain;
+    let domain = queue_pair.identity().domain;
     let (operation, message) = match message {
         Message::None => return Err(Refusal::InvalidRequest),
         Message::Send { received } => {
-            let Some(receive) = queue_pair.traffic.receive_queue.front() else {
+            let Some(receive) = queue_pair.next_receive() else {
                 return Err(Refusal::NotReady);
             };
             let total = u64::from(received) + u64::from(length);
@@ -95,21 +95,21 @@ pub(crate) fn execute(
         }
     };
     if !position.is_end() {
-        queue_pair.traffic.arriving.message = message;
+        queue_pair.arriving_mut().set_message(message);
         return Ok(Executed::InMessage);
     }
     // The last thing that can be refused: with it everything has happened.
     if let Some(key) = headers.invalidate
-        && shared.memory.invalidate(queue_pair.identity.accessor(), key).is_err()
+        && shared.memory.invalidate(queue_pair.identity().accessor(), key).is_err()
     {
         return Err(Refusal::Invalidation);
     }
-    queue_pair.traffic.arriving.message = Message::None;
+    queue_pair.arriving_mut().set_message(Message::None);
     if let Message::Write { address, key, .. } = message
         && opcode == Opcode::UcWriteOnlyWithImmediate
         && length == mtu_bytes
     {
-        queue_pair.traffic.arriving.single_write = Some(RemoteMemory { address, key });
+        queue_pair.arriving_mut().set_single_write(Some(RemoteMemory { address, key }));
     }
     let received = match message {
         Message::Send { received } | Message::Write { received, .. } => received,
@@ -140,7 +140,7 @@ fn begin(queue_pair: &mut QueuePair, shared: &mut Resources, headers: &Headers) 
         Operation::Write => {
             let reth = check_remote_range(queue_pair, shared, headers, Access::REMOTE_WRITE)?;
             let (address, key) = (reth.virtual_address, reth.remote_key);
-            queue_pair.traffic.arriving.binding_count = shared.memory.binding_count();
+            queue_pair.arriving_mut().begin_write(shared.memory.binding_count());
             Ok(Message::Write { address, key, received: 0, left: reth.dma_length })
         }
         _ => Err(Refusal::InvalidRequest),
@@ -155,7 +155,7 @@ pub(crate) fn check_remote_range(
     right: Access,
 ) -> Result<reth::Header, Refusal> {
     let reth = headers.reth.ok_or(Refusal::InvalidRequest)?;
-    if !queue_pair.settings.access.contains(right) {
+    if !queue_pair.settings().access.contains(right) {
         return Err(Refusal::RemoteAccess);
     }
     let length = u64::from(reth.dma_length);
@@ -164,7 +164,7 @@ pub(crate) fn check_remote_range(
     }
     // Nothing needs no key (IBTA 9.7.4.1.1).
     if length > 0 {
-        let who = queue_pair.identity.accessor();
+        let who = queue_pair.identity().accessor();
         let checked = shared.memory.check_remote(who, reth.remote_key, reth.virtual_address, length, right);
         checked.map_err(|_| Refusal::RemoteAccess)?;
     }
@@ -182,13 +182,13 @@ fn place_write(
     if payload.len() == 0 {
         return Ok(());
     }
-    let who = queue_pair.identity.accessor();
+    let who = queue_pair.identity().accessor();
     #[cfg(feature = "mutations")]
     if shared.config.mutation == Some(crate::config::Mutation::AcknowledgeBeforePlacement)
         && let Payload::Carried(bytes) = payload
     {
         shared.memory.check_remote(who, key, address, bytes.len() as u64, Access::REMOTE_WRITE)?;
-        let late = queue_pair.traffic.arriving.deferred.replace((key, address, bytes.to_vec()));
+        let late = queue_pair.arriving_mut().defer(key, address, bytes.to_vec());
         if let Some((key, address, bytes)) = late {
             let _ = shared.memory.remote_write(who, key, address, Payload::Carried(&bytes));
         }

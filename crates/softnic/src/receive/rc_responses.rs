@@ -11,7 +11,7 @@
 
 use longhaul_time::Instant;
 use longhaul_verbs::{Access, AsyncEventKind};
-use longhaul_wire::{Headers, NakCode, Opcode, Operation, Position, Syndrome, aeth, atomic_ack};
+use longhaul_wire::{Headers, NakCode, Opcode, Operation, aeth, atomic_ack};
 
 use crate::memory::{AccessDenied, Payload};
 use crate::port::{OutgoingPayload, Route, TransmitSink};
@@ -27,10 +27,8 @@ pub(crate) fn accept(
     headers: &Headers,
     payload: Payload<'_>,
 ) -> Result<(), Refusal> {
-    let most = usize::from(queue_pair.settings.max_destination_read_atomic);
-    let responses = &queue_pair.reliable.responder.responses;
-    let is_full = most == 0 || responses.len() >= most && responses.front().is_some_and(|oldest| !oldest.is_answered);
-    if is_full || queue_pair.traffic.arriving.is_in_message() || payload.len() > 0 {
+    let most = usize::from(queue_pair.settings().max_destination_read_atomic);
+    if queue_pair.receiver().is_full(most) || queue_pair.arriving().is_in_message() || payload.len() > 0 {
         return Err(Refusal::InvalidRequest);
     }
     let (packet_count, answer) = match headers.bth.opcode.operation() {
@@ -38,15 +36,8 @@ pub(crate) fn accept(
         _ => (1, accept_atomic(queue_pair, shared, headers)?),
     };
     let psn = headers.bth.psn;
-    queue_pair.responder.expected_psn = psn.add(packet_count);
-    let responder = &mut queue_pair.reliable.responder;
-    responder.count_message();
-    while responder.responses.len() >= most {
-        responder.responses.pop_front();
-    }
-    let message_sequence_number = responder.message_sequence_number;
-    responder.responses.push_back(Response::new(psn, packet_count, answer, message_sequence_number));
-    responder.note_unsent();
+    queue_pair.responder_mut().expect(psn.add(packet_count));
+    queue_pair.receiver_mut().keep(psn, packet_count, answer, most);
     Ok(())
 }
 
@@ -62,7 +53,7 @@ fn accept_atomic(queue_pair: &QueuePair, shared: &mut Resources, headers: &Heade
     if !atomic.virtual_address.is_multiple_of(ATOMIC_BYTES) {
         return Err(Refusal::InvalidRequest);
     }
-    if !queue_pair.settings.access.contains(Access::REMOTE_ATOMIC) {
+    if !queue_pair.settings().access.contains(Access::REMOTE_ATOMIC) {
         return Err(Refusal::RemoteAccess);
     }
     let original = carry_out(queue_pair, shared, headers).map_err(|_| Refusal::RemoteAccess)?;
@@ -79,7 +70,7 @@ fn carry_out(queue_pair: &QueuePair, shared: &Resources, headers: &Headers) -> R
         true => old,
         false => old.wrapping_add(atomic.swap_or_add),
     };
-    let who = queue_pair.identity.accessor();
+    let who = queue_pair.identity().accessor();
     shared.memory.remote_atomic(who, atomic.remote_key, atomic.virtual_address, update)
 }
 
@@ -90,35 +81,22 @@ pub(crate) fn repeat(queue_pair: &mut QueuePair, shared: &Resources, headers: &H
     let _ = shared;
     #[cfg(feature = "mutations")]
     if shared.config.mutation == Some(crate::config::Mutation::AtomicTwice) && headers.atomic.is_some() {
-        let again = carry_out(queue_pair, shared, headers);
-        let known = queue_pair.reliable.responder.responses.iter_mut();
-        if let (Ok(original), Some(response)) = (again, known.rev().find(|known| known.first_psn == headers.bth.psn)) {
-            response.answer = Answer::Atomic { original };
+        if let Ok(original) = carry_out(queue_pair, shared, headers) {
+            queue_pair.receiver_mut().replace_original(headers.bth.psn, original);
         }
     }
-    let known = queue_pair.reliable.responder.responses.iter_mut();
-    let Some((response, index)) =
-        known.rev().find_map(|known| known.index_of(headers.bth.psn).map(|index| (known, index)))
-    else {
-        return;
-    };
-    let end = match (response.answer, headers.reth) {
-        (Answer::Atomic { .. }, None) => 1,
+    queue_pair.receiver_mut().repeat(headers.bth.psn, |answer, index| match (answer, headers.reth) {
+        (Answer::Atomic { .. }, None) => Some(1),
         (Answer::Read { address, key, length }, Some(reth)) => {
             // What is asked for again is a part of what was asked for, or it is not that request.
             let offset = u64::from(index) * u64::from(mtu_bytes);
             let is_part = reth.remote_key == key
                 && reth.virtual_address == address.wrapping_add(offset)
                 && offset + u64::from(reth.dma_length) <= u64::from(length);
-            if !is_part {
-                return;
-            }
-            index + reth.dma_length.div_ceil(mtu_bytes).max(1)
+            is_part.then(|| index + reth.dma_length.div_ceil(mtu_bytes).max(1))
         }
-        _ => return,
-    };
-    (response.begin, response.next, response.end) = (index, index, end);
-    queue_pair.reliable.responder.note_unsent();
+        _ => None,
+    });
 }
 
 /// Send up to `budget` packets of answers.
@@ -137,34 +115,25 @@ pub(crate) fn send_responses<S: TransmitSink + ?Sized>(
         if queue_pair.blocked_until(now).is_some() {
             return Turn::Idle;
         }
-        let Some(unsent) = queue_pair.reliable.responder.responses.iter().position(Response::is_unsent) else {
+        let Some((place, response)) = queue_pair.receiver().next_unsent() else {
             return Turn::Idle;
         };
-        let response = queue_pair.reliable.responder.responses[unsent];
-        let sent = send_response(queue_pair, &response, &route, shared, sink);
-        let responder = &mut queue_pair.reliable.responder;
-        let known = &mut responder.responses[unsent];
-        match sent {
+        match send_response(queue_pair, &response, &route, shared, sink) {
             Ok(wire_bytes) => {
-                known.next += 1;
-                known.is_answered |= known.next == known.packet_count;
-                responder.note_unsent();
-                queue_pair.traffic.counters.sent_packets += 1;
-                queue_pair.has_responded_last = queue_pair.pacer.is_some();
+                queue_pair.receiver_mut().note_sent(place);
+                queue_pair.counters_mut().sent_packets += 1;
+                queue_pair.note_responded();
                 queue_pair.pace(now, wire_bytes);
             }
             // A copy of a request that the network has kept, most likely: the program has its answer and has gone on. To refuse it
             // would end a connection that is well.
-            Err(AccessDenied) if response.is_answered => {
-                known.next = known.end;
-                responder.note_unsent();
-            }
+            Err(AccessDenied) if response.is_answered() => queue_pair.receiver_mut().skip(place),
             Err(AccessDenied) => {
                 // The key was revoked since the request was accepted.
                 shared.counters.resp_remote_access_errors += 1;
-                responder.responses.clear();
-                responder.note_unsent();
-                responder.answer_psn = Some(response.first_psn.add(response.next));
+                let receiver = queue_pair.receiver_mut();
+                receiver.clear_responses();
+                receiver.answer_about(response.next().1);
                 refuse(queue_pair, shared, NakCode::RemoteAccessError, Some(AsyncEventKind::QueuePairAccessError));
                 queue_pair.enter_error(shared);
                 return Turn::Idle;
@@ -182,11 +151,10 @@ fn send_response<S: TransmitSink + ?Sized>(
     shared: &mut Resources,
     sink: &mut S,
 ) -> Result<u64, AccessDenied> {
-    let aeth = aeth::Header { syndrome: ACKNOWLEDGE, message_sequence_number: response.message_sequence_number };
-    let index = response.next;
-    let psn = response.first_psn.add(index);
-    let to = queue_pair.settings.destination_queue_pair;
-    let (address, key, length) = match response.answer {
+    let aeth = aeth::Header { syndrome: ACKNOWLEDGE, message_sequence_number: response.message_sequence_number() };
+    let (index, psn) = response.next();
+    let to = queue_pair.settings().destination_queue_pair;
+    let (address, key, length) = match response.answer() {
         Answer::Atomic { original } => {
             let mut headers = Headers::new(Opcode::RcAtomicAcknowledge, to, psn);
             headers.aeth = Some(aeth);
@@ -195,8 +163,7 @@ fn send_response<S: TransmitSink + ?Sized>(
         }
         Answer::Read { address, key, length } => (address, key, length),
     };
-    let position = Position::of(index == response.begin, index + 1 == response.end);
-    let mut headers = Headers::new(Opcode::read_response(position), to, psn);
+    let mut headers = Headers::new(Opcode::read_response(response.next_position()), to, psn);
     if headers.bth.opcode.has_aeth() {
         headers.aeth = Some(aeth);
     }
@@ -206,7 +173,7 @@ fn send_response<S: TransmitSink + ?Sized>(
     if bytes == 0 {
         return Ok(emit(route, &mut headers, OutgoingPayload::Device(&[]), shared, sink));
     }
-    let who = queue_pair.identity.accessor();
+    let who = queue_pair.identity().accessor();
     let address = address.wrapping_add(offset.into());
     let gathered = shared.memory.remote_read(who, key, address, bytes.into())?;
     #[cfg(feature = "mutations")]
@@ -221,8 +188,8 @@ fn send_response<S: TransmitSink + ?Sized>(
 
 /// Answer a request with an error, and tell the program if it is to know.
 pub(crate) fn refuse(queue_pair: &mut QueuePair, shared: &mut Resources, code: NakCode, event: Option<AsyncEventKind>) {
-    queue_pair.reliable.responder.answer = Some(Syndrome::Nak(code));
+    queue_pair.receiver_mut().refuse(code);
     if let Some(kind) = event {
-        shared.raise_for(kind, queue_pair.identity.number);
+        shared.raise_for(kind, queue_pair.identity().number);
     }
 }

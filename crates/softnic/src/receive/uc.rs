@@ -18,9 +18,9 @@ pub(crate) fn handle_request(
     headers: &Headers,
     payload: Payload<'_>,
 ) {
-    let in_sequence = headers.bth.psn == queue_pair.responder.expected_psn;
+    let in_sequence = headers.bth.psn == queue_pair.responder().expected_psn();
     let is_start = headers.bth.opcode.position().is_start();
-    if (is_start || !in_sequence) && queue_pair.traffic.arriving.abandon_message() {
+    if (is_start || !in_sequence) && queue_pair.arriving_mut().abandon_message() {
         shared.counters.dropped_messages += 1;
         queue_pair.return_receive(shared);
     }
@@ -30,9 +30,9 @@ pub(crate) fn handle_request(
             return;
         }
     }
-    queue_pair.responder.expected_psn = headers.bth.psn.next();
-    queue_pair.responder.note_unreliable(headers.bth.psn, is_start);
-    let is_in_message = is_start || queue_pair.traffic.arriving.is_in_message();
+    queue_pair.responder_mut().expect(headers.bth.psn.next());
+    queue_pair.responder_mut().note_unreliable(headers.bth.psn, is_start);
+    let is_in_message = is_start || queue_pair.arriving().is_in_message();
     match execute(queue_pair, shared, headers, payload) {
         Ok(_) => return,
         Err(Refusal::NotReady) => shared.counters.out_of_buffer += 1,
@@ -44,7 +44,7 @@ pub(crate) fn handle_request(
         }
         Err(Refusal::InvalidRequest | Refusal::LocalLength | Refusal::Invalidation) => {}
     }
-    queue_pair.traffic.arriving.abandon_message();
+    queue_pair.arriving_mut().abandon_message();
     queue_pair.return_receive(shared);
     // The tail of a message whose head was dropped has been counted with its head.
     if is_in_message {

@@ -24,12 +24,12 @@ pub(crate) fn handle_datagram(
     received: &Received<'_>,
 ) {
     let Some(deth) = headers.deth else { return };
-    if deth.queue_key != queue_pair.settings.queue_key {
+    if deth.queue_key != queue_pair.settings().queue_key {
         shared.counters.rx_wrong_queue_key += 1;
         return;
     }
     queue_pair.has_receive(shared);
-    let Some(receive) = queue_pair.traffic.receive_queue.front() else {
+    let Some(receive) = queue_pair.next_receive() else {
         shared.counters.out_of_buffer += 1;
         shared.counters.dropped_messages += 1;
         return;
@@ -40,7 +40,7 @@ pub(crate) fn handle_datagram(
         queue_pair.return_receive(shared);
         return;
     }
-    let domain = queue_pair.identity.domain;
+    let domain = queue_pair.identity().domain;
     let entries = receive.entries.list();
     let route_header = route_header(received);
     let placed = shared

@@ -33,9 +33,9 @@ impl Envelope {
         Some(Envelope {
             route: queue_pair.route(config)?,
             transport,
-            destination_queue_pair: queue_pair.settings.destination_queue_pair,
+            destination_queue_pair: queue_pair.settings().destination_queue_pair,
             mtu_bytes: queue_pair.mtu_bytes(),
-            domain: queue_pair.identity.domain,
+            domain: queue_pair.identity().domain,
             datagram: None,
         })
     }

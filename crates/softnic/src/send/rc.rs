@@ -23,7 +23,7 @@ use crate::memory::AccessDenied;
 use crate::pace::LossSignal;
 use crate::pace::{Allowance, charge_bytes, message_charge_bytes};
 use crate::port::TransmitSink;
-use crate::queue_pair::{QueuePair, ReliableRequester, SendKind, SendWork, Turn};
+use crate::queue_pair::{QueuePair, ReliableRequester, SendKind, SendWork, Sending, SentPackets, Turn};
 use crate::resources::Resources;
 use crate::send::packet::{Envelope, send_packet, send_question};
 
@@ -39,6 +39,7 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
     let Some(envelope) = Envelope::connected(queue_pair, &shared.config, Transport::ReliableConnection) else {
         return Turn::Idle;
     };
+    let timeout = queue_pair.settings().timeout;
     let mut room_bytes = allowance.bytes;
     for number in 1..=budget {
         if !sink.has_room() {
@@ -47,49 +48,46 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
         if !is_free_to_send(queue_pair, now) || !start_request(queue_pair, shared) {
             return Turn::Idle;
         }
-        if queue_pair.traffic.send_queue[queue_pair.requester.cursor_work as usize].is_local() {
+        if queue_pair.work_at_cursor().is_some_and(SendWork::is_local) {
             if queue_pair.carry_out_local(shared) {
                 queue_pair.report_drained(shared);
                 continue;
             }
             return Turn::Idle;
         }
-        let QueuePair { requester, reliable, traffic, pacer, .. } = queue_pair;
-        let sender = &mut reliable.requester;
-        let work = &traffic.send_queue[requester.cursor_work as usize];
+        let (Sending { cursor, queue, counters, mut pacer }, sender) = queue_pair.sending_reliably();
+        let work = &queue[cursor.work()];
         let packet_count = work.packet_count(envelope.mtu_bytes);
-        let psn = work.first_psn.add(requester.cursor_packet);
-        let packets =
-            match packets_to_send(sender, work, requester.cursor_packet, psn, room_bytes, &shared.config, &envelope) {
-                Ok(packets) => packets,
-                Err(turn) => return turn,
-            };
-        let is_last = requester.cursor_packet + packets == packet_count;
-        let first_byte = requester.cursor_packet * envelope.mtu_bytes;
+        let psn = work.first_psn.add(cursor.packet());
+        let packets = match packets_to_send(sender, work, cursor.packet(), psn, room_bytes, &shared.config, &envelope) {
+            Ok(packets) => packets,
+            Err(turn) => return turn,
+        };
+        let is_last = cursor.packet() + packets == packet_count;
+        let first_byte = cursor.packet() * envelope.mtu_bytes;
         let payload_bytes = (work.length - first_byte).min(packets * envelope.mtu_bytes);
         room_bytes = room_bytes.saturating_sub(message_charge_bytes(payload_bytes, packets));
         let is_question = work.is_answered();
         let end = psn.add(packets);
         let acknowledge = is_question || {
             // Whoever stops sending has asked before: else nothing would come, and nothing would open the window again.
-            let in_flight = end.distance_from(sender.oldest_unacknowledged) as u32;
+            let in_flight = sender.in_flight_before(end);
             let is_closing =
                 in_flight == shared.config.window_packets_max || room_bytes < charge_bytes(envelope.mtu_bytes);
             let is_pausing = allowance.asks_before_pause
                 && (number == budget
                     || pacer.as_ref().is_some_and(|pacer| pacer.blocks_after(now, charge_bytes(payload_bytes))));
-            let is_due = (requester.cursor_packet + 1).is_multiple_of(allowance.acknowledge_packets);
+            let is_due = (cursor.packet() + 1).is_multiple_of(allowance.acknowledge_packets);
             is_last || is_due || is_closing || is_pausing
         };
         let sent = if is_question {
-            let index = requester.cursor_packet;
-            Ok(send_question(&envelope, work, index, packets, psn, shared, sink))
+            Ok(send_question(&envelope, work, cursor.packet(), packets, psn, shared, sink))
         } else {
-            send_packet(&envelope, work, requester.cursor_packet, psn, acknowledge, shared, sink)
+            send_packet(&envelope, work, cursor.packet(), psn, acknowledge, shared, sink)
         };
         match sent {
             Ok(wire_bytes) => {
-                if let Some(pacer) = pacer {
+                if let Some(pacer) = &mut pacer {
                     pacer.on_sent(now, wire_bytes);
                 }
             }
@@ -98,75 +96,55 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
                 return Turn::Idle;
             }
         }
-        traffic.counters.sent_packets += 1;
-        sender.has_asked_last = acknowledge;
-        if psn.distance_from(sender.sent_end) >= 0 {
-            if acknowledge && sender.round_trip_probe.is_none() && pacer.is_some() {
-                sender.round_trip_probe = Some((psn, now));
-            }
-        } else {
-            traffic.counters.retransmitted_packets += 1;
+        cursor.advance(packets, packet_count);
+        counters.sent_packets += 1;
+        let sent = SentPackets { first: psn, end, asks: acknowledge, is_question, measures: pacer.is_some() };
+        if !sender.note_sent(&sent, now, timeout) {
+            counters.retransmitted_packets += 1;
             shared.counters.retransmitted_pkts += 1;
-        }
-        if end.distance_from(sender.sent_end) > 0 {
-            sender.sent_end = end;
-        }
-        if is_question {
-            sender.note_question(end);
-        }
-        requester.advance(packets, packet_count);
-        if acknowledge {
-            if end.distance_from(sender.asked_end) > 0 {
-                sender.asked_end = end;
-            }
-            if sender.acknowledge_deadline == Instant::FAR_FUTURE {
-                sender.restart_timer(now, queue_pair.settings.timeout);
-            }
         }
     }
     Turn::More
 }
 
 fn is_free_to_send(queue_pair: &QueuePair, now: Instant) -> bool {
-    let sender = &queue_pair.reliable.requester;
-    !sender.is_waiting_for_receiver() && sender.stall.is_none() && queue_pair.blocked_until(now).is_none()
+    let sender = queue_pair.sender();
+    !sender.is_waiting_for_receiver() && sender.stall().is_none() && queue_pair.blocked_until(now).is_none()
 }
 
 /// Whether the request at the cursor may be worked on now. It gets its sequence numbers when that is so for the first time.
 fn start_request(queue_pair: &mut QueuePair, shared: &mut Resources) -> bool {
     let mtu_bytes = queue_pair.mtu_bytes();
-    let QueuePair { requester, reliable, traffic, settings, .. } = queue_pair;
-    let sender = &mut reliable.requester;
-    let Some(work) = traffic.send_queue.get_mut(requester.cursor_work as usize) else {
+    let (state, max_read_atomic) = (queue_pair.state(), queue_pair.settings().max_read_atomic);
+    let (Sending { cursor, queue, .. }, sender) = queue_pair.sending_reliably();
+    let Some(work) = queue.get_mut(cursor.work()) else {
         return false;
     };
-    if !work.is_started && queue_pair.state != QueuePairState::ReadyToSend {
+    if !work.is_started && state != QueuePairState::ReadyToSend {
         return false;
     }
     if work.is_local() {
         // Everything before it has completed, so that what is flushed has had no effect.
-        return requester.cursor_work == 0;
+        return cursor.work() == 0;
     }
     // Behind its first packet only its own questions are outstanding.
-    if work.flags.contains(SendFlags::FENCE) && requester.cursor_packet == 0 && sender.questions_sent > 0 {
+    if work.flags.contains(SendFlags::FENCE) && cursor.packet() == 0 && sender.questions_sent() > 0 {
         return false;
     }
     if work.is_answered() {
-        if settings.max_read_atomic == 0 && !work.is_started {
+        if max_read_atomic == 0 && !work.is_started {
             stall(queue_pair, shared, CompletionStatus::LocalQueuePairError);
             return false;
         }
-        if sender.questions_sent >= usize::from(settings.max_read_atomic.max(1)) {
+        if sender.questions_sent() >= usize::from(max_read_atomic.max(1)) {
             return false;
         }
     }
     if !work.is_started {
         let packet_count = work.packet_count(mtu_bytes);
         work.is_started = true;
-        work.first_psn = requester.next_psn;
-        requester.next_psn = requester.next_psn.add(packet_count);
-        work.first_charge_bytes = sender.next_charge_bytes;
-        sender.next_charge_bytes += message_charge_bytes(work.length, packet_count);
+        work.first_psn = cursor.take_psns(packet_count);
+        work.first_charge_bytes = sender.take_charge(message_charge_bytes(work.length, packet_count));
     }
     true
 }
@@ -181,7 +159,7 @@ fn packets_to_send(
     config: &Config,
     envelope: &Envelope,
 ) -> Result<u32, Turn> {
-    let in_flight = psn.distance_from(sender.oldest_unacknowledged) as u32;
+    let in_flight = sender.in_flight_before(psn);
     if in_flight >= config.window_packets_max {
         return Err(Turn::Idle);
     }
@@ -205,44 +183,35 @@ fn packets_to_send(
 
 /// The request at the cursor cannot be sent. It fails as soon as it is the first.
 fn stall(queue_pair: &mut QueuePair, shared: &mut Resources, status: CompletionStatus) {
-    if queue_pair.requester.cursor_work == 0 {
+    if queue_pair.is_cursor_at_front() {
         queue_pair.fail_send(shared, status);
     } else {
-        queue_pair.reliable.requester.stall = Some(status);
+        queue_pair.sender_mut().set_stall(status);
     }
 }
 
 /// A deadline may have come.
 pub(crate) fn handle_deadline(queue_pair: &mut QueuePair, shared: &mut Resources, now: Instant) {
-    let Some(reliable) = queue_pair.reliable.used_mut() else { return };
-    let sender = &mut reliable.requester;
-    if sender.not_ready_until <= now {
-        sender.not_ready_until = Instant::FAR_FUTURE;
-    }
-    if sender.acknowledge_deadline <= now {
-        sender.acknowledge_deadline = Instant::FAR_FUTURE;
-        sender.went_back_to = None;
-        reliable.share.note_loss();
+    let Some((sender, share)) = queue_pair.reliable_if_used() else { return };
+    if sender.handle_deadline(now) {
+        share.note_loss();
         shared.counters.local_ack_timeout_err += 1;
         queue_pair.report_to_controller(|controller| controller.on_loss(now, LossSignal::Timeout));
         retry(queue_pair, shared);
     }
 }
 
-/// Send again from the oldest packet that was not acknowledged, unless that was tried often enough. The time-out begins when
-/// something has really been sent: until then silence says nothing about the peer.
+/// Send again from the oldest packet that was not acknowledged, unless that was tried often enough.
 pub(crate) fn retry(queue_pair: &mut QueuePair, shared: &mut Resources) {
-    let allowed = queue_pair.settings.retry_count;
+    let allowed = queue_pair.settings().retry_count;
     #[cfg(feature = "mutations")]
     let allowed = if gives_up_at_once(shared) { 0 } else { allowed };
-    if queue_pair.reliable.requester.retries >= allowed {
+    if !queue_pair.sender_mut().retry(allowed) {
         shared.counters.retry_exceeded_err += 1;
         queue_pair.fail_send(shared, CompletionStatus::RetryExceededError);
         return;
     }
-    queue_pair.reliable.requester.retries += 1;
     go_back(queue_pair);
-    queue_pair.reliable.requester.acknowledge_deadline = Instant::FAR_FUTURE;
 }
 
 #[cfg(feature = "mutations")]
@@ -252,14 +221,10 @@ pub(crate) fn gives_up_at_once(shared: &Resources) -> bool {
 
 /// Move the cursor to the oldest packet that was not acknowledged, which is in the request at the front.
 pub(crate) fn go_back(queue_pair: &mut QueuePair) {
-    let QueuePair { requester, reliable, traffic, .. } = queue_pair;
-    let sender = &mut reliable.requester;
-    sender.round_trip_probe = None;
-    sender.stall = None;
-    sender.questions_sent = 0;
-    requester.cursor_work = 0;
-    requester.cursor_packet = match traffic.send_queue.front() {
+    let (Sending { cursor, queue, .. }, sender) = queue_pair.sending_reliably();
+    sender.go_back();
+    cursor.go_back(match queue.front() {
         Some(work) if work.is_started => sender.acknowledged_packets(work.first_psn),
         _ => 0,
-    };
+    });
 }

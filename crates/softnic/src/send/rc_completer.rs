@@ -12,8 +12,7 @@ use longhaul_wire::{Headers, NakCode, Operation, Psn, Syndrome};
 use crate::memory::{AccessDenied, Payload};
 use crate::pace::LossSignal;
 use crate::pace::charge_bytes;
-use crate::queue_pair::QueuePair;
-use crate::queue_pair::SendKind;
+use crate::queue_pair::{Progress, QueuePair, SendKind, Sending};
 use crate::resources::Resources;
 use crate::send::rc::{go_back, retry};
 
@@ -29,13 +28,13 @@ pub(crate) fn handle_acknowledge(
     now: Instant,
 ) {
     // Only numbers that were sent and not acknowledged yet mean anything. (A repeated acknowledgement is the common case.)
-    queue_pair.reliable.share.note_heard(now);
-    let sender = &queue_pair.reliable.requester;
+    queue_pair.share_mut().note_heard(now);
+    let sender = queue_pair.sender();
     // A sequence error about the packet that is to be sent next is the answer to somebody's who is not the peer, or long out of
     // date, but it may have taken the place of the acknowledgement of all that was sent.
-    let is_about_next = psn == sender.sent_end && matches!(syndrome, Syndrome::Nak(NakCode::PsnSequenceError));
-    let is_unsent = psn.distance_from(sender.sent_end) >= 0 && !is_about_next;
-    if psn.distance_from(sender.oldest_unacknowledged) < 0 || is_unsent {
+    let is_about_next = psn == sender.sent_end() && matches!(syndrome, Syndrome::Nak(NakCode::PsnSequenceError));
+    let is_unsent = psn.distance_from(sender.sent_end()) >= 0 && !is_about_next;
+    if psn.distance_from(sender.oldest_unacknowledged()) < 0 || is_unsent {
         return;
     }
     // A negative answer acknowledges everything before the packet that it is about (IBTA 9.7.5.2.8).
@@ -44,7 +43,7 @@ pub(crate) fn handle_acknowledge(
         _ => psn,
     };
     let is_answer_lost = !acknowledge(queue_pair, shared, acknowledged_end, now);
-    if !queue_pair.state.takes_sends() || queue_pair.state == QueuePairState::Error {
+    if !queue_pair.state().takes_sends() || queue_pair.state() == QueuePairState::Error {
         return;
     }
     if is_answer_lost {
@@ -58,24 +57,21 @@ pub(crate) fn handle_acknowledge(
         Syndrome::Ack { .. } => {}
         // While the receiver is given its time nothing is sent, so whatever it says about gaps is old.
         Syndrome::RnrNak { .. } | Syndrome::Nak(NakCode::PsnSequenceError)
-            if queue_pair.reliable.requester.is_waiting_for_receiver() => {}
+            if queue_pair.sender().is_waiting_for_receiver() => {}
         Syndrome::RnrNak { timer } => {
             shared.counters.rcvd_rnr_err += 1;
-            let allowed = queue_pair.settings.receiver_not_ready_retry;
+            let allowed = queue_pair.settings().receiver_not_ready_retry;
             #[cfg(feature = "mutations")]
             let allowed = match crate::send::rc::gives_up_at_once(shared) {
                 true if allowed != RETRY_FOR_EVER => 0,
                 _ => allowed,
             };
-            let sender = &mut queue_pair.reliable.requester;
-            if allowed != RETRY_FOR_EVER && sender.not_ready_retries >= allowed {
+            let allowed = (allowed != RETRY_FOR_EVER).then_some(allowed);
+            if !queue_pair.sender_mut().wait_for_receiver(now + rnr_timer_duration(timer), allowed) {
                 shared.counters.retry_rnr_exceeded_err += 1;
                 queue_pair.fail_send(shared, CompletionStatus::ReceiverNotReadyRetryExceededError);
                 return;
             }
-            sender.not_ready_retries = sender.not_ready_retries.saturating_add(1);
-            sender.not_ready_until = now + rnr_timer_duration(timer);
-            sender.acknowledge_deadline = Instant::FAR_FUTURE;
             go_back(queue_pair);
         }
         Syndrome::Nak(NakCode::PsnSequenceError) => {
@@ -103,15 +99,15 @@ pub(crate) fn handle_response(
     payload: Payload<'_>,
     now: Instant,
 ) {
-    queue_pair.reliable.share.note_heard(now);
+    queue_pair.share_mut().note_heard(now);
     let psn = headers.bth.psn;
-    let sender = &queue_pair.reliable.requester;
-    if psn.distance_from(sender.oldest_unacknowledged) < 0 || psn.distance_from(sender.sent_end) >= 0 {
+    let sender = queue_pair.sender();
+    if psn.distance_from(sender.oldest_unacknowledged()) < 0 || psn.distance_from(sender.sent_end()) >= 0 {
         return;
     }
     // An answer acknowledges everything before it.
     let is_answer_lost = !acknowledge(queue_pair, shared, psn, now);
-    if !queue_pair.state.takes_sends() || queue_pair.state == QueuePairState::Error {
+    if !queue_pair.state().takes_sends() || queue_pair.state() == QueuePairState::Error {
         return;
     }
     if is_answer_lost {
@@ -131,10 +127,10 @@ fn place_response(
     headers: &Headers,
     payload: Payload<'_>,
 ) -> Result<(), CompletionStatus> {
-    let Some(work) = queue_pair.traffic.send_queue.front().filter(|work| work.is_started) else {
+    let Some(work) = queue_pair.send_queue().front().filter(|work| work.is_started) else {
         return Err(CompletionStatus::BadResponseError);
     };
-    let domain = queue_pair.identity.domain;
+    let domain = queue_pair.identity().domain;
     let denied = |AccessDenied| CompletionStatus::LocalProtectionError;
     match (&work.kind, headers.bth.opcode.operation()) {
         (SendKind::Read(_), Operation::ReadResponse) => {
@@ -156,9 +152,9 @@ fn place_response(
 
 /// The answer that is due next was lost: something later came.
 fn handle_lost_answer(queue_pair: &mut QueuePair, shared: &mut Resources, now: Instant) {
-    let sender = &queue_pair.reliable.requester;
-    let missing = sender.oldest_unacknowledged;
-    if !sender.is_waiting_for_receiver() && sender.went_back_to != Some(missing) {
+    let sender = queue_pair.sender();
+    let missing = sender.oldest_unacknowledged();
+    if !sender.is_waiting_for_receiver() && !sender.went_back_to(missing) {
         shared.counters.implied_nak_seq_err += 1;
         handle_loss(queue_pair, shared, missing, now);
     }
@@ -166,26 +162,26 @@ fn handle_lost_answer(queue_pair: &mut QueuePair, shared: &mut Resources, now: I
 
 /// A packet, or the answer to one, was lost. Acted on once.
 fn handle_loss(queue_pair: &mut QueuePair, shared: &mut Resources, psn: Psn, now: Instant) {
-    if queue_pair.reliable.requester.went_back_to == Some(psn) {
+    if queue_pair.sender().went_back_to(psn) {
         return;
     }
     queue_pair.report_to_controller(|controller| controller.on_loss(now, LossSignal::SequenceError));
-    queue_pair.reliable.share.note_loss();
+    queue_pair.share_mut().note_loss();
     retry(queue_pair, shared);
-    queue_pair.reliable.requester.went_back_to = Some(psn);
+    queue_pair.sender_mut().note_went_back_to(psn);
 }
 
 /// Everything before `end` has arrived at the peer. `false` when it has answered something there, and the answer is not here:
 /// then only what came before that is done.
 fn acknowledge(queue_pair: &mut QueuePair, shared: &mut Resources, end: Psn, now: Instant) -> bool {
-    if !queue_pair.reliable.requester.has_questions() {
+    if !queue_pair.sender().has_questions() {
         advance(queue_pair, shared, end, now);
         return true;
     }
-    let oldest = queue_pair.reliable.requester.oldest_unacknowledged;
+    let oldest = queue_pair.sender().oldest_unacknowledged();
     let is_before_end = |psn: Psn| psn.distance_from(end) < 0;
     let mut started =
-        queue_pair.traffic.send_queue.iter().take_while(|work| work.is_started && is_before_end(work.first_psn));
+        queue_pair.send_queue().iter().take_while(|work| work.is_started && is_before_end(work.first_psn));
     let unanswered = started.find(|work| work.is_answered());
     let unanswered =
         unanswered.map(|work| if work.first_psn.distance_from(oldest) > 0 { work.first_psn } else { oldest });
@@ -204,48 +200,24 @@ fn acknowledge(queue_pair: &mut QueuePair, shared: &mut Resources, end: Psn, now
 /// Everything before `end` is done: complete it and move the cursor out of it.
 fn advance(queue_pair: &mut QueuePair, shared: &mut Resources, end: Psn, now: Instant) {
     let mtu_bytes = queue_pair.mtu_bytes();
-    let sender = &mut queue_pair.reliable.requester;
-    let packets = end.distance_from(sender.oldest_unacknowledged);
-    if packets <= 0 {
-        return;
-    }
-    sender.oldest_unacknowledged = end;
-    sender.retries = 0;
-    sender.not_ready_retries = 0;
-    sender.went_back_to = None;
-    sender.not_ready_until = Instant::FAR_FUTURE;
-    sender.settle_questions();
-    let round_trip = match sender.round_trip_probe {
-        Some((probe, sent)) if probe.distance_from(end) < 0 => {
-            sender.round_trip_probe = None;
-            Some(now - sent)
-        }
-        _ => None,
-    };
-    let bytes = packets as u64 * u64::from(mtu_bytes);
+    let Some(Progress { packets, round_trip }) = queue_pair.sender_mut().advance(end, now) else { return };
+    let bytes = u64::from(packets) * u64::from(mtu_bytes);
     queue_pair.report_to_controller(|controller| controller.on_acknowledged(now, bytes, round_trip));
-    queue_pair.reliable.share.note_acknowledged(packets as u64 * charge_bytes(mtu_bytes));
+    queue_pair.share_mut().note_acknowledged(u64::from(packets) * charge_bytes(mtu_bytes));
 
     complete_before(queue_pair, shared, end);
-    if queue_pair.state == QueuePairState::Error {
+    if queue_pair.state() == QueuePairState::Error {
         return;
     }
-    let QueuePair { requester, reliable, traffic, settings, .. } = queue_pair;
-    let sender = &mut reliable.requester;
+    let timeout = queue_pair.settings().timeout;
+    let (Sending { cursor, queue, .. }, sender) = queue_pair.sending_reliably();
     // The cursor may have been in what has arrived of the request at the front.
-    if requester.cursor_work == 0
-        && let Some(work) = traffic.send_queue.front()
-        && work.is_started
-    {
-        requester.cursor_packet = requester.cursor_packet.max(sender.acknowledged_packets(work.first_psn));
+    if let Some(work) = queue.front().filter(|work| work.is_started) {
+        cursor.skip_to(sender.acknowledged_packets(work.first_psn));
     }
-    if sender.has_asked() {
-        sender.restart_timer(now, settings.timeout);
-    } else {
-        sender.acknowledge_deadline = Instant::FAR_FUTURE;
-    }
-    match sender.stall {
-        Some(status) if requester.cursor_work == 0 => queue_pair.fail_send(shared, status),
+    sender.settle_timer(now, timeout);
+    match sender.stall() {
+        Some(status) if cursor.work() == 0 => queue_pair.fail_send(shared, status),
         _ => queue_pair.report_drained(shared),
     }
 }
@@ -255,7 +227,7 @@ fn complete_before(queue_pair: &mut QueuePair, shared: &mut Resources, end: Psn)
     let mtu_bytes = queue_pair.mtu_bytes();
     #[cfg(feature = "mutations")]
     if shared.config.mutation == Some(crate::config::Mutation::CompletionOutOfOrder)
-        && let Some([first, second]) = queue_pair.traffic.send_queue.make_contiguous().first_chunk_mut()
+        && let Some([first, second]) = queue_pair.sending().queue.make_contiguous().first_chunk_mut()
         && second.is_started
         && second.last_psn(mtu_bytes).distance_from(end) < 0
         && first.completion_operation() == second.completion_operation()
@@ -263,15 +235,11 @@ fn complete_before(queue_pair: &mut QueuePair, shared: &mut Resources, end: Psn)
     {
         std::mem::swap(&mut first.id, &mut second.id);
     }
-    while let Some(work) = queue_pair.traffic.send_queue.front() {
+    while let Some(work) = queue_pair.send_queue().front() {
         if !work.is_started || work.last_psn(mtu_bytes).distance_from(end) >= 0 {
             break;
         }
-        match queue_pair.requester.cursor_work {
-            // The cursor had gone back into a request that turns out to have arrived.
-            0 => queue_pair.requester.cursor_packet = 0,
-            _ => queue_pair.requester.cursor_work -= 1,
-        }
+        queue_pair.sending().cursor.leave_front();
         queue_pair.complete_send(shared);
     }
 }

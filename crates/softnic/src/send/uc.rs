@@ -5,7 +5,7 @@ use longhaul_verbs::{CompletionStatus, QueuePairState};
 use longhaul_wire::Transport;
 
 use crate::port::TransmitSink;
-use crate::queue_pair::{QueuePair, Turn};
+use crate::queue_pair::{QueuePair, Sending, Turn};
 use crate::resources::Resources;
 use crate::send::packet::{Envelope, send_packet};
 
@@ -28,12 +28,13 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
         if queue_pair.blocked_until(now).is_some() {
             return Turn::Idle;
         }
-        let QueuePair { requester, traffic, .. } = queue_pair;
-        let Some(work) = traffic.send_queue.front_mut() else {
+        let state = queue_pair.state();
+        let Sending { cursor, queue, counters, .. } = queue_pair.sending();
+        let Some(work) = queue.front_mut() else {
             return Turn::Idle;
         };
         if !work.is_started {
-            if queue_pair.state != QueuePairState::ReadyToSend {
+            if state != QueuePairState::ReadyToSend {
                 return Turn::Idle;
             }
             if work.is_local() {
@@ -44,18 +45,18 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
             }
             work.is_started = true;
         }
-        let sent = send_packet(&envelope, work, requester.cursor_packet, requester.next_psn, false, shared, sink);
+        let sent = send_packet(&envelope, work, cursor.packet(), cursor.next_psn(), false, shared, sink);
         let Ok(wire_bytes) = sent else {
             queue_pair.fail_send(shared, CompletionStatus::LocalProtectionError);
             return Turn::Idle;
         };
-        requester.next_psn = requester.next_psn.next();
-        requester.cursor_packet += 1;
-        let is_whole = requester.cursor_packet == work.packet_count(mtu_bytes);
-        traffic.counters.sent_packets += 1;
+        cursor.take_psns(1);
+        cursor.advance(1, work.packet_count(mtu_bytes));
+        let is_whole = cursor.packet() == 0;
+        counters.sent_packets += 1;
         queue_pair.pace(now, wire_bytes);
         if is_whole {
-            queue_pair.requester.rewind();
+            queue_pair.sending().cursor.rewind();
             queue_pair.complete_send(shared);
             queue_pair.report_drained(shared);
         }

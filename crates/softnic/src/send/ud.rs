@@ -6,7 +6,7 @@ use longhaul_wire::{Transport, deth};
 
 use crate::memory::AccessDenied;
 use crate::port::TransmitSink;
-use crate::queue_pair::{QueuePair, Turn};
+use crate::queue_pair::{QueuePair, Sending, Turn};
 use crate::resources::Resources;
 use crate::send::packet::{Envelope, send_packet};
 
@@ -20,16 +20,17 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
     now: Instant,
     budget: u32,
 ) -> Turn {
-    let number = queue_pair.identity.number;
+    let number = queue_pair.identity().number;
     for _ in 0..budget {
         if !sink.has_room() {
             return Turn::More;
         }
-        if queue_pair.blocked_until(now).is_some() || queue_pair.state != QueuePairState::ReadyToSend {
+        if queue_pair.blocked_until(now).is_some() || queue_pair.state() != QueuePairState::ReadyToSend {
             return Turn::Idle;
         }
-        let QueuePair { requester, traffic, pacer, identity, settings, .. } = queue_pair;
-        let Some(work) = traffic.send_queue.front() else {
+        let (own_queue_key, domain) = (queue_pair.settings().queue_key, queue_pair.identity().domain);
+        let Sending { cursor, queue, counters, mut pacer } = queue_pair.sending();
+        let Some(work) = queue.front() else {
             return Turn::Idle;
         };
         if work.is_local() {
@@ -44,7 +45,7 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
         };
         // A queue key with its highest bit set stands for the sender's own (IBTA 10.2.5, controlled queue keys).
         let queue_key = match destination.queue_key {
-            asked if asked & CONTROLLED_QUEUE_KEY != 0 => settings.queue_key,
+            asked if asked & CONTROLLED_QUEUE_KEY != 0 => own_queue_key,
             asked => asked,
         };
         let envelope = Envelope {
@@ -53,10 +54,10 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
             destination_queue_pair: destination.queue_pair,
             // Posting has checked that the message fits into one packet of the port's MTU.
             mtu_bytes: shared.config.mtu.byte_count(),
-            domain: identity.domain,
+            domain,
             datagram: Some(deth::Header::new(queue_key, number)),
         };
-        match send_packet(&envelope, work, 0, requester.next_psn, false, shared, sink) {
+        match send_packet(&envelope, work, 0, cursor.next_psn(), false, shared, sink) {
             Ok(wire_bytes) => {
                 let is_local = shared.config.is_local(envelope.route.destination);
                 if let Some(pacer) = pacer.as_mut().filter(|pacer| !(pacer.spares_local && is_local)) {
@@ -68,8 +69,8 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
                 return Turn::Idle;
             }
         }
-        traffic.counters.sent_packets += 1;
-        requester.next_psn = requester.next_psn.next();
+        counters.sent_packets += 1;
+        cursor.take_psns(1);
         queue_pair.complete_send(shared);
     }
     Turn::More

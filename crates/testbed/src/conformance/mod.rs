@@ -20,6 +20,7 @@ mod datagram;
 mod descriptors;
 mod destroy;
 mod drain;
+mod environment;
 mod error_completions;
 mod errors_local;
 mod errors_read;
@@ -52,6 +53,7 @@ mod slotted;
 mod slotted_binding;
 mod state_table;
 mod states;
+mod test;
 mod transfer;
 mod transfer_forms;
 mod virtual_time;
@@ -61,86 +63,16 @@ mod windows_ending;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use longhaul_time::Duration;
-use longhaul_verbs::{Capabilities, Device, Mtu};
-use longhaul_wire::UDP_PORT_ROCE;
-
 pub use context::Context;
+pub use environment::Environment;
 pub use failure::{Failure, Outcome};
 pub use known_departures::{KNOWN_DEPARTURES, KnownDeparture, Shown, known_departures};
 pub use real_time::{DeviceEnd, RealTime};
 pub use report::{Remark, Report, Verdict};
+pub use test::Test;
 pub use virtual_time::VirtualTime;
 
 use failure::FailureKind;
-
-/// Where the suite runs: two devices (or twice the same), of which a port each can reach the other, over a
-/// network that loses nothing, at well under a millisecond.
-pub trait Environment {
-    /// The devices of the two ends.
-    fn devices(&self) -> [&Device; 2];
-    /// The port of each end's device, counted from 1.
-    fn port(&self, _end: usize) -> u8 {
-        1
-    }
-    /// The row of that port's GID table that each end uses.
-    fn gid_index(&self, end: usize) -> u8;
-    /// The UDP port at which each end listens.
-    fn udp_port(&self, _end: usize) -> u16 {
-        UDP_PORT_ROCE
-    }
-    /// The MTU of the path between them.
-    fn mtu(&self) -> Mtu;
-    /// Let a little time pass: some 100 µs.
-    fn progress(&mut self);
-    /// The time, from any beginning.
-    fn now(&self) -> Duration;
-    /// How many calls of `progress` to wait for something before it counts as never happening. In time at least a
-    /// second: error tests wait for retries to run out.
-    fn patience(&self) -> u32;
-    /// After how many calls of `progress` it is believed that nothing happens any more. In time at least 10 ms.
-    fn quiet(&self) -> u32;
-    /// Takes down or brings up the link of an end's port, where the environment can; whether it can. Tests leave it up.
-    fn set_link(&mut self, _end: usize, _up: bool) -> bool {
-        false
-    }
-    /// Whether departures from the specification that are common in the field are failures rather than remarks.
-    fn is_strict(&self) -> bool {
-        true
-    }
-    /// Where the devices' driver is known to depart from the specification.
-    fn known_departures(&self) -> &[KnownDeparture] {
-        &[]
-    }
-}
-
-/// One test of the suite.
-pub struct Test {
-    name: String,
-    needs: Capabilities,
-    function: Box<dyn Fn(&mut Context<'_>) -> Outcome>,
-}
-
-impl Test {
-    /// A test by its name, `transport/subject/case`, and the capabilities that it needs.
-    pub fn new(
-        name: impl Into<String>,
-        needs: Capabilities,
-        function: impl Fn(&mut Context<'_>) -> Outcome + 'static,
-    ) -> Self {
-        Test { name: name.into(), needs, function: Box::new(function) }
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// What a device must be able to do for it.
-    pub fn needs(&self) -> Capabilities {
-        self.needs
-    }
-}
 
 /// Tests that belong together: those of one file.
 #[derive(Clone, Copy)]

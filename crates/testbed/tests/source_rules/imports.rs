@@ -22,9 +22,9 @@ const LARGEST_CIRCLES: &[(&str, usize)] = &[
     ("runtime", 3),
     ("sdr", 11),
     ("softnic", 4),
-    ("testbed", 44),
+    ("testbed", 8),
     ("verbs", 2),
-    ("wire", 20),
+    ("wire", 3),
 ];
 
 /// A path in the code of one file, and the module that it stands in.
