@@ -360,7 +360,7 @@ impl Shared {
     /// Use the connection from a thread of the program: `post` a message, and do at once what is due for it.
     ///
     /// Some of what the peer has to know may wait ([`Saying`]) while a thread drives the connection, which will wait for something soon: for at most as
-    /// long as the driver leaves the connection to it. Then nothing is due for a receive, either: the thread's next poll tells the peer of all that
+    /// long as the driver leaves the connection to it. Then nothing is due for a receive, either: the thread's next poll informs the peer of all that
     /// were posted meanwhile.
     fn post<T, E>(
         &self,

@@ -134,10 +134,10 @@ pub fn registry() -> Vec<Test> {
 pub fn run(environment: &mut dyn Environment, tests: &[Test], mut observe: impl FnMut(&Test, &Verdict)) -> Report {
     let mut report = Report::default();
     for test in tests {
-        let known = environment.known_departures().iter().find(|departure| departure.is_shown_by(&test.name)).copied();
+        let known = environment.known_departures().iter().find(|departure| departure.is_shown_by(test.name())).copied();
         let verdict = run_one(environment, test, known);
         observe(test, &verdict);
-        report.enter(&test.name, verdict, known.is_some_and(|known| known.shown == Shown::Always));
+        report.enter(test.name(), verdict, known.is_some_and(|known| known.shown == Shown::Always));
     }
     report
 }
@@ -145,7 +145,7 @@ pub fn run(environment: &mut dyn Environment, tests: &[Test], mut observe: impl 
 fn run_one(environment: &mut dyn Environment, test: &Test, known: Option<KnownDeparture>) -> Verdict {
     let mut context = Context::new(environment);
     let missing = match context.capabilities() {
-        Ok(capabilities) => test.needs - capabilities,
+        Ok(capabilities) => test.needs() - capabilities,
         Err(failure) => return Verdict::Failed(failure.message),
     };
     if !missing.is_empty() {
@@ -181,6 +181,9 @@ fn run_one(environment: &mut dyn Environment, test: &Test, known: Option<KnownDe
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+
+    use longhaul_time::Duration;
+    use longhaul_verbs::{Capabilities, Device, Mtu};
 
     use super::failure::equal;
     use super::*;
