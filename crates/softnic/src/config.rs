@@ -30,7 +30,7 @@ pub struct Config {
     pub acknowledge_packets: u32,
     /// RC: READs and atomics that a queue pair may have outstanding, as requester and as responder.
     pub read_atomic_max: u8,
-    /// RC: a READ is asked for in parts of at most so many packets.
+    /// RC: a READ is asked for in parts of at most this many packets.
     pub read_packets_max: u32,
     /// At most one congestion notification per queue pair in this time.
     pub congestion_notification_interval: Duration,

@@ -482,7 +482,7 @@ impl QueuePair {
         self.pacer = Some(Box::new(pacer));
     }
 
-    /// A packet of so many bytes has left.
+    /// A packet of this many bytes has left.
     pub(crate) fn pace(&mut self, now: Instant, wire_bytes: u64) {
         if let Some(pacer) = &mut self.pacer {
             pacer.on_sent(now, wire_bytes);

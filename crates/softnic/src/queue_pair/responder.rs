@@ -127,7 +127,7 @@ impl Arriving {
         self.message = message;
     }
 
-    /// A WRITE begins, with so many bindings of keys so far.
+    /// A WRITE begins, after this many bindings of keys.
     pub(crate) fn begin_write(&mut self, binding_count: u64) {
         self.binding_count = binding_count;
     }

@@ -80,10 +80,11 @@ pub(crate) fn repeat(queue_pair: &mut QueuePair, shared: &Resources, headers: &H
     #[cfg(not(feature = "mutations"))]
     let _ = shared;
     #[cfg(feature = "mutations")]
-    if shared.config.mutation == Some(crate::config::Mutation::AtomicTwice) && headers.atomic.is_some() {
-        if let Ok(original) = carry_out(queue_pair, shared, headers) {
-            queue_pair.receiver_mut().replace_original(headers.bth.psn, original);
-        }
+    if shared.config.mutation == Some(crate::config::Mutation::AtomicTwice)
+        && headers.atomic.is_some()
+        && let Ok(original) = carry_out(queue_pair, shared, headers)
+    {
+        queue_pair.receiver_mut().replace_original(headers.bth.psn, original);
     }
     queue_pair.receiver_mut().repeat(headers.bth.psn, |answer, index| match (answer, headers.reth) {
         (Answer::Atomic { .. }, None) => Some(1),
