@@ -141,7 +141,7 @@ local function add_scheme_record(buffer, tree)
       local name_at = 9 + (kind == 10 and 44 or 36)
       local name_bytes = buffer:len() - name_at - length:uint64():tonumber()
       if name_bytes > 0 then add(f.scheme_name, name_bytes) end
-      if name_bytes >= 0 then rest(f.offer_contents) end
+      if name_bytes >= 0 then rest(f.offer_contents) else tree:add_proto_expert_info(cut_off) end
     end
   elseif kind == 2 then
     if buffer:len() > 9 then add_acknowledgement(buffer(9):tvb(), tree) end

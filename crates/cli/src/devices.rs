@@ -22,8 +22,10 @@ use longhaul_softnic_udp::UdpConfig;
 
 use crate::stop::{self, Stop};
 
-/// Show the devices of this host, and problems of its configuration The first column is the name to give to `--device`
-/// of other commands. The exit status is 0, even with warnings, or 3 if no device can be used.
+/// Show the devices of this host, and problems of its configuration
+///
+/// The first column is the name to give to `--device` of other commands. The exit status is 0, even with warnings, or 3
+/// if no device can be used.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Also show addresses, capabilities, limits and counters

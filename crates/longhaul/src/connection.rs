@@ -291,6 +291,7 @@ fn error_of(shared: &Shared, error: MessageError) -> TransferError {
 }
 
 /// The messages that come ([`Connection::incoming`]). As an iterator it blocks; [`Incoming::next_message`] is for both.
+///
 /// Receives that are posted when it is dropped stay posted, and the next messages are lost. Drain it before dropping
 /// it.
 pub struct Incoming<'a> {

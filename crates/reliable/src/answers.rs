@@ -54,14 +54,15 @@ impl Answers {
         self.done.contains(&number).then_some(Answer::Done)
     }
 
-    /// The sender asks about no number below.
-    pub(crate) fn forget_below(&mut self, number: u64) {
+    /// The sender asks about no number below. Returns whether that is news.
+    pub(crate) fn forget_below(&mut self, number: u64) -> bool {
         if number <= self.forgotten_below {
-            return;
+            return false;
         }
         self.forgotten_below = number;
         self.done = self.done.split_off(&number);
         self.refused.retain(|_, refused| refused.end > number);
+        true
     }
 }
 
@@ -83,10 +84,10 @@ mod tests {
             assert_eq!(answers.of(number), Some(if number % 2 == 0 { refused } else { Answer::Done }));
         }
         assert_eq!(answers.of(5000), None, "it was not posted");
-        answers.forget_below(4990);
+        assert!(answers.forget_below(4990));
         assert_eq!((answers.done.len(), answers.refused.len()), (5, 5));
         assert_eq!((answers.of(4989), answers.of(4990)), (None, Some(refused)));
-        answers.forget_below(10);
+        assert!(!answers.forget_below(10));
         assert_eq!(answers.of(4991), Some(Answer::Done), "an old number changes nothing");
     }
 

@@ -241,7 +241,11 @@ impl Incoming {
 
     /// Do what is due. Returns the parts and the messages that are over.
     pub(crate) fn poll(&mut self, moment: &Moment, terms: &mut Terms, pool: &mut ParityPool) -> (usize, u64) {
-        self.answers.forget_below(terms.queue_pair.peer_sends_from());
+        let known_below = terms.queue_pair.peer_sends_from();
+        if self.answers.forget_below(known_below) {
+            // Their sender knows that they are done.
+            self.dones.retain(|done| done.number >= known_below);
+        }
         let feedback_bytes_max = terms.queue_pair.scheme_bytes_max() - record::HEADER_BYTES;
         let mut feedback = Vec::new();
         let mut steps = Vec::new();

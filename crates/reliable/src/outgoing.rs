@@ -16,7 +16,7 @@ use crate::parts::{Cut, Part};
 use crate::record::Record;
 use crate::report::{ConnectionCounters, MessageReport};
 use crate::scheme::Outbox;
-use crate::sends::{Moment, OpenSend};
+use crate::sends::{CARRIED_MESSAGES_MAX, Moment, OpenSend};
 use crate::terms::Terms;
 use crate::ticket::{MessageError, Promise};
 
@@ -31,6 +31,8 @@ pub(crate) struct Outgoing {
     /// Those before have all the numbers that they will ever have.
     opening: u64,
     agenda: Agenda,
+    /// Parts that travel in their offers.
+    carried_count: usize,
     /// Parts to look at, whatever the agenda says.
     news: BTreeSet<u64>,
     /// Messages that were given up here, by the number of their first part, until the receiver knows.
@@ -205,7 +207,9 @@ impl Outgoing {
         for number in due {
             self.look_ahead(number, moment, terms);
             let Some(send) = self.open.get_mut(&number) else { continue };
-            let is_over = send.poll(moment, terms, &mut checksum_bytes);
+            let was_carried = send.is_carried();
+            let is_over = send.poll(moment, terms, &mut checksum_bytes, self.carried_count < CARRIED_MESSAGES_MAX);
+            self.carried_count += usize::from(send.is_carried() && !was_carried);
             self.agenda.set(number, send.next_deadline(moment, &terms.attributes).filter(|_| !is_over));
             ended.extend(is_over.then_some(number));
         }
@@ -267,6 +271,7 @@ impl Outgoing {
     /// A part is over. Returns whether its message is.
     fn end_part(&mut self, number: u64, moment: &Moment, pool: &mut ParityPool) -> bool {
         let Some(ended) = self.open.remove(&number).map(|send| send.finish()) else { return false };
+        self.carried_count -= usize::from(ended.was_carried);
         ended.parity.into_iter().for_each(|memory| pool.put_back(memory));
         let Some(message) = self.messages.get_mut(&ended.message) else { return false };
         message.open_parts -= 1;
@@ -318,6 +323,7 @@ impl Outgoing {
     /// Everything has failed.
     pub(crate) fn fail(&mut self, error: &MessageError) {
         self.open.clear();
+        self.carried_count = 0;
         self.agenda.clear();
         self.news.clear();
         self.withdrawn.clear();

@@ -46,9 +46,11 @@ pub fn scheme_named(name: NamedScheme) -> Arc<dyn Scheme> {
     }
 }
 
-/// The sender's half of a scheme, for one message. It goes when the receiver has told that it is done.
+/// The sender's half of a scheme, for one message. It is dropped when the receiver has reported that it is done. The half of
+/// a message that travels in its offer, which has at most 256 bytes, is never called.
 pub trait SendHalf: Send {
-    /// Send what is due. Called at the beginning, when something has left the device, after feedback, and when the deadline is reached.
+    /// Send what is due. Called at the beginning, when something has left the device, after feedback, and when the deadline
+    /// is reached.
     fn poll(&mut self, io: &mut SendIo<'_>);
 
     /// Bytes of the receiver's half. They may be old, and come more than once.

@@ -31,6 +31,9 @@ const OFFERS_APART_MAX: Duration = Duration::from_secs(1);
 /// two, and its receiver needs no data packet, which is what a short message's latency consists of; but control messages
 /// wait for no window, so it is to be short.
 const CARRIED_BYTES_MAX: usize = 256;
+/// Messages that travel in their offers at a time: the peer has receives for 256 control messages, and nothing else bounds
+/// how many are in flight. Others go by the scheme, which has a window.
+pub(crate) const CARRIED_MESSAGES_MAX: usize = 64;
 /// Timers of hosts are not exact.
 const PATIENCE_MIN: Duration = Duration::from_millis(1);
 
@@ -45,6 +48,8 @@ pub(crate) struct Moment {
     pub(crate) patience: Duration,
     /// When the peer was heard of last, whatever it said.
     pub(crate) heard: Option<Instant>,
+    /// When the rate allows an offer with contents.
+    pub(crate) rate_free_at: Instant,
 }
 
 impl Moment {
@@ -54,12 +59,18 @@ impl Moment {
         let guess = queue_pair.attributes().round_trip_guess;
         let round_trip = measured.smoothed.unwrap_or(guess);
         let patience = (measured.patience(guess) + round_trip / 4).max(PATIENCE_MIN);
-        Moment { now, round_trip, variation: 4 * measured.variation, patience, heard: terms.heard }
+        let rate_free_at = match queue_pair.attributes().rate_bits_per_second {
+            Some(_) => queue_pair.rate_free_at(),
+            None => Instant::ZERO,
+        };
+        let variation = 4 * measured.variation;
+        Moment { now, round_trip, variation, patience, heard: terms.heard, rate_free_at }
     }
 }
 
 /// What became of one.
 pub(crate) struct EndedSend {
+    pub(crate) was_carried: bool,
     /// Where it belongs to.
     pub(crate) message: u64,
     pub(crate) outcome: Result<(), MessageError>,
@@ -142,7 +153,13 @@ impl OpenSend {
     }
 
     /// Do what is due, and compute at most so many bytes of its checksum. Returns whether it is over, and its memory free.
-    pub(crate) fn poll(&mut self, moment: &Moment, terms: &Terms, checksum_bytes: &mut usize) -> bool {
+    pub(crate) fn poll(
+        &mut self,
+        moment: &Moment,
+        terms: &Terms,
+        checksum_bytes: &mut usize,
+        may_be_carried: bool,
+    ) -> bool {
         let now = moment.now;
         if self.outcome.is_some() {
             return self.has_left();
@@ -161,7 +178,7 @@ impl OpenSend {
             self.report.checksummed_bytes = self.shape.message_bytes;
         }
         if self.may_send() {
-            self.send_and_offer(moment, terms);
+            self.send_and_offer(moment, terms, may_be_carried);
         }
         let failure = self.outbox.failure.take().map(|error| MessageError::Send(error.into()));
         let failure = failure.or_else(|| match self.outbox.data.status() {
@@ -200,9 +217,15 @@ impl OpenSend {
         self.checksum.as_ref().is_none_or(|checksum| checksum.value().is_some())
     }
 
-    fn send_and_offer(&mut self, moment: &Moment, terms: &Terms) {
+    /// Whether it travels in its offer.
+    pub(crate) fn is_carried(&self) -> bool {
+        matches!(self.way, Way::Offer(_))
+    }
+
+    fn send_and_offer(&mut self, moment: &Moment, terms: &Terms, may_be_carried: bool) {
         if matches!(self.way, Way::Undecided) {
-            self.way = self.carried(moment, terms).map_or(Way::Scheme, Way::Offer);
+            let carried = may_be_carried.then(|| self.carried(moment, terms)).flatten();
+            self.way = carried.map_or(Way::Scheme, Way::Offer);
         }
         if matches!(self.way, Way::Scheme) {
             self.drive_half(moment, |half, io| half.poll(io));
@@ -216,7 +239,8 @@ impl OpenSend {
                 Way::Offer(bytes) => {
                     terms.tell_contents(self.number, &Record::Offer(self.offer(Some(bytes), terms)), moment.now);
                     self.report.data_packets_sent += 1;
-                    self.report.data_packets_repeated += u64::from(self.report.offers > 0);
+                    // The second copy is the offer's, which every message has.
+                    self.report.data_packets_repeated += u64::from(self.report.offers >= OFFERED_UNASKED.into());
                 }
                 Way::Scheme | Way::Undecided => {
                     terms.tell(self.number, &Record::Offer(self.offer(None, terms)));
@@ -248,7 +272,9 @@ impl OpenSend {
     fn carried(&self, moment: &Moment, terms: &Terms) -> Option<ReadGuard<'static>> {
         let Outbox { memory, range, .. } = &self.outbox;
         let is_short = (1..=CARRIED_BYTES_MAX).contains(&range.len()) && self.part.cut.count() == 1;
-        if !is_short || self.cleared.is_none() || !terms.queue_pair.is_rate_free(moment.now) {
+        // One that is too long for its receive fails here, by the scheme's way.
+        let has_room = || self.outbox.data.cleared_bytes().is_some_and(|room| range.len() as u64 <= room);
+        if !is_short || !has_room() || terms.queue_pair.rate_free_at() > moment.now {
             return None;
         }
         // The program may be writing to them; the scheme's half reports that.
@@ -272,6 +298,12 @@ impl OpenSend {
 
     /// When it is to be offered again.
     fn offer_at(&self, moment: &Moment, timeout: Duration) -> Option<Instant> {
+        let due = self.offer_due_at(moment, timeout)?;
+        // An offer with contents is data, for which the rate holds.
+        Some(if self.is_carried() { due.max(moment.rate_free_at) } else { due })
+    }
+
+    fn offer_due_at(&self, moment: &Moment, timeout: Duration) -> Option<Instant> {
         self.cleared?;
         let Some(offered) = self.back_off.last() else { return self.is_worth_offering().then_some(moment.now) };
         let since = self.heard.map_or(offered, |heard| heard.max(offered));
@@ -388,13 +420,15 @@ impl OpenSend {
         let timeout = attributes.message_deadline.map_or(timeout, |deadline| timeout.min(self.begun + deadline));
         let checksum = self.checksum.as_ref().and_then(|checksum| checksum.continues_at(moment.now));
         let own = checksum.or_else(|| {
-            Instant::earlier_of(self.half.next_deadline(), self.offer_at(moment, attributes.message_timeout))
+            let half = if matches!(self.way, Way::Scheme) { self.half.next_deadline() } else { None };
+            Instant::earlier_of(half, self.offer_at(moment, attributes.message_timeout))
         });
         Instant::earlier_of(own, Some(timeout))
     }
 
     pub(crate) fn finish(self) -> EndedSend {
         EndedSend {
+            was_carried: self.is_carried(),
             message: self.message,
             outcome: self.outcome.unwrap_or(Err(MessageError::Closed)),
             is_peers: self.is_peers,

@@ -244,13 +244,17 @@ impl State {
                     self.sending.on_sent(completion.id as usize, &mut self.path, now, horizon);
                 }
             }
-            if count == 0 || count < BATCH && !was_away {
-                break;
+            // What has left the device is no answer: then the sockets have not been looked at.
+            if count == 0 || count < BATCH && frames > 0 && !was_away {
+                self.control.on_taken(frames, posted);
+                return Ok(());
             }
             if count < BATCH {
                 arrival = None;
             }
         }
+        // There may be more: the next poll is not to stop early.
+        self.polled = None;
         self.control.on_taken(frames, posted);
         Ok(())
     }

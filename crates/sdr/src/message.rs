@@ -269,6 +269,11 @@ impl SendStream {
         self.shared.state().sending.is_cleared(self.number)
     }
 
+    /// The receiver's room for the message, while it is known and the message is not over.
+    pub fn cleared_bytes(&self) -> Option<u64> {
+        self.shared.state().sending.cleared_bytes(self.number)
+    }
+
     /// Bytes that have left this device. They leave in the order in which they were added (on several channels, nearly), so whoever
     /// counts what it adds knows what is on its way.
     pub fn left_bytes(&self) -> u64 {

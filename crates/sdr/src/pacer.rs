@@ -34,6 +34,14 @@ impl Pacer {
         self.ready_at().is_none_or(|at| at <= now)
     }
 
+    /// When data may leave that the device does not space: it is a burst on the wire.
+    pub(crate) fn burst_at(&self) -> Instant {
+        match self.bits_per_second {
+            Some(_) => Instant::ZERO + self.free_at.saturating_since(Instant::ZERO + AHEAD.min(self.ahead)),
+            None => Instant::ZERO,
+        }
+    }
+
     /// Bytes were given to the device.
     pub(crate) fn on_posted(&mut self, bytes: u64, now: Instant) {
         let Some(rate) = self.bits_per_second else { return };

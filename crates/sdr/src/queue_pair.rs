@@ -26,7 +26,7 @@ use crate::pacer::{self, Pacer};
 use crate::path::Path;
 use crate::receive_table::{ReceiveCounters, ReceiveTable};
 use crate::receiving::Receiving;
-use crate::sending::{self, PeerReceive, SendCounters, Sending, Shape};
+use crate::sending::{PeerReceive, SendCounters, Sending, Shape};
 
 /// Why a queue pair could not be made.
 #[derive(Debug, Error)]
@@ -105,6 +105,9 @@ pub enum QueuePairError {
     #[error("the device refused a request")]
     Post(#[from] PostError),
 }
+
+/// Headers of a SEND over IPv4: IP, UDP, BTH, ICRC.
+const SEND_OVERHEAD_BYTES: usize = 20 + 8 + 12 + 4;
 
 /// A queue pair. Clones are the same one.
 #[derive(Clone)]
@@ -327,16 +330,18 @@ impl QueuePair {
         self.shared.state().send_to_peer(bytes);
     }
 
-    /// Whether the rate allows data to be sent now. The window does not matter here.
-    pub fn is_rate_free(&self, now: Instant) -> bool {
-        self.shared.state().path.pacer.is_ready(now)
+    /// When the rate allows data to be sent with [`QueuePair::send_data_to_peer`].
+    pub fn rate_free_at(&self) -> Instant {
+        self.shared.state().path.pacer.burst_at()
     }
 
     /// The same as [`QueuePair::send_to_peer`], for bytes that are data of a message and count against the rate.
     pub fn send_data_to_peer(&self, bytes: Vec<u8>, now: Instant) {
         assert!(bytes.len() <= self.scheme_bytes_max(), "{} bytes do not fit a control message", bytes.len());
         let mut state = self.shared.state();
-        state.path.pacer.on_posted(bytes.len() as u64 + sending::WRITE_OVERHEAD_BYTES, now);
+        // As if it had a frame of its own, which it may share.
+        let wire_bytes = SEND_OVERHEAD_BYTES + control::HEADER_BYTES + control::RECORD_HEADER_BYTES + bytes.len();
+        state.path.pacer.on_posted(wire_bytes as u64, now);
         state.send_to_peer(bytes);
     }
 

@@ -18,7 +18,7 @@ use crate::path::Path;
 const BURST: usize = 60;
 
 /// Headers of a write: IPv4, UDP, BTH, RETH, the immediate and the ICRC.
-pub(crate) const WRITE_OVERHEAD_BYTES: u64 = 20 + 8 + 12 + 16 + 4 + 4;
+const WRITE_OVERHEAD_BYTES: u64 = 20 + 8 + 12 + 16 + 4 + 4;
 
 /// What the peer has done for a message of ours, as far as we know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -285,6 +285,11 @@ impl Sending {
     /// Whether the receiver has told where the message goes.
     pub(crate) fn is_cleared(&self, number: u64) -> bool {
         number < self.peer_open_from || self.clear.contains_key(&number)
+    }
+
+    /// The room that the receiver has for the message, if it has said so.
+    pub(crate) fn cleared_bytes(&self, number: u64) -> Option<u64> {
+        self.clear.get(&number).map(|clear| clear.length)
     }
 
     /// Bytes of the message that have left the device, each as often as it has.

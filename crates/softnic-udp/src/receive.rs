@@ -145,7 +145,7 @@ impl Receiving {
             // a program that changes the bytes meanwhile, against the rules of verbs, makes the ICRC wrong at worst.
             let bytes = unsafe { std::slice::from_raw_parts(payload.memory, payload.bytes) };
             if self.checks.is_good(from, headers, &[bytes], icrc) {
-                // SAFETY: `expected` is of this device, which has stayed locked since.
+                // SAFETY: `expected` is of this device, which has stayed locked since; `payload` has checked the index.
                 unsafe { nic.handle_in_place(&self.checks.received(from, headers), payload, now) };
             } else {
                 nic.count_icrc_error();

@@ -251,10 +251,14 @@ fn dependency_violations(name: &str, manifest: &str, table: &[(&str, &[&str])]) 
             None if in_dependencies => line,
             _ => continue,
         };
-        let Some(rest) = entry.trim_matches('"').strip_prefix("longhaul-") else {
-            continue;
+        let entry = entry.trim_matches('"');
+        let full_name = entry.split(|c: char| !is_word(c) && c != '-').next().unwrap_or(entry);
+        // The facade has the project's name.
+        let other = match full_name.strip_prefix("longhaul-") {
+            Some(other) => other,
+            None if full_name == "longhaul" => full_name,
+            None => continue,
         };
-        let other = rest.split(|c: char| !is_word(c) && c != '-').next().unwrap_or(rest);
         if !allowed.contains(&other) {
             violations.push(format!("crates/{name} may not depend on {other}: dependencies run downwards"));
         }
@@ -407,6 +411,7 @@ fn planted_upward_dependencies_are_found() {
     assert_eq!(check("wire", "[target.'cfg(unix)'.dependencies]\nlonghaul-softnic.workspace = true"), 1);
     assert_eq!(check("wire", "[dev-dependencies]\nlonghaul-softnic.workspace = true"), 0);
     assert_eq!(check("wire", "[dev-dependencies.longhaul-softnic]\nworkspace = true"), 0);
+    assert_eq!(check("wire", "[dependencies]\nlonghaul.workspace = true"), 1, "the facade");
     assert_eq!(check("utils", ""), 1);
     assert_eq!(check("unknown", ""), 1);
 }

@@ -114,9 +114,10 @@ pub(crate) struct ServerArguments {
     pub(crate) until_death: bool,
 }
 
-/// Run operations against a server and check everything at both ends Each check is one operation with one message size,
-/// on its own queue pair. It verifies every byte, the guard bytes around each buffer, every completion, and their
-/// order.
+/// Run operations against a server and check everything at both ends
+///
+/// Each check is one operation with one message size, on its own queue pair. It verifies every byte, the guard bytes
+/// around each buffer, every completion, and their order.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ClientArguments {
     /// Host that runs the server

@@ -21,12 +21,13 @@ const CHUNK_PACKETS: u32 = 16;
 const MESSAGE_PACKETS: u32 = 1 << 16;
 const MESSAGES: u32 = 16;
 
-/// Measure how many completions per second go into a message's bitmap The completions are in memory as a poll of a
-/// completion queue returns them: 4 KiB packets of 256 MiB messages with chunks of 64 KiB. Each is looked up in the
-/// message table (slot, generation) and sets its packet's bit; the last one of a chunk also sets the chunk's bit. For
-/// comparison, a bare loop does the same atomic operations on the same completions and nothing else. With two threads,
-/// each takes every other packet of every chunk. The two loops are interleaved, and the median of many rounds counts,
-/// because other load disturbs single rounds.
+/// Measure how many completions per second go into a message's bitmap
+///
+/// The completions are in memory as a poll of a completion queue returns them: 4 KiB packets of 256 MiB messages with
+/// chunks of 64 KiB. Each is looked up in the message table (slot, generation) and sets its packet's bit; the last one
+/// of a chunk also sets the chunk's bit. For comparison, a bare loop does the same atomic operations on the same
+/// completions and nothing else. With two threads, each takes every other packet of every chunk. The two loops are
+/// interleaved, and the median of many rounds counts, because other load disturbs single rounds.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Number of rounds

@@ -26,10 +26,12 @@ use crate::stop::Stop;
 /// One thread takes this share of the message in a round.
 const PORTIONS: usize = 8;
 
-/// Measure erasure coding, compared with copying the same data Reports bytes of data (not parity) per second for one
-/// message in memory, cut into submessages of the code. The measurements are interleaved in short rounds, and the
-/// median round counts: processor time for one thread, wall-clock time for several. In a build with the feature
-/// bench-isal, ISA-L encodes the same data to the same parity for comparison.
+/// Measure erasure coding, compared with copying the same data
+///
+/// Reports bytes of data (not parity) per second for one message in memory, cut into submessages of the code. The
+/// measurements are interleaved in short rounds, and the median round counts: processor time for one thread, wall-clock
+/// time for several. In a build with the feature bench-isal, ISA-L encodes the same data to the same parity for
+/// comparison.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Code to measure: mds:K,M or xor:K,M; repeatable [default: mds:32,8 and xor:32,8]

@@ -45,15 +45,17 @@ const IPV6_MTU_MIN: u32 = 1280;
 /// A first round that does not count, for buffers that have never been touched.
 const WARM_UP: Duration = Duration::from_millis(60);
 
-/// Run both ends on this host and compare with bare UDP and TCP The ends are two processes in two network namespaces
-/// joined by a veth; without root, in user namespaces; where neither is allowed, on the loopback device, and the report
-/// says so. Throughput: bare UDP with segmentation offload (the limit: same packet size, socket buffers and bytes per
-/// call, counted as payload that arrived), kernel TCP, UC and RC WRITEs of 1 MiB through the software RNIC, and
-/// messages of 16 MiB through the library with selective repeat (sdr-sr) and erasure coding (sdr-ec: parity on its own
-/// threads; sdr-ec-inline: on the threads that send and receive). One-way latency: bare UDP datagrams, RC SENDs of 2
-/// bytes and messages of 64 bytes through the library (facade), polling, and both again with sleeping threads
-/// (rc_send_events, facade_sleeping). Each end cycles through 128 MiB of buffers; UC and the schemes keep 3 MiB in
-/// flight. The measurements are interleaved in short rounds, and the median round counts.
+/// Run both ends on this host and compare with bare UDP and TCP
+///
+/// The ends are two processes in two network namespaces joined by a veth; without root, in user namespaces; where
+/// neither is allowed, on the loopback device, and the report says so. Throughput: bare UDP with segmentation offload
+/// (the limit: same packet size, socket buffers and bytes per call, counted as payload that arrived), kernel TCP, UC
+/// and RC WRITEs of 1 MiB through the software RNIC, and messages of 16 MiB through the library with selective repeat
+/// (sdr-sr) and erasure coding (sdr-ec: parity on its own threads; sdr-ec-inline: on the threads that send and
+/// receive). One-way latency: bare UDP datagrams, RC SENDs of 2 bytes and messages of 64 bytes through the library
+/// (facade), polling, and both again with sleeping threads (rc_send_events, facade_sleeping). Each end cycles through
+/// 128 MiB of buffers; UC and the schemes keep 3 MiB in flight. The measurements are interleaved in short rounds, and
+/// the median round counts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Seconds per measurement, divided into rounds

@@ -28,10 +28,11 @@ use longhaul_softnic_udp::UdpPortChoice;
 /// for a few timeouts, and must get an answer.
 const LINGER: Duration = Duration::from_millis(300);
 
-/// Exchange messages with ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong of rdma-core Without HOST this is the
-/// server and waits for one client. The other end is one of rdma-core's programs, or another `longhaul perf pingpong`:
-/// `ibv_rc_pingpong -d rxe0 -g 1` there, `longhaul perf pingpong HOST` here. Give both ends the same size, number of
-/// messages and MTU; those programs do not exchange them.
+/// Exchange messages with ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong of rdma-core
+///
+/// Without HOST this is the server and waits for one client. The other end is one of rdma-core's programs, or another
+/// `longhaul perf pingpong`: `ibv_rc_pingpong -d rxe0 -g 1` there, `longhaul perf pingpong HOST` here. Give both ends
+/// the same size, number of messages and MTU; those programs do not exchange them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Host that runs the server; without it, this end is the server

@@ -87,9 +87,10 @@ pub(crate) struct ServerArguments {
     pub(crate) once: bool,
 }
 
-/// Measure against a server The server gets its options from the client, so only the client needs any. Bandwidth of UC
-/// and UD counts what arrived; the exit status is 1 if any message was lost. To another host, sending is paced at 1
-/// Gbit/s by default.
+/// Measure against a server
+///
+/// The server gets its options from the client, so only the client needs any. Bandwidth of UC and UD counts what
+/// arrived; the exit status is 1 if any message was lost. To another host, sending is paced at 1 Gbit/s by default.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ClientArguments {
     /// Host that runs the server
@@ -106,8 +107,9 @@ pub(crate) struct ClientArguments {
     #[arg(short, long, value_enum)]
     connection: Option<Connection>,
 
-    /// Send messages with a reliability scheme: sr:rto, sr:nack, ec:mds:K,M or ec:xor:K,M (write_bw and write_lat) sr
-    /// is selective repeat, with timeouts or also with negative acknowledgements; ec sends M chunks of parity per K
+    /// Send messages with a reliability scheme: sr:rto, sr:nack, ec:mds:K,M or ec:xor:K,M (write_bw and write_lat)
+    ///
+    /// sr is selective repeat, with timeouts or also with negative acknowledgements; ec sends M chunks of parity per K
     /// chunks of data, Reed-Solomon or XOR. A message is written packet by packet on unreliable connections, and the
     /// scheme makes sure that all of it arrives. The report shows the time from posting a message to its completion,
     /// retransmissions and duplicates. write_lat sends one message at a time.

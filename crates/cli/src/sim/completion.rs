@@ -20,11 +20,13 @@ const SIZE_MAX: u64 = 1 << 30;
 /// Longer round trips are mistakes.
 const ROUND_TRIP_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_secs(100);
 
-/// Measure how long a message takes over a long, lossy link, with each reliability scheme Runs the real protocol code
-/// on virtual time: two software RNICs on a simulated link, one message at a time. The slowdown is the time from the
-/// send until the sender knows that the message has arrived, divided by the minimum (size/rate + round trip); headers,
-/// parity and retransmissions count. Packets are lost in both directions, so acknowledgements are lost too. Several
-/// schemes and losses give a table. The same seed gives the same figures, on any number of threads.
+/// Measure how long a message takes over a long, lossy link, with each reliability scheme
+///
+/// Runs the real protocol code on virtual time: two software RNICs on a simulated link, one message at a time. The
+/// slowdown is the time from the send until the sender knows that the message has arrived, divided by the minimum
+/// (size/rate + round trip); headers, parity and retransmissions count. Packets are lost in both directions, so
+/// acknowledgements are lost too. Several schemes and losses give a table. The same seed gives the same figures, on any
+/// number of threads.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Link rate, in bits per second
@@ -51,9 +53,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SCHEME", default_value = "sr:rto")]
     scheme: Vec<CompletionScheme>,
 
-    /// Run the schemes and losses of the SDR-RDMA paper, show the paper's figure in each row, and check the bounds The
-    /// bounds are for the paper's link and message, which are the defaults of the other options: 400 Gbit/s, 25 ms, 128
-    /// MiB, chunks of 4 KiB. The exit status is 1 if a bound is broken.
+    /// Run the schemes and losses of the SDR-RDMA paper, show the paper's figure in each row, and check the bounds
+    ///
+    /// The bounds are for the paper's link and message, which are the defaults of the other options: 400 Gbit/s, 25 ms,
+    /// 128 MiB, chunks of 4 KiB. The exit status is 1 if a bound is broken.
     #[arg(long, conflicts_with_all = ["loss", "scheme"])]
     paper: bool,
 

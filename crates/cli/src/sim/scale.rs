@@ -18,13 +18,15 @@ const CONTENTS_BYTES_MAX: u64 = 16 << 30;
 /// More than this take more memory than hosts have.
 const QUEUE_PAIRS_MAX: usize = 4_000_000;
 
-/// Run thousands of software RNICs, each with a few queue pairs, all sending at the same time Queue pairs alternate
-/// between RC and UC; the seed chooses which nodes they connect. Both ends alternate WRITEs and SENDs over lossless
-/// links of 100 Gbit/s and 1 µs. Every completion is checked: the exit status is 1 unless all messages arrive, in order
-/// and without error. By default packets carry only the length of their payload; --contents adds the bytes. The same
-/// seed gives the same trace hash. bytes_per_queue_pair is the growth of memory in use while the queue pairs are
-/// created and moved to RTS, divided by their number; packets_per_second counts packets sent while traffic ran; seconds
-/// is the whole run.
+/// Run thousands of software RNICs, each with a few queue pairs, all sending at the same time
+///
+/// Queue pairs alternate between RC and UC; the seed chooses which nodes they connect. Both ends alternate WRITEs and
+/// SENDs over lossless links of 100 Gbit/s and 1 µs. Every completion is checked: the exit status is 1 unless all
+/// messages arrive, in order and without error. By default packets carry only the length of their payload; --contents
+/// adds the bytes. The same seed gives the same trace hash.
+///
+/// bytes_per_queue_pair is the growth of memory in use while the queue pairs are created and moved to RTS, divided by
+/// their number; packets_per_second counts packets sent while traffic ran; seconds is the whole run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Number of software RNICs

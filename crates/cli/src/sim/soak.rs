@@ -11,11 +11,12 @@ use crate::quantity;
 use crate::stop::{self, Stop};
 use crate::{message, progress, soak_report};
 
-/// Run random verbs programs over links that lose, reorder, duplicate and corrupt packets, and check the results Each
-/// seed is a separate run: the network, queue pairs and requests follow from the seed alone. The checkers see what a
-/// verbs program sees (memory and completions) and compare it with the specification. While the network is bad, nothing
-/// may go wrong; after it heals, everything must complete. The exit status is 1 if a rule was broken. A failing seed of
-/// --messages is shrunk to a short program. `longhaul conformance --soak` does the same over real sockets.
+/// Run random verbs programs over links that lose, reorder, duplicate and corrupt packets, and check the results
+///
+/// Each seed is a separate run: the network, queue pairs and requests follow from the seed alone. The checkers see what
+/// a verbs program sees (memory and completions) and compare it with the specification. While the network is bad,
+/// nothing may go wrong; after it heals, everything must complete. The exit status is 1 if a rule was broken. A failing
+/// seed of --messages is shrunk to a short program. `longhaul conformance --soak` does the same over real sockets.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Number of seeds to run

@@ -79,12 +79,14 @@ impl Gathered {
     pub(super) const EMPTY: Gathered = Gathered { first: Piece::EMPTY, more: Vec::new() };
 
     /// Bytes of the payload.
+    #[inline]
     #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
         self.first.bytes + self.more.iter().map(|piece| piece.bytes).sum::<usize>()
     }
 
-    /// The payload, if it is in one piece.
+    /// The payload, if it is in one piece. It is only to be read: of memory that is bound to nothing, it is a constant.
+    #[inline]
     pub fn one_piece(&self) -> Option<Piece> {
         self.more.is_empty().then_some(self.first)
     }
@@ -135,7 +137,7 @@ pub(super) fn place(target: Target, payload: Payload<'_>) {
         Payload::Carried(bytes) => unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory, bytes.len()) },
         Payload::Registered(piece) if piece.memory == memory => {}
         // SAFETY: as above; and the piece was found in registered memory under the lock that is still held
-        // (`Nic::expected_packets`). The two may overlap.
+        // (the caller of `NicGuard::handle_in_place` has promised that). The two may overlap.
         Payload::Registered(piece) => unsafe { std::ptr::copy(piece.memory, memory, piece.bytes) },
         Payload::Elided(_) => {}
     }

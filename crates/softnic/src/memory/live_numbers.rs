@@ -6,6 +6,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 /// The numbers of all slots. At first each slot has its own, bound to nothing.
+///
+/// Binding the next number, or one that was bound lately, takes constant time; a jump ahead takes time and room for each
+/// slot that it skips.
 pub(super) struct LiveNumbers<B> {
     slots: u64,
     /// Every number below has been bound, except for slots that are `odd`.
@@ -142,6 +145,7 @@ mod tests {
 
     /// In order, twice, out of order, far ahead and back again: always as if each slot had a place of its own.
     #[test]
+    #[cfg_attr(miri, ignore = "safe code, and too slow there")]
     fn every_slot_has_the_number_that_it_was_given_last() {
         for seed in 0..200 {
             let mut random = ChaCha12Rng::seed_from_u64(seed);
@@ -169,6 +173,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "safe code, and too slow there")]
     fn only_what_is_bound_takes_room() {
         let mut numbers = LiveNumbers::new(1024);
         for number in 0..10_000 {

@@ -92,9 +92,10 @@ impl ExpectedPackets {
         packet::datagram_bytes(self.header_bytes, self.payload_bytes)
     }
 
-    /// Where the payload of the `index`-th packet goes.
+    /// Where the payload of the `index`-th packet goes. Panics when fewer are expected.
     #[inline]
     pub fn payload(&self, index: usize) -> Piece {
+        assert!(index < self.count, "packet {index} of {} that are expected", self.count);
         Piece { memory: self.memory.wrapping_add(index * self.payload_bytes), bytes: self.payload_bytes }
     }
 }

@@ -76,6 +76,7 @@ impl<'a> Outgoing<'a> {
     }
 
     /// Bytes that travel, ICRC included.
+    #[inline]
     #[expect(clippy::len_without_is_empty, reason = "there is no datagram without headers")]
     pub fn len(&self) -> usize {
         self.headers.len() + self.payload_bytes() + self.pad_bytes + ICRC_BYTES

@@ -43,9 +43,10 @@ pub(super) struct End {
     pub(super) reset_count: u64,
 }
 
-/// Watches a program of verbs operations and says which observations the specification does not allow. The program
-/// reports what it posts and does, and hands over completions as it polls them: all that arrived with one step of time
-/// together (see [`Judge::observe`]).
+/// Watches a program of verbs operations and says which observations the specification does not allow.
+///
+/// The program reports what it posts and does, and hands over completions as it polls them: all that arrived with one
+/// step of time together (see [`Judge::observe`]).
 pub struct Judge {
     pub(super) ends: Vec<End>,
     pub(super) messages: Vec<Message>,

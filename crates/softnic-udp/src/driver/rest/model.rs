@@ -1,6 +1,6 @@
 //! The interleavings of callers and background thread, tried out by loom: all with up to three preemptions.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p longhaul-softnic --lib --target-dir target/loom driver::rest::model`.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p longhaul-softnic-udp --lib --target-dir target/loom driver::rest::model`.
 //!
 //! [`Rest`] is the real one. Around it is a device of a few numbers, and the three calls and the loop of `driver.rs` in the same
 //! order of steps. Time stands still unless a test moves it, and the bell has no time-out of its own: so whatever nobody was
