@@ -1,0 +1,19 @@
+//! A wide-area link between two network interfaces, for real frames of any protocol.
+//!
+//! ```text
+//!   interface A ─▶ Direction (queue, rate, loss, delay, …) ─▶ interface B
+//!   interface A ◀─ Direction                               ◀─ interface B
+//! ```
+//!
+//! What happens to a frame is decided by [`longhaul_impair`], from a seed; frames are moved by [`longhaul_forward`].
+//! [`Link`] joins the two and is driven: frames and time in, frames out. [`RunningLink`] drives one on a thread of its
+//! own, and changes it while it runs.
+
+mod direction;
+mod frame;
+mod link;
+mod running;
+
+pub use direction::{DirectionCounters, DirectionOptions};
+pub use link::{Link, LinkCounters, Towards};
+pub use running::{LinkError, LinkOptions, Ports, RunningCounters, RunningLink};
