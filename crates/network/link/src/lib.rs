@@ -7,11 +7,14 @@
 //!
 //! What happens to a frame is decided by [`longhaul_impair`], from a seed; frames are moved by [`longhaul_forward`].
 //! [`Link`] joins the two and is driven: frames and time in, frames out. [`RunningLink`] drives one on a thread of its
-//! own, and changes it while it runs.
+//! own, and changes it while it runs; [`control`] lets other processes do that. [`namespaces`] are two places to run
+//! programs in, with a link between them.
 
+pub mod control;
 mod direction;
 mod frame;
 mod link;
+pub mod namespaces;
 mod running;
 
 pub use direction::{DirectionCounters, DirectionOptions};

@@ -125,6 +125,8 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "verbs",
             "coding",
             "impair",
+            "forward",
+            "link",
             "netsim",
             "softnic",
             "softnic-udp",
@@ -172,6 +174,8 @@ const DRIVERS: &[(&str, &str)] = &[
     ("crates/base/coding/src/message.rs", "encodes on several threads when asked; they end with the call"),
     ("crates/messages/plan/src/question.rs", "compares schemes on several threads; they end with the call"),
     ("crates/messages/plan/src/twin.rs", "draws samples on several threads; they end with the call"),
+    ("crates/network/link/src/control.rs", "the socket by which other processes talk to a link that runs"),
+    ("crates/network/link/src/namespaces.rs", "makes network namespaces, with files of the kernel and other programs"),
     ("crates/network/link/src/running.rs", "runs a link on a thread, and writes its capture to a file"),
     ("crates/devices/softnic-udp/src/capture.rs", "writes a capture to a file"),
     (
