@@ -3,11 +3,23 @@
 
 use std::io;
 
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
+use nix::unistd::Pid;
 
 /// Wake this thread when its time has come, and not up to 50 µs later. Every thread may ask for that.
 pub fn wake_on_time() -> io::Result<()> {
     Ok(prctl::set_timerslack(1)?)
+}
+
+/// The priority of a thread that moves frames: below the kernel's own threads that keep a processor alive.
+pub const LINK: i32 = 10;
+
+/// Let this thread run on one processor only.
+pub fn run_on(processor: usize) -> io::Result<()> {
+    let mut processors = CpuSet::new();
+    processors.set(processor)?;
+    Ok(sched_setaffinity(Pid::from_raw(0), &processors)?)
 }
 
 /// Let this thread run before all ordinary ones (`SCHED_FIFO`), at a priority from 1 to 99. Only root may, as a rule; where it

@@ -157,6 +157,11 @@ impl Namespaces {
         Ok(result)
     }
 
+    /// Takes the interfaces away, so that others can be made in place of them. (Namespaces go with their descriptors.)
+    pub fn remove(self) -> Result<(), NamespaceError> {
+        Side::BOTH.into_iter().try_for_each(|side| ip(&format!("link delete {}", side.name())))
+    }
+
     /// A pair of interfaces, one of them in the side's namespace, ready for use.
     fn connect(&self, side: Side, mtu: usize) -> Result<(), NamespaceError> {
         let name = side.name();

@@ -14,6 +14,7 @@ use longhaul_forward::offloads::{self, Offload};
 use longhaul_forward::{Counters, ForwardError, Forwarding, Interface, SourceCounters, Woken, priority, ring, tap};
 use longhaul_impair::{Profile, ProfileError};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::time::{ClockId, clock_gettime};
 use thiserror::Error;
 
 use crate::direction::DirectionOptions;
@@ -21,8 +22,6 @@ use crate::link::{Link, LinkCounters, Towards};
 
 /// The loop looks whether it is to end at least this often.
 const TURN_MAX: Duration = Duration::from_millis(500);
-/// Below the kernel's own threads that keep a processor alive.
-const FIFO_PRIORITY: i32 = 10;
 
 /// The two ends of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +43,8 @@ pub struct LinkOptions {
     pub towards_first: DirectionOptions,
     /// Where all frames are recorded, at both ends.
     pub capture: Option<PathBuf>,
+    /// The processor that it runs on; any, if there is none or it is not there.
+    pub processor: Option<usize>,
 }
 
 /// Why a link cannot be started, or has ended.
@@ -100,6 +101,8 @@ pub struct RunningCounters {
     pub arrived: [SourceCounters; 2],
     /// What left.
     pub forwarded: Counters,
+    /// What its thread has used.
+    pub processor_time: Duration,
 }
 
 /// A link on a thread of its own. Dropped, it ends.
@@ -149,11 +152,12 @@ impl RunningLink {
         let (requests, received) = mpsc::channel();
         let (prepared, is_prepared) = mpsc::channel();
         let thread = std::thread::Builder::new().name("link".to_owned());
-        let waking = wake.clone();
+        let (waking, processor) = (wake.clone(), options.processor);
         let thread = thread.spawn(move || {
             // Without it frames leave up to 50 µs late.
             let _ = priority::wake_on_time();
-            let has_priority = priority::run_before_others(FIFO_PRIORITY).is_ok();
+            let _ = processor.map(priority::run_on);
+            let has_priority = priority::run_before_others(priority::LINK).is_ok();
             let _ = prepared.send(has_priority);
             run(Forwarding::new(interfaces, link, clock), &waking, &received)
         });
@@ -245,7 +249,9 @@ fn run(
                 Request::Tell(answer) => {
                     let arrived = [0, 1].map(|port| forwarding.source_counters(port));
                     let link = forwarding.handler().counters();
-                    let _ = answer.send(RunningCounters { link, arrived, forwarded: forwarding.counters() });
+                    let used = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from);
+                    let forwarded = forwarding.counters();
+                    let _ = answer.send(RunningCounters { link, arrived, forwarded, processor_time: used });
                 }
                 Request::End => return Ok(forwarding.handler().end_capture()?),
             }

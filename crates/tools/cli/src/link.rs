@@ -1,5 +1,6 @@
 //! `longhaul link`: a wide-area link between two network interfaces.
 
+mod check;
 mod clean;
 mod demo;
 mod exec;
@@ -32,6 +33,7 @@ enum Command {
     Set(set::Arguments),
     Show(show::Arguments),
     Clean(clean::Arguments),
+    Check(check::Arguments),
     #[command(hide = true)]
     Hold(demo::HoldArguments),
 }
@@ -44,6 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
         Command::Set(arguments) => set::run(arguments),
         Command::Show(arguments) => show::run(arguments),
         Command::Clean(arguments) => clean::run(arguments),
+        Command::Check(arguments) => check::run(arguments),
         Command::Hold(arguments) => demo::hold(arguments),
     }
 }

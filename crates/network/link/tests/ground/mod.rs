@@ -70,6 +70,7 @@ pub(crate) fn options(towards_second: Profile, towards_first: Profile, seed: u64
         towards_second: direction(towards_second),
         towards_first: direction(towards_first),
         capture: None,
+        processor: None,
     }
 }
 
@@ -77,6 +78,7 @@ pub(crate) fn options(towards_second: Profile, towards_first: Profile, seed: u64
 pub(crate) struct End {
     source: RingSource,
     sink: RawSink,
+    #[allow(dead_code, reason = "not used by all tests")]
     pub(crate) clock: Clock,
 }
 

@@ -95,7 +95,7 @@ impl New {
         };
         // Directions do not lose the same frames.
         let (towards_second, towards_first) = (direction(forth, seed), direction(back, seed ^ 1));
-        Ok((LinkOptions { ports, towards_second, towards_first, capture: self.capture.clone() }, seed))
+        Ok((LinkOptions { ports, towards_second, towards_first, capture: self.capture.clone(), processor: None }, seed))
     }
 
     /// As arguments for another process.

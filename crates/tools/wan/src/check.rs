@@ -1,0 +1,332 @@
+//! What a link can do on this machine, both ends on it:
+//!
+//! ```text
+//!   sender ─ UDP or TCP ─▶ [left] ═ veth ═ link ═ veth ═ [right] ─▶ receiver
+//! ```
+//!
+//! Everything that is compared is measured in turns, and medians are taken: on a shared machine one run says little. Its
+//! host may take the processor away; a witness notices that ([`witness`]), and delays of frames that met such a stall are set
+//! aside, with the share of them in the report.
+
+mod bare;
+mod paced;
+mod stream;
+mod witness;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use longhaul_forward::ForwardError;
+use longhaul_impair::{Loss, Profile};
+use longhaul_link::namespaces::{NamespaceError, Namespaces, Side};
+use longhaul_link::{DirectionOptions, LinkError, LinkOptions, Ports, RunningLink};
+use thiserror::Error;
+
+use self::paced::Paced;
+use self::witness::steal_share;
+
+/// How long frames are delayed while the error is measured.
+const DELAY: Duration = Duration::from_millis(10);
+/// Runs of which the median is taken.
+const ROUNDS: usize = 3;
+/// A run with more of its frames set aside than this is repeated.
+const SET_ASIDE_MAX: f64 = 0.2;
+const TRIES_MAX: usize = 4;
+/// What is lost when loss is measured.
+const LOSS: f64 = 0.01;
+/// Standard deviations of the binomial distribution: one run in 2,000 is outside by chance.
+const DEVIATIONS: f64 = 3.5;
+/// Where the link runs; the ends have the others.
+const LINK_PROCESSOR: usize = 1;
+
+/// Why a link could not be measured.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// No namespaces.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// No link.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// Frames could not be moved.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+    /// An end has failed.
+    #[error("an end of the link could not {0}")]
+    End(&'static str, #[source] io::Error),
+    /// Nothing has arrived.
+    #[error("nothing of what was sent has arrived")]
+    Nothing,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Length of each measurement.
+    pub duration: Duration,
+}
+
+/// What a link can do with packets of one length.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Bytes of the longest packet.
+    pub mtu: usize,
+    /// Frames a second that the link moved, delayed and impaired, as many as the sender could send.
+    pub frames_per_second: f64,
+    /// The same of a forwarder that does nothing to frames.
+    pub bare_frames_per_second: f64,
+    /// The median of the ratios of both, each of one round.
+    pub over_bare_forwarder: f64,
+    /// Frames a second of processor time of the link's thread.
+    pub frames_per_second_per_core: f64,
+    /// What one TCP connection carried over the link without delay, bits a second.
+    pub tcp_bits_per_second: f64,
+    /// Datagrams that left at a steady rate, with delay.
+    pub paced: PacedRow,
+}
+
+/// Datagrams at a steady rate.
+#[derive(Clone, Debug)]
+pub struct PacedRow {
+    /// Bits a second on the link, as asked for.
+    pub asked_bits_per_second: f64,
+    /// As sent.
+    pub sent_bits_per_second: f64,
+    /// Frames that were sent, and those of them that did not arrive.
+    pub frames: u64,
+    /// Of them did not arrive.
+    pub missing_frames: u64,
+    /// Frames for which the link's ring had no room.
+    pub ring_full_frames: u64,
+    /// Frames that left more than a millisecond late.
+    pub late_frames: u64,
+    /// How much longer than set frames took, outside stalls, in microseconds.
+    pub delay_error_us: Percentiles,
+    /// Of all frames.
+    pub delay_error_all_us: Percentiles,
+    /// Share of frames that met a stall.
+    pub set_aside_share: f64,
+    /// Share of the link's processor that the witness missed.
+    pub stalled_share: f64,
+}
+
+/// Of many values.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Percentiles {
+    /// The median.
+    pub p50: f64,
+    /// Above it are 1 % of them.
+    pub p99: f64,
+}
+
+/// Loss, as set and as seen.
+#[derive(Clone, Copy, Debug)]
+pub struct LossRow {
+    /// As set.
+    pub set: f64,
+    /// Frames that entered.
+    pub frames: u64,
+    /// Frames that did not arrive.
+    pub lost_frames: u64,
+    /// Whether that many are as likely as they should be.
+    pub is_within_interval: bool,
+}
+
+/// What a link can do on this machine.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// By MTU.
+    pub rows: Vec<Row>,
+    /// Loss.
+    pub loss: LossRow,
+    /// Whether the link's thread ran before all ordinary ones.
+    pub has_priority: bool,
+    /// Share of processor time that the host gave to others, over the whole check.
+    pub steal_share: f64,
+}
+
+/// Rates at which an error of delay is measured, and which the link must carry: bits a second, by MTU.
+pub const RATES: [(usize, f64); 2] = [(1500, 1e9), (4200, 2e9)];
+
+/// Measures. The process must have one thread only. `progress` hears what is done next.
+pub fn check(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report, CheckError> {
+    let steal = steal_share();
+    let (mut rows, mut loss, mut has_priority) = (Vec::new(), None, false);
+    for (mtu, bits_per_second) in RATES {
+        let namespaces = Namespaces::make(mtu)?;
+        let ground = Ground { namespaces, mtu, duration: options.duration };
+        progress(&format!("MTU {mtu}: frames a second, with the link and with a bare forwarder"));
+        let capacity = ground.capacity()?;
+        progress(&format!("MTU {mtu}: TCP without delay"));
+        let tcp_bits_per_second = ground.tcp()?;
+        progress(&format!("MTU {mtu}: delay at {} Gbit/s", bits_per_second / 1e9));
+        let (paced, priority) = ground.paced(bits_per_second)?;
+        has_priority = priority;
+        if loss.is_none() {
+            progress("loss");
+            loss = Some(ground.loss()?);
+        }
+        rows.push(Row { mtu, tcp_bits_per_second, paced, ..capacity });
+        ground.namespaces.remove()?;
+    }
+    let loss = loss.ok_or(CheckError::Nothing)?;
+    Ok(Report { rows, loss, has_priority, steal_share: steal.so_far() })
+}
+
+/// Where it is measured.
+struct Ground {
+    namespaces: Namespaces,
+    mtu: usize,
+    duration: Duration,
+}
+
+impl Ground {
+    fn start(&self, profile: &Profile) -> Result<RunningLink, CheckError> {
+        let direction = |profile: &Profile| DirectionOptions {
+            profile: Arc::new(profile.clone()),
+            seed: 1,
+            kept_bytes_max: 256 << 20,
+        };
+        let link = RunningLink::start(&LinkOptions {
+            ports: Ports::Interfaces(Side::BOTH.map(|side| side.name().to_owned())),
+            towards_second: direction(profile),
+            towards_first: direction(profile),
+            capture: None,
+            processor: Some(LINK_PROCESSOR),
+        })?;
+        Ok(link)
+    }
+
+    /// Frames a second, by turns with the link and with a bare forwarder.
+    fn capacity(&self) -> Result<Row, CheckError> {
+        let impaired = Profile::default()
+            .with_propagation_delay(DELAY)
+            .with_loss(Loss::Independent { probability: 1e-3 })
+            .with_duplication(1e-3);
+        let (mut with_link, mut bare, mut ratios, mut per_core) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let flood = paced::flood(&self.namespaces, self.mtu)?;
+            let forwarder = bare::Bare::start(LINK_PROCESSOR)?;
+            let without = flood.frames_per_second(self.duration, || Ok(forwarder.sent()))?;
+            forwarder.end()?;
+            let link = self.start(&impaired)?;
+            let before = link.counters()?;
+            let with = flood.frames_per_second(self.duration, || Ok(link.counters()?.forwarded.sent))?;
+            let after = link.counters()?;
+            let used = after.processor_time.saturating_sub(before.processor_time).as_secs_f64();
+            per_core.push((after.forwarded.sent - before.forwarded.sent) as f64 / used.max(1e-9));
+            link.end()?;
+            flood.end()?;
+            with_link.push(with);
+            bare.push(without);
+            ratios.push(with / without.max(1.0));
+        }
+        Ok(Row {
+            mtu: self.mtu,
+            frames_per_second: median(with_link),
+            bare_frames_per_second: median(bare),
+            over_bare_forwarder: median(ratios),
+            frames_per_second_per_core: median(per_core),
+            tcp_bits_per_second: 0.0,
+            paced: PacedRow::default(),
+        })
+    }
+
+    fn tcp(&self) -> Result<f64, CheckError> {
+        let mut rates = Vec::new();
+        for _ in 0..ROUNDS {
+            let link = self.start(&Profile::default())?;
+            rates.push(stream::bits_per_second(&self.namespaces, self.duration)?);
+            link.end()?;
+        }
+        Ok(median(rates))
+    }
+
+    /// The error of delay at a rate; of the run with the least that was set aside, if all have too much of it.
+    fn paced(&self, bits_per_second: f64) -> Result<(PacedRow, bool), CheckError> {
+        let mut best: Option<(PacedRow, bool)> = None;
+        for _ in 0..TRIES_MAX {
+            let link = self.start(&Profile::default().with_propagation_delay(DELAY))?;
+            let has_priority = link.has_priority();
+            let witness = witness::Witness::start(LINK_PROCESSOR);
+            let paced = Paced::send(&self.namespaces, self.mtu, bits_per_second, self.duration)?;
+            let stalls = witness.end();
+            let counters = link.counters()?;
+            link.end()?;
+            let mut row = paced.row(bits_per_second, DELAY, &stalls)?;
+            row.ring_full_frames = counters.arrived[0].no_room;
+            row.late_frames = counters.forwarded.late;
+            let share = row.set_aside_share;
+            if best.as_ref().is_none_or(|(best, _)| share < best.set_aside_share) {
+                best = Some((row, has_priority));
+            }
+            if share <= SET_ASIDE_MAX {
+                break;
+            }
+        }
+        best.ok_or(CheckError::Nothing)
+    }
+
+    fn loss(&self) -> Result<LossRow, CheckError> {
+        let link = self.start(&Profile::default().with_loss(Loss::Independent { probability: LOSS }))?;
+        let paced = Paced::send(&self.namespaces, self.mtu, 2e8, self.duration)?;
+        link.end()?;
+        let (frames, lost_frames) = (paced.sent(), paced.missing());
+        Ok(LossRow {
+            set: LOSS,
+            frames,
+            lost_frames,
+            is_within_interval: is_within_interval(frames, lost_frames, LOSS),
+        })
+    }
+}
+
+/// Whether losing this many of that many frames, each with this probability, is no surprise.
+fn is_within_interval(frames: u64, lost: u64, probability: f64) -> bool {
+    let (mean, count) = (frames as f64 * probability, frames as f64);
+    let deviation = (count * probability * (1.0 - probability)).sqrt();
+    frames > 0 && (lost as f64 - mean).abs() <= DEVIATIONS * deviation + 0.5
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+impl Default for PacedRow {
+    fn default() -> Self {
+        PacedRow {
+            asked_bits_per_second: 0.0,
+            sent_bits_per_second: 0.0,
+            frames: 0,
+            missing_frames: 0,
+            ring_full_frames: 0,
+            late_frames: 0,
+            delay_error_us: Percentiles::default(),
+            delay_error_all_us: Percentiles::default(),
+            set_aside_share: 0.0,
+            stalled_share: 0.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loss_is_judged_by_its_distribution() {
+        assert!(is_within_interval(100_000, 1_000, 0.01));
+        assert!(is_within_interval(100_000, 1_100, 0.01), "three deviations");
+        assert!(!is_within_interval(100_000, 1_120, 0.01) && !is_within_interval(100_000, 880, 0.01));
+        assert!(!is_within_interval(0, 0, 0.01), "nothing shows nothing");
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(Vec::new()), 0.0);
+    }
+}
