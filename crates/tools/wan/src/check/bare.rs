@@ -13,7 +13,7 @@ use longhaul_link::namespaces::Side;
 use longhaul_time::Instant;
 use nix::sys::eventfd::EventFd;
 
-use super::CheckError;
+use super::report::CheckError;
 
 /// Each frame leaves by the other interface.
 struct PassOn;

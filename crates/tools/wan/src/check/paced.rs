@@ -12,8 +12,8 @@ use longhaul_link::namespaces::{Namespaces, Side};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, setsockopt, sockopt};
 use nix::time::{ClockId, clock_gettime};
 
+use super::report::{CheckError, PacedRow, Percentiles};
 use super::witness::{Stalls, now};
-use super::{CheckError, PacedRow, Percentiles};
 
 /// IPv4's and UDP's headers.
 const HEADERS_BYTES: usize = 28;
@@ -34,7 +34,7 @@ fn sockets(namespaces: &Namespaces) -> Result<[UdpSocket; 2], CheckError> {
     let right = open(Side::Right)?.map_err(failed("open a socket"))?;
     left.connect(right.local_addr().map_err(failed("open a socket"))?).map_err(failed("connect a socket"))?;
     right.set_read_timeout(Some(SILENCE)).map_err(failed("open a socket"))?;
-    // Only root may have more than the system's limit; what there is must do then.
+    // Only root may have more than the system's limit; others get that limit.
     let larger = setsockopt(&right, sockopt::RcvBufForce, &SOCKET_BYTES);
     let _ = larger.or_else(|_| setsockopt(&right, sockopt::RcvBuf, &SOCKET_BYTES));
     setsockopt(&right, sockopt::ReceiveTimestampns, &true).map_err(|error| failed("ask for times")(error.into()))?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use longhaul_link::namespaces::{Namespaces, Side};
 
-use super::CheckError;
+use super::report::CheckError;
 
 const BUFFER_BYTES: usize = 256 << 10;
 /// Nobody waits longer for the other end.
