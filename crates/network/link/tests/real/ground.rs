@@ -57,7 +57,6 @@ fn set_up(mtu: usize) {
 }
 
 /// Deletes an interface.
-#[allow(dead_code, reason = "not used by all tests")]
 pub(crate) fn delete(name: &str) {
     ip(&format!("link delete {name}"));
 }
@@ -78,7 +77,6 @@ pub(crate) fn options(towards_second: Profile, towards_first: Profile, seed: u64
 pub(crate) struct End {
     source: RingSource,
     sink: RawSink,
-    #[allow(dead_code, reason = "not used by all tests")]
     pub(crate) clock: Clock,
 }
 

@@ -1,13 +1,11 @@
 //! Links between real interfaces of this host's kernel, with real frames.
 
-mod ground;
-
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ground::{End, in_namespace, number_of, numbered, options};
+use crate::ground::{End, in_namespace, number_of, numbered, options};
 use longhaul_forward::clock::Clock;
 use longhaul_impair::{Impairment, Loss, LossTrace, Profile, Verdict};
 use longhaul_link::{LinkError, RunningLink, Towards};
@@ -22,7 +20,7 @@ fn ends() -> [End; 2] {
 
 #[test]
 fn frames_pass_unchanged_in_both_directions() {
-    in_namespace("frames_pass_unchanged_in_both_directions", 4200, || {
+    in_namespace("frames::frames_pass_unchanged_in_both_directions", 4200, || {
         let link = RunningLink::start(&options(Profile::default(), Profile::default(), 1)).expect("a link");
         let [mut left, mut right] = ends();
         for bytes in [60, 1514, 4214] {
@@ -49,7 +47,7 @@ fn frames_pass_unchanged_in_both_directions() {
 
 #[test]
 fn frames_are_delayed_as_long_as_was_set_also_while_it_changes() {
-    in_namespace("frames_are_delayed_as_long_as_was_set_also_while_it_changes", 1500, || {
+    in_namespace("frames::frames_are_delayed_as_long_as_was_set_also_while_it_changes", 1500, || {
         let far = |millis| Profile::default().with_propagation_delay(Duration::from_millis(millis));
         let link = RunningLink::start(&options(far(20), far(50), 1)).expect("a link");
         let [mut left, mut right] = ends();
@@ -93,7 +91,7 @@ fn survivors(loss: Loss, seed: u64, count: u32) -> BTreeSet<u32> {
 
 #[test]
 fn the_frames_that_are_lost_are_those_of_the_seed_and_of_the_trace() {
-    in_namespace("the_frames_that_are_lost_are_those_of_the_seed_and_of_the_trace", 1500, || {
+    in_namespace("frames::the_frames_that_are_lost_are_those_of_the_seed_and_of_the_trace", 1500, || {
         let loss = Loss::bursts(0.2, 3.0);
         let mut impairment = Impairment::new(Profile::default().with_loss(loss.clone()), 9).expect("a good profile");
         let is_kept = |_: &u32| matches!(impairment.handle(100, Instant::ZERO), Verdict::Once(_));
@@ -109,7 +107,7 @@ fn the_frames_that_are_lost_are_those_of_the_seed_and_of_the_trace() {
 
 #[test]
 fn unfinished_frames_are_refused_with_the_command_that_helps() {
-    in_namespace("unfinished_frames_are_refused_with_the_command_that_helps", 1500, || {
+    in_namespace("frames::unfinished_frames_are_refused_with_the_command_that_helps", 1500, || {
         let link = RunningLink::start(&options(Profile::default(), Profile::default(), 1)).expect("a link");
         for arguments in
             ["address add 198.18.0.1/24 dev left", "neighbor add 198.18.0.2 lladdr 02:00:00:00:00:02 dev left"]
@@ -130,7 +128,7 @@ fn unfinished_frames_are_refused_with_the_command_that_helps() {
 
 #[test]
 fn a_link_ends_with_its_interface_and_says_so() {
-    in_namespace("a_link_ends_with_its_interface_and_says_so", 1500, || {
+    in_namespace("frames::a_link_ends_with_its_interface_and_says_so", 1500, || {
         let same = options(Profile::default(), Profile::default(), 1);
         let none = longhaul_link::LinkOptions {
             ports: longhaul_link::Ports::Interfaces(["left-in".to_owned(), "nowhere".to_owned()]),
@@ -139,7 +137,7 @@ fn a_link_ends_with_its_interface_and_says_so() {
         let error = RunningLink::start(&none).err().expect("no such interface").to_string();
         assert!(error.contains("nowhere") && error.contains("ip link"), "{error}");
         let link = RunningLink::start(&same).expect("a link");
-        ground::delete("right");
+        crate::ground::delete("right");
         let begun = std::time::Instant::now();
         while !link.has_ended() {
             assert!(begun.elapsed() < Duration::from_secs(5), "it has not noticed");

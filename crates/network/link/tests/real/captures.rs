@@ -1,13 +1,11 @@
 //! What each setting does, from captures of both ends of the link: frames as they enter, and as they leave.
 
-mod ground;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ground::{End, in_namespace, number_of, numbered, options};
+use crate::ground::{End, in_namespace, number_of, numbered, options};
 use longhaul_forward::clock::Clock;
 use longhaul_impair::{EcnMarking, Loss, Profile};
 use longhaul_link::{RunningLink, Towards};
@@ -101,7 +99,7 @@ fn median(delays: &BTreeMap<u32, Duration>) -> Duration {
 
 #[test]
 fn delay_and_jitter() {
-    in_namespace("delay_and_jitter", 1500, || {
+    in_namespace("captures::delay_and_jitter", 1500, || {
         let forth = Profile::default().with_propagation_delay(10 * MILLI);
         let back = forth.clone().with_jitter(8 * MILLI, true);
         let [forth, back] = pass("delay", forth, back, 300, Duration::from_micros(200), 100);
@@ -119,7 +117,7 @@ fn delay_and_jitter() {
 
 #[test]
 fn rate_queue_and_marks() {
-    in_namespace("rate_queue_and_marks", 1500, || {
+    in_namespace("captures::rate_queue_and_marks", 1500, || {
         // 1,000 bytes take a millisecond, and ten of them fit the queue.
         let limited = Profile::default().with_rate_bits_per_second(8_000_000).with_queue_limit_bytes(10_000);
         let marking = Profile::default()
@@ -137,7 +135,7 @@ fn rate_queue_and_marks() {
 
 #[test]
 fn marks_are_set_in_packets_that_can_carry_them() {
-    in_namespace("marks_are_set_in_packets_that_can_carry_them", 1500, || {
+    in_namespace("captures::marks_are_set_in_packets_that_can_carry_them", 1500, || {
         let marking = Profile::default()
             .with_rate_bits_per_second(8_000_000)
             .with_ecn(EcnMarking::Step { threshold_bytes: 4_500 });
@@ -166,7 +164,7 @@ fn marks_are_set_in_packets_that_can_carry_them() {
 
 #[test]
 fn loss_bursts_duplicates_and_order() {
-    in_namespace("loss_bursts_duplicates_and_order", 1500, || {
+    in_namespace("captures::loss_bursts_duplicates_and_order", 1500, || {
         let bursts = Profile::default().with_loss(Loss::bursts(0.2, 5.0));
         let double = Profile::default().with_duplication(0.25);
         let [forth, back] = pass("loss", bursts, double, 2000, Duration::ZERO, 100);
@@ -189,7 +187,7 @@ fn loss_bursts_duplicates_and_order() {
 
 #[test]
 fn corruption_changes_bits_behind_the_addresses() {
-    in_namespace("corruption_changes_bits_behind_the_addresses", 1500, || {
+    in_namespace("captures::corruption_changes_bits_behind_the_addresses", 1500, || {
         let [forth, back] =
             pass("bits", Profile::default().with_corruption(0.3, 2), Profile::default(), 500, Duration::ZERO, 100);
         let mut wrong = 0;
@@ -205,7 +203,7 @@ fn corruption_changes_bits_behind_the_addresses() {
 
 #[test]
 fn settings_change_while_frames_pass() {
-    in_namespace("settings_change_while_frames_pass", 1500, || {
+    in_namespace("captures::settings_change_while_frames_pass", 1500, || {
         let far = |millis| Arc::new(Profile::default().with_propagation_delay(millis * MILLI));
         let path = std::env::temp_dir().join(format!("longhaul-link-change-{}.pcapng", std::process::id()));
         let mut options = options((*far(5)).clone(), (*far(5)).clone(), 3);
