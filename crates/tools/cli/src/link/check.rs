@@ -142,7 +142,7 @@ fn to_json(report: &Report, judged: &[Judged]) -> Value {
     value["has_real_time_priority"] = report.has_priority.into();
     value["steal_share"] = report.steal_share.into();
     let check =
-        |judged: &Judged| json!({ "name": judged.name, "got": judged.got, "bar": judged.bar, "ok": judged.is_good });
+        |judged: &Judged| json!({ "name": judged.name, "got": judged.got, "bar": judged.bar, "passed": judged.is_good });
     value["checks"] = judged.iter().map(check).collect();
     value
 }
