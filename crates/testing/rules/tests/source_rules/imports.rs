@@ -17,7 +17,7 @@ const LARGEST_CIRCLES: &[(&str, usize)] = &[
     ("longhaul", 5),
     ("netsim", 6),
     ("plan", 2),
-    ("rdmacore", 11),
+    ("rdmacore", 4),
     ("reliable", 9),
     ("runtime", 3),
     ("sdr", 11),
