@@ -11,9 +11,9 @@ use std::collections::{BinaryHeap, VecDeque};
 use longhaul_impair::{Counters, Impairment};
 use longhaul_time::Instant;
 
+use crate::endpoint::{Endpoint, NodeId};
 use crate::event_queue::{EventKey, SourceId};
 use crate::frame::Frame;
-use crate::node::{Endpoint, NodeId};
 
 /// A link of one simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

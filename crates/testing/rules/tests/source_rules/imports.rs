@@ -15,7 +15,7 @@ const LARGEST_CIRCLES: &[(&str, usize)] = &[
     ("coding", 3),
     ("impair", 2),
     ("longhaul", 5),
-    ("netsim", 6),
+    ("netsim", 2),
     ("plan", 2),
     ("rdmacore", 4),
     ("reliable", 9),
