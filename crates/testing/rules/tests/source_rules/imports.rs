@@ -14,7 +14,7 @@ const LARGEST_CIRCLES: &[(&str, usize)] = &[
     ("cli", 7),
     ("coding", 3),
     ("impair", 2),
-    ("longhaul", 5),
+    ("longhaul", 2),
     ("netsim", 2),
     ("plan", 2),
     ("rdmacore", 4),
