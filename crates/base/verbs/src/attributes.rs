@@ -1,6 +1,7 @@
 //! Attributes of devices, ports and queues: those that can be queried and those that can be set.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use bitflags::bitflags;
 
@@ -39,6 +40,12 @@ impl Transport {
             Transport::UnreliableConnection => Capabilities::UNRELIABLE_CONNECTION,
             Transport::UnreliableDatagram => Capabilities::UNRELIABLE_DATAGRAM,
         }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.abbreviation())
     }
 }
 
@@ -245,10 +252,36 @@ bitflags! {
     }
 }
 
-impl std::fmt::Debug for AttributeMask {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for AttributeMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         bitflags::parser::to_writer(self, f)
     }
+}
+
+/// For people: `path MTU, destination queue pair, RNR retry`.
+impl fmt::Display for AttributeMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_names(f, self.iter_names().map(|(name, _)| name))
+    }
+}
+
+/// Names of flags, as the words that people use for them.
+pub(crate) fn write_names<'a>(f: &mut fmt::Formatter<'_>, names: impl Iterator<Item = &'a str>) -> fmt::Result {
+    for (nth, name) in names.enumerate() {
+        if nth > 0 {
+            f.write_str(", ")?;
+        }
+        for (nth, word) in name.replace("RECEIVER_NOT_READY", "RNR").split('_').enumerate() {
+            if nth > 0 {
+                f.write_str(" ")?;
+            }
+            match word {
+                "RNR" | "PSN" | "MTU" | "UDP" | "DMA" | "READ" | "2A" | "2B" => f.write_str(word)?,
+                word => f.write_str(&word.to_ascii_lowercase())?,
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What can be set on a queue pair: libibverbs' `ibv_qp_attr` and its mask in one. A field that is `None` is not in the

@@ -35,8 +35,8 @@ pub enum Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Cut(link, direction) => write!(f, "cut link {} {direction:?}", link.index()),
-            Fault::Restore(link, direction) => write!(f, "restore link {} {direction:?}", link.index()),
+            Fault::Cut(link, direction) => write!(f, "cut link {} {direction}", link.index()),
+            Fault::Restore(link, direction) => write!(f, "restore link {} {direction}", link.index()),
             Fault::Pause(node) => write!(f, "pause node {}", node.index()),
             Fault::Resume(node) => write!(f, "resume node {}", node.index()),
             Fault::Stop(node) => write!(f, "stop node {}", node.index()),

@@ -29,7 +29,7 @@ pub enum ConnectError {
     #[error("port {} of node {} cannot be linked to itself: use two ports", .0.port, .0.node.0)]
     SamePort(Endpoint),
     /// A direction's profile makes no sense.
-    #[error("profile of the link's {direction:?} direction")]
+    #[error("the profile of the link's {direction} direction does not work")]
     Profile {
         /// Which direction.
         direction: Direction,
