@@ -202,6 +202,22 @@ fn a_message_that_takes_long_to_compute_holds_up_no_other_connection() {
 }
 
 #[test]
+fn a_message_may_take_longer_to_compute_than_its_timeout() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|error| error.into_inner());
+    let (mut options, begun, go_on) = slow();
+    options.message_timeout = std::time::Duration::from_secs(1);
+    let ends = [endpoint(None, 1), endpoint(None, 1)];
+    let [(one, other)] = connections([&ends[0], &ends[1]], &options);
+    let receiving = other.receive(LONG_MESSAGE);
+    let written = one.write(pattern(LONG_MESSAGE, 7));
+    begun.recv_timeout(LONG_ENOUGH).expect("it is computed");
+    std::thread::sleep(2 * options.message_timeout);
+    go_on.send(After::Ends).expect("somebody waits");
+    assert!(receiving.wait().expect("it is received").bytes() == pattern(LONG_MESSAGE, 7));
+    written.wait().expect("the sender has waited");
+}
+
+#[test]
 fn a_connection_that_ends_takes_its_work_with_it() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|error| error.into_inner());
     let (options, begun, go_on) = slow();

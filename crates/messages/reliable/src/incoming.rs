@@ -73,6 +73,8 @@ struct IncomingMessage {
 struct Recovering {
     message: u64,
     index: u64,
+    /// Of data and of parity, whether they have arrived or not.
+    packets: u64,
     task: Task<Result<ReceivedPart, PartError>>,
 }
 
@@ -134,7 +136,14 @@ impl Incoming {
                     }
                     let opened = match message.has_failed {
                         true => message.use_number(terms),
-                        false => message.open_part(self.opening, part_bytes, terms, pool, &mut self.open, now),
+                        false => {
+                            // What others of this connection hold comes back.
+                            let has_others = !self.open.is_empty() || !self.recovering.is_empty();
+                            let opened = message.open_part(self.opening, part_bytes, terms, pool, has_others, now);
+                            opened.map(|receive| {
+                                self.open.insert(receive.number(), Box::new(receive));
+                            })
+                        }
                     };
                     match opened {
                         Ok(()) => {}
@@ -160,7 +169,11 @@ impl Incoming {
     pub(crate) fn on_offer(&mut self, number: u64, offer: &Offer<'_>, moment: &Moment, terms: &mut Terms) -> u64 {
         let Some(part_bytes) = terms.part_bytes() else { return 0 };
         let Some(receive) = self.open.get_mut(&number) else {
-            self.answer(number, terms);
+            match self.recovering.get(&number) {
+                // All that it needs has arrived: the sender gives it the time to compute.
+                Some(recovering) => terms.tell(number, &Record::Arrived(recovering.packets)),
+                None => self.answer(number, terms),
+            }
             return 0;
         };
         let Some(message) = self.messages.get_mut(&receive.message) else { return 0 };
@@ -291,10 +304,10 @@ impl Incoming {
             Some(Err(error)) => self.fail_completed(number, own, index, error.into(), terms),
             Some(Ok(completed)) => {
                 self.duplicates += completed.duplicates();
-                let bytes = completed.bytes_to_compute();
+                let (bytes, packets) = (completed.bytes_to_compute(), completed.packet_count());
                 let recover = move |is_wanted: &dyn Fn() -> bool| completed.recover(is_wanted);
                 let task = terms.jobs.start(JobOf::Receive(number), bytes, recover);
-                self.recovering.insert(number, Recovering { message: own, index, task });
+                self.recovering.insert(number, Recovering { message: own, index, packets, task });
                 self.on_recovered(number, moment, terms, pool)
             }
         }
@@ -435,21 +448,19 @@ impl IncomingMessage {
         Ok(())
     }
 
-    /// Post the next part.
+    /// Post the next part; `has_others`: this connection holds memory that it gives back.
     fn open_part(
         &mut self,
         own: u64,
         part_bytes: u64,
         terms: &Terms,
         pool: &mut ParityPool,
-        open: &mut BTreeMap<u64, Box<OpenReceive>>,
+        has_others: bool,
         now: Instant,
-    ) -> Result<(), NotOpened> {
+    ) -> Result<OpenReceive, NotOpened> {
         if self.open_parts >= terms.attributes.parts_open_max.max(1) {
             return Err(NotOpened::Waits);
         }
-        // What others of this connection hold comes back.
-        let has_others = !open.is_empty();
         let part = self.cut.map(|cut| cut.part(self.numbers_used / terms.numbers_a_part()));
         let offset = part.map_or(0, |part| part.offset()) as usize;
         let room = part.map_or(part_bytes.min(self.range.len() as u64), |part| part.bytes());
@@ -489,9 +500,7 @@ impl IncomingMessage {
         self.open_parts += 1;
         // A first part has nothing before its offer; of a later one packets may come first.
         let checksum = if self.has_checksums { ExpectedChecksum::Awaited } else { ExpectedChecksum::None };
-        let receive = OpenReceive::new(own, part, data, parity, checksum, part.map(|_| self.begun), now);
-        open.insert(receive.number(), Box::new(receive));
-        Ok(())
+        Ok(OpenReceive::new(own, part, data, parity, checksum, part.map(|_| self.begun), now))
     }
 
     /// The part that an offer is about, or why the message is refused.

@@ -327,6 +327,11 @@ impl CompletedPart {
         self.report.duplicate_packets
     }
 
+    /// Packets of data and of parity, whether they have arrived or not.
+    pub(crate) fn packet_count(&self) -> u64 {
+        self.shape.packets_with_parity()
+    }
+
     /// Bytes to go through, if anything has to be computed.
     pub(crate) fn bytes_to_compute(&self) -> usize {
         if let Source::Offer(_) = self.source {

@@ -128,6 +128,11 @@ impl MessageShape {
         self.message_bytes.div_ceil(self.packet_bytes.into()) as u32
     }
 
+    /// Packets of the message and of its parity.
+    pub(crate) fn packets_with_parity(&self) -> u64 {
+        u64::from(self.packet_count()) + self.parity_bytes.div_ceil(self.packet_bytes.into())
+    }
+
     /// The packets of chunks.
     pub fn packets_in(&self, chunks: Range<u32>) -> Range<u32> {
         let chunk_packets = self.chunk_bytes / self.packet_bytes;

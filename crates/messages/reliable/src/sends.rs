@@ -375,18 +375,15 @@ impl OpenSend {
                 self.settle(Err(error), moment);
             }
             // No more than there are: a peer that lies gains some time, not all of it.
-            Record::Arrived(packets) if *packets <= self.packet_count() && *packets > self.arrived => {
+            Record::Arrived(packets) if *packets <= self.shape.packets_with_parity() && *packets > self.arrived => {
                 (self.arrived, self.progressed) = (*packets, moment.now);
                 self.back_off.on_news();
             }
+            // It has all that it needs, and computes what has not arrived, behind other messages perhaps. (A peer that lies
+            // keeps the message open, as one does that posts no receive.)
+            Record::Arrived(packets) if *packets == self.shape.packets_with_parity() => self.progressed = moment.now,
             Record::Accepted | Record::Offer(_) | Record::Withdrawn(_) | Record::Arrived(_) | Record::Feedback(_) => {}
         }
-    }
-
-    /// Packets of data and of parity.
-    fn packet_count(&self) -> u64 {
-        let packets = |bytes: u64| bytes.div_ceil(self.shape.packet_bytes.into());
-        packets(self.shape.message_bytes) + packets(self.shape.parity_bytes)
     }
 
     /// It has failed, unless it is over already.

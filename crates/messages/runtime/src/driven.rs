@@ -137,15 +137,7 @@ impl Driven {
             return Ok(Turn::Again);
         }
         let blind = (!has_events).then(|| look.now + BLIND_NAP);
-        let until = Instant::earlier_of(Instant::earlier_of(until, self.shared.next_deadline(look.now)), blind);
-        Ok(self.rest(until, look.now))
-    }
-
-    fn rest(&self, until: Option<Instant>, now: Instant) -> Turn {
-        match self.shared.rest(until, now) {
-            true => Turn::Rest(until),
-            false => Turn::Again,
-        }
+        self.shared.rest(Instant::earlier_of(until, blind), look.now).map(Turn::Rest)
     }
 
     /// Whether something has happened.

@@ -519,26 +519,19 @@ impl Shared {
         reliable.queue_pair().request_notification().map_err(failed)
     }
 
-    /// When it must be polled if nothing happens before.
-    pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        self.next_deadline_of(&self.state(), now)
-    }
-
-    fn next_deadline_of(&self, state: &State, now: Instant) -> Option<Instant> {
+    /// Rest until its next deadline, at most until `most`. From here on whoever posts wakes the driver if it is needed.
+    /// Returns until when it rests, if that is known; an error if it has ended.
+    pub(crate) fn rest(&self, most: Option<Instant>, now: Instant) -> Result<Option<Instant>, End> {
+        let mut state = self.state();
+        if let Some(end) = &state.end {
+            return Err(end.clone());
+        }
         let next = state.reliable.as_ref().and_then(|reliable| reliable.next_deadline(now));
         #[cfg(feature = "mutations")]
         let next = next.filter(|_| !self.is_mutated(Mutation::DeadlinesForgotten));
-        next
-    }
-
-    /// From here on whoever posts wakes the driver if it is needed. Returns `false` if that came too late: something that
-    /// was posted since the last look is due before.
-    pub(crate) fn rest(&self, until: Option<Instant>, now: Instant) -> bool {
-        let mut state = self.state();
-        let next = self.next_deadline_of(&state, now);
-        let may_rest = state.end.is_none() && next.is_none_or(|next| until.is_some_and(|until| until <= next));
-        state.resting_until = may_rest.then_some(until.unwrap_or(Instant::FAR_FUTURE));
-        may_rest
+        let until = Instant::earlier_of(most, next);
+        state.resting_until = Some(until.unwrap_or(Instant::FAR_FUTURE));
+        Ok(until)
     }
 
     /// Until when the driver leaves it to a thread that waits.

@@ -228,6 +228,7 @@ impl State {
         // Everything is taken, because a device on sockets looks for more at an empty poll: an end that was away for a while must
         // not presume lost what has been acknowledged in the meantime. One that polls all the time goes on with what it has
         // found, which saves a system call where latency counts.
+        let mut is_empty = false;
         for _ in 0..POLLS_MAX {
             let count = queue.poll(&mut taken)?;
             for completion in &taken[..count] {
@@ -245,16 +246,18 @@ impl State {
                 }
             }
             // What has left the device is no answer: then the sockets have not been looked at.
-            if count == 0 || count < BATCH && frames > 0 && !was_away {
-                self.control.on_taken(frames, posted);
-                return Ok(());
+            is_empty = count == 0 || count < BATCH && frames > 0 && !was_away;
+            if is_empty {
+                break;
             }
             if count < BATCH {
                 arrival = None;
             }
         }
-        // There may be more: the next poll is not to stop early.
-        self.polled = None;
+        if !is_empty {
+            // There may be more: the next poll is not to stop early.
+            self.polled = None;
+        }
         self.control.on_taken(frames, posted);
         Ok(())
     }

@@ -326,8 +326,12 @@ impl QueuePair {
     /// Queue bytes of a scheme for the peer's scheme, at most [`QueuePair::scheme_bytes_max`] of them. They may be lost, come twice or
     /// in another order. Sent with the next [`QueuePair::poll`].
     pub fn send_to_peer(&self, bytes: Vec<u8>) {
-        assert!(bytes.len() <= self.scheme_bytes_max(), "{} bytes do not fit a control message", bytes.len());
+        self.assert_fits(&bytes);
         self.shared.state().send_to_peer(bytes);
+    }
+
+    fn assert_fits(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.scheme_bytes_max(), "{} bytes do not fit a control message", bytes.len());
     }
 
     /// When the rate allows data to be sent with [`QueuePair::send_data_to_peer`].
@@ -337,7 +341,7 @@ impl QueuePair {
 
     /// The same as [`QueuePair::send_to_peer`], for bytes that are data of a message and count against the rate.
     pub fn send_data_to_peer(&self, bytes: Vec<u8>, now: Instant) {
-        assert!(bytes.len() <= self.scheme_bytes_max(), "{} bytes do not fit a control message", bytes.len());
+        self.assert_fits(&bytes);
         let mut state = self.shared.state();
         // As if it had a frame of its own, which it may share.
         let wire_bytes = SEND_OVERHEAD_BYTES + control::HEADER_BYTES + control::RECORD_HEADER_BYTES + bytes.len();

@@ -36,8 +36,8 @@ const WARM_UP: Duration = Duration::from_secs(1);
 /// For each number of connections one process listens and another connects to it, each with one endpoint (a software RNIC on the loopback
 /// device). Messages of 64 bytes go one at a time on each connection. After at least 100 messages each, nobody sends
 /// anything. The table has the larger figure of the two ends: threads, open descriptors, the growth of resident memory for
-/// each connection, and the share of one processor that is used in the silence. 32 connections that were there before, and
-/// have sent for a second, are not counted. Jain's index says how evenly the connections got their turns: 1 if all sent
+/// each connection (without pages of the program's file), and the share of one processor that is used in the silence. 32
+/// connections that were there before, and have sent for a second, are not counted. Jain's index says how evenly the connections got their turns: 1 if all sent
 /// the same number of messages.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {

@@ -102,8 +102,8 @@ pub(super) fn to_table(rows: &[Row]) -> String {
         );
     }
     text + "\nEach end is a process of its own; the larger figure of the two. KiB: growth of resident memory for each connection beside 32\n\
-            that were there before and are not counted, after at least 100 messages each and the silence. Messages have 64 bytes;\n\
-            --in-flight says how many are on their way at once on each connection.\n"
+            that were there before and are not counted, after at least 100 messages each and the silence; pages of the program's\n\
+            file are not counted. Messages have 64 bytes; --in-flight says how many are on their way at once on each connection.\n"
 }
 
 #[cfg(test)]
