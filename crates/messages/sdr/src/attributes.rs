@@ -2,9 +2,9 @@
 
 use longhaul_time::Duration;
 use longhaul_verbs::{Gid, Mtu, PathAttributes};
+use longhaul_wire::immediate_layout::ImmediateLayout;
 
-use crate::immediate::ImmediateLayout;
-use crate::queue_pair::CreateQueuePairError;
+use crate::queue_pair_error::CreateQueuePairError;
 
 /// The largest first number of a message: no connection sends the other half of 64 bits.
 const FIRST_NUMBER_MAX: u64 = 1 << 63;

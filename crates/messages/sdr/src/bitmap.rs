@@ -5,8 +5,9 @@
 //! thread does. It, or where a chunk has several words the one that fills the last of them, sets the chunk's bit. So the common
 //! case is one atomic operation for a packet, and two more for a chunk.
 
+use longhaul_wire::immediate_layout::ImmediateLayout;
+
 use crate::fragments::Fragments;
-use crate::immediate::ImmediateLayout;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 const WORD_BITS: u32 = 64;

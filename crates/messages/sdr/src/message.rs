@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use longhaul_verbs::{DestroyError, RegisterError, SlottedRegion, raw};
+use longhaul_wire::control::ClearToSend;
 use thiserror::Error;
 
 use crate::bitmap::MessageBitmap;
-use crate::control::ClearToSend;
 use crate::memory::{BorrowError, Incoming, Memory, ReceivedBytes};
 use crate::queue_pair::{QueuePair, Shared};
 use crate::sending::SendStatus;
@@ -194,8 +194,8 @@ impl Shared {
     fn root_number_of(&self, root: &SlottedRegion, number: u64) -> u64 {
         #[cfg(feature = "mutations")]
         match self.mutation {
-            Some(crate::queue_pair::Mutation::ShareSlots) => return self.shape.slot_of(number).into(),
-            Some(crate::queue_pair::Mutation::ReuseAddresses) => {
+            Some(crate::mutation::Mutation::ShareSlots) => return self.shape.slot_of(number).into(),
+            Some(crate::mutation::Mutation::ReuseAddresses) => {
                 return number % (u64::from(self.shape.layout.slot_count()) * u64::from(self.shape.generations));
             }
             _ => {}
@@ -338,7 +338,7 @@ impl Receive {
         table.leave(self.number);
         let revoked = match (&key, root) {
             #[cfg(feature = "mutations")]
-            _ if self.shared.mutation == Some(crate::queue_pair::Mutation::SkipKeyChange) => Ok(()),
+            _ if self.shared.mutation == Some(crate::mutation::Mutation::SkipKeyChange) => Ok(()),
             (Key::Slot, Some(root)) => {
                 root.unbind(self.shared.root_number_of(root, self.number)).map_err(RevokeError::from)
             }

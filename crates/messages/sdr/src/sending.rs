@@ -7,9 +7,9 @@ use longhaul_verbs::{
     PostError, PostErrorKind, QueuePair as VerbsQueuePair, RemoteMemory, SendFlags, SendOperation, SendRequest,
     WriteBurst,
 };
+use longhaul_wire::control::ClearToSend;
+use longhaul_wire::immediate_layout::ImmediateLayout;
 
-use crate::control::ClearToSend;
-use crate::immediate::ImmediateLayout;
 use crate::memory::Outgoing;
 use crate::path::Path;
 
@@ -352,7 +352,8 @@ impl Sending {
         true
     }
 
-    /// Clear-to-sends that have arrived although an earlier one has not, as [`crate::control::Record::ClearedBeyond`] has them.
+    /// Clear-to-sends that have arrived although an earlier one has not, for
+    /// [`longhaul_wire::control::Record::ClearedBeyond`].
     pub(crate) fn cleared_beyond(&self, bytes_max: usize) -> Vec<u8> {
         let mut bits = Vec::new();
         for number in self.clear.range(self.cleared_through..).map(|(number, _)| *number) {

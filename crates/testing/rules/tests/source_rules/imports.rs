@@ -20,7 +20,6 @@ const LARGEST_CIRCLES: &[(&str, usize)] = &[
     ("rdmacore", 4),
     ("reliable", 9),
     ("runtime", 3),
-    ("sdr", 11),
     ("softnic", 4),
     ("testbed", 8),
     ("verbs", 2),
