@@ -6,17 +6,17 @@ use std::sync::Arc;
 use longhaul_sdr::memory::BorrowError;
 use longhaul_sdr::{Memory, QueuePair, QueuePairError, Saying};
 use longhaul_time::Instant;
+use longhaul_wire::record::Record;
 use thiserror::Error;
 
 use crate::attributes::Attributes;
 use crate::incoming::Incoming;
 use crate::jobs::{JobOf, Jobs, Workers};
+use crate::moment::Moment;
 use crate::outgoing::Outgoing;
 use crate::parity_pool::ParityPool;
-use crate::record::Record;
 use crate::report::ConnectionCounters;
 use crate::scheme::Scheme;
-use crate::sends::Moment;
 use crate::terms::Terms;
 use crate::ticket::{self, MessageError, ReceiveTicket, SendTicket};
 

@@ -8,15 +8,15 @@ use longhaul_scheme::timers::{DONE_REPORTS, DONE_TIMES};
 use longhaul_sdr::memory::ReceivedBytes;
 use longhaul_sdr::{Memory, Receive, ReceiveError, RegisterError};
 use longhaul_time::Instant;
+use longhaul_wire::record::{self, Offer, Record, Refusal};
 
 use crate::answers::{Answer, Answers};
 use crate::jobs::{JobOf, Task};
+use crate::moment::Moment;
 use crate::parity_pool::ParityPool;
 use crate::parts::{Cut, Part};
 use crate::receives::{ExpectedChecksum, OpenReceive, PartError, ReceivedPart, Step};
-use crate::record::{self, Offer, Record, Refusal};
 use crate::report::{ConnectionCounters, MessageReport};
-use crate::sends::Moment;
 use crate::terms::{self, Terms};
 use crate::ticket::{MessageError, Promise, Received};
 

@@ -38,6 +38,7 @@ mod erasure;
 pub mod fuzzing;
 mod incoming;
 mod jobs;
+mod moment;
 mod outgoing;
 mod parity_pool;
 mod parts;

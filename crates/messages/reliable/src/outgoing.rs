@@ -6,17 +6,18 @@ use std::sync::Arc;
 
 use longhaul_sdr::{BackOff, Memory, PeerReceive, RegisterError, SendStream};
 use longhaul_time::Instant;
+use longhaul_wire::record::Record;
 
 use crate::agenda::Agenda;
 use crate::attributes::Attributes;
 use crate::checksum;
 use crate::chunk_set::ChunkSet;
+use crate::moment::Moment;
 use crate::parity_pool::ParityPool;
 use crate::parts::{Cut, Part};
-use crate::record::Record;
 use crate::report::{ConnectionCounters, MessageReport};
 use crate::scheme::Outbox;
-use crate::sends::{CARRIED_MESSAGES_MAX, Moment, OpenSend};
+use crate::sends::{CARRIED_MESSAGES_MAX, OpenSend};
 use crate::terms::Terms;
 use crate::ticket::{MessageError, Promise};
 

@@ -8,10 +8,10 @@ use longhaul_time::Instant;
 
 use crate::arrivals::Arrivals;
 use crate::checksum;
+use crate::moment::Moment;
 use crate::parts::Part;
 use crate::report::MessageReport;
 use crate::scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo};
-use crate::sends::Moment;
 use crate::terms::Terms;
 use crate::ticket::MessageError;
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use longhaul_sdr::memory::ReadGuard;
 use longhaul_sdr::{BackOff, Memory, SendStatus};
 use longhaul_time::{Duration, Instant};
+use longhaul_wire::record::{Offer, Record, Refusal};
 
 use crate::attributes::Attributes;
 use crate::checksum::SendChecksum;
+use crate::moment::Moment;
 use crate::parts::Part;
-use crate::record::{Offer, Record, Refusal};
 use crate::report::MessageReport;
 use crate::scheme::{MessageShape, Outbox, SendHalf, SendIo};
 use crate::terms::Terms;
@@ -34,39 +35,6 @@ const CARRIED_BYTES_MAX: usize = 256;
 /// Messages that travel in their offers at a time: the peer has receives for 256 control messages, and nothing else bounds
 /// how many are in flight. Others go by the scheme, which has a window.
 pub(crate) const CARRIED_MESSAGES_MAX: usize = 64;
-/// Timers of hosts are not exact.
-const PATIENCE_MIN: Duration = Duration::from_millis(1);
-
-/// What a connection knows of the way to the peer, for one round of polling.
-#[derive(Clone, Copy)]
-pub(crate) struct Moment {
-    pub(crate) now: Instant,
-    pub(crate) round_trip: Duration,
-    /// How much longer than that one may take: four times the variation.
-    pub(crate) variation: Duration,
-    /// After this long an answer should have come.
-    pub(crate) patience: Duration,
-    /// When the peer was heard of last, whatever it said.
-    pub(crate) heard: Option<Instant>,
-    /// When the rate allows an offer with contents.
-    pub(crate) rate_free_at: Instant,
-}
-
-impl Moment {
-    pub(crate) fn new(terms: &Terms, now: Instant) -> Self {
-        let queue_pair = &terms.queue_pair;
-        let measured = queue_pair.round_trip_time();
-        let guess = queue_pair.attributes().round_trip_guess;
-        let round_trip = measured.smoothed.unwrap_or(guess);
-        let patience = (measured.patience(guess) + round_trip / 4).max(PATIENCE_MIN);
-        let rate_free_at = match queue_pair.attributes().rate_bits_per_second {
-            Some(_) => queue_pair.rate_free_at(),
-            None => Instant::ZERO,
-        };
-        let variation = 4 * measured.variation;
-        Moment { now, round_trip, variation, patience, heard: terms.heard, rate_free_at }
-    }
-}
 
 /// What became of one.
 pub(crate) struct EndedSend {

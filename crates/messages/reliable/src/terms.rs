@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use longhaul_sdr::QueuePair;
 use longhaul_time::Instant;
+use longhaul_wire::record::{Offer, Record, Refusal, Refused};
 
 use crate::attributes::Attributes;
 use crate::jobs::Jobs;
 use crate::parts;
-use crate::record::{Offer, Record, Refusal, Refused};
 use crate::scheme::{MessageShape, Scheme};
 use crate::ticket::MessageError;
 

@@ -18,7 +18,7 @@ const LARGEST_CIRCLES: &[(&str, usize)] = &[
     ("netsim", 2),
     ("plan", 2),
     ("rdmacore", 4),
-    ("reliable", 9),
+    ("reliable", 4),
     ("runtime", 3),
     ("softnic", 4),
     ("testbed", 8),
