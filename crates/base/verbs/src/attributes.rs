@@ -5,6 +5,7 @@ use std::fmt;
 
 use bitflags::bitflags;
 
+use crate::flag_names::write_names;
 use crate::{Capabilities, Mtu, PathAttributes, QueuePairNumber, QueuePairState};
 
 /// The transport of a queue pair.
@@ -263,25 +264,6 @@ impl fmt::Display for AttributeMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_names(f, self.iter_names().map(|(name, _)| name))
     }
-}
-
-/// Names of flags, as the words that people use for them.
-pub(crate) fn write_names<'a>(f: &mut fmt::Formatter<'_>, names: impl Iterator<Item = &'a str>) -> fmt::Result {
-    for (nth, name) in names.enumerate() {
-        if nth > 0 {
-            f.write_str(", ")?;
-        }
-        for (nth, word) in name.replace("RECEIVER_NOT_READY", "RNR").split('_').enumerate() {
-            if nth > 0 {
-                f.write_str(" ")?;
-            }
-            match word {
-                "RNR" | "PSN" | "MTU" | "UDP" | "DMA" | "READ" | "2A" | "2B" => f.write_str(word)?,
-                word => f.write_str(&word.to_ascii_lowercase())?,
-            }
-        }
-    }
-    Ok(())
 }
 
 /// What can be set on a queue pair: libibverbs' `ibv_qp_attr` and its mask in one. A field that is `None` is not in the

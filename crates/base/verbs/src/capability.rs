@@ -4,7 +4,7 @@ use std::fmt;
 
 use bitflags::bitflags;
 
-use crate::attributes::write_names;
+use crate::flag_names::write_names;
 
 bitflags! {
     /// What a device can do. A flag that is not set means that the calls behind it answer "not supported".
