@@ -31,7 +31,7 @@
 //!   announced in its [`info`].
 //!
 //! Of a message that is completed in part, the bytes of packets that have not arrived may be anything: what was in the memory before, or
-//! what a device that receives in place wrote there before it knew. Whoever hands such a message on clears them, as
+//! what a device that receives in place wrote there before it knew. Clear them before you hand such a message on, as
 //! `longhaul-reliable` does.
 //!
 //! # Names

@@ -24,9 +24,9 @@ pub enum SendError {
     #[error(transparent)]
     Borrow(#[from] BorrowError),
     /// Packets begin at multiples of the MTU.
-    #[error("expected an offset that is a multiple of the MTU, {mtu}, came {offset}")]
+    #[error("offset {offset} is not a multiple of the MTU, {mtu}")]
     Offset {
-        /// What came.
+        /// What was given.
         offset: u64,
         /// Bytes.
         mtu: u32,
@@ -34,7 +34,7 @@ pub enum SendError {
     /// Longer than the queue pair was made for.
     #[error("a message of {bytes} bytes; the queue pair was made for at most {most}")]
     TooLong {
-        /// What came.
+        /// What was given.
         bytes: u64,
         /// What fits.
         most: u64,
@@ -55,7 +55,7 @@ pub enum ReceiveError {
     /// Longer than the queue pair was made for.
     #[error("a receive of {bytes} bytes; the queue pair was made for at most {most}")]
     TooLong {
-        /// What came.
+        /// What was given.
         bytes: u64,
         /// What fits.
         most: u64,
@@ -274,8 +274,8 @@ impl SendStream {
         self.shared.state().sending.cleared_bytes(self.number)
     }
 
-    /// Bytes that have left this device. They leave in the order in which they were added (on several channels, nearly), so whoever
-    /// counts what it adds knows what is on its way.
+    /// Bytes that have left this device. They leave in the order in which they were added (on several channels,
+    /// nearly), so a sender that counts what it adds knows what is still in the device.
     pub fn left_bytes(&self) -> u64 {
         self.shared.state().sending.left_bytes(self.number)
     }
@@ -326,7 +326,8 @@ impl Receive {
         self.bitmap.user_immediate(self.shared.shape.layout)
     }
 
-    /// End the message, whole or not (the paper's `recv_complete`). When this returns, no packet that is still on its way changes its bytes.
+    /// End the message, whole or not (the paper's `recv_complete`). When this returns, no packet that is still in
+    /// flight changes its bytes.
     pub fn complete(mut self) -> Result<ReceivedMessage, CompleteError> {
         let bytes = self.close().expect("a receive is completed once")?;
         Ok(ReceivedMessage { number: self.number, bitmap: self.bitmap.clone(), bytes })
@@ -368,7 +369,7 @@ impl Receive {
 
 impl Drop for Receive {
     fn drop(&mut self) {
-        // Whoever drops it does not want to know.
+        // A caller that drops it does not need the result.
         let _ = self.close();
     }
 }

@@ -64,7 +64,7 @@ pub struct Lookups(Box<[Option<(u32, Open)>]>);
 const LOOKUPS: usize = 16;
 
 impl ReceiveTable {
-    /// A table without messages, for packets of so many bytes.
+    /// A table without messages, for packets of `packet_bytes` bytes.
     pub fn new(layout: ImmediateLayout, generations: u32, packet_bytes: u32) -> Self {
         ReceiveTable {
             layout,
@@ -166,7 +166,7 @@ impl ReceiveTable {
 
     /// A receive has failed: its queue pair takes no more data.
     pub(crate) fn fail(&self, status: CompletionStatus) {
-        // The first one tells the reason; the others are flushed.
+        // The first one has the reason; the others are flushed.
         let _ = self.failure.set(status);
     }
 
@@ -175,7 +175,7 @@ impl ReceiveTable {
         self.failure.get().copied()
     }
 
-    /// So many receives have been consumed.
+    /// This many receives have been consumed.
     pub(crate) fn count_arrived(&self, count: u64) {
         self.arrived.fetch_add(count, Ordering::Relaxed);
     }

@@ -1,4 +1,5 @@
-//! The sending half of a queue pair: messages that wait for their clear-to-send, writes that wait for room, and those on their way.
+//! The sending half of a queue pair: messages that wait for their clear-to-send, writes that wait for room, and those
+//! in flight.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -37,7 +38,7 @@ pub enum PeerReceive {
 pub enum SendStatus {
     /// The receiver has not posted the receive yet, or has not told.
     Waiting,
-    /// Something is still to be sent, or on its way out of this device; or the stream has not been ended.
+    /// Something is still to be sent, or has not left this device; or the stream has not been ended.
     Sending,
     /// Everything has left this device; its bytes may be changed. What has arrived is for the receiver to tell.
     Sent,
