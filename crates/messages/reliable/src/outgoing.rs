@@ -1,4 +1,4 @@
-//! Messages of the program on their way out, each in as many parts as it takes.
+//! Outgoing messages of the program, each in as many parts as it takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -47,7 +47,7 @@ pub(crate) struct Outgoing {
 struct OutgoingMessage {
     memory: Memory,
     range: Range<usize>,
-    /// `None` when it is over for the program, and only some of its numbers are still to be used.
+    /// `None` when it has ended for the program, and only some of its numbers are still to be used.
     promise: Option<Promise<MessageReport>>,
     begun: Instant,
     first_number: u64,

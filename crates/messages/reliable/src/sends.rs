@@ -16,8 +16,8 @@ use crate::scheme::{MessageShape, Outbox, SendHalf, SendIo};
 use crate::terms::Terms;
 use crate::ticket::MessageError;
 
-/// Only the offer tells a message's length, so it is said twice before anything can have been heard: right away, and once all bytes have been
-/// sent. A lost one would otherwise cost a round trip.
+/// Only the offer has a message's length, so it is sent twice before an answer can have arrived: right away, and once
+/// all bytes have been sent. A lost one would otherwise cost a round trip.
 const OFFERED_UNASKED: u32 = 2;
 /// Apart by this part of a round trip at least, and by this time: well before a scheme's shortest time-out, because without an offer the receiver
 /// acknowledges nothing.
@@ -120,7 +120,8 @@ impl OpenSend {
         }
     }
 
-    /// Do what is due, and compute at most so many bytes of its checksum. Returns whether it is over, and its memory free.
+    /// Do what is due, and compute at most `checksum_bytes` bytes of its checksum. Returns whether it has ended, and
+    /// its memory is free.
     pub(crate) fn poll(
         &mut self,
         moment: &Moment,
@@ -285,8 +286,9 @@ impl OpenSend {
         Some(since + if is_sending { wait.max((timeout / OFFERS_A_TIMEOUT).min(OFFERS_APART_MAX)) } else { wait })
     }
 
-    /// The receiver knows a part's length when it knows the whole one. It is to look for a later part only when that is on its way, which
-    /// is after all others that are cleared; or when the receiver has completed it, and we have not heard of that.
+    /// The receiver knows a part's length when it knows the whole one. It is to look for a later part only when that is
+    /// in flight, which is after all others that are cleared; or when the receiver has completed it, and we have not
+    /// heard of that.
     fn is_worth_offering(&self) -> bool {
         let is_on_its_way = || self.outbox.data.left_bytes() > 0;
         self.part.index == 0 || is_on_its_way() || self.outbox.data.status() == SendStatus::Over
@@ -354,7 +356,7 @@ impl OpenSend {
         }
     }
 
-    /// It has failed, unless it is over already.
+    /// It has failed, unless it has ended already.
     pub(crate) fn give_up(&mut self, error: MessageError, moment: &Moment) {
         if self.outcome.is_none() {
             self.settle(Err(error), moment);
@@ -370,7 +372,7 @@ impl OpenSend {
         }
     }
 
-    /// Whether nothing of it is on its way out of the device.
+    /// Whether all of it that was queued has left the device.
     fn has_left(&self) -> bool {
         let has_left = |status| !matches!(status, SendStatus::Sending | SendStatus::Waiting);
         let parity = self.outbox.parity.as_ref();

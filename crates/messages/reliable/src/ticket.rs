@@ -1,4 +1,4 @@
-//! What a program holds of a message that is under way: whether it is over, and how it ended. Tickets are futures too.
+//! What a program holds of a message in progress: whether it has ended, and how. Tickets are futures too.
 
 use std::future::Future;
 use std::ops::Range;
@@ -211,7 +211,7 @@ impl ReceiveTicket {
         self.cell.state().outcome.is_some()
     }
 
-    /// The message, or why there is none, once it is over; asking once gives it.
+    /// The message, or why there is none, once it has ended; only the first call returns it.
     pub fn take(&self) -> Option<Result<Received, MessageError>> {
         self.cell.state().outcome.take()
     }
