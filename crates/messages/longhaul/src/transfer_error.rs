@@ -14,7 +14,7 @@ pub enum TransferError {
     #[error("the peer has closed the connection")]
     PeerClosed,
     /// This end has.
-    #[error("the connection was closed before the message was done")]
+    #[error("the connection was closed before the message was complete")]
     Closed,
     /// The connection has failed.
     #[error("the connection has failed: {0}")]

@@ -80,10 +80,10 @@ struct Receiver {
 #[derive(Debug, Error)]
 pub enum ChannelError {
     /// The device says so.
-    #[error("the channel's completions cannot be taken")]
+    #[error("cannot poll the channel's completions")]
     Poll(#[from] PollError),
     /// Receives could not be posted again.
-    #[error("receives cannot be posted again")]
+    #[error("cannot repost receives")]
     Post(#[from] PostError),
 }
 

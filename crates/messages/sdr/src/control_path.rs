@@ -47,10 +47,10 @@ pub(crate) struct ControlPath {
 #[derive(Debug, Error)]
 pub enum ControlPathError {
     /// No queue pair.
-    #[error("the queue pair for control messages cannot be made")]
+    #[error("cannot make the queue pair for control messages")]
     Create(#[from] CreateError),
     /// No memory.
-    #[error("memory for control messages cannot be registered")]
+    #[error("cannot register memory for control messages")]
     Register(#[from] RegisterError),
 }
 

@@ -83,7 +83,7 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BorrowError {
     /// They are not there.
-    #[error("bytes {range:?} are not inside a memory of {length} bytes")]
+    #[error("bytes {range:?} are outside the memory, which has {length} bytes")]
     Outside {
         /// What was wanted.
         range: Range<usize>,
@@ -99,7 +99,7 @@ pub enum BorrowError {
         by: Range<usize>,
     },
     /// Nobody can have them any more.
-    #[error("the memory is not in use any more: the scope that lent it was left")]
+    #[error("the memory cannot be used any more: the scope that lent it has ended")]
     Retired,
 }
 

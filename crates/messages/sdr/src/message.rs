@@ -32,7 +32,7 @@ pub enum SendError {
         mtu: u32,
     },
     /// Longer than the queue pair was made for.
-    #[error("a message of {bytes} bytes; the queue pair was made for at most {most}")]
+    #[error("a message of {bytes} bytes is too long: the queue pair takes at most {most}; raise message_bytes_max")]
     TooLong {
         /// What was given.
         bytes: u64,
@@ -45,15 +45,15 @@ pub enum SendError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// The slot of the next message still has one, or the sender has not told yet that it is through with the last one that had its
-    /// slot and its generation.
+    /// The slot of the next message still has one, or the sender has not reported yet that it is done with the last one
+    /// that had its slot and its generation.
     #[error("the message table is full: message {0} has to be completed first, here and at the sender")]
     TableFull(u64),
     /// The bytes are in use, or not there.
     #[error(transparent)]
     Borrow(#[from] BorrowError),
     /// Longer than the queue pair was made for.
-    #[error("a receive of {bytes} bytes; the queue pair was made for at most {most}")]
+    #[error("a receive of {bytes} bytes is too long: the queue pair takes at most {most}; raise message_bytes_max")]
     TooLong {
         /// What was given.
         bytes: u64,
@@ -61,7 +61,7 @@ pub enum ReceiveError {
         most: u64,
     },
     /// The device refused a key.
-    #[error("the device gave no key for the receive")]
+    #[error("the device refused a key for the receive")]
     Register(#[from] RegisterError),
 }
 
@@ -70,7 +70,7 @@ pub enum ReceiveError {
 #[non_exhaustive]
 pub enum CompleteError {
     /// The device did not revoke the key: it may still write there, so the bytes are kept from everybody for good.
-    #[error("the device did not revoke the key of message {number}; its memory is not given back")]
+    #[error("the device did not revoke the key of message {number}, so its memory stays in use")]
     NotRevoked {
         /// The message.
         number: u64,

@@ -36,7 +36,7 @@ pub enum CreateQueuePairError {
     #[error("cannot query the capabilities of the device")]
     Query(#[from] QueryError),
     /// A queue pair cannot be initialized.
-    #[error("an internal queue pair cannot be initialized")]
+    #[error("cannot initialize an internal queue pair")]
     Modify(#[from] ModifyError),
 }
 
@@ -55,13 +55,13 @@ pub enum ConnectError {
         theirs: String,
     },
     /// The device refused.
-    #[error("an internal queue pair cannot be connected")]
+    #[error("cannot connect an internal queue pair")]
     Modify(#[from] ModifyError),
     /// Receives cannot be posted.
-    #[error("receives cannot be posted")]
+    #[error("cannot post receives")]
     Post(#[from] PostError),
-    /// Twice.
-    #[error("it is connected already")]
+    /// A queue pair is connected once.
+    #[error("the queue pair is connected already")]
     AlreadyConnected,
 }
 
@@ -70,13 +70,13 @@ pub enum ConnectError {
 #[non_exhaustive]
 pub enum QueuePairError {
     /// It has no peer yet.
-    #[error("not connected yet")]
+    #[error("the queue pair is not connected yet; connect it first")]
     NotConnected,
     /// An internal queue pair has failed.
     #[error("an internal queue pair has failed: {0}")]
     Failed(CompletionStatus),
-    /// Completions cannot be taken.
-    #[error("completions cannot be taken")]
+    /// Completions cannot be polled.
+    #[error("cannot poll completions")]
     Poll(#[from] PollError),
     /// The device refused a request.
     #[error("the device refused a request")]
