@@ -1,7 +1,7 @@
 //! Captures in pcapng, for Wireshark and tshark, of simulated networks and of real ports alike.
 //!
 //! A capture is one file with an interface for each node, link or port that it watches. Packets are IP packets without
-//! a link layer (link type RAW, 101). A packet of which some bytes exist only as a length is written as one of which
+//! a link layer (link type RAW, 101), or Ethernet frames. A packet of which some bytes exist only as a length is written as one of which
 //! only the first bytes were captured; readers know that as a snapshot length.
 //!
 //! Time is an argument, as everywhere. Timestamps are nanoseconds since the origin of the watched end's driver, which
@@ -109,10 +109,19 @@ impl Capture {
         self.origin = since_1970;
     }
 
-    /// Adds something to watch; returns its number.
+    /// Adds something to watch whose packets are IP packets; returns its number.
     pub fn add_interface(&mut self, name: &str) -> Result<u32, CaptureError> {
+        self.add(name, DataLink::RAW)
+    }
+
+    /// Adds something to watch whose packets are Ethernet frames, without a check sequence; returns its number.
+    pub fn add_ethernet_interface(&mut self, name: &str) -> Result<u32, CaptureError> {
+        self.add(name, DataLink::ETHERNET)
+    }
+
+    fn add(&mut self, name: &str, linktype: DataLink) -> Result<u32, CaptureError> {
         let block = InterfaceDescriptionBlock {
-            linktype: DataLink::RAW,
+            linktype,
             snaplen: u32::try_from(self.snap_bytes).unwrap_or(0),
             options: vec![
                 InterfaceDescriptionOption::IfName(Cow::Borrowed(name)),

@@ -5,6 +5,7 @@ mod counting_allocator;
 mod devices;
 mod exit;
 mod interop;
+mod link;
 mod log;
 mod message;
 mod opened_device;
@@ -43,6 +44,7 @@ enum Command {
     Conformance(conformance::Arguments),
     Devices(devices::Arguments),
     Interop(interop::Arguments),
+    Link(link::Arguments),
     Perf(perf::Arguments),
     Plan(plan::Arguments),
     Sim(sim::Arguments),
@@ -86,6 +88,7 @@ fn run(command: &Command) -> Result<(), Stop> {
         Command::Conformance(arguments) => conformance::run(arguments),
         Command::Devices(arguments) => devices::run(arguments),
         Command::Interop(arguments) => interop::run(arguments),
+        Command::Link(arguments) => link::run(arguments),
         Command::Perf(arguments) => perf::run(arguments),
         Command::Plan(arguments) => plan::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
