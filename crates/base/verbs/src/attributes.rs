@@ -1,9 +1,11 @@
 //! Attributes of devices, ports and queues: those that can be queried and those that can be set.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use bitflags::bitflags;
 
+use crate::flag_names::write_names;
 use crate::{Capabilities, Mtu, PathAttributes, QueuePairNumber, QueuePairState};
 
 /// The transport of a queue pair.
@@ -39,6 +41,12 @@ impl Transport {
             Transport::UnreliableConnection => Capabilities::UNRELIABLE_CONNECTION,
             Transport::UnreliableDatagram => Capabilities::UNRELIABLE_DATAGRAM,
         }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.abbreviation())
     }
 }
 
@@ -245,9 +253,16 @@ bitflags! {
     }
 }
 
-impl std::fmt::Debug for AttributeMask {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for AttributeMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         bitflags::parser::to_writer(self, f)
+    }
+}
+
+/// For people: `path MTU, destination queue pair, RNR retry`.
+impl fmt::Display for AttributeMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_names(f, self.iter_names().map(|(name, _)| name))
     }
 }
 

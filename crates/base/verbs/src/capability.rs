@@ -1,6 +1,10 @@
 //! What a device can do.
 
+use std::fmt;
+
 use bitflags::bitflags;
+
+use crate::flag_names::write_names;
 
 bitflags! {
     /// What a device can do. A flag that is not set means that the calls behind it answer "not supported".
@@ -56,5 +60,24 @@ bitflags! {
         /// A key over numbered messages, some of them live, each bound to a region or to nothing
         /// ([`raw::SlottedRegion`](crate::raw::SlottedRegion)).
         const SLOTTED_REGION = 1 << 23;
+    }
+}
+
+/// For people: `shared receive queue, window type 2A`.
+impl fmt::Display for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_names(f, self.iter_names().map(|(name, _)| name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_printed_in_words() {
+        let some = Capabilities::READ | Capabilities::WINDOW_TYPE_2A | Capabilities::FREE_UDP_PORT;
+        assert_eq!(some.to_string(), "READ, window type 2A, free UDP port");
+        assert_eq!(Capabilities::empty().to_string(), "");
     }
 }

@@ -1,5 +1,7 @@
 //! Work completions: the results of requests.
 
+use std::fmt;
+
 use bitflags::bitflags;
 
 use crate::QueuePairNumber;
@@ -44,6 +46,31 @@ pub enum CompletionStatus {
     ResponseTimeoutError = 20,
     /// Anything else.
     GeneralError = 21,
+}
+
+/// In the words of libibverbs' `ibv_wc_status_str`.
+impl fmt::Display for CompletionStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            CompletionStatus::Success => "success",
+            CompletionStatus::LocalLengthError => "local length error",
+            CompletionStatus::LocalQueuePairError => "local QP operation error",
+            CompletionStatus::LocalProtectionError => "local protection error",
+            CompletionStatus::FlushedError => "work request flushed error",
+            CompletionStatus::WindowBindError => "memory window bind error",
+            CompletionStatus::BadResponseError => "bad response error",
+            CompletionStatus::LocalAccessError => "local access error",
+            CompletionStatus::RemoteInvalidRequestError => "remote invalid request error",
+            CompletionStatus::RemoteAccessError => "remote access error",
+            CompletionStatus::RemoteOperationError => "remote operation error",
+            CompletionStatus::RetryExceededError => "transport retry counter exceeded",
+            CompletionStatus::ReceiverNotReadyRetryExceededError => "RNR retry counter exceeded",
+            CompletionStatus::RemoteAbortedError => "remote aborted error",
+            CompletionStatus::FatalError => "fatal error",
+            CompletionStatus::ResponseTimeoutError => "response timeout error",
+            CompletionStatus::GeneralError => "general error",
+        })
+    }
 }
 
 /// What kind of request ended. Meaningful only on success, as in libibverbs.

@@ -6,7 +6,7 @@ use crate::{AttributeMask, Capabilities, QueuePairState, TransitionError, Transp
 
 /// The device cannot do this; [`Capabilities`] said so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the device does not support {capability:?}; its capabilities say what it does")]
+#[error("the device does not support this: {capability}; query its capabilities before use")]
 pub struct NotSupported {
     /// The flag that is missing.
     pub capability: Capabilities,
@@ -156,7 +156,7 @@ pub enum ModifyError {
     #[error(transparent)]
     Transition(#[from] TransitionError),
     /// The caller believed it to be in another state.
-    #[error("the queue pair is in {actual:?}, not in {believed:?}")]
+    #[error("the queue pair is in state {actual}, not in {believed}")]
     CurrentState {
         /// What `current_state` said.
         believed: QueuePairState,
@@ -164,7 +164,7 @@ pub enum ModifyError {
         actual: QueuePairState,
     },
     /// An attribute's value does not fit.
-    #[error("{attribute:?}: expected {expected}")]
+    #[error("{attribute}: expected {expected}")]
     InvalidValue {
         /// Which.
         attribute: AttributeMask,
@@ -209,7 +209,7 @@ pub enum PostErrorKind {
         depth: u32,
     },
     /// The queue pair's state does not allow it.
-    #[error("not possible in state {state:?}")]
+    #[error("not possible in state {state}; modify the queue pair first")]
     InvalidState {
         /// The state.
         state: QueuePairState,
@@ -239,7 +239,7 @@ pub enum PostErrorKind {
         most: u64,
     },
     /// The transport has no such operation.
-    #[error("{transport:?} has no such operation")]
+    #[error("{transport} has no such operation")]
     WrongTransport {
         /// The transport.
         transport: Transport,

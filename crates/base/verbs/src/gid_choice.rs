@@ -90,7 +90,7 @@ impl fmt::Display for GidRows {
             let separator = if nth > 0 { ", " } else { "" };
             write!(f, "{separator}port {port} row {} ", row.index)?;
             match row.gid_type {
-                GidType::InfiniBand => write!(f, "{:?} (InfiniBand)", row.gid)?,
+                GidType::InfiniBand => write!(f, "{} (InfiniBand)", row.gid)?,
                 GidType::RoceV1 => write!(f, "{} (RoCEv1)", row.gid.to_ip())?,
                 GidType::RoceV2 => write!(f, "{} (RoCEv2)", row.gid.to_ip())?,
             }

@@ -31,6 +31,7 @@ mod capability;
 mod completion;
 mod error;
 mod event;
+mod flag_names;
 mod gid_choice;
 pub mod raw;
 mod request;

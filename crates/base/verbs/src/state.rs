@@ -14,6 +14,8 @@
 //! InfiniBand Architecture Specification, volume 1, section 10.3.1 (states) and 11.2.5.2 (Modify Queue Pair:
 //! required and optional attributes of each step).
 
+use std::fmt;
+
 use crate::{AttributeMask, Transport};
 
 /// The state of a queue pair. Numbers are libibverbs' `ibv_qp_state`.
@@ -65,6 +67,21 @@ impl QueuePairState {
     /// Whether a receive request may be posted (in ERR it is, to be flushed).
     pub fn takes_receives(self) -> bool {
         self != QueuePairState::Reset
+    }
+}
+
+/// As the specification writes it: `INIT`, `RTR`.
+impl fmt::Display for QueuePairState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            QueuePairState::Reset => "RESET",
+            QueuePairState::Initialized => "INIT",
+            QueuePairState::ReadyToReceive => "RTR",
+            QueuePairState::ReadyToSend => "RTS",
+            QueuePairState::SendQueueDrained => "SQD",
+            QueuePairState::SendQueueError => "SQE",
+            QueuePairState::Error => "ERR",
+        })
     }
 }
 
@@ -170,7 +187,7 @@ pub const TRANSITIONS: &[Transition] = &[
 #[non_exhaustive]
 pub enum TransitionError {
     /// There is no such step.
-    #[error("a {transport:?} queue pair cannot go from {from:?} to {to:?}")]
+    #[error("{transport} queue pairs cannot go from {from} to {to}")]
     NoSuchStep {
         /// The transport.
         transport: Transport,
@@ -180,7 +197,7 @@ pub enum TransitionError {
         to: QueuePairState,
     },
     /// Attributes are missing, or not allowed here.
-    #[error("from {from:?} to {to:?}: missing attributes {missing:?}, attributes not allowed here {unexpected:?}")]
+    #[error("from {from} to {to}: {}", differences(*missing, *unexpected))]
     Attributes {
         /// Before.
         from: QueuePairState,
@@ -191,6 +208,15 @@ pub enum TransitionError {
         /// Given and not allowed.
         unexpected: AttributeMask,
     },
+}
+
+/// What is wrong with the attributes of a step.
+fn differences(missing: AttributeMask, unexpected: AttributeMask) -> String {
+    match (missing.is_empty(), unexpected.is_empty()) {
+        (_, true) => format!("missing attributes: {missing}"),
+        (true, false) => format!("attributes not allowed here: {unexpected}"),
+        (false, false) => format!("missing attributes: {missing}; attributes not allowed here: {unexpected}"),
+    }
 }
 
 /// The row of the table for a step, if there is such a step.
@@ -269,6 +295,15 @@ mod tests {
                 unexpected: M::QUEUE_KEY,
             })
         );
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "from INIT to RTR: missing attributes: destination queue pair; attributes not allowed here: queue key"
+        );
+        let error =
+            check_transition(Transport::ReliableConnection, Initialized, ReadyToReceive, M::all() - M::PATH_MTU);
+        assert!(error.unwrap_err().to_string().starts_with("from INIT to RTR: missing attributes: path MTU; "));
+        let error = check_transition(Transport::UnreliableDatagram, Reset, ReadyToSend, M::STATE);
+        assert_eq!(error.unwrap_err().to_string(), "UD queue pairs cannot go from RESET to RTS");
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //!
 //! S solicited event, M migration state, F and B forward and backward explicit congestion notification, A acknowledge
 //! request (IBTA 9.2). RoCEv2 marks congestion in the IP header and ignores F and B (A17.4.8), though NICs set B in congestion
-//! notification packets. The byte with F and B may change on the way: ICRC leaves it out.
+//! notification packets. The byte with F and B may change in transit: the ICRC does not cover it.
 
 use crate::field::{self, Field, read_u16, read_u24, write_u16, write_u24};
 use crate::{Opcode, ParseError, Psn, Truncated};

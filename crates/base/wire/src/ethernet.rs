@@ -4,8 +4,8 @@
 //! | destination, 6 bytes | source, 6 bytes | [ 0x8100 or 0x88a8, tag ] … | EtherType, 2 bytes | payload |
 //! ```
 //!
-//! Tags (IEEE 802.1Q, 802.1ad) are skipped by [`payload`], and kept by whoever needs the bytes before it. A frame shorter
-//! than 60 bytes was padded on the wire: the payload may have bytes at its end that belong to no packet, which
+//! Tags (IEEE 802.1Q, 802.1ad) are skipped by [`payload`]; a caller that needs them has the bytes before it. A frame
+//! shorter than 60 bytes was padded on the wire: the payload may have bytes at its end that belong to no packet, which
 //! [`crate::frame`] leaves alone.
 
 use crate::Truncated;

@@ -160,7 +160,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The value as text of at most so many bytes.
+    /// The value as text of at most `most` bytes.
     pub fn text(&self, most: usize) -> Result<&'a str, FieldError> {
         if self.value.len() > most {
             return Err(self.wrong(FieldProblem::TooLong { found: self.value.len(), most }));

@@ -236,8 +236,8 @@ impl OrdinaryHeaders {
             }
     }
 
-    /// Writes the headers that come before a datagram of so many bytes, and says how many they are. The buffer may be
-    /// longer, with the datagram behind them.
+    /// Writes the headers that come before a datagram of this length, and returns how many bytes they have. The buffer
+    /// may be longer, with the datagram behind them.
     pub fn emit(&self, datagram_bytes: usize, buffer: &mut [u8]) -> Result<usize, EmitError> {
         let needed_bytes = self.byte_count();
         let too_small = EmitError::BufferTooSmall { needed_bytes, available_bytes: buffer.len() };
@@ -247,8 +247,8 @@ impl OrdinaryHeaders {
         Ok(needed_bytes)
     }
 
-    /// The headers around a datagram of so many bytes. `None` when the ends are not of one family, or an IP packet cannot be
-    /// that long.
+    /// The headers around a datagram of this length. `None` when the ends are not of one family, or an IP packet cannot
+    /// be that long.
     pub fn around(&self, datagram_bytes: usize) -> Option<(IpHeader, udp::Header)> {
         let length = u16::try_from(udp::HEADER_BYTES.checked_add(datagram_bytes)?).ok()?;
         let ip = match (self.source, self.destination) {

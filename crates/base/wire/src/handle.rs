@@ -31,7 +31,7 @@ const ADDRESS: Tag = Tag(3, "address");
 pub struct Handle<'a> {
     /// Its TCP port.
     pub port: u16,
-    /// Random: whoever has it may connect.
+    /// Random: a peer that has it may connect.
     pub token: [u8; 16],
     /// Where it listens.
     pub addresses: Repeated<'a, IpAddr>,

@@ -350,7 +350,7 @@ impl<'a> Refusal<'a> {
     }
 }
 
-/// The beginning of a text that has so many bytes at most.
+/// The beginning of a text, at most `most` bytes.
 fn cut(text: &str, most: usize) -> &[u8] {
     &text.as_bytes()[..text.floor_char_boundary(most)]
 }

@@ -6,12 +6,12 @@
 //! |        | IPv6: ff for traffic class, flow label, hop limit (version: 6) | checksum    | the fifth byte | datagram    |      |
 //! ```
 //!
-//! It is Ethernet's CRC-32 (IBTA 7.8.1), over the packet with ones in place of what changes on the way (A17.3.3; the eight
-//! bytes before it stand for InfiniBand's local route header). The four bytes go out least significant first.
+//! It is Ethernet's CRC-32 (IBTA 7.8.1), over the packet with ones in place of what changes in transit (A17.3.3; the
+//! eight bytes before it stand for InfiniBand's local route header). The four bytes go out least significant first.
 //!
 //! Because IP and UDP headers are covered, computing it needs more than the datagram: an [`IcrcScope`] holds what the covered
-//! headers say besides the lengths, which follow from the datagram. All of that is known to whoever has a socket, but for
-//! IPv4's identification. What to do about that when receiving is in [`identification`].
+//! headers say besides the lengths, which follow from the datagram. A program with a socket knows all of it
+//! but IPv4's identification. [`identification`] explains how a receiver gets that.
 
 pub mod identification;
 mod polynomial;

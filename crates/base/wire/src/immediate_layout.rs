@@ -141,8 +141,8 @@ impl ImmediateLayout {
         }
     }
 
-    /// The number of the write that carries only a fragment of the user's immediate, into a receive of so many packets; `None` when
-    /// there is no such number.
+    /// The number of the write that carries only a fragment of the user's immediate, into a receive of `packet_count`
+    /// packets; `None` if there is no such number.
     pub const fn fragment_packet(self, fragment: u32, packet_count: u32) -> Option<u32> {
         let count = self.fragment_count();
         if fragment >= count || packet_count as u64 + count as u64 > self.packet_count_max() as u64 {
@@ -151,7 +151,7 @@ impl ImmediateLayout {
         Some(packet_count + (fragment + count - packet_count % count) % count)
     }
 
-    /// Whether a write with this packet number carries only a fragment, in a receive of so many packets.
+    /// Whether a write with this packet number carries only a fragment, in a receive of `packet_count` packets.
     #[inline]
     pub const fn is_fragment_only(self, packet: u32, packet_count: u32) -> bool {
         packet >= packet_count && packet - packet_count < self.fragment_count()

@@ -24,7 +24,7 @@ pub enum Ecn {
     Capable1 = 0b01,
     /// ECT(0), what RoCEv2 senders use.
     Capable0 = 0b10,
-    /// A queue on the way was too long.
+    /// A queue in the network was too long.
     CongestionExperienced = 0b11,
 }
 

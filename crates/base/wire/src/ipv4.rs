@@ -84,7 +84,7 @@ impl<T: AsRef<[u8]>> Ipv4<T> {
         read_u16(self.buffer.as_ref(), TOTAL_LENGTH)
     }
 
-    /// What tells fragments of different packets apart; covered by ICRC even where nothing is ever fragmented.
+    /// Distinguishes fragments of different packets; covered by the ICRC even where nothing is ever fragmented.
     #[inline]
     pub fn identification(&self) -> u16 {
         read_u16(self.buffer.as_ref(), IDENTIFICATION)
@@ -196,7 +196,7 @@ pub struct Header {
     pub type_of_service: u8,
     /// Bytes of header and payload.
     pub total_length: u16,
-    /// What tells fragments of different packets apart; covered by ICRC even where nothing is ever fragmented.
+    /// Distinguishes fragments of different packets; covered by the ICRC even where nothing is ever fragmented.
     pub identification: u16,
     /// Three flags and the fragment offset; [`DONT_FRAGMENT`] in an ordinary packet.
     pub flags_fragment: u16,

@@ -13,6 +13,8 @@
 //!
 //! Left out: reliable datagram and XRC (not in our verbs), RESYNC, FLUSH and ATOMIC WRITE.
 
+use core::fmt;
+
 use crate::{aeth, atomic_ack, atomic_eth, bth, deth, immediate, invalidate, reth};
 
 /// Transport services that have opcodes here.
@@ -239,6 +241,43 @@ opcodes! {
     Cnp = 0x81: CongestionNotification, CongestionNotification, Only, 0;
 }
 
+/// For people: `RC WRITE last with immediate`.
+impl fmt::Display for Opcode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self.transport() {
+            Transport::ReliableConnection => "RC ",
+            Transport::UnreliableConnection => "UC ",
+            Transport::UnreliableDatagram => "UD ",
+            Transport::CongestionNotification => "",
+        })?;
+        let (operation, can_be_cut) = match self.operation() {
+            Operation::Send => ("SEND", true),
+            Operation::Write => ("WRITE", true),
+            Operation::ReadRequest => ("READ request", false),
+            Operation::ReadResponse => ("READ response", true),
+            Operation::Acknowledge => ("acknowledge", false),
+            Operation::AtomicAcknowledge => ("atomic acknowledge", false),
+            Operation::CompareSwap => ("compare and swap", false),
+            Operation::FetchAdd => ("fetch and add", false),
+            Operation::CongestionNotification => ("CNP", false),
+        };
+        formatter.write_str(operation)?;
+        if can_be_cut {
+            formatter.write_str(match self.position() {
+                Position::First => " first",
+                Position::Middle => " middle",
+                Position::Last => " last",
+                Position::Only => " only",
+            })?;
+        }
+        formatter.write_str(match (self.has_immediate(), self.has_invalidate()) {
+            (true, _) => " with immediate",
+            (_, true) => " with invalidate",
+            _ => "",
+        })
+    }
+}
+
 impl Opcode {
     /// The opcode's byte in the BTH.
     #[inline]
@@ -413,6 +452,17 @@ mod tests {
             table.push('\n');
         }
         insta::assert_snapshot!(table);
+    }
+
+    #[test]
+    fn opcodes_are_printed_in_words() {
+        let text = |opcode: Opcode| std::string::ToString::to_string(&opcode);
+        assert_eq!(text(Opcode::RcSendOnlyWithInvalidate), "RC SEND only with invalidate");
+        assert_eq!(text(Opcode::UcWriteLastWithImmediate), "UC WRITE last with immediate");
+        assert_eq!(text(Opcode::RcReadRequest), "RC READ request");
+        assert_eq!(text(Opcode::Cnp), "CNP");
+        let texts: std::collections::BTreeSet<_> = Opcode::ALL.iter().map(|opcode| text(*opcode)).collect();
+        assert_eq!(texts.len(), Opcode::ALL.len(), "no two are printed alike");
     }
 
     #[test]

@@ -80,10 +80,10 @@ impl fmt::Display for EmitError {
                 write!(formatter, "{needed_bytes} bytes are to be written, and the buffer has {available_bytes}")
             }
             EmitError::HeaderMismatch { opcode, header, expected: true } => {
-                write!(formatter, "{opcode:?} needs {header}, which is not given")
+                write!(formatter, "{opcode} needs the header {header}, which is missing")
             }
             EmitError::HeaderMismatch { opcode, header, expected: false } => {
-                write!(formatter, "{opcode:?} has no {header}, which is given")
+                write!(formatter, "{opcode} does not allow the header {header}; leave it out")
             }
         }
     }
@@ -343,6 +343,10 @@ fn truncated(header: &'static str, expected_bytes: usize, datagram: &[u8]) -> Pa
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
+    use std::string::ToString;
+
     use super::*;
 
     /// RC WRITE only with immediate, five bytes of payload.
@@ -416,6 +420,7 @@ mod tests {
         let opcode = Opcode::RcWriteOnlyWithImmediate;
         let error = headers.emit(&mut [0; 64]).unwrap_err();
         assert_eq!(error, EmitError::HeaderMismatch { opcode, header: "ImmDt", expected: true });
+        assert_eq!(error.to_string(), "RC WRITE only with immediate needs the header ImmDt, which is missing");
         headers.bth.opcode = Opcode::RcWriteLast;
         let error = headers.emit(&mut [0; 64]).unwrap_err();
         assert_eq!(error, EmitError::HeaderMismatch { opcode: Opcode::RcWriteLast, header: "RETH", expected: false });

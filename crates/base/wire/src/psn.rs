@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A PSN has 24 bits and wraps (IBTA 9.7.1). On a circle nothing is first, so [`Psn`] has no order: a comparison that is right
-//! for the first sixteen million packets and wrong for the next one must not compile. What there is instead is the
+//! for the first sixteen million packets and wrong for the next one must not compile. Instead, there is the
 //! distance between two numbers that are less than half the circle apart, which a window guarantees.
 
 use core::fmt;

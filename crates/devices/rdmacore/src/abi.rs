@@ -84,7 +84,6 @@ mod context;
 mod device;
 mod memory;
 mod queue_pair;
-mod request;
 
 pub use completion::{ibv_async_event, ibv_comp_channel, ibv_cq, ibv_moderate_cq, ibv_modify_cq_attr, ibv_wc};
 pub use constants::*;
@@ -96,23 +95,14 @@ pub use device::{
 };
 pub use memory::{ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd};
 pub use queue_pair::{
-    ibv_ah, ibv_ah_attr, ibv_global_route, ibv_grh, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_rx_hash_conf, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
-};
-pub use request::{
-    ibv_data_buf, ibv_recv_wr, ibv_send_wr, ibv_send_wr_atomic, ibv_send_wr_bind_mw, ibv_send_wr_rdma, ibv_send_wr_ud,
-    ibv_send_wr_wr, ibv_sge,
+    ibv_ah, ibv_ah_attr, ibv_data_buf, ibv_global_route, ibv_grh, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_recv_wr, ibv_rx_hash_conf, ibv_send_wr,
+    ibv_send_wr_atomic, ibv_send_wr_bind_mw, ibv_send_wr_rdma, ibv_send_wr_ud, ibv_send_wr_wr, ibv_sge, ibv_srq,
+    ibv_srq_attr, ibv_srq_init_attr,
 };
 
 /// The layouts of all types of this module that the header names.
 pub fn layouts() -> impl Iterator<Item = &'static Layout> {
-    let files = [
-        completion::LAYOUTS,
-        context::LAYOUTS,
-        device::LAYOUTS,
-        memory::LAYOUTS,
-        queue_pair::LAYOUTS,
-        request::LAYOUTS,
-    ];
+    let files = [completion::LAYOUTS, context::LAYOUTS, device::LAYOUTS, memory::LAYOUTS, queue_pair::LAYOUTS];
     files.into_iter().flatten()
 }

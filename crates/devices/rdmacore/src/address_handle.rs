@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use longhaul_verbs::raw;
-use longhaul_verbs::{Capabilities, CreateError, NotSupported, PathAttributes};
+use longhaul_verbs::{Capabilities, CreateError, NotSupported, PathAttributes, SendRequest};
 
 use crate::abi::ibv_ah;
 use crate::answer::{check, check_pointer};
@@ -80,4 +80,11 @@ impl Drop for Way {
             tracing::warn!(%error, "an address handle stays until the device is closed");
         }
     }
+}
+
+/// The address handle of a datagram that was found good.
+pub(crate) fn way_of<'a>(request: &SendRequest<'a>) -> Option<&'a Arc<Way>> {
+    let to = request.destination?;
+    let handle = (to.address_handle as &dyn std::any::Any).downcast_ref::<AddressHandle>();
+    handle.map(AddressHandle::way)
 }

@@ -4,6 +4,9 @@ use std::ffi::c_int;
 use std::io;
 use std::ptr::NonNull;
 
+use longhaul_verbs::PostErrorKind;
+use nix::libc::{ENOMEM, ENOSPC};
+
 /// A function that answers 0, or an error number, or -1 with the number in `errno`. The verbs use all of these.
 /// Call it right after the function: `errno` does not last.
 pub(crate) fn check(answer: c_int) -> io::Result<()> {
@@ -27,6 +30,16 @@ pub(crate) fn is_not_supported(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(ENOSYS | EOPNOTSUPP | EPROTONOSUPPORT))
 }
 
+/// What the driver said when it did not take a request of a queue with room for `depth`.
+pub(crate) fn refusal(error: io::Error, depth: u32) -> PostErrorKind {
+    if is_full(&error) { PostErrorKind::QueueFull { depth } } else { PostErrorKind::System(error) }
+}
+
+/// Drivers have two ways to say that a queue is full.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(ENOMEM | ENOSPC))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,5 +58,15 @@ mod tests {
     fn what_is_not_there_is_told_from_what_is_refused() {
         assert!(is_not_supported(&io::Error::from_raw_os_error(nix::libc::EOPNOTSUPP)));
         assert!(!is_not_supported(&io::Error::from_raw_os_error(nix::libc::EINVAL)));
+    }
+
+    #[test]
+    fn a_full_queue_is_told_from_other_refusals() {
+        for number in [ENOMEM, ENOSPC] {
+            let kind = refusal(io::Error::from_raw_os_error(number), 9);
+            assert!(matches!(kind, PostErrorKind::QueueFull { depth: 9 }), "{kind}");
+        }
+        let kind = refusal(io::Error::from_raw_os_error(nix::libc::EINVAL), 9);
+        assert!(matches!(kind, PostErrorKind::System(_)), "{kind}");
     }
 }

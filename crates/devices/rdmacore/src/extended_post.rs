@@ -15,9 +15,9 @@ use crate::abi::{
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
     IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_qp_ex,
 };
+use crate::address_handle::way_of;
 use crate::answer::check;
 use crate::handle::Handle;
-use crate::post::way_of;
 
 /// Call a function of the table. `Extended::new` has seen that it is there.
 macro_rules! call {

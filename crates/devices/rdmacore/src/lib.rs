@@ -11,10 +11,11 @@
 //! - `listing`, `device`, `attributes`, `probe`, `sysfs`, `events`: devices, what they can do, what they count and
 //!   report.
 //! - `completion`, `work_completion`, `channel`: completion queues, what comes out of them, and their events.
-//! - `domain`, `memory`, `windows`, `address_handle`, `shared_receive_queue`, `queue_pair`: the other objects. `handle`
-//!   is what they have in common, `path` the path to a peer in C's form.
+//! - `domain`, `protection_domain`, `memory`, `windows`, `address_handle`, `shared_receive_queue`, `queue_pair`: the
+//!   other objects. `handle` is what they have in common, `path` the path to a peer in C's form.
 //! - `queue_pair_creation`, `queue_pair_attributes`, `modify`: making queue pairs, and changing and asking them.
-//! - `request_check`, `post`, `extended_post`: work requests: checked, then posted as linked lists or as calls.
+//! - `request_check`, `request_list`, `post`, `extended_post`: work requests: checked, then posted as linked lists or
+//!   as calls.
 //!
 //! Every object holds the [`Arc`](std::sync::Arc) of what it was made from, so destruction goes from the leaves to the
 //! device. Nothing is copied: buffers are registered where they are, and scatter-gather lists are passed on as they
@@ -42,10 +43,12 @@ mod modify;
 mod path;
 mod post;
 mod probe;
+mod protection_domain;
 mod queue_pair;
 mod queue_pair_attributes;
 mod queue_pair_creation;
 mod request_check;
+mod request_list;
 mod shared_receive_queue;
 mod sysfs;
 mod windows;

@@ -1,4 +1,4 @@
-//! Posting: from slices of requests to libibverbs' linked lists (`ibv_post_send`, `ibv_post_recv`).
+//! Posting sends: from slices of requests to libibverbs' linked lists (`ibv_post_send`).
 //!
 //! A list is built in memory that is used again and again, so that posting allocates nothing once it has been done a
 //! few times. Scatter-gather lists are not copied: ours have C's layout. Where the device has given the queue pair the
@@ -6,44 +6,26 @@
 //! list says which of its requests was the first that did not.
 #![allow(unsafe_code, reason = "builds linked lists for libibverbs")]
 
-use std::ffi::{c_int, c_uint};
-use std::io;
+use std::ffi::c_uint;
 use std::sync::Arc;
 
 use longhaul_verbs::{
-    PostError, PostErrorKind, QueuePairState, ReceiveRequest, ScatterGatherEntry, SendOperation, SendRequest,
-    WriteBurst,
+    PostError, PostErrorKind, QueuePairState, ScatterGatherEntry, SendOperation, SendRequest, WriteBurst,
 };
-use nix::libc::{ENOMEM, ENOSPC};
 
 use crate::abi::{
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ,
     IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp,
-    ibv_recv_wr, ibv_send_wr, ibv_send_wr_atomic, ibv_send_wr_bind_mw, ibv_send_wr_rdma, ibv_send_wr_ud, ibv_sge,
+    ibv_send_wr, ibv_send_wr_atomic, ibv_send_wr_bind_mw, ibv_send_wr_rdma, ibv_send_wr_ud,
 };
-use crate::address_handle::{AddressHandle, Way};
+use crate::address_handle::{Way, way_of};
+use crate::answer::{is_full, refusal};
 use crate::context::Context;
 use crate::extended_post::Extended;
 use crate::handle::Handle;
-use crate::request_check::{Bounds, Posting, check_entries, check_send};
+use crate::request_check::{Bounds, Posting, check_send};
+use crate::request_list::{LIST_MOST, entries_to_c, index_of};
 use crate::windows;
-
-/// Longer batches are posted in lists of this many, so that the memory for a list is bounded.
-const LIST_MOST: usize = 256;
-
-// A slice of our entries is handed over as a list of C's.
-const _: () = assert!(size_of::<ScatterGatherEntry>() == size_of::<ibv_sge>());
-const _: () = assert!(align_of::<ScatterGatherEntry>() == align_of::<ibv_sge>());
-
-/// What the driver said when it did not take a request of a queue with room for `depth`.
-pub(crate) fn refusal(error: io::Error, depth: u32) -> PostErrorKind {
-    if is_full(&error) { PostErrorKind::QueueFull { depth } } else { PostErrorKind::System(error) }
-}
-
-/// Drivers have two ways to say that a queue is full.
-pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(ENOMEM | ENOSPC))
-}
 
 /// The sending half of a queue pair, behind a lock of its own. While a batch is being posted no other one comes
 /// between.
@@ -254,13 +236,6 @@ fn later(error: PostError, first: usize) -> PostError {
     PostError { index: first + error.index, ..error }
 }
 
-/// Which of the list's requests the driver points to. When it points to none, all are in the queue, but the device
-/// could not report them.
-fn index_of<T>(bad: *const T, first: *const T, count: usize) -> usize {
-    let bytes = (bad as usize).wrapping_sub(first as usize);
-    (bytes / size_of::<T>()).min(count)
-}
-
 /// `ibv_wr_opcode` of an operation; `None` for one that this version does not know.
 pub(crate) fn opcode(operation: &SendOperation) -> Option<c_uint> {
     Some(match operation {
@@ -276,12 +251,6 @@ pub(crate) fn opcode(operation: &SendOperation) -> Option<c_uint> {
         SendOperation::BindWindow(_) => IBV_WR_BIND_MW,
         _ => return None,
     })
-}
-
-/// The entries as C's list, and how many there are. libibverbs takes a pointer to what it does not change.
-fn entries_to_c(entries: &[ScatterGatherEntry]) -> (*mut ibv_sge, c_int) {
-    // The number was held against the queue pair's limit, which is a small one.
-    (entries.as_ptr().cast_mut().cast(), entries.len() as c_int)
 }
 
 /// A request that was found good, not yet linked.
@@ -338,13 +307,6 @@ fn bind_to_c(request: &SendRequest<'_>, bind_mw: ibv_send_wr_bind_mw) -> ibv_sen
     }
 }
 
-/// The address handle of a datagram that was found good.
-pub(crate) fn way_of<'a>(request: &SendRequest<'a>) -> Option<&'a Arc<Way>> {
-    let to = request.destination?;
-    let handle = (to.address_handle as &dyn std::any::Any).downcast_ref::<AddressHandle>();
-    handle.map(AddressHandle::way)
-}
-
 /// The address handles of as many datagrams as can be in the send queue.
 ///
 /// libibverbs wants an address handle to live until the datagrams that go along it have left (Soft-RoCE looks it up
@@ -378,49 +340,6 @@ impl RecentWays {
 
     fn forget(&mut self) {
         self.slots.fill(None);
-    }
-}
-
-/// Receives that are about to be posted, in memory that is used again.
-#[derive(Default)]
-pub(crate) struct ReceiveList {
-    list: Vec<ibv_recv_wr>,
-}
-
-// SAFETY: the list's pointers mean something during a call only.
-unsafe impl Send for ReceiveList {}
-
-impl ReceiveList {
-    /// Post receives of at most `entries` entries each into a queue of `depth`, in order. `post` is given linked lists.
-    pub(crate) fn post(
-        &mut self,
-        requests: &[ReceiveRequest<'_>],
-        entries: u32,
-        depth: u32,
-        mut post: impl FnMut(*mut ibv_recv_wr, &mut *mut ibv_recv_wr) -> io::Result<()>,
-    ) -> Result<(), PostError> {
-        let too_many = requests.iter().position(|request| request.local.len() > entries as usize);
-        let good = &requests[..too_many.unwrap_or(requests.len())];
-        for (batch, requests) in good.chunks(LIST_MOST).enumerate() {
-            self.list.clear();
-            self.list.extend(requests.iter().map(|request| {
-                let (sg_list, num_sge) = entries_to_c(request.local);
-                ibv_recv_wr { wr_id: request.id, next: std::ptr::null_mut(), sg_list, num_sge }
-            }));
-            let count = self.list.len();
-            let first = self.list.as_mut_ptr();
-            for index in 1..count {
-                // SAFETY: both indices are in the list.
-                unsafe { (*first.add(index - 1)).next = first.add(index) };
-            }
-            let mut bad = std::ptr::null_mut();
-            post(first, &mut bad)
-                .map_err(|error| refusal(error, depth).at(batch * LIST_MOST + index_of(bad, first, count)))?;
-        }
-        match too_many {
-            None => Ok(()),
-            Some(index) => check_entries(requests[index].local.len(), entries).map_err(|kind| kind.at(index)),
-        }
     }
 }
 
@@ -478,71 +397,5 @@ mod tests {
         // SAFETY: as above.
         assert_eq!(unsafe { c.wr.atomic.compare_add }, 13);
         assert!(c.next.is_null());
-    }
-
-    #[test]
-    fn the_driver_points_to_the_first_that_was_not_posted() {
-        let list = [0u64; 4];
-        let first = list.as_ptr();
-        assert_eq!(index_of(&list[0], first, 4), 0);
-        assert_eq!(index_of(&list[3], first, 4), 3);
-        assert_eq!(index_of(std::ptr::null(), first, 4), 4, "all are in the queue");
-    }
-
-    #[test]
-    fn a_full_queue_is_told_from_other_refusals() {
-        for number in [ENOMEM, ENOSPC] {
-            let kind = refusal(io::Error::from_raw_os_error(number), 9);
-            assert!(matches!(kind, PostErrorKind::QueueFull { depth: 9 }), "{kind}");
-        }
-        let kind = refusal(io::Error::from_raw_os_error(nix::libc::EINVAL), 9);
-        assert!(matches!(kind, PostErrorKind::System(_)), "{kind}");
-    }
-
-    #[test]
-    fn receives_go_in_lists_and_the_answer_counts_from_the_first() {
-        let entry = [ScatterGatherEntry { address: 1, length: 2, local_key: 3 }];
-        let requests: Vec<_> = (0..300).map(|id| ReceiveRequest { id, local: &entry }).collect();
-        let mut seen = Vec::new();
-        let mut list = ReceiveList::default();
-        let mut post = |first: *mut ibv_recv_wr, bad: &mut *mut ibv_recv_wr| {
-            let mut at = first;
-            while !at.is_null() {
-                // SAFETY: the list is alive during the call.
-                let request = unsafe { *at };
-                if request.wr_id == 290 {
-                    *bad = at;
-                    return Err(io::Error::from_raw_os_error(ENOMEM));
-                }
-                seen.push(request.wr_id);
-                at = request.next;
-            }
-            Ok(())
-        };
-        let error = list.post(&requests, 1, 290, &mut post).unwrap_err();
-        assert_eq!(error.index, 290);
-        assert!(matches!(error.kind, PostErrorKind::QueueFull { depth: 290 }), "{error}");
-        assert_eq!(seen, (0..290).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn what_stands_before_a_bad_receive_is_posted() {
-        let entry = [ScatterGatherEntry::default(); 2];
-        let requests = [
-            ReceiveRequest { id: 0, local: &entry[..1] },
-            ReceiveRequest { id: 1, local: &entry },
-            ReceiveRequest { id: 2, local: &entry[..1] },
-        ];
-        let mut posted = 0;
-        let error = ReceiveList::default()
-            .post(&requests, 1, 8, |first, _| {
-                // SAFETY: the list is alive during the call.
-                assert!(unsafe { (*first).next.is_null() });
-                posted += 1;
-                Ok(())
-            })
-            .unwrap_err();
-        assert_eq!((posted, error.index), (1, 1));
-        assert!(matches!(error.kind, PostErrorKind::TooManyEntries { entries: 2, most: 1 }), "{error}");
     }
 }

@@ -27,12 +27,13 @@ use crate::handle::{Handle, Owned, lock, own};
 use crate::membership::Membership;
 use crate::modify::check_values;
 use crate::path::gid_to_c;
-use crate::post::{ReceiveList, SendSide};
+use crate::post::SendSide;
 use crate::queue_pair_attributes::{
     QUERY_ALL, attributes_from_c, attributes_to_c, limits_to_c, state_from_c, transport_to_c,
 };
 use crate::queue_pair_creation::{Created, create, real_limits};
 use crate::request_check::Bounds;
+use crate::request_list::ReceiveList;
 use crate::shared_receive_queue::{SharedQueue, SharedReceiveQueue};
 
 /// A queue pair. What it uses goes after it.

@@ -16,7 +16,7 @@ use crate::attributes::positive;
 use crate::context::Context;
 use crate::domain::{Domain, check_bounds};
 use crate::handle::{Handle, Owned, lock};
-use crate::post::ReceiveList;
+use crate::request_list::ReceiveList;
 
 /// A shared receive queue as verbs programs see it.
 pub(crate) struct SharedReceiveQueue {

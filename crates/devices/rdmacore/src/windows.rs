@@ -16,7 +16,7 @@ use longhaul_verbs::{
 };
 
 use crate::abi::{IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_send_wr_bind_mw};
-use crate::answer::is_not_supported;
+use crate::answer::{is_not_supported, refusal};
 use crate::context::Context;
 use crate::domain::Domain;
 use crate::handle::{Handle, Owned, lock, own};
@@ -206,8 +206,7 @@ impl raw::MemoryWindow for MemoryWindow {
                 let send_flags = (flags - SendFlags::INLINE).bits();
                 let mut bind = ibv_mw_bind { wr_id: id, send_flags, bind_info };
                 // SAFETY: queue pair, window and region are of this device, and locked, so that they cannot go.
-                unsafe { context.bind_mw(queue_pair, mw, &mut bind) }
-                    .map_err(|error| crate::post::refusal(error, depth))?;
+                unsafe { context.bind_mw(queue_pair, mw, &mut bind) }.map_err(|error| refusal(error, depth))?;
                 // SAFETY: alive, as above; libibverbs has put the new key there.
                 Ok(unsafe { (*mw).rkey })
             })

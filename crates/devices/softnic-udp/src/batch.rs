@@ -99,7 +99,7 @@ impl Batch {
         self.destination.map(|(way, _)| way)
     }
 
-    /// Whether a datagram of so many bytes can go with those that are there.
+    /// Whether a datagram of this length can go with those in the batch.
     pub(crate) fn takes(&self, way: &Way, bytes: usize, offload: bool) -> bool {
         match self.destination {
             None => true,

@@ -94,9 +94,9 @@ impl UdpDevice {
         self.overhead_bytes
     }
 
-    /// Leave addresses out of the ICRC of all packets to and from this address, because there is an address translator on the
-    /// way. Only a softnic that does the same for us understands it: agree on it when connecting, when one end sees another
-    /// address than the other end has. `peer` is the address that packets seem to come from.
+    /// Leave addresses out of the ICRC of all packets to and from this address, because there is an address translator
+    /// in between. Only a softnic that does the same for us understands it: agree on it when connecting, when one end
+    /// sees another address than the other end has. `peer` is the address that packets seem to come from.
     pub fn set_translated(&self, peer: std::net::IpAddr) {
         if let Some(driver) = self.driver.upgrade() {
             driver.with_port(|port, _, _| port.set_translated(peer));

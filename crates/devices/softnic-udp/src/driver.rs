@@ -150,7 +150,7 @@ impl Driver {
                 Some(nap) => {
                     if self.doorbell.sleep(nap, self.now())
                         && let Some(state) = self.doorbell.link_state()
-                        // Most of what the kernel tells is about other interfaces.
+                        // Most of what the kernel reports is about other interfaces.
                         && std::mem::replace(&mut link_state, state) != state
                     {
                         nic_lock.guard().set_link_state(state);

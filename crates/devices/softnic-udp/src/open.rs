@@ -45,7 +45,7 @@ pub enum OpenError {
     },
     /// Packets cannot be told apart by such an address.
     #[error(
-        "{address} stands for no single interface of this host (it is unspecified, multicast or link-local): give an address that \
+        "{address} does not name one interface of this host (it is unspecified, multicast or link-local): give an address that \
          `longhaul devices` lists"
     )]
     UnusableAddress {

@@ -82,7 +82,7 @@ struct Troubles {
     refused: HashSet<IpAddr>,
 }
 
-/// So many destinations are named; then there is nothing new in saying it.
+/// This many destinations are named; more would say nothing new.
 const TROUBLES_MAX: usize = 64;
 
 /// How much has been received in one step.

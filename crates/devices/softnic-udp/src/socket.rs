@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::libc::{self, c_int, c_void};
 
-/// RFC 863's port: never sent to, only asked the way to.
+/// RFC 863's port: never sent to, only used to look up the route.
 const UDP_PORT_DISCARD: u16 = 9;
 
 /// A piece of memory, as `sendmsg` and `recvmsg` take it.
@@ -175,7 +175,7 @@ impl Socket {
     ///
     /// # Safety
     ///
-    /// Every part must be writable until this returns, and whoever looks at it must expect it to change.
+    /// Every part must be writable until this returns, and code that reads it must expect it to change.
     pub(crate) unsafe fn receive(&self, parts: &mut [Part]) -> io::Result<Option<Arrival>> {
         let mut name = MaybeUninit::<libc::sockaddr_in6>::uninit();
         let mut control = MaybeUninit::<Control>::uninit();

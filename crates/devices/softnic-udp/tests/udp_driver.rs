@@ -386,7 +386,7 @@ fn closing_amid_traffic_leaves_nothing_behind() {
                 other.join().unwrap();
             }
         }
-        // Not a moment later: whoever has closed a device can open another at the same port.
+        // Not a moment later: a program that has closed a device can open another at the same port.
         assert_eq!(open_descriptors(), before, "round {round}: descriptors are left open");
     }
     // A thread that has been joined may be listed a moment longer.

@@ -124,7 +124,7 @@ fn loss_repetition_reordering_and_bit_errors_are_survived_both_ways() {
         assert_eq!(completion.status, CompletionStatus::Success);
     }
     assert!(two.region.to_vec(0..MIB) == bytes, "contents differ");
-    assert!(one.region.to_vec(MIB..2 * MIB) == back, "contents differ on the way back");
+    assert!(one.region.to_vec(MIB..2 * MIB) == back, "contents differ in the other direction");
     for end in [&one, &two] {
         // Each sends at least 1024 packets, of which about 10 are lost and 10 damaged.
         assert!(end.counter("retransmitted_pkts") > 0);
@@ -221,7 +221,7 @@ fn a_profile_that_makes_no_sense_is_refused() {
     config.udp_port = longhaul_softnic_udp::UdpPortChoice::Free;
     match UdpDevice::open(device, config) {
         Err(error @ OpenError::Capture { .. }) => assert!(error.to_string().contains("/nowhere/at/all.pcapng")),
-        other => panic!("expected an error about the capture, came {:?}", other.map(|_| "a device").err()),
+        other => panic!("expected an error about the capture, got {:?}", other.map(|_| "a device").err()),
     }
 }
 

@@ -221,7 +221,7 @@ fn forged_headers() {
 #[test]
 fn packets_of_another_queue_pair() {
     each_transport(|target, random| {
-        // In another protection domain, with another peer, and with its own WRITE under way: each guess is wrong.
+        // In another protection domain, with another peer, and with its own WRITE in flight: each guess is wrong.
         let other = End::new(&target.end.device, target.message.transport, REGION_BYTES);
         other.region.copy_in(0, &vec![OLD; REGION_BYTES]);
         let forger = Forger::new("127.0.8.4", &target.end.device);

@@ -74,7 +74,7 @@ fn a_target_whose_writer_was_killed_stays_idle() {
     target.meet(&writer.end);
     target.line("CONNECTED");
     writer.meet(&target.end);
-    writer.line("UNDER WAY");
+    writer.line("IN FLIGHT");
     let busy = target.processor_time();
     writer.kill();
     std::thread::sleep(Duration::from_millis(300));
@@ -96,7 +96,7 @@ fn a_target_in_this_process_serves_the_next_writer() {
         let mut writer = Process::start("writer", "127.0.11.5");
         connect(&end, &writer.end, Mtu::Bytes4096);
         writer.meet(&Introduction::of(&end));
-        writer.line("UNDER WAY");
+        writer.line("IN FLIGHT");
         writer.kill();
         // In the middle of a message, most likely. The memory comes back all the same, and stays as it is.
         let End { region, queue_pair, .. } = end;

@@ -22,7 +22,7 @@ fn expect(device: &longhaul_verbs::Device, kind: AsyncEventKind, state: LinkStat
     let event = loop {
         match device.next_event().unwrap() {
             Some(event) => break event,
-            None if Instant::now() > end => panic!("expected {kind:?}, came nothing in {PATIENCE:?}"),
+            None if Instant::now() > end => panic!("expected {kind:?}, got nothing in {PATIENCE:?}"),
             None => std::thread::sleep(Duration::from_millis(1)),
         }
     };

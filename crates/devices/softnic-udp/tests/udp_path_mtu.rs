@@ -94,7 +94,7 @@ fn shrink(by: &str) {
     target.meet(&writer.end);
     target.line("CONNECTED");
     writer.meet(&target.end);
-    writer.line("UNDER WAY");
+    writer.line("IN FLIGHT");
     ip(by);
     let logged = writer.line("LOGGED");
     for part in ["do not fit the path to 10.47.2.2", "its MTU is 1500 bytes", "connect again with a smaller MTU"] {

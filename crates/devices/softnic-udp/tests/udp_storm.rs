@@ -1,8 +1,8 @@
 //! A million random datagrams, and a million that are nearly right, thrown at both ends of long WRITEs: every byte of every
 //! region is as it must be at all times, every datagram is accounted for, and nothing grows.
 //!
-//! A datagram with the right addresses, queue pair, sequence number and ICRC is the peer's, whoever sent it: RoCEv2 has no
-//! means to tell. So each of the nearly right ones is wrong in one thing at least.
+//! A datagram with the right addresses, queue pair, sequence number and ICRC is accepted as the peer's: RoCEv2
+//! cannot tell who sent it. So each of the nearly right ones is wrong in one thing at least.
 
 mod udp_ends;
 mod udp_forger;
@@ -268,7 +268,7 @@ impl Forge<'_> {
         self.random.next_u32() % below
     }
 
-    /// The packets of the RC message that is under way, or was a moment ago, all poison.
+    /// The packets of the RC message that is in flight, or was a moment ago, all poison.
     fn current(&self) -> Message {
         let (queue_pair, region) = (&self.field.rc.1.queue_pair, &self.field.rc.1.region);
         let psn = PSN.wrapping_add(self.field.round.load(Ordering::Relaxed) * MESSAGE_PACKETS) & 0xff_ffff;

@@ -66,7 +66,7 @@ fn connect(end: &End, peer: &End, seen_at: SocketAddr) {
     end.queue_pair.modify(&send).unwrap();
 }
 
-/// A write through a translator; what came of it, and what arrived.
+/// A write through a translator: its completion, and what arrived.
 fn write_through_translator(agree: bool) -> (WorkCompletion, u64, bool) {
     const BYTES: usize = 300_000;
     let (inner_device, outer_device) = (device("127.0.0.1"), device("127.0.0.2"));

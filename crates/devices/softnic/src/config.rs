@@ -34,11 +34,11 @@ pub struct Config {
     pub read_packets_max: u32,
     /// At most one congestion notification per queue pair in this time.
     pub congestion_notification_interval: Duration,
-    /// RC: what may be in flight towards one peer, over all queue pairs: what its socket's receive buffer takes. Each packet
-    /// counts with its payload and 768 bytes for headers and bookkeeping. The window starts with what any socket takes,
-    /// grows up to this in a few round trips, and is halved when something is lost; it is never smaller than eight full
-    /// packets. Towards another host it may grow to `window_packets_max` packets, since most of them are on the way. `None` sets
-    /// no limit.
+    /// RC: what may be in flight towards one peer, over all queue pairs: what its socket's receive buffer takes. Each
+    /// packet counts with its payload and 768 bytes for headers and bookkeeping. The window starts with what any socket
+    /// takes, grows up to this in a few round trips, and is halved when something is lost; it is never smaller than
+    /// eight full packets. Towards another host it may grow to `window_packets_max` packets, since most of them are in
+    /// the network. `None` sets no limit.
     pub peer_window_bytes: Option<u64>,
     /// Rate of a queue pair without a rate limit of its own; `None` sends as fast as the port takes packets. With RC it is
     /// halved when something is lost and grows back. Peers on this host ([`is_local`](Config::is_local)) are not paced.

@@ -1,7 +1,7 @@
 //! The device as verbs programs see it: [`longhaul_verbs::raw`] over a [`Nic`] behind a lock.
 //!
-//! Every call locks the device, does its work there and is done; nothing waits for the network. Afterwards whoever
-//! drives the device is told, if there is something to send. The rate-setting calls take batches (posting, polling), so
+//! Every call locks the device, does its work there and is done; nothing waits for the network. Afterwards the driver
+//! of the device is notified if there is something to send. The rate-setting calls take batches (posting, polling), so
 //! the lock costs little per request.
 
 mod address_handle;
@@ -65,7 +65,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device, and `wake` to tell whoever keeps the time that a verbs call has made work.
+    /// A device; it calls `wake` when a verbs call has made work.
     pub fn new(config: Config, wake: impl Fn() + Send + Sync + 'static) -> Self {
         Self::driven(config, Box::new(wake), None)
     }
@@ -85,7 +85,7 @@ impl Device {
         self.shared.nic.clone()
     }
 
-    /// The device behind it, for whoever drives it. Verbs calls wait while it is held.
+    /// The device behind it, for its driver. Verbs calls wait while it is held.
     pub fn nic(&self) -> NicGuard<'_> {
         NicGuard::new(self.shared.lock())
     }

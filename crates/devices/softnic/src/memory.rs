@@ -9,8 +9,8 @@
 //! - a window: a part of a region, with rights of its own and changed by requests in send queues (`windows`),
 //! - a slotted region: numbered messages, some of them live, each bound to a part of a region or to nothing (`slotted`).
 //!
-//! Because the device runs under one lock, no copy is under way when a call returns that revokes a key or changes what it
-//! stands for. The copies themselves are in `copy`.
+//! Because the device runs under one lock, no copy is in progress when a call returns that revokes a key or changes
+//! what it stands for. The copies themselves are in `copy`.
 
 mod copy;
 mod keys;

@@ -1,7 +1,7 @@
 //! The device as a driven object.
 //!
-//! A [`Nic`] has no thread, no clock and no socket. Whoever drives it calls, in this order and as often as there is
-//! reason to:
+//! A [`Nic`] has no thread, no clock and no socket. Its driver calls, in this order and as often as there is reason
+//! to:
 //!
 //! - [`NicGuard::handle`](crate::NicGuard::handle) for each datagram that arrived,
 //! - [`NicGuard::poll`](crate::NicGuard::poll) after arrivals, after verbs calls, when [`Nic::next_deadline`] has come, and when the port has room
@@ -68,8 +68,8 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// A device without any objects. `serial` tells it from every other device of the process. Panics when the configuration
-    /// makes no sense.
+    /// A device without any objects. `serial` distinguishes it from every other device of the process. Panics when the
+    /// configuration makes no sense.
     pub(crate) fn new(config: Config, serial: u64) -> Self {
         assert!(!config.addresses.is_empty(), "a device needs an address");
         let window = config.window_packets_max;

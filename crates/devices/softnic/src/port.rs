@@ -25,9 +25,9 @@ use crate::nic::guard::NicGuard;
 
 /// What carries packets: UDP sockets, a simulated wire, later raw frames. [`Layered`](crate::Layered) drives it.
 ///
-/// There are two ways through a port. Datagrams that no layer wants for itself take the fast one, [`transmit`](Port::transmit)
+/// A port has two paths. Datagrams that no layer wants for itself take the fast one, [`transmit`](Port::transmit)
 /// and [`receive`](Port::receive), in batches and in place as far as the port can. Layers work on whole packets, which take the
-/// other one: [`complete`](Port::complete) and [`send`](Port::send) on the way out, [`check`](Port::check) on the way in.
+/// other one: [`complete`](Port::complete) and [`send`](Port::send) outbound, [`check`](Port::check) inbound.
 pub trait Port {
     /// Begin to send, now, after whatever has been left from before.
     fn begin_step(&mut self, stack: &mut Stack, now: Instant);

@@ -164,7 +164,7 @@ impl QueuePair {
         self.state = state;
     }
 
-    /// Take over what `modify` sets on the way to a state.
+    /// Take over what `modify` sets in the transition to a state.
     pub(crate) fn configure(&mut self, attributes: &QueuePairAttributes, to: QueuePairState) {
         self.settings.apply(attributes, self.state, to);
     }
@@ -406,7 +406,7 @@ impl QueuePair {
         self.settings.mtu.byte_count()
     }
 
-    /// RC, UC: the way to the peer, once it is known.
+    /// RC, UC: the path to the peer, once it is known.
     pub(crate) fn route(&self, config: &Config) -> Option<Route> {
         self.settings.path().map(|path| Route::along(config, self.identity.number, path))
     }
@@ -515,8 +515,9 @@ impl QueuePair {
         !self.traffic.receive_queue.is_empty()
     }
 
-    /// RC: what is in flight, as the window towards the peer counts it: from the oldest packet that was not acknowledged to the
-    /// cursor. What a READ has asked for counts as well: it will come back, but its bytes are on the way between the two.
+    /// RC: what is in flight, as the window towards the peer counts it: from the oldest packet that was not
+    /// acknowledged to the cursor. What a READ has asked for counts as well: it will come back, but its bytes are in
+    /// flight between the two.
     pub(crate) fn in_flight_bytes(&self) -> u64 {
         let queue = &self.traffic.send_queue;
         let Some(oldest) = queue.front().filter(|work| work.is_started) else {

@@ -207,8 +207,8 @@ impl Resources {
         }
     }
 
-    /// Whether a deadline of its own has been added since this was asked last: whoever drives the device may have to come
-    /// back earlier.
+    /// Whether a deadline of its own has been added since this was asked last: the driver of the device may have to
+    /// come back earlier.
     pub(crate) fn take_new_deadline(&mut self) -> bool {
         std::mem::take(&mut self.has_new_deadline)
     }

@@ -79,7 +79,7 @@ impl Host {
         outbox.0
     }
 
-    /// The port takes so many packets and no more.
+    /// The port takes `room` packets and no more.
     fn poll_with_room(&self, now: Instant, room: usize) -> Vec<Datagram> {
         let mut sink = NarrowPort { outbox: Outbox::default(), room };
         self.device.nic().poll(now, &mut sink);
@@ -114,7 +114,7 @@ impl TransmitSink for NarrowPort {
     }
 }
 
-/// Two devices with this many connections between them; the first one's window is of so many packets.
+/// Two devices with this many connections between them; the first one's window has `window_packets` packets.
 fn hosts(queue_pair_count: usize, window_packets: u64) -> (Host, Host) {
     let mut one = Host::new("10.0.0.1", window_packets, |_| ());
     let mut two = Host::new("10.0.0.22", window_packets, |_| ());
@@ -160,7 +160,7 @@ fn all_connections_together_stay_within_the_window_and_nobody_waits_for_a_timer(
 #[test]
 fn connections_get_the_same_while_all_have_something_to_send() {
     let (one, two) = hosts(10, 20);
-    // Whoever comes first has no advantage from it, and neither has a longer message.
+    // Coming first is no advantage, and neither is a longer message.
     (0..10).for_each(|index| one.post(index, if index % 2 == 0 { 60_000 } else { 50_000 }, &two));
     let mut sent: BTreeMap<u32, u32> = BTreeMap::new();
     for _ in 0..60 {

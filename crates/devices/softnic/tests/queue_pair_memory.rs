@@ -112,13 +112,13 @@ impl Ground {
         };
         let queue_pair = self.domain.create_queue_pair(&init).expect("room for another");
         connect(&*queue_pair);
-        // As whoever drives a device does after a call: what became ready to send gets its turn, and leaves the list of those
-        // that wait for one.
+        // As the driver of a device does after a call: what became ready to send gets its turn, and leaves the list of
+        // those that wait for one.
         self.device.nic().poll(Instant::ZERO, &mut NoPackets);
         queue_pair
     }
 
-    /// So many of them, and the bytes that they took.
+    /// `count` of them, and the bytes that they took.
     fn many(&self, transport: Transport, count: usize) -> (Vec<Arc<dyn raw::QueuePair>>, isize) {
         let mut queue_pairs = Vec::with_capacity(count);
         let before = bytes_in_use();
@@ -154,14 +154,14 @@ fn idle_bytes(transport: Transport, change: impl FnOnce(&mut Config)) -> f64 {
 fn an_idle_unreliable_connection_costs_at_most_256_bytes() {
     let bytes = idle_bytes(Transport::UnreliableConnection, |_| ());
     println!("UC: {bytes:.1} bytes for each of {QUEUE_PAIRS} idle queue pairs");
-    assert!(bytes <= UNRELIABLE_BYTES_MAX, "expected at most {UNRELIABLE_BYTES_MAX} bytes, came {bytes:.1}");
+    assert!(bytes <= UNRELIABLE_BYTES_MAX, "expected at most {UNRELIABLE_BYTES_MAX} bytes, got {bytes:.1}");
 }
 
 #[test]
 fn an_idle_reliable_connection_costs_at_most_1024_bytes() {
     let bytes = idle_bytes(Transport::ReliableConnection, |_| ());
     println!("RC: {bytes:.1} bytes for each of {QUEUE_PAIRS} idle queue pairs");
-    assert!(bytes <= RELIABLE_BYTES_MAX, "expected at most {RELIABLE_BYTES_MAX} bytes, came {bytes:.1}");
+    assert!(bytes <= RELIABLE_BYTES_MAX, "expected at most {RELIABLE_BYTES_MAX} bytes, got {bytes:.1}");
 }
 
 /// As on sockets: the connections to a peer share a window, and each is a member of it; off the host they are paced.
@@ -172,7 +172,7 @@ fn windows_and_pacing_are_within_the_same_bound() {
         config.default_rate_bits_per_second = Some(1_000_000_000);
     });
     println!("RC, with a window for the peer and a rate: {bytes:.1} bytes");
-    assert!(bytes <= RELIABLE_BYTES_MAX, "expected at most {RELIABLE_BYTES_MAX} bytes, came {bytes:.1}");
+    assert!(bytes <= RELIABLE_BYTES_MAX, "expected at most {RELIABLE_BYTES_MAX} bytes, got {bytes:.1}");
 }
 
 /// What a device keeps after its queue pairs are gone is the room in its tables, and the next ones move into it.
@@ -185,7 +185,7 @@ fn destroying_gives_everything_back_but_the_room_in_tables() {
         let (queue_pairs, growth) = ground.many(transport, COUNT);
         drop(queue_pairs);
         let kept = bytes_in_use() - before;
-        assert!(kept < growth, "expected the objects to be freed, came {kept} of {growth} bytes kept");
+        assert!(kept < growth, "expected the objects to be freed, got {kept} of {growth} bytes kept");
         for _ in 0..2 {
             let (queue_pairs, _) = ground.many(transport, COUNT);
             for queue_pair in &queue_pairs {
@@ -232,13 +232,13 @@ fn queues_take_memory_when_they_are_used() {
         }
         let used = bytes_in_use() - with_lists;
         // Each request has at least its id, an entry and a length.
-        assert!(used >= 2 * isize::try_from(DEPTH).expect("small") * 24, "expected full queues, came {used} bytes");
+        assert!(used >= 2 * isize::try_from(DEPTH).expect("small") * 24, "expected full queues, got {used} bytes");
         drop((receives, sends));
         queue_pair.modify(&QueuePairAttributes::to_state(QueuePairState::Reset)).expect("any state may be reset");
         let after_reset = bytes_in_use() - idle;
-        // What is left is small: its place in the device's list of those that have something to send, and the state beside the
-        // queues, which has the entry among the device's timers.
-        assert!(after_reset <= 256, "expected the queues to be given back, came {after_reset} bytes kept");
+        // What is left is small: its place in the device's list of those that have something to send, and the state
+        // next to the queues, which has the entry among the device's timers.
+        assert!(after_reset <= 256, "expected the queues to be given back, got {after_reset} bytes kept");
         println!("{transport:?}: {used} bytes for {DEPTH} receives and {DEPTH} sends");
     }
 }

@@ -24,7 +24,7 @@ fn one_acknowledgement_serves_all_packets_that_arrive_together() {
     let answers = two.poll(at(5));
     assert_eq!(answers.len(), 1);
     assert_eq!(answers[0].opcode(), Opcode::RcAcknowledge);
-    // The sequence numbers wrap on the way.
+    // The sequence numbers wrap in between.
     assert_eq!(answers[0].psn(), (FIRST_PSN + 19) & 0xff_ffff);
     assert_eq!(answers[0].packet().headers.aeth.unwrap().message_sequence_number, 10);
     one.receive(&answers[0], at(10));

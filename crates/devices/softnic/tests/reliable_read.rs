@@ -131,7 +131,7 @@ fn what_is_asked_again_begins_with_the_response_that_was_lost() {
         deliver(&responses, &one, 2);
         assert!(one.completions().is_empty(), "{lost}");
         let again = match lost {
-            // Nothing came after the last one, so only silence tells.
+            // Nothing came after the last one, so only silence shows it.
             4 => one.poll(at(2) + TIMEOUT_8),
             _ => one.poll(at(2)),
         };
@@ -501,7 +501,7 @@ fn a_read_behind_a_send_waits_for_the_receiver_with_it() {
     assert_eq!(one.region.to_vec(4096..4696), bytes[4096..4696]);
 }
 
-/// Takes so many packets and no more.
+/// Takes this many packets and no more.
 struct Narrow {
     room: usize,
     sent: Outbox,

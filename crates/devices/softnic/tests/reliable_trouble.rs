@@ -20,7 +20,7 @@ fn answer(from: &End, to: &End, psn: u32, syndrome: Syndrome) -> Datagram {
     forge(from, to, headers, &[])
 }
 
-/// A port that takes so many packets and no more.
+/// A port that takes this many packets and no more.
 struct Room(usize);
 
 impl TransmitSink for Room {

@@ -1,4 +1,4 @@
-//! Slotted regions under traffic: messages into slots that are bound, bound to nothing, and bound again on the way.
+//! Slotted regions under traffic: messages into slots that are bound, bound to nothing, and bound again in between.
 
 mod two_ends;
 
@@ -41,7 +41,7 @@ fn a_message_over_several_slots_goes_where_they_lead() {
     }
 }
 
-/// When the call returns that binds a slot, nothing comes to the old memory any more, not even of a message that is on its way.
+/// When the call returns that binds a slot, nothing comes to the old memory any more, not even of a message in flight.
 #[test]
 fn a_slot_that_is_bound_again_in_the_middle_of_a_message() {
     for transport in TRANSPORTS {

@@ -6,7 +6,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use longhaul_wire::handshake::BYTES_MAX;
+use longhaul_wire::handshake::{BYTES_MAX, Message};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -149,4 +149,11 @@ impl Carrier {
         let _ = setsockopt(&*stream, sockopt::TcpKeepCount, &3);
         stream
     }
+}
+
+/// A message as bytes for its carrier.
+pub(crate) fn to_bytes(message: &Message<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; message.byte_count()];
+    message.emit(&mut bytes).expect("it has the size of the message");
+    bytes
 }

@@ -10,15 +10,18 @@ use longhaul_runtime::catch;
 use longhaul_wire::fields::FieldError;
 use thiserror::Error;
 
+use crate::agreement::Meeting;
 use crate::carrier::{Carrier, CarrierError, deadline_in};
-use crate::connection::{Connection, TransferError};
+use crate::connection::Connection;
 use crate::device::{DeviceChoice, DeviceNameError};
 use crate::endpoint::{Endpoint, OpenError, Towards};
 use crate::handle::{self, ListenHandle};
-use crate::handshake::{Connecting, HandshakeError, Meeting};
+use crate::handshake::Connecting;
+use crate::handshake_error::HandshakeError;
 use crate::options::Options;
 use crate::path_check::{self, PathError, VerifyError};
 use crate::pending::{Pending, Promised};
+use crate::transfer_error::TransferError;
 
 /// Why there is no connection.
 #[derive(Debug, Error)]

@@ -8,11 +8,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::sync::Arc;
 
-use longhaul_reliable::{Connection as Reliable, ConnectionError, MessageError, MessageReport};
-use longhaul_runtime::{Attending, End, Shared, Waiting, with_sources};
+use longhaul_reliable::{Connection as Reliable, MessageError, MessageReport};
+use longhaul_runtime::{Attending, Shared, Waiting, with_sources};
 use longhaul_sdr::{Memory, QueuePair, RoundTripTime};
 use longhaul_verbs::RegisterError;
-use thiserror::Error;
 
 use crate::lifeline::TcpLifeline;
 use crate::message::{BufferPool, Message};
@@ -20,44 +19,7 @@ use crate::options::Options;
 use crate::pending::{Pending, Promised, wait_until};
 use crate::runtime::{Runtime, is_driver_thread};
 use crate::statistics::Statistics;
-
-/// Why a message was not written or received.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum TransferError {
-    /// The other end has closed the connection, or its process or host has ended. For a receive that is the end of what
-    /// comes.
-    #[error("the peer has closed the connection")]
-    PeerClosed,
-    /// This end has.
-    #[error("the connection was closed before the message was done")]
-    Closed,
-    /// The connection has failed.
-    #[error("the connection has failed: {0}")]
-    Failed(String),
-    /// The message cannot be taken.
-    #[error("the message was not accepted")]
-    Refused(#[from] ConnectionError),
-    /// The message has failed.
-    #[error("the message has failed")]
-    Message(#[source] MessageError),
-    /// The host has no memory for this many bytes.
-    #[error("this host has no memory for a message of {0} bytes")]
-    NoMemory(usize),
-    /// The device takes no memory.
-    #[error("the device did not register the memory")]
-    Register(#[from] RegisterError),
-}
-
-impl From<End> for TransferError {
-    fn from(end: End) -> Self {
-        match end {
-            End::Closed => TransferError::Closed,
-            End::PeerClosed => TransferError::PeerClosed,
-            End::Failed(error) => TransferError::Failed(with_sources(&*error)),
-        }
-    }
-}
+use crate::transfer_error::TransferError;
 
 /// A connection: messages in both directions, each brought over by the connection's scheme.
 ///

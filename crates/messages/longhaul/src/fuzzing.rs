@@ -4,8 +4,8 @@
 
 use longhaul_wire::handshake::Message;
 
+use crate::carrier::to_bytes;
 use crate::handle::ListenHandle;
-use crate::handshake::to_bytes;
 
 /// Reads the bytes as a message of the handshake, and as a listener's handle. What can be read is written again and
 /// read as the same.

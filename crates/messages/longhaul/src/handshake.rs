@@ -12,183 +12,26 @@
 //! has come. A queue pair sends nothing before it knows the peer's address, so it does not matter which end is ready
 //! first.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use longhaul_sdr::QueuePair;
 use longhaul_sdr::info::QueuePairInfo;
-use longhaul_sdr::{CreateQueuePairError, QueuePair};
-use longhaul_verbs::{Capabilities, CreateError, Mtu, QueryError};
+use longhaul_verbs::{Capabilities, Mtu};
 use longhaul_wire::fields::{FieldError, FieldProblem};
 use longhaul_wire::handshake::{Answer, Hello, Info, Message, Path, Refusal};
-use thiserror::Error;
 
+use crate::agreement::{Agreement, Meeting, known_mtu};
+use crate::carrier::to_bytes;
 use crate::connection::{Connection, PathEnds};
 use crate::endpoint::{Endpoint, UDP_PORT_ROCE};
+use crate::handshake_error::HandshakeError;
 use crate::options::Options;
 use crate::peer_claims::{
-    CHUNK_BYTES_FROM_PEER_MAX, Claim, check_chunks, check_longest, check_paths, check_token, contradiction, peer_info,
-    socket,
+    Claim, check_chunks, check_longest, check_paths, check_token, contradiction, peer_info, socket,
 };
 use crate::randomness::random;
-use crate::runtime::{Runtime, StartError};
-
-/// What both ends hold to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Agreement {
-    pub(crate) mtu: Mtu,
-    pub(crate) chunk_bytes: u32,
-    pub(crate) message_bytes_max: u64,
-    pub(crate) channels: usize,
-}
-
-/// What the carrier of the handshake knows, as far as it does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Meeting {
-    /// Our address and the peer's, as this end of the carrier sees them. The ends compare: a NAT between them shows.
-    pub addresses: Option<(IpAddr, IpAddr)>,
-    /// Of the listener's handle: shows that the hello is meant for it.
-    pub token: Option<[u8; 16]>,
-}
-
-/// Why two ends do not come to a connection.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum HandshakeError {
-    /// The peer sent something that is not part of the handshake.
-    #[error(
-        "the peer sent no connection info that this version understands; use the same release of longhaul at both ends"
-    )]
-    Fields(#[from] FieldError),
-    /// The queue pair's part of it is not readable.
-    #[error("the peer's queue pair info cannot be used")]
-    Info(#[source] FieldError),
-    /// Different schemes.
-    #[error("the ends have different schemes: {ours} here, {theirs} at the peer; give both the same")]
-    OtherScheme {
-        /// Here.
-        ours: String,
-        /// There.
-        theirs: String,
-    },
-    /// Both want chunks of a size.
-    #[error(
-        "the ends have different chunks: {ours} bytes here, {theirs} bytes at the peer; give both the same, or only one"
-    )]
-    OtherChunks {
-        /// Here.
-        ours: u32,
-        /// There.
-        theirs: u32,
-    },
-    /// The handle leads to somebody else.
-    #[error(
-        "the listener refused the token: the handle is of another listener, or of this one before it was started again"
-    )]
-    WrongToken,
-    /// The listener takes only peers that have its handle.
-    #[error(
-        "the listener takes peers on other hosts only with its handle: connect with Listener::handle() instead of an address, or set \
-         Options::allow_without_token at the listener if everybody who reaches its port may connect"
-    )]
-    NoToken,
-    /// The chunks that the peer wants are too large to be taken from somebody else.
-    #[error(
-        "the peer wants chunks of {bytes} bytes; more than {CHUNK_BYTES_FROM_PEER_MAX} must be set at both ends (Options::chunk_bytes)"
-    )]
-    ChunksTooLarge {
-        /// What it wants.
-        bytes: u32,
-    },
-    /// Packets would go to somebody who has not asked for them.
-    #[error(
-        "the peer says that its device is at {claimed}, but its TCP connection is from {seen}; a peer whose device has another address \
-         must connect with the listener's handle"
-    )]
-    OtherAddress {
-        /// By its own words.
-        claimed: IpAddr,
-        /// As TCP has it.
-        seen: IpAddr,
-    },
-    /// The queue pair's part differs from the rest.
-    #[error("the peer contradicts itself: its {what} is {first} in one place and {second} in another")]
-    Contradiction {
-        /// What.
-        what: &'static str,
-        /// In the handshake's fields, or as agreed.
-        first: String,
-        /// In the queue pair's.
-        second: String,
-    },
-    /// Addresses are rewritten in the network.
-    #[error(
-        "there is a NAT between the ends: the {who} has address {believed} on the connecting side and {seen} on the accepting \
-         side. RoCE packets carry a checksum over their addresses and cannot pass it; use a path without NAT, such as a tunnel"
-    )]
-    Nat {
-        /// Which end.
-        who: &'static str,
-        /// On the connecting side.
-        believed: IpAddr,
-        /// On the accepting side.
-        seen: IpAddr,
-    },
-    /// A port that one end's device cannot send to.
-    #[error(
-        "the device at UDP port {port} can only be reached from a softnic, and the other end's device is none; free port \
-         {UDP_PORT_ROCE} of its host"
-    )]
-    UdpPort {
-        /// The port.
-        port: u16,
-    },
-    /// The device has no unreliable connections.
-    #[error("the device {0} has no unreliable connections (UC), which all schemes need")]
-    NoUnreliableConnection(String),
-    /// No packet fits.
-    #[error("the MTU of the path to {0} is too small for any RoCE packet; raise it with `ip link set … mtu`")]
-    MtuTooSmall(IpAddr),
-    /// The other end says no, in its own words.
-    #[error("the peer refuses: {0}")]
-    Refused(String),
-    /// The device does not report its capabilities.
-    #[error("cannot query the capabilities of the device")]
-    Query(#[from] QueryError),
-    /// The device refused to make something.
-    #[error("the device refused to make a queue")]
-    Create(#[from] CreateError),
-    /// The queue pair cannot be made.
-    #[error("the queue pair cannot be made")]
-    QueuePair(#[from] CreateQueuePairError),
-    /// The queue pairs do not fit.
-    #[error("the queue pairs cannot be connected")]
-    Connect(#[from] longhaul_sdr::ConnectError),
-    /// What all connections of the endpoint share cannot be made.
-    #[error("connections cannot be driven")]
-    Start(#[from] StartError),
-    /// Sequence numbers must be random.
-    #[error("cannot read /dev/urandom")]
-    Randomness(#[source] io::Error),
-}
-
-impl HandshakeError {
-    /// What an accepting end sends to the connecting one instead of an answer.
-    pub fn to_refusal(&self) -> Vec<u8> {
-        let text;
-        let refusal = match self {
-            HandshakeError::OtherScheme { ours, .. } => Refusal::OtherScheme { theirs: ours },
-            HandshakeError::OtherChunks { ours, .. } => Refusal::OtherChunks { theirs: *ours },
-            HandshakeError::WrongToken => Refusal::WrongToken,
-            HandshakeError::NoToken => Refusal::NoToken,
-            other => {
-                text = longhaul_runtime::with_sources(other);
-                Refusal::Other { number: Refusal::OTHER, text: Some(&text) }
-            }
-        };
-        to_bytes(&Message::Refused(refusal))
-    }
-}
+use crate::runtime::Runtime;
 
 /// The connecting end, between hello and answer.
 pub struct Connecting {
@@ -412,18 +255,6 @@ fn capabilities(endpoint: &Endpoint) -> Result<u64, HandshakeError> {
 
 fn own_paths(endpoint: &Endpoint) -> [Path; 1] {
     [Path { gid: endpoint.gid().0, udp_port: endpoint.udp_port() }]
-}
-
-pub(crate) fn known_mtu(bytes: u32) -> Result<Mtu, FieldError> {
-    let problem = FieldProblem::Mtu(bytes);
-    Mtu::from_byte_count(bytes).ok_or(FieldError::Value { field: "MTU", problem })
-}
-
-/// A message as bytes for its carrier.
-pub(crate) fn to_bytes(message: &Message<'_>) -> Vec<u8> {
-    let mut bytes = vec![0; message.byte_count()];
-    message.emit(&mut bytes).expect("it has the size of the message");
-    bytes
 }
 
 /// The longest that the immediate can count; longer ones are cut.

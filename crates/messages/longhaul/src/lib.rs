@@ -59,6 +59,7 @@
 //! devices; formats are in `longhaul-wire`. Only the handshake is here.
 
 mod admission;
+mod agreement;
 mod carrier;
 mod coding_pool;
 mod connect;
@@ -69,6 +70,7 @@ mod endpoint;
 pub mod fuzzing;
 mod handle;
 mod handshake;
+mod handshake_error;
 mod lifeline;
 mod listener;
 mod mailbox;
@@ -81,14 +83,17 @@ mod pending;
 mod randomness;
 mod runtime;
 mod statistics;
+mod transfer_error;
 
+pub use agreement::Meeting;
 pub use carrier::CarrierError;
 pub use connect::{ConnectError, Destination, connect};
-pub use connection::{Connection, Incoming, TransferError};
+pub use connection::{Connection, Incoming};
 pub use device::{DeviceChoice, DeviceName, DeviceNameError, SOFTNIC};
 pub use endpoint::{Endpoint, OpenError, RegisterMemoryError, Towards, UDP_PORT_ROCE};
 pub use handle::ListenHandle;
-pub use handshake::{Accepting, Connecting, HandshakeError, Meeting};
+pub use handshake::{Accepting, Connecting};
+pub use handshake_error::HandshakeError;
 pub use listener::{AcceptError, ListenError, Listener};
 pub use longhaul_reliable::{ConnectionError, MessageError, MessageReport};
 pub use longhaul_runtime::with_sources;
@@ -103,6 +108,7 @@ pub use path_check::{LostDirection, PathError};
 pub use pending::Pending;
 pub use runtime::StartError;
 pub use statistics::Statistics;
+pub use transfer_error::TransferError;
 
 /// What a reliability scheme is, and those that there are.
 pub mod scheme {

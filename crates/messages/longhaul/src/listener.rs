@@ -22,12 +22,14 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use thiserror::Error;
 
 use crate::admission::{Admission, HandshakeId, Standing};
+use crate::agreement::Meeting;
 use crate::carrier::{Carrier, CarrierError};
 use crate::connection::Connection;
 use crate::device::{DeviceChoice, DeviceNameError};
 use crate::endpoint::{Endpoint, OpenError, Towards};
 use crate::handle::ListenHandle;
-use crate::handshake::{Accepting, HandshakeError, Meeting};
+use crate::handshake::Accepting;
+use crate::handshake_error::HandshakeError;
 use crate::options::Options;
 use crate::path_check::{self, VerifyError};
 use crate::peer_claims::{self, own_addresses};

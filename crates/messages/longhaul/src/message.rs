@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use longhaul_reliable::{MessageReport, Received};
 use longhaul_sdr::{Context, Memory};
 
-use crate::connection::TransferError;
+use crate::transfer_error::TransferError;
 
 /// Buffers that are kept for the next receives.
 const BUFFERS_MAX: usize = 16;

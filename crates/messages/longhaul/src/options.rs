@@ -7,8 +7,8 @@ use longhaul_sdr::QueuePairAttributes;
 use longhaul_time::Duration;
 use longhaul_verbs::{DeviceAttributes, Mtu};
 
+use crate::agreement::Agreement;
 use crate::endpoint::Endpoint;
-use crate::handshake::Agreement;
 
 /// Without a rate: what a socket's buffer takes, since more in flight than that is only lost.
 const WINDOW_BYTES_MIN: u64 = 3 << 20;

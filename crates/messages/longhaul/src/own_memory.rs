@@ -18,10 +18,11 @@ use longhaul_sdr::Memory;
 use longhaul_sdr::memory::{BorrowError, ReadGuard, WriteGuard};
 use thiserror::Error;
 
-use crate::connection::{Connection, TransferError};
+use crate::connection::Connection;
 use crate::endpoint::{Endpoint, RegisterMemoryError};
 use crate::message::Message;
 use crate::pending::Pending;
+use crate::transfer_error::TransferError;
 use longhaul_runtime::{End, Shared};
 
 /// Messages that are open when a scope is left have this long to end. After that their connections end.

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use longhaul_wire::handshake::Message;
 use thiserror::Error;
 
+use crate::carrier::to_bytes;
 use crate::carrier::{Carrier, CarrierError};
-use crate::connection::{Connection, TransferError};
-use crate::handshake::to_bytes;
+use crate::connection::Connection;
+use crate::transfer_error::TransferError;
 
 /// How long an end that gives up waits for what the other has heard.
 const REPORT_WAIT: Duration = Duration::from_secs(1);

@@ -8,10 +8,9 @@ use longhaul_verbs::Gid;
 use longhaul_wire::fields::{FieldError, FieldProblem};
 use longhaul_wire::handshake::{Hello, Message, Path};
 
-use crate::handshake::{HandshakeError, Meeting, known_mtu};
+use crate::agreement::{CHUNK_BYTES_FROM_PEER_MAX, Meeting, known_mtu};
+use crate::handshake_error::HandshakeError;
 
-/// Chunks of at most this size are taken from the peer; larger ones only if both ends are set so.
-pub(crate) const CHUNK_BYTES_FROM_PEER_MAX: u32 = 64 << 10;
 /// The longest message of a peer is at least this.
 const MESSAGE_BYTES_FROM_PEER_MIN: u64 = 1 << 20;
 /// More than half of all sequence numbers cannot be in flight.

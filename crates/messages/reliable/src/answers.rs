@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::record::Refusal;
+use longhaul_wire::record::Refusal;
 
 #[derive(Debug, Default)]
 pub(crate) struct Answers {

@@ -16,8 +16,8 @@ use longhaul_sdr::memory::BorrowError;
 use longhaul_time::Instant;
 use twox_hash::XxHash3_64;
 
+use crate::moment::Moment;
 use crate::scheme::retry_after;
-use crate::sends::Moment;
 
 /// Bytes that all sends of a connection together checksum in one poll, so that a poll stays short (4 MiB take about a
 /// millisecond from main memory) and the first parts leave while later ones are being read.

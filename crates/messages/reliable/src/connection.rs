@@ -6,17 +6,17 @@ use std::sync::Arc;
 use longhaul_sdr::memory::BorrowError;
 use longhaul_sdr::{Memory, QueuePair, QueuePairError, Saying};
 use longhaul_time::Instant;
+use longhaul_wire::record::Record;
 use thiserror::Error;
 
 use crate::attributes::Attributes;
 use crate::incoming::Incoming;
 use crate::jobs::{JobOf, Jobs, Workers};
+use crate::moment::Moment;
 use crate::outgoing::Outgoing;
 use crate::parity_pool::ParityPool;
-use crate::record::Record;
 use crate::report::ConnectionCounters;
 use crate::scheme::Scheme;
-use crate::sends::Moment;
 use crate::terms::Terms;
 use crate::ticket::{self, MessageError, ReceiveTicket, SendTicket};
 
@@ -38,7 +38,7 @@ pub enum ConnectionError {
     Failed(#[source] Arc<QueuePairError>),
 }
 
-/// A connection. It is driven: whoever has it polls the context's channels and this.
+/// A connection. It is driven: its owner polls the context's channels and the connection.
 pub struct Connection {
     terms: Terms,
     outgoing: Outgoing,
@@ -82,7 +82,8 @@ impl Connection {
         self.terms.part_bytes()
     }
 
-    /// Messages of both directions that are over, so that whoever drives it can see whether it is worth looking at tickets.
+    /// How many messages of both directions have ended, so that its driver can see whether it is worth looking at
+    /// tickets.
     pub fn over_count(&self) -> u64 {
         self.over_count
     }
@@ -106,7 +107,7 @@ impl Connection {
         self.queue_pair().visit_counters(visit);
     }
 
-    /// Send bytes as one message, of any length. They must not be changed until it is over.
+    /// Send bytes as one message, of any length. They must not be changed until it has ended.
     pub fn send(&mut self, memory: &Memory, range: Range<usize>, now: Instant) -> Result<SendTicket, ConnectionError> {
         self.check(memory, self.outgoing.waiting())?;
         drop(memory.read(range.clone())?);

@@ -6,8 +6,8 @@
 //!              nothing new for β round trips ──▶ ask for the chunks of the submessages that cannot ──(1 + β) round trips──▶ ask again
 //! ```
 //!
-//! A message is cut into submessages of `k` chunks, each with `m` chunks of parity. Without losses beyond what the code can mend, no
-//! round trip is spent on losses at all. With more the receiver falls back to asking, as selective repeat does.
+//! A message is cut into submessages of `k` chunks, each with `m` chunks of parity. As long as the code can recover all
+//! losses, they cost no round trip at all. Beyond that the receiver asks for what is missing, as selective repeat does.
 //!
 //! How much parity there is, and how short messages are coded, is in [`longhaul_scheme::parity`].
 
@@ -116,7 +116,7 @@ struct Sender {
     next: usize,
     /// The parity of those before that is being computed.
     encoding: VecDeque<Encoding>,
-    /// When to look again whether its bytes can be read: nobody tells.
+    /// When to check again whether its bytes can be read: nothing reports that.
     retry_at: Option<Instant>,
 }
 

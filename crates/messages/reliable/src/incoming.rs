@@ -8,15 +8,15 @@ use longhaul_scheme::timers::{DONE_REPORTS, DONE_TIMES};
 use longhaul_sdr::memory::ReceivedBytes;
 use longhaul_sdr::{Memory, Receive, ReceiveError, RegisterError};
 use longhaul_time::Instant;
+use longhaul_wire::record::{self, Offer, Record, Refusal};
 
 use crate::answers::{Answer, Answers};
 use crate::jobs::{JobOf, Task};
+use crate::moment::Moment;
 use crate::parity_pool::ParityPool;
 use crate::parts::{Cut, Part};
 use crate::receives::{ExpectedChecksum, OpenReceive, PartError, ReceivedPart, Step};
-use crate::record::{self, Offer, Record, Refusal};
 use crate::report::{ConnectionCounters, MessageReport};
-use crate::sends::Moment;
 use crate::terms::{self, Terms};
 use crate::ticket::{MessageError, Promise, Received};
 
@@ -51,7 +51,7 @@ struct IncomingMessage {
     /// A part whose parity has no place yet, and memory for that. Dropped before the program hears that the message is over.
     half_open: Option<Receive>,
     spare: Option<Memory>,
-    /// `None` when it is over for the program, and only some of its numbers are still to be used.
+    /// `None` when it has ended for the program, and only some of its numbers are still to be used.
     promise: Option<Promise<Received>>,
     first_number: u64,
     numbers_used: u64,
@@ -165,7 +165,7 @@ impl Incoming {
         over
     }
 
-    /// The sender tells what it sends. Returns the messages that are over.
+    /// The sender announces what it sends. Returns how many messages have ended.
     pub(crate) fn on_offer(&mut self, number: u64, offer: &Offer<'_>, moment: &Moment, terms: &mut Terms) -> u64 {
         let Some(part_bytes) = terms.part_bytes() else { return 0 };
         let Some(receive) = self.open.get_mut(&number) else {

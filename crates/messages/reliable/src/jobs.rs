@@ -1,11 +1,12 @@
-//! Work that takes long, such as encoding and decoding: done at once, or by workers that whoever drives the connection injects.
+//! Work that takes long, such as encoding and decoding: done at once, or by workers that the driver of the connection
+//! injects.
 //!
 //! ```text
 //!   a half ── SendIo::start ──▶ Workers::submit ── at once, or on another thread ──▶ result in the Task
 //!          ◀── Task::take ◀── poll of the connection ◀── wake, if somebody has asked in vain ──┘
 //! ```
 //!
-//! A job owns what it works on. Whoever drops a [`Task`] has the job's bytes back: a job that has not begun never does,
+//! A job owns what it works on. Dropping a [`Task`] gives the job's bytes back: a job that has not begun never does,
 //! and one that is running is asked to stop and waited for. So a message that ends, fails, or goes with its connection
 //! leaves nothing behind that still uses its memory.
 
@@ -153,7 +154,7 @@ impl Jobs {
         Jobs { workers, ended: Arc::new(Ended { parts: Mutex::default(), wake }) }
     }
 
-    /// Start work on so many bytes for a part. The work is told by its argument whether its result is still wanted.
+    /// Start work on this many bytes for a part. The argument of the work says whether its result is still wanted.
     pub(crate) fn start<T: Send + 'static>(
         &self,
         part: JobOf,

@@ -6,23 +6,25 @@
 //!                         └──────────────── feedback, done (lost, repeated, reordered) ─────┘
 //! ```
 //!
-//! Below is `longhaul-sdr`, which tells the receiver which chunks of a message have arrived and promises nothing. A [`Scheme`] is a
-//! policy over that bitmap, in two halves: what the sender sends and repeats, and when the receiver has enough. The schemes here,
-//! one file each with both halves:
+//! Below is `longhaul-sdr`, which reports to the receiver which chunks of a message have arrived and promises nothing.
+//! A [`Scheme`] is a policy over that bitmap, in two halves: what the sender sends and repeats, and when the receiver
+//! has enough. The schemes here, one file each with both halves:
 //!
 //! | scheme | idea |
 //! |---|---|
-//! | [`SelectiveRepeat`] | the receiver tells what it has; what is missing after a timeout, or (if so chosen) as soon as a gap shows, is sent again |
+//! | [`SelectiveRepeat`] | the receiver reports what it has; the sender repeats what is missing after a timeout or, with negative acknowledgements, as soon as a gap shows |
 //! | [`Erasure`] | parity goes along; the receiver computes what is lost, and only asks for what it cannot compute |
 //!
-//! [`NamedScheme`] reads their names, and [`scheme_named`] makes them. Whoever wants another implements [`Scheme`]; nothing in here knows which one runs.
+//! [`NamedScheme`] reads their names, and [`scheme_named`] makes them. To add another, implement [`Scheme`]; nothing in
+//! here knows which one runs.
 //!
 //! # What a connection does for every scheme
 //!
-//! A [`Connection`] takes messages of any length, and cuts those that are too long for one message of `sdr` into several (the private
-//! module `parts` tells how). It matches sends with receives in order, tells the receiver a message's length and the sender's scheme (an *offer*,
-//! repeated until the receiver is heard of), carries the scheme's feedback, and tells the sender when a message is done. Everything
-//! that the ends tell each other is state that is sent again, never an event that must arrive. It is driven: time comes in as an argument, and
+//! A [`Connection`] takes messages of any length, and cuts those that are too long for one message of `sdr` into
+//! several (the private module `parts` explains how). It matches sends with receives in order, announces a message's
+//! length and the sender's scheme to the receiver (an *offer*, repeated until the receiver answers), carries the
+//! scheme's feedback, and reports to the sender when a message is done. Everything that the ends send each other is
+//! state that is repeated, never an event that must arrive. It is driven: time comes in as an argument, and
 //! [`Connection::next_deadline`] says when it must be polled at the latest.
 
 mod acknowledgement;
@@ -38,6 +40,7 @@ mod erasure;
 pub mod fuzzing;
 mod incoming;
 mod jobs;
+mod moment;
 mod outgoing;
 mod parity_pool;
 mod parts;

@@ -1,4 +1,4 @@
-//! Messages of the program on their way out, each in as many parts as it takes.
+//! Outgoing messages of the program, each in as many parts as it takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -6,17 +6,18 @@ use std::sync::Arc;
 
 use longhaul_sdr::{BackOff, Memory, PeerReceive, RegisterError, SendStream};
 use longhaul_time::Instant;
+use longhaul_wire::record::Record;
 
 use crate::agenda::Agenda;
 use crate::attributes::Attributes;
 use crate::checksum;
 use crate::chunk_set::ChunkSet;
+use crate::moment::Moment;
 use crate::parity_pool::ParityPool;
 use crate::parts::{Cut, Part};
-use crate::record::Record;
 use crate::report::{ConnectionCounters, MessageReport};
 use crate::scheme::Outbox;
-use crate::sends::{CARRIED_MESSAGES_MAX, Moment, OpenSend};
+use crate::sends::{CARRIED_MESSAGES_MAX, OpenSend};
 use crate::terms::Terms;
 use crate::ticket::{MessageError, Promise};
 
@@ -46,7 +47,7 @@ pub(crate) struct Outgoing {
 struct OutgoingMessage {
     memory: Memory,
     range: Range<usize>,
-    /// `None` when it is over for the program, and only some of its numbers are still to be used.
+    /// `None` when it has ended for the program, and only some of its numbers are still to be used.
     promise: Option<Promise<MessageReport>>,
     begun: Instant,
     first_number: u64,

@@ -13,7 +13,7 @@ pub(crate) struct ParityPool {
 }
 
 impl ParityPool {
-    /// Memory of at least so many bytes.
+    /// Memory of at least this many bytes.
     pub(crate) fn take(&mut self, context: &Context, bytes: usize) -> Result<Memory, RegisterError> {
         // A message of nothing has parity of nothing, and a region has bytes.
         let bytes = bytes.max(1);

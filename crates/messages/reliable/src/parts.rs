@@ -1,8 +1,8 @@
 //! How a program's message is cut into messages of `sdr`.
 //!
-//! The immediate of a packet has only so many bits for its place, and memory for parity is not endless either, so a message of `sdr` has a longest
-//! length. A program's message that is longer is cut: all parts but the last have that length, the same at both ends because they have told each
-//! other their longest when they were connected.
+//! The bits of a packet's immediate limit how many packets a message of `sdr` has, and memory for parity is limited
+//! too, so a message of `sdr` has a maximum length. A program's message that is longer is cut: all parts but the last
+//! have that length. Both ends use the same one, because they exchanged their maximum when they connected.
 //!
 //! # Which numbers a long message takes
 //!
@@ -17,14 +17,16 @@
 //!                                       ◀───────  done, for each part
 //! ```
 //!
-//! - Of a receive that is longer than a part only the first part is posted, until the offer, or a message in one part, tells the length.
+//! - Of a receive that is longer than a part, only the first part is posted until the length is known from the offer, or
+//!   from a message in one part.
 //! - A sender uses no number after a first part's until it knows whether the message was accepted: then the others are its parts'. One that is
 //!   refused (too long, another scheme) takes one part.
 //! - A message that fails after it was accepted still takes all its numbers, at both ends: the rest are used for nothing.
 //! - A sender that gives a message up *withdraws* it until it hears what the receiver made of it.
 //!
-//! All of that is state that is told again until it is known. Messages and receives of up to one part wait for nothing. For longer ones the
-//! answer is on its way while the first part is, so nothing is lost as long as a part takes a round trip to send (bandwidth × delay).
+//! All of that is state that is repeated until it is known. Messages and receives of up to one part wait for nothing.
+//! For longer ones the answer travels while the first part is being sent, so no time is lost as long as a part takes a
+//! round trip to send (the bandwidth-delay product).
 
 /// A message in parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,10 +8,10 @@ use longhaul_time::Instant;
 
 use crate::arrivals::Arrivals;
 use crate::checksum;
+use crate::moment::Moment;
 use crate::parts::Part;
 use crate::report::MessageReport;
 use crate::scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo};
-use crate::sends::Moment;
 use crate::terms::Terms;
 use crate::ticket::MessageError;
 
@@ -235,7 +235,7 @@ impl OpenReceive {
         feedback: &mut Vec<Vec<u8>>,
         feedback_bytes_max: usize,
     ) -> Step {
-        // Nobody waits for a later part before it is on its way: the sender may be busy with others.
+        // Nobody waits for a later part before it is in flight: the sender may be busy with others.
         if self.source.is_none() && (self.index == 0 || self.data.bitmap().whole_chunks() > 0) {
             self.make_half(terms);
         }

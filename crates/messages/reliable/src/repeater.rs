@@ -1,4 +1,4 @@
-//! The sender's core of every scheme that repeats: what has been acknowledged, what is on its way, what is due again.
+//! The sender's core of every scheme that repeats: what has been acknowledged, what is in flight, what is due again.
 //!
 //! Packets are queued, leave the device, and are waited for. A packet's time begins when it leaves, not when it is queued. There is one
 //! queue in the order of leaving, not a timer for each packet, so that the next timeout is always at its front.
@@ -43,7 +43,7 @@ pub(crate) struct Repeater {
 }
 
 impl Repeater {
-    /// For so many packets. Without timeouts only what the receiver asks for is repeated.
+    /// For this many packets. Without timeouts only what the receiver asks for is repeated.
     pub(crate) fn new(packet_count: u32, packet_bytes: u32, has_timeouts: bool) -> Self {
         Repeater {
             packet_count,
@@ -71,7 +71,7 @@ impl Repeater {
         self.queued.push_back((at, packets));
     }
 
-    /// So many bytes of what was queued have left the device.
+    /// This many bytes of what was queued have left the device.
     pub(crate) fn on_left(&mut self, bytes: u64, now: Instant, round_trip: Duration) {
         while let Some((at, packets)) = self.queued.front_mut() {
             let count = match bytes {
@@ -130,7 +130,7 @@ impl Repeater {
         let repeated_away = (away + variation.min(round_trip / 8)).max(away_min);
         let silent_away = (round_trip + variation.min(round_trip.max(away_min))).max(away_min);
         let overtaken_below = match is_silence {
-            // A receiver that asks tells what it does not need like what it has, so that nothing is known of who overtook whom.
+            // A receiver that asks reports what it does not need as if it had it, so the order of arrival is not known.
             _ if !self.has_timeouts => 0,
             false => acknowledgement.header.lost_below,
             true => self.arrived_below,

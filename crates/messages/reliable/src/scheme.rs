@@ -111,7 +111,7 @@ pub struct MessageShape {
 }
 
 impl MessageShape {
-    /// How long so many bytes take to leave a sender with our rate, if that is limited.
+    /// How long this many bytes take to leave a sender with our rate, if that is limited.
     pub(crate) fn injection_time(&self, bytes: u64) -> Duration {
         self.rate_bits_per_second.map_or(Duration::ZERO, |rate| {
             Duration::from_nanos((8 * u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))) as u64)
@@ -169,7 +169,7 @@ fn within(units: Range<u32>, unit_bytes: u32, length: u64) -> Range<u64> {
 const RETRIES_A_ROUND_TRIP: u32 = 8;
 const RETRY_MIN: Duration = Duration::from_micros(100);
 
-/// When to look again at bytes that somebody else uses: nobody tells when that has ended.
+/// When to look again at bytes that somebody else uses: nothing reports when that has ended.
 pub(crate) fn retry_after(round_trip: Duration) -> Duration {
     (round_trip / RETRIES_A_ROUND_TRIP).max(RETRY_MIN)
 }
@@ -185,7 +185,7 @@ pub struct SendIo<'a> {
     pub(crate) report: &'a mut MessageReport,
 }
 
-/// A message on its way out: where its bytes are, and what of them was queued.
+/// An outgoing message: where its bytes are, and which of them were queued.
 pub(crate) struct Outbox {
     pub(crate) data: SendStream,
     pub(crate) memory: Memory,
@@ -298,9 +298,9 @@ impl SendIo<'_> {
         Some((data, memory.write_owned(bytes.start as usize..bytes.end as usize).ok()?))
     }
 
-    /// Start work that takes long, such as computing parity from so many bytes. If the connection has workers, they do it: ask the
-    /// task for the result whenever the half is polled. Otherwise, or if it is little, it has been done when this returns. The work
-    /// is told by its argument whether its result is still wanted.
+    /// Start work that takes long, such as computing parity from this many bytes. If the connection has workers, they
+    /// do it: ask the task for the result whenever the half is polled. Otherwise, or if it is little, it has been done
+    /// when this returns. The argument of the work says whether its result is still wanted.
     pub fn start<T: Send + 'static>(
         &self,
         bytes: usize,

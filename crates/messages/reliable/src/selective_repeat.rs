@@ -2,9 +2,9 @@
 //! known by the packet.
 //!
 //! ```text
-//!   sender:    queued ──left──▶ on its way ──acknowledged──▶ over
+//!   sender:    queued ──left──▶ in flight ──acknowledged──▶ done
 //!                 ▲                  │
-//!                 └── timeout, or told lost
+//!                 └── timeout, or reported lost
 //!   receiver:  something new ──an eighth of a round trip──▶ acknowledgement, three times unless something new comes; all there ──▶ finished
 //! ```
 //!
@@ -27,7 +27,7 @@ use crate::scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, Send
 
 /// How often an acknowledgement is sent when nothing new comes.
 const TOLD_TIMES: u32 = 3;
-/// How often a receiver tells that nothing comes any more, before it leaves asking to the sender.
+/// How often a receiver reports that nothing arrives any more, before it leaves asking to the sender.
 const SILENCES_MAX: u32 = 12;
 /// Not before this many packets would have arrived.
 const PACKETS_OF_SILENCE: u64 = 2;
@@ -270,7 +270,7 @@ impl Receiver {
         self.gaps_told_below = self.gaps_told_below.max(lost_below);
     }
 
-    /// When nothing has come for so long that nothing more is on its way.
+    /// When nothing has come for so long that nothing more can be in flight.
     fn silence_at(&self, io: &ReceiveIo<'_>) -> Option<Instant> {
         // On a slow link the next packet may take longer than a round trip.
         let next = io.shape().injection_time(PACKETS_OF_SILENCE * u64::from(io.shape().packet_bytes));

@@ -5,18 +5,19 @@ use std::sync::Arc;
 use longhaul_sdr::memory::ReadGuard;
 use longhaul_sdr::{BackOff, Memory, SendStatus};
 use longhaul_time::{Duration, Instant};
+use longhaul_wire::record::{Offer, Record, Refusal};
 
 use crate::attributes::Attributes;
 use crate::checksum::SendChecksum;
+use crate::moment::Moment;
 use crate::parts::Part;
-use crate::record::{Offer, Record, Refusal};
 use crate::report::MessageReport;
 use crate::scheme::{MessageShape, Outbox, SendHalf, SendIo};
 use crate::terms::Terms;
 use crate::ticket::MessageError;
 
-/// Only the offer tells a message's length, so it is said twice before anything can have been heard: right away, and once all bytes have been
-/// sent. A lost one would otherwise cost a round trip.
+/// Only the offer has a message's length, so it is sent twice before an answer can have arrived: right away, and once
+/// all bytes have been sent. A lost one would otherwise cost a round trip.
 const OFFERED_UNASKED: u32 = 2;
 /// Apart by this part of a round trip at least, and by this time: well before a scheme's shortest time-out, because without an offer the receiver
 /// acknowledges nothing.
@@ -34,39 +35,6 @@ const CARRIED_BYTES_MAX: usize = 256;
 /// Messages that travel in their offers at a time: the peer has receives for 256 control messages, and nothing else bounds
 /// how many are in flight. Others go by the scheme, which has a window.
 pub(crate) const CARRIED_MESSAGES_MAX: usize = 64;
-/// Timers of hosts are not exact.
-const PATIENCE_MIN: Duration = Duration::from_millis(1);
-
-/// What a connection knows of the way to the peer, for one round of polling.
-#[derive(Clone, Copy)]
-pub(crate) struct Moment {
-    pub(crate) now: Instant,
-    pub(crate) round_trip: Duration,
-    /// How much longer than that one may take: four times the variation.
-    pub(crate) variation: Duration,
-    /// After this long an answer should have come.
-    pub(crate) patience: Duration,
-    /// When the peer was heard of last, whatever it said.
-    pub(crate) heard: Option<Instant>,
-    /// When the rate allows an offer with contents.
-    pub(crate) rate_free_at: Instant,
-}
-
-impl Moment {
-    pub(crate) fn new(terms: &Terms, now: Instant) -> Self {
-        let queue_pair = &terms.queue_pair;
-        let measured = queue_pair.round_trip_time();
-        let guess = queue_pair.attributes().round_trip_guess;
-        let round_trip = measured.smoothed.unwrap_or(guess);
-        let patience = (measured.patience(guess) + round_trip / 4).max(PATIENCE_MIN);
-        let rate_free_at = match queue_pair.attributes().rate_bits_per_second {
-            Some(_) => queue_pair.rate_free_at(),
-            None => Instant::ZERO,
-        };
-        let variation = 4 * measured.variation;
-        Moment { now, round_trip, variation, patience, heard: terms.heard, rate_free_at }
-    }
-}
 
 /// What became of one.
 pub(crate) struct EndedSend {
@@ -152,7 +120,8 @@ impl OpenSend {
         }
     }
 
-    /// Do what is due, and compute at most so many bytes of its checksum. Returns whether it is over, and its memory free.
+    /// Do what is due, and compute at most `checksum_bytes` bytes of its checksum. Returns whether it has ended, and
+    /// its memory is free.
     pub(crate) fn poll(
         &mut self,
         moment: &Moment,
@@ -317,8 +286,9 @@ impl OpenSend {
         Some(since + if is_sending { wait.max((timeout / OFFERS_A_TIMEOUT).min(OFFERS_APART_MAX)) } else { wait })
     }
 
-    /// The receiver knows a part's length when it knows the whole one. It is to look for a later part only when that is on its way, which
-    /// is after all others that are cleared; or when the receiver has completed it, and we have not heard of that.
+    /// The receiver knows a part's length when it knows the whole one. It is to look for a later part only when that is
+    /// in flight, which is after all others that are cleared; or when the receiver has completed it, and we have not
+    /// heard of that.
     fn is_worth_offering(&self) -> bool {
         let is_on_its_way = || self.outbox.data.left_bytes() > 0;
         self.part.index == 0 || is_on_its_way() || self.outbox.data.status() == SendStatus::Over
@@ -386,7 +356,7 @@ impl OpenSend {
         }
     }
 
-    /// It has failed, unless it is over already.
+    /// It has failed, unless it has ended already.
     pub(crate) fn give_up(&mut self, error: MessageError, moment: &Moment) {
         if self.outcome.is_none() {
             self.settle(Err(error), moment);
@@ -402,7 +372,7 @@ impl OpenSend {
         }
     }
 
-    /// Whether nothing of it is on its way out of the device.
+    /// Whether all of it that was queued has left the device.
     fn has_left(&self) -> bool {
         let has_left = |status| !matches!(status, SendStatus::Sending | SendStatus::Waiting);
         let parity = self.outbox.parity.as_ref();

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use longhaul_sdr::QueuePair;
 use longhaul_time::Instant;
+use longhaul_wire::record::{Offer, Record, Refusal, Refused};
 
 use crate::attributes::Attributes;
 use crate::jobs::Jobs;
 use crate::parts;
-use crate::record::{Offer, Record, Refusal, Refused};
 use crate::scheme::{MessageShape, Scheme};
 use crate::ticket::MessageError;
 
@@ -64,8 +64,8 @@ impl Terms {
         }
     }
 
-    /// The longest part of a message, whose parity fits too; `None` until the ends are connected, 0 when parity never fits. The user's
-    /// immediate tells the length of a message in one part, so it has 32 bits.
+    /// The longest part of a message, whose parity fits too; `None` until the ends are connected, 0 when parity never
+    /// fits. The user's immediate holds the length of a message in one part, so it has 32 bits.
     pub(crate) fn part_bytes(&mut self) -> Option<u64> {
         if self.part_bytes.is_none() {
             let most = self.queue_pair.message_bytes_max()?;

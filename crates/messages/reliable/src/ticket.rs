@@ -1,4 +1,4 @@
-//! What a program holds of a message that is under way: whether it is over, and how it ended. Tickets are futures too.
+//! What a program holds of a message in progress: whether it has ended, and how. Tickets are futures too.
 
 use std::future::Future;
 use std::ops::Range;
@@ -21,10 +21,10 @@ pub enum MessageError {
     #[error("the message made no progress for {0:?}; is the peer still there?")]
     TimedOut(Duration),
     /// It had not ended at its deadline.
-    #[error("the message was not done within its deadline, {0:?}")]
+    #[error("the message missed its deadline of {0:?}")]
     Deadline(Duration),
     /// The peer saw no progress for too long, or its deadline has passed.
-    #[error("the peer has given the message up, because it was not done in time")]
+    #[error("the peer gave up on the message, because it was not complete in time")]
     PeerTimedOut,
     /// The ends have different schemes.
     #[error("the ends have different schemes: {ours} here, {theirs} at the peer; give both the same")]
@@ -46,7 +46,7 @@ pub enum MessageError {
     #[error("the message of {0} bytes does not fit the receive that the peer has posted for it")]
     TooLongForPeer(u64),
     /// The sender has given it up.
-    #[error("the sender has given the message up before it was done")]
+    #[error("the sender gave up on the message before it was complete")]
     Withdrawn,
     /// The scheme's parity is longer than any message may be.
     #[error(
@@ -81,22 +81,22 @@ pub enum MessageError {
     #[error("the peer's device has failed the message")]
     PeerFailed,
     /// It cannot be sent.
-    #[error("the message cannot be sent")]
+    #[error("cannot send the message")]
     Send(#[source] Arc<SendError>),
     /// The receive cannot be posted.
-    #[error("the receive cannot be posted")]
+    #[error("cannot post the receive")]
     Receive(#[source] Arc<ReceiveError>),
     /// There is no memory for its parity.
-    #[error("the device gives no memory for the message's parity")]
+    #[error("cannot register memory for the message's parity")]
     Parity(#[source] Arc<RegisterError>),
     /// Its memory was not given back.
-    #[error("the message cannot be completed")]
+    #[error("cannot complete the message")]
     Complete(#[source] Arc<CompleteError>),
     /// The queue pair has failed.
     #[error("the connection has failed")]
     Connection(#[source] Arc<QueuePairError>),
     /// The connection was dropped before the message was done.
-    #[error("the connection was closed before the message was done")]
+    #[error("the connection was closed before the message was complete")]
     Closed,
 }
 
@@ -211,7 +211,7 @@ impl ReceiveTicket {
         self.cell.state().outcome.is_some()
     }
 
-    /// The message, or why there is none, once it is over; asking once gives it.
+    /// The message, or why there is none, once it has ended; only the first call returns it.
     pub fn take(&self) -> Option<Result<Received, MessageError>> {
         self.cell.state().outcome.take()
     }

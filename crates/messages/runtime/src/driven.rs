@@ -17,7 +17,8 @@ pub const SPIN: Duration = Duration::from_micros(50);
 const LOOK_ALL_THE_SAME: Duration = Duration::from_millis(10);
 /// Where completions raise no events, it looks this often.
 const BLIND_NAP: Duration = Duration::from_micros(100);
-/// After the peer has closed, what it sent before may still be on its way; at least, and at most.
+/// After the peer has closed, what it sent before may still be in flight: how long to wait for it, at least and at
+/// most.
 const GRACE_MIN: Duration = Duration::from_millis(20);
 const GRACE_MAX: Duration = Duration::from_secs(1);
 /// When this end closes: the sender of the last message may have to ask whether it is done, after 1, 3 and 7 times its
@@ -115,7 +116,7 @@ impl Driven {
         let now = self.shared.now();
         let left_alone = self.shared.left_alone_until(now);
         if left_alone.is_some() && now < self.looked + LOOK_ALL_THE_SAME {
-            // Whoever posts does not wake the driver, as if it looked all the time: it looks again soon.
+            // A post does not wake the driver, as if it polled all the time: it polls again soon.
             return Ok(Turn::Rest(left_alone));
         }
         let look = self.shared.poll(Saying::All)?;

@@ -1,4 +1,4 @@
-//! How connections and whoever drives them reach each other.
+//! How connections and their driver reach each other.
 
 use std::io;
 use std::sync::Arc;

@@ -6,9 +6,9 @@
 //!                                       program's threads: send, post_receive, attend, close
 //! ```
 //!
-//! The [`Engine`] takes [`Letter`]s and the time, gives each connection that needs it a turn, and says when it must be called again. A
-//! connection is a [`Shared`]: the program posts messages to it, the engine drives it. What it needs of whoever calls the engine is a
-//! [`Letterbox`], and a [`Lifeline`] if somebody can tell that the peer has gone.
+//! The [`Engine`] takes [`Letter`]s and the time, gives each connection that needs it a turn, and says when it must be
+//! called again. A connection is a [`Shared`]: the program posts messages to it, the engine drives it. The caller of
+//! the engine supplies a [`Letterbox`], and a [`Lifeline`] if it can see that the peer has gone.
 //!
 //! Two callers exist: the facade `longhaul`, with threads, descriptors and the host's clock; and the soak of messages in `testbed`, on
 //! virtual time. So what the soak tests is what programs use.

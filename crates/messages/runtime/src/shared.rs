@@ -34,7 +34,7 @@ const BATCHES_A_TURN: usize = 16;
 /// A connection: what the driver and the program's threads share of it.
 pub struct Shared {
     pub(crate) context: Context,
-    /// Whoever must be woken as soon as `state` is unlocked.
+    /// The wakers to call as soon as `state` is unlocked.
     pub(crate) woken: Arc<Woken>,
     state: Mutex<State>,
     /// Of the driver.
@@ -155,7 +155,7 @@ struct State {
     has_sent: bool,
     /// A receive was posted: the sender of a message may have to be told again that it is done.
     receives: bool,
-    /// This end is to close; whoever wants it hears when it has.
+    /// This end is to close; holds what to call when it has.
     closing: Option<WhenClosed>,
     /// The driver has let go of it.
     is_let_go: bool,
@@ -196,7 +196,7 @@ impl State {
     }
 }
 
-/// What whoever drives it saw.
+/// What its driver saw.
 pub(crate) struct Look {
     pub(crate) now: Instant,
     pub(crate) arrived: usize,
@@ -211,8 +211,8 @@ pub(crate) struct Look {
 }
 
 impl Shared {
-    /// Have a connection driven, by whoever reads these letters; its context must be of the same driver. While something is pending, the peer
-    /// must be heard within `silence_max`; `peer` is its device, for errors.
+    /// Have a connection driven by the reader of these letters; its context must be of the same driver. While something
+    /// is pending, the peer must be heard within `silence_max`; `peer` is its device, for errors.
     pub fn start(
         reliable: Reliable,
         letterbox: Arc<dyn Letterbox>,
@@ -433,7 +433,7 @@ impl Shared {
     /// When this ends, the peer has gone.
     pub fn set_lifeline(&self, lifeline: Arc<dyn Lifeline>) -> std::io::Result<()> {
         let mut state = self.state();
-        // Of a connection that has ended nobody wants to know, and dropping the lifeline tells the peer.
+        // Nobody needs events of a connection that has ended, and dropping the lifeline informs the peer.
         if state.is_let_go {
             return Ok(());
         }
@@ -519,7 +519,7 @@ impl Shared {
         reliable.queue_pair().request_notification().map_err(failed)
     }
 
-    /// Rest until its next deadline, at most until `most`. From here on whoever posts wakes the driver if it is needed.
+    /// Rest until its next deadline, at most until `most`. From here on a post wakes the driver if it is needed.
     /// Returns until when it rests, if that is known; an error if it has ended.
     pub(crate) fn rest(&self, most: Option<Instant>, now: Instant) -> Result<Option<Instant>, End> {
         let mut state = self.state();
@@ -563,7 +563,7 @@ impl Shared {
             (state.reliable.take(), state.closing.take(), (!is_let_go).then_some(ended), state.lifeline.take())
         };
         lifeline.into_iter().for_each(|lifeline| lifeline.watch_no_longer());
-        // Without the lock: whoever subscribes to events may use the connection.
+        // Without the lock: a subscriber to events may use the connection.
         ended.into_iter().for_each(|end| log_end(self.peer, &end));
         // Messages that are open fail now. A scheme that has panicked may do so again.
         if let Err(panicked) = catch(|| drop(reliable)) {

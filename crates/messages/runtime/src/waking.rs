@@ -1,8 +1,8 @@
 //! Wakers of a connection's waiters: collected while the connection is locked, called when it is not.
 //!
 //! A waker belongs to the program and may do anything, such as asking the connection whether it has ended. So what
-//! completes a message never calls one. It puts the waker here, and whoever unlocks the connection calls what has been
-//! collected.
+//! completes a message never calls one. It puts the waker here, and the thread that unlocks the connection calls what
+//! has been collected.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};

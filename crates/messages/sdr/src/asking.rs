@@ -12,7 +12,7 @@ const DOUBLINGS_MAX: u32 = 16;
 /// Stamps that are remembered. When frames get more before the first answer, only every second, fourth, … is: enough to measure with.
 const STAMPS_MAX: usize = 1024;
 
-/// The wait before the next repetition, after so many of them.
+/// The wait before the next repetition, after this many of them.
 pub fn backed_off(patience: Duration, repetitions: u32) -> Duration {
     patience.saturating_mul(1 << repetitions.min(DOUBLINGS_MAX)).min(WAIT_MAX.max(patience))
 }

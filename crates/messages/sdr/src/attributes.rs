@@ -2,9 +2,9 @@
 
 use longhaul_time::Duration;
 use longhaul_verbs::{Gid, Mtu, PathAttributes};
+use longhaul_wire::immediate_layout::ImmediateLayout;
 
-use crate::immediate::ImmediateLayout;
-use crate::queue_pair::CreateQueuePairError;
+use crate::queue_pair_error::CreateQueuePairError;
 
 /// The largest first number of a message: no connection sends the other half of 64 bits.
 const FIRST_NUMBER_MAX: u64 = 1 << 63;
@@ -22,7 +22,7 @@ pub struct QueuePairAttributes {
     pub gid: Gid,
     /// See [`QueuePairAttributes::gid`].
     pub udp_port: u16,
-    /// The way to the peer; its destination comes with the peer's info.
+    /// The path to the peer; its destination comes with the peer's info.
     pub path: PathAttributes,
     /// Payload of a packet; the smaller of the two ends' counts.
     pub mtu: Mtu,
@@ -36,7 +36,7 @@ pub struct QueuePairAttributes {
     pub generations: u8,
     /// Packets in one write: 1 survives reordering; more save completions where the network keeps order.
     pub packets_per_write: u32,
-    /// Receives posted to each internal queue pair, and so the data packets that may be on their way.
+    /// Receives posted to each internal queue pair, and so the data packets that may be in flight.
     pub receive_depth: u32,
     /// Writes in the send queue of each internal queue pair.
     pub send_depth: u32,

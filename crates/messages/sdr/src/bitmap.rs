@@ -1,12 +1,13 @@
 //! Which packets of a message have arrived, and which chunks are whole.
 //!
-//! Threads that poll different channels record packets of the same message at the same time, so everything is atomic. A chunk's
-//! packets have words of their own: whoever sets a bit sees from the word's old value whether the word is full now, and exactly one
-//! thread does. It, or where a chunk has several words the one that fills the last of them, sets the chunk's bit. So the common
-//! case is one atomic operation for a packet, and two more for a chunk.
+//! Threads that poll different channels record packets of the same message at the same time, so everything is atomic. A
+//! chunk's packets have words of their own: the thread that sets a bit sees from the word's old value whether the word
+//! is full now, and exactly one thread does. It, or where a chunk has several words the one that fills the last of
+//! them, sets the chunk's bit. So the common case is one atomic operation for a packet, and two more for a chunk.
+
+use longhaul_wire::immediate_layout::ImmediateLayout;
 
 use crate::fragments::Fragments;
-use crate::immediate::ImmediateLayout;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 const WORD_BITS: u32 = 64;
@@ -123,7 +124,7 @@ impl MessageBitmap {
         self.record_chunk(chunk)
     }
 
-    /// Several packets have arrived in one write. Tells whether any of them was new.
+    /// Several packets have arrived in one write. Returns whether any of them was new.
     pub fn record_run(&self, first: u32, count: u32) -> bool {
         let mut is_news = false;
         for packet in first..first.saturating_add(count) {

@@ -28,8 +28,8 @@ pub struct ContextAttributes {
     pub channels: usize,
     /// Room for completions in each channel: receives of all its queue pairs.
     pub completions: u32,
-    /// Completions can raise events, so that whoever drives can sleep until something happens ([`Context::events`]). For
-    /// [`Context::create`]; whoever brings a channel has decided.
+    /// Completions can raise events, so that a driver can sleep until something happens ([`Context::events`]). Only for
+    /// [`Context::create`]: a channel that the caller supplies decides for itself.
     pub events: bool,
 }
 
@@ -80,10 +80,10 @@ struct Receiver {
 #[derive(Debug, Error)]
 pub enum ChannelError {
     /// The device says so.
-    #[error("the channel's completions cannot be taken")]
+    #[error("cannot poll the channel's completions")]
     Poll(#[from] PollError),
     /// Receives could not be posted again.
-    #[error("receives cannot be posted again")]
+    #[error("cannot repost receives")]
     Post(#[from] PostError),
 }
 
@@ -95,8 +95,9 @@ impl Context {
         Self::create_in(&control, events.as_ref(), 0, attributes)
     }
 
-    /// Set up what queue pairs share, beside others in the same protection domain: memory that is registered with one of them can be used with
-    /// all, and control messages share theirs. Their events, if they are to raise any, arrive on one channel and name their context by its token.
+    /// Set up what queue pairs share, next to others in the same protection domain: memory that is registered with one
+    /// of them can be used with all, and control messages share theirs. Their events, if they are to raise any, arrive
+    /// on one channel and name their context by its token.
     pub fn create_in(
         control: &ControlMemory,
         events: Option<&CompletionChannel>,
@@ -158,7 +159,7 @@ impl Context {
     pub(crate) fn drain(&self) {
         for channel in 0..self.channel_count() {
             let batches = self.inner.completions as usize / BATCH + 1;
-            // A queue that cannot be polled brings nothing more; whoever polls the context is told.
+            // A queue that cannot be polled brings nothing more; polling the context reports it.
             let _ = (0..batches).find(|_| !self.poll_channel(channel).is_ok_and(|count| count == BATCH));
         }
     }
@@ -236,7 +237,7 @@ fn create_completion_queue(
     token: u64,
 ) -> Result<CompletionQueue, CreateError> {
     match events {
-        // Whoever is woken polls all queues of the context: it need not know which it was.
+        // The driver that is woken polls all queues of the context: it need not know which it was.
         Some(events) => device.create_completion_queue_on(entries, events, token),
         None => device.create_completion_queue(entries),
     }
@@ -246,7 +247,7 @@ fn create_completion_queue(
 fn record(completions: &[WorkCompletion], receivers: &mut [Receiver]) -> Result<(), PostError> {
     // Packets come in runs: the queue pair is looked for where a run begins.
     for run in completions.chunk_by(|one, next| one.queue_pair == next.queue_pair) {
-        // Not there: the queue pair has been dropped, and this was on its way.
+        // Not there: the queue pair has been dropped, and this was still in the queue.
         let found = receivers.binary_search_by_key(&run[0].queue_pair, |receiver| receiver.queue_pair.number());
         let Ok(index) = found else { continue };
         let receiver = &mut receivers[index];

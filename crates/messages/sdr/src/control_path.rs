@@ -18,14 +18,14 @@ const SENDS_WITHOUT_COMPLETIONS: usize = 1;
 const RECEIVES_A_MESSAGE: u32 = 2;
 /// If every posted receive was used at once, some frames may have been lost: from then on this many times more are posted.
 const RECEIVES_AFTER_BURST: u32 = 4;
-/// Frames that can be on their way out.
+/// Outgoing frames in progress at most.
 const SENDS: u32 = 32;
 
 pub(crate) struct ControlPath {
     queue_pair: VerbsQueuePair,
     memory: ControlMemory,
     frame_bytes: usize,
-    /// Of frames that leave; as many as were ever on their way at once.
+    /// Of outgoing frames; as many as were ever in progress at once.
     sends: Vec<Place>,
     /// Those that can be used.
     free: Vec<u32>,
@@ -47,10 +47,10 @@ pub(crate) struct ControlPath {
 #[derive(Debug, Error)]
 pub enum ControlPathError {
     /// No queue pair.
-    #[error("the queue pair for control messages cannot be made")]
+    #[error("cannot make the queue pair for control messages")]
     Create(#[from] CreateError),
     /// No memory.
-    #[error("memory for control messages cannot be registered")]
+    #[error("cannot register memory for control messages")]
     Register(#[from] RegisterError),
 }
 
@@ -105,7 +105,7 @@ impl ControlPath {
         self.frame_bytes
     }
 
-    /// So many messages are open, in both directions.
+    /// This many messages are open, in both directions.
     pub(crate) fn expect_messages(&mut self, count: usize) {
         self.has_long_message &= count > 0;
         let count = u32::try_from(count).unwrap_or(u32::MAX);
@@ -123,7 +123,7 @@ impl ControlPath {
         }
     }
 
-    /// So many frames had come at once, when so many receives were posted.
+    /// `frames` had arrived at once, when `posted` receives were posted.
     pub(crate) fn on_taken(&mut self, frames: u32, posted: u32) {
         if frames > 0 && frames >= posted && !self.has_long_message {
             self.at_rest = (RECEIVES_AFTER_BURST * self.at_rest).min(RECEIVES);

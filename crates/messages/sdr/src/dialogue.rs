@@ -2,15 +2,15 @@
 
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{CompletionOperation, CompletionQueue, CompletionStatus, PostError, WorkCompletion};
+use longhaul_wire::control::{
+    self, CLEARED_BEYOND_BYTES_MAX, ControlFrame, FrameError, FrameWriter, HELD_UNKNOWN, Header, Record,
+};
 
 use crate::asking::{BackOff, Stamps};
 use crate::attributes::QueuePairAttributes;
-use crate::control::{
-    self, CLEARED_BEYOND_BYTES_MAX, ControlFrame, FrameError, FrameWriter, HELD_UNKNOWN, Header, Record,
-};
 use crate::control_path::ControlPath;
 use crate::path::Path;
-use crate::queue_pair::QueuePairError;
+use crate::queue_pair_error::QueuePairError;
 use crate::receiving::Receiving;
 use crate::scheme_queue::SchemeQueue;
 use crate::sending::Sending;
@@ -70,7 +70,7 @@ pub(crate) struct State {
     pub(crate) failure: Option<CompletionStatus>,
     pub(crate) counters: ControlCounters,
     #[cfg(feature = "mutations")]
-    mutation: Option<crate::queue_pair::Mutation>,
+    mutation: Option<crate::mutation::Mutation>,
 }
 
 /// Whether the peer gets an answer.
@@ -139,10 +139,10 @@ impl State {
     }
 
     #[cfg(feature = "mutations")]
-    pub(crate) fn mutate(&mut self, mutation: crate::queue_pair::Mutation) {
+    pub(crate) fn mutate(&mut self, mutation: crate::mutation::Mutation) {
         self.mutation = Some(mutation);
-        self.receiving.never_repeats = mutation == crate::queue_pair::Mutation::NeverRepeatClear;
-        self.path.window.never_lowers_lost = mutation == crate::queue_pair::Mutation::NeverLowerLost;
+        self.receiving.never_repeats = mutation == crate::mutation::Mutation::NeverRepeatClear;
+        self.path.window.never_lowers_lost = mutation == crate::mutation::Mutation::NeverLowerLost;
     }
 
     /// When the peer has to be asked for its state, if something goes on only when that is known.
@@ -266,7 +266,7 @@ impl State {
         // Whom it is for comes first: what was not sent for this connection says nothing about it, not even a version.
         let is_ours = control::receiver_of(bytes) == Some(attributes.receiver());
         #[cfg(feature = "mutations")]
-        let is_ours = is_ours || self.mutation == Some(crate::queue_pair::Mutation::IgnoreReceiver);
+        let is_ours = is_ours || self.mutation == Some(crate::mutation::Mutation::IgnoreReceiver);
         let Some(peer) = self.peer.as_mut().filter(|_| is_ours) else {
             self.counters.ignored += 1;
             return;

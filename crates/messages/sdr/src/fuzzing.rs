@@ -2,7 +2,8 @@
 //!
 //! Hidden from the documentation; not part of the API.
 
-use crate::control::{ControlFrame, FrameWriter, HEADER_BYTES, Header, Record};
+use longhaul_wire::control::{ControlFrame, FrameWriter, HEADER_BYTES, Header, Record};
+
 use crate::info::QueuePairInfo;
 
 /// Reads the bytes as a control message. What can be read is written again and read as the same.

@@ -4,9 +4,8 @@
 
 use longhaul_verbs::{Gid, Mtu, QueuePairNumber};
 use longhaul_wire::fields::{FieldError, FieldProblem};
+use longhaul_wire::immediate_layout::ImmediateLayout;
 use longhaul_wire::info;
-
-use crate::immediate::ImmediateLayout;
 
 /// How to reach a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -31,7 +31,7 @@
 //!   announced in its [`info`].
 //!
 //! Of a message that is completed in part, the bytes of packets that have not arrived may be anything: what was in the memory before, or
-//! what a device that receives in place wrote there before it knew. Whoever hands such a message on clears them, as
+//! what a device that receives in place wrote there before it knew. Clear them before you hand such a message on, as
 //! `longhaul-reliable` does.
 //!
 //! # Names
@@ -60,9 +60,12 @@ pub mod info;
 mod link_estimate;
 pub mod memory;
 mod message;
+#[cfg(feature = "mutations")]
+mod mutation;
 mod pacer;
 mod path;
 mod queue_pair;
+mod queue_pair_error;
 pub mod receive_table;
 mod receiving;
 mod scheme_queue;
@@ -84,7 +87,8 @@ pub use longhaul_wire::{control, immediate_layout as immediate};
 pub use memory::Memory;
 pub use message::{CompleteError, Receive, ReceiveError, ReceivedMessage, RevokeError, SendError, SendStream};
 #[cfg(feature = "mutations")]
-pub use queue_pair::Mutation;
-pub use queue_pair::{ConnectError, CreateQueuePairError, QueuePair, QueuePairError};
+pub use mutation::Mutation;
+pub use queue_pair::QueuePair;
+pub use queue_pair_error::{ConnectError, CreateQueuePairError, QueuePairError};
 pub use receive_table::ReceiveCounters;
 pub use sending::{PeerReceive, SendCounters, SendStatus};

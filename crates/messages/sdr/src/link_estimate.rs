@@ -14,7 +14,7 @@ const PATIENCE_MIN: Duration = Duration::from_micros(50);
 /// 100 parts in a million drift apart by 10 us meanwhile.
 const HELD_MAX: Duration = Duration::from_millis(100);
 
-/// A sample that is so many times shorter than the mean begins a new mean.
+/// A sample that is this many times shorter than the mean begins a new mean.
 const HELD_UP: u32 = 4;
 
 /// The round-trip time, measured with every control message that is the first to echo one of ours (RFC 6298's smoothing).
@@ -305,7 +305,7 @@ mod tests {
             }
         }
         let on_their_way = window.in_flight();
-        assert!((1000..1200).contains(&on_their_way), "1000 packets a horizon, {on_their_way} on their way");
+        assert!((1000..1200).contains(&on_their_way), "1000 packets a horizon, {on_their_way} in flight");
         for _ in 0..100_000 {
             now += Duration::from_micros(10);
             send(&mut window, 1, now);

@@ -83,15 +83,15 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BorrowError {
     /// They are not there.
-    #[error("bytes {range:?} are not inside a memory of {length} bytes")]
+    #[error("bytes {range:?} are outside the memory, which has {length} bytes")]
     Outside {
         /// What was wanted.
         range: Range<usize>,
-        /// What there is.
+        /// Bytes of the memory.
         length: usize,
     },
     /// Somebody has them.
-    #[error("bytes {range:?} are in use: bytes {by:?} are being sent, received or looked at; wait until that is over")]
+    #[error("bytes {range:?} are in use: bytes {by:?} are being sent, received or read; wait until that has ended")]
     InUse {
         /// What was wanted.
         range: Range<usize>,
@@ -99,7 +99,7 @@ pub enum BorrowError {
         by: Range<usize>,
     },
     /// Nobody can have them any more.
-    #[error("the memory is not in use any more: the scope that lent it was left")]
+    #[error("the memory cannot be used any more: the scope that lent it has ended")]
     Retired,
 }
 
@@ -118,9 +118,10 @@ impl Memory {
     ///
     /// # Safety
     ///
-    /// The pointer must be valid for reads and writes of so many bytes, from any thread, until `owner` is dropped. By other means than this memory
-    /// nobody may write bytes while they are being sent or a [`ReadGuard`] of them exists, nor read or write them while a receive into
-    /// them is open, or [`ReceivedBytes`] or a [`WriteGuard`] of them exist.
+    /// The pointer must be valid for reads and writes of `length` bytes, from any thread, until `owner` is dropped. By
+    /// other means than this memory nobody may write bytes while they are being sent or a [`ReadGuard`] of them exists,
+    /// nor read or write them while a receive into them is open, or [`ReceivedBytes`] or a [`WriteGuard`] of them
+    /// exist.
     pub unsafe fn register_pointer(
         domain: &ProtectionDomain,
         pointer: NonNull<u8>,
@@ -186,7 +187,7 @@ impl Memory {
         self.len() == 0
     }
 
-    /// Look at bytes. They may be on their way out meanwhile, but no receive may be open on them.
+    /// Look at bytes. They may be sent meanwhile, but no receive may be open on them.
     pub fn read(&self, range: Range<usize>) -> Result<ReadGuard<'_>, BorrowError> {
         self.read_owned(range)
     }
@@ -429,8 +430,8 @@ impl GuardByte {
     pub(crate) fn register(&self) -> Result<Arc<dyn raw::MemoryRegion>, RegisterError> {
         let Borrow { memory, .. } = &*self.byte.borrow;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        // SAFETY: no slice of the byte ever exists, only the device touches it; whoever has the region has the queue pair that this
-        // belongs to, and so keeps the memory.
+        // SAFETY: no slice of the byte ever exists, only the device touches it; the owner of the region has the queue
+        // pair that this belongs to, and so keeps the memory.
         unsafe { memory.domain.raw().register_memory(memory.pointer, 1, memory.pointer as u64, access) }
     }
 

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use longhaul_verbs::{DestroyError, RegisterError, SlottedRegion, raw};
+use longhaul_wire::control::ClearToSend;
 use thiserror::Error;
 
 use crate::bitmap::MessageBitmap;
-use crate::control::ClearToSend;
 use crate::memory::{BorrowError, Incoming, Memory, ReceivedBytes};
 use crate::queue_pair::{QueuePair, Shared};
 use crate::sending::SendStatus;
@@ -24,17 +24,17 @@ pub enum SendError {
     #[error(transparent)]
     Borrow(#[from] BorrowError),
     /// Packets begin at multiples of the MTU.
-    #[error("expected an offset that is a multiple of the MTU, {mtu}, came {offset}")]
+    #[error("offset {offset} is not a multiple of the MTU, {mtu}")]
     Offset {
-        /// What came.
+        /// What was given.
         offset: u64,
         /// Bytes.
         mtu: u32,
     },
     /// Longer than the queue pair was made for.
-    #[error("a message of {bytes} bytes; the queue pair was made for at most {most}")]
+    #[error("a message of {bytes} bytes is too long: the queue pair takes at most {most}; raise message_bytes_max")]
     TooLong {
-        /// What came.
+        /// What was given.
         bytes: u64,
         /// What fits.
         most: u64,
@@ -45,23 +45,23 @@ pub enum SendError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// The slot of the next message still has one, or the sender has not told yet that it is through with the last one that had its
-    /// slot and its generation.
+    /// The slot of the next message still has one, or the sender has not reported yet that it is done with the last one
+    /// that had its slot and its generation.
     #[error("the message table is full: message {0} has to be completed first, here and at the sender")]
     TableFull(u64),
     /// The bytes are in use, or not there.
     #[error(transparent)]
     Borrow(#[from] BorrowError),
     /// Longer than the queue pair was made for.
-    #[error("a receive of {bytes} bytes; the queue pair was made for at most {most}")]
+    #[error("a receive of {bytes} bytes is too long: the queue pair takes at most {most}; raise message_bytes_max")]
     TooLong {
-        /// What came.
+        /// What was given.
         bytes: u64,
         /// What fits.
         most: u64,
     },
     /// The device refused a key.
-    #[error("the device gave no key for the receive")]
+    #[error("the device refused a key for the receive")]
     Register(#[from] RegisterError),
 }
 
@@ -70,7 +70,7 @@ pub enum ReceiveError {
 #[non_exhaustive]
 pub enum CompleteError {
     /// The device did not revoke the key: it may still write there, so the bytes are kept from everybody for good.
-    #[error("the device did not revoke the key of message {number}; its memory is not given back")]
+    #[error("the device did not revoke the key of message {number}, so its memory stays in use")]
     NotRevoked {
         /// The message.
         number: u64,
@@ -194,8 +194,8 @@ impl Shared {
     fn root_number_of(&self, root: &SlottedRegion, number: u64) -> u64 {
         #[cfg(feature = "mutations")]
         match self.mutation {
-            Some(crate::queue_pair::Mutation::ShareSlots) => return self.shape.slot_of(number).into(),
-            Some(crate::queue_pair::Mutation::ReuseAddresses) => {
+            Some(crate::mutation::Mutation::ShareSlots) => return self.shape.slot_of(number).into(),
+            Some(crate::mutation::Mutation::ReuseAddresses) => {
                 return number % (u64::from(self.shape.layout.slot_count()) * u64::from(self.shape.generations));
             }
             _ => {}
@@ -274,8 +274,8 @@ impl SendStream {
         self.shared.state().sending.cleared_bytes(self.number)
     }
 
-    /// Bytes that have left this device. They leave in the order in which they were added (on several channels, nearly), so whoever
-    /// counts what it adds knows what is on its way.
+    /// Bytes that have left this device. They leave in the order in which they were added (on several channels,
+    /// nearly), so a sender that counts what it adds knows what is still in the device.
     pub fn left_bytes(&self) -> u64 {
         self.shared.state().sending.left_bytes(self.number)
     }
@@ -326,7 +326,8 @@ impl Receive {
         self.bitmap.user_immediate(self.shared.shape.layout)
     }
 
-    /// End the message, whole or not (the paper's `recv_complete`). When this returns, no packet that is still on its way changes its bytes.
+    /// End the message, whole or not (the paper's `recv_complete`). When this returns, no packet that is still in
+    /// flight changes its bytes.
     pub fn complete(mut self) -> Result<ReceivedMessage, CompleteError> {
         let bytes = self.close().expect("a receive is completed once")?;
         Ok(ReceivedMessage { number: self.number, bitmap: self.bitmap.clone(), bytes })
@@ -338,7 +339,7 @@ impl Receive {
         table.leave(self.number);
         let revoked = match (&key, root) {
             #[cfg(feature = "mutations")]
-            _ if self.shared.mutation == Some(crate::queue_pair::Mutation::SkipKeyChange) => Ok(()),
+            _ if self.shared.mutation == Some(crate::mutation::Mutation::SkipKeyChange) => Ok(()),
             (Key::Slot, Some(root)) => {
                 root.unbind(self.shared.root_number_of(root, self.number)).map_err(RevokeError::from)
             }
@@ -368,7 +369,7 @@ impl Receive {
 
 impl Drop for Receive {
     fn drop(&mut self) {
-        // Whoever drops it does not want to know.
+        // A caller that drops it does not need the result.
         let _ = self.close();
     }
 }

@@ -1,6 +1,8 @@
-//! The way to the peer, as a sender sees it: how long it takes, how much may be on it, and how fast it is used.
+//! The path to the peer, as a sender sees it: how long it takes, how much may be in flight on it, and how fast it is
+//! used.
 //!
-//! One for each queue pair. Whoever controls congestion, or sends by several ways, has all that depends on the way in one place.
+//! One for each queue pair. Congestion control, and later several paths, find all that depends on the path in one
+//! place.
 
 use longhaul_time::{Duration, Instant};
 
@@ -32,7 +34,7 @@ impl Path {
         }
     }
 
-    /// So many packets were given to the device, with so many bytes on the wire.
+    /// `packets` were given to the device, with `wire_bytes` on the wire.
     pub(crate) fn on_posted(&mut self, packets: u32, wire_bytes: u64, now: Instant) {
         self.window.on_posted(packets);
         self.pacer.on_posted(wire_bytes, now);

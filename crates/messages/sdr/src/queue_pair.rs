@@ -8,103 +8,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
-    Access, Capabilities, CompletionQueue, CompletionStatus, CreateError, ModifyError, PathAttributes, PollError,
-    PostError, QueryError, QueuePair as VerbsQueuePair, QueuePairAttributes as VerbsAttributes, QueuePairLimits,
-    QueuePairOptions, RegisterError, SlottedRegion, Transport,
+    Access, Capabilities, CompletionQueue, PathAttributes, PollError, QueuePair as VerbsQueuePair,
+    QueuePairAttributes as VerbsAttributes, QueuePairLimits, QueuePairOptions, SlottedRegion, Transport,
 };
-use thiserror::Error;
+use longhaul_wire::control;
+use longhaul_wire::immediate_layout::ImmediateLayout;
 
 use crate::attributes::QueuePairAttributes;
 use crate::context::Context;
-use crate::control;
-use crate::control_path::{ControlPath, ControlPathError};
+use crate::control_path::ControlPath;
 use crate::dialogue::{ControlCounters, Peer, Saying, State};
 use crate::info::QueuePairInfo;
 use crate::link_estimate::RoundTripTime;
 use crate::memory::{GuardByte, Memory};
+#[cfg(feature = "mutations")]
+use crate::mutation::Mutation;
 use crate::pacer::{self, Pacer};
 use crate::path::Path;
+use crate::queue_pair_error::{ConnectError, CreateQueuePairError, QueuePairError};
 use crate::receive_table::{ReceiveCounters, ReceiveTable};
 use crate::receiving::Receiving;
 use crate::sending::{PeerReceive, SendCounters, Sending, Shape};
-
-/// Why a queue pair could not be made.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum CreateQueuePairError {
-    /// An attribute does not fit.
-    #[error("{what}: expected {expected}")]
-    Attribute {
-        /// Which.
-        what: &'static str,
-        /// What it may be.
-        expected: String,
-    },
-    /// The channels have no room for its completions.
-    #[error("the context's channels have no room for {entries} more completions each; create it with more")]
-    NoRoom {
-        /// What is needed.
-        entries: u32,
-    },
-    /// The device refused.
-    #[error("the device refused to make a queue")]
-    Create(#[from] CreateError),
-    /// The device refused memory.
-    #[error("the device refused the root key")]
-    Register(#[from] RegisterError),
-    /// Control messages have no way.
-    #[error(transparent)]
-    ControlPath(#[from] ControlPathError),
-    /// The device does not tell what it can do.
-    #[error("the device does not tell what it can do")]
-    Query(#[from] QueryError),
-    /// A queue pair cannot be initialized.
-    #[error("an internal queue pair cannot be initialized")]
-    Modify(#[from] ModifyError),
-}
-
-/// Why two ends cannot be connected.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// The ends were made differently.
-    #[error("the ends do not fit: {what} is {ours} here and {theirs} at the peer; make both with the same")]
-    Mismatch {
-        /// What.
-        what: &'static str,
-        /// Here.
-        ours: String,
-        /// There.
-        theirs: String,
-    },
-    /// The device refused.
-    #[error("an internal queue pair cannot be connected")]
-    Modify(#[from] ModifyError),
-    /// Receives cannot be posted.
-    #[error("receives cannot be posted")]
-    Post(#[from] PostError),
-    /// Twice.
-    #[error("it is connected already")]
-    AlreadyConnected,
-}
-
-/// Why a queue pair cannot go on.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum QueuePairError {
-    /// It has no peer yet.
-    #[error("not connected yet")]
-    NotConnected,
-    /// An internal queue pair has failed.
-    #[error("an internal queue pair has failed: {0:?}")]
-    Failed(CompletionStatus),
-    /// Completions cannot be taken.
-    #[error("completions cannot be taken")]
-    Poll(#[from] PollError),
-    /// The device refused a request.
-    #[error("the device refused a request")]
-    Post(#[from] PostError),
-}
 
 /// Headers of a SEND over IPv4: IP, UDP, BTH, ICRC.
 const SEND_OVERHEAD_BYTES: usize = 20 + 8 + 12 + 4;
@@ -133,28 +57,6 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     #[cfg(feature = "mutations")]
     pub(crate) mutation: Option<Mutation>,
-}
-
-/// Deliberate mistakes, for testing the checkers.
-#[cfg(feature = "mutations")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mutation {
-    /// A packet of an earlier generation sets a bit.
-    SkipGenerationCheck,
-    /// A message's key stays valid when it is complete.
-    SkipKeyChange,
-    /// Messages that have the same slot of the table have the same addresses under the root key, as the paper has it.
-    ShareSlots,
-    /// Addresses under the root key are used again when all generations have gone round.
-    ReuseAddresses,
-    /// A write of nothing, for which no key was checked, gives a fragment of the user's immediate.
-    BelieveEmptyPackets,
-    /// Control messages of other connections are taken for ours.
-    IgnoreReceiver,
-    /// Packets that were presumed lost stay so when they arrive.
-    NeverLowerLost,
-    /// A clear-to-send is sent once.
-    NeverRepeatClear,
 }
 
 impl QueuePair {
@@ -236,7 +138,7 @@ impl QueuePair {
     pub fn connect(&self, peer: &QueuePairInfo) -> Result<(), ConnectError> {
         let Shared { attributes, data, shape, context, table, .. } = &*self.shared;
         fit("the version of control messages", control::VERSION, peer.control_version)?;
-        fit("the division of the immediate", attributes.layout.bits(), peer.layout.bits())?;
+        fit("the division of the immediate", division(attributes.layout), division(peer.layout))?;
         fit("the number of generations", attributes.generations, peer.generations)?;
         fit("the number of channels", shape.channels, peer.channels())?;
         fit("the number of the first message", attributes.first_number, peer.first_number)?;
@@ -432,11 +334,17 @@ impl QueuePair {
     }
 }
 
-fn fit<T: PartialEq + std::fmt::Debug>(what: &'static str, ours: T, theirs: T) -> Result<(), ConnectError> {
+/// How many bits of the immediate are for slot, packet and user.
+fn division(layout: ImmediateLayout) -> String {
+    let (slot, packet, user) = layout.bits();
+    format!("{slot}+{packet}+{user} bits")
+}
+
+fn fit<T: PartialEq + ToString>(what: &'static str, ours: T, theirs: T) -> Result<(), ConnectError> {
     if ours == theirs {
         return Ok(());
     }
-    Err(ConnectError::Mismatch { what, ours: format!("{ours:?}"), theirs: format!("{theirs:?}") })
+    Err(ConnectError::Mismatch { what, ours: ours.to_string(), theirs: theirs.to_string() })
 }
 
 impl Shared {

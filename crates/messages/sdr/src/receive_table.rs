@@ -15,10 +15,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use longhaul_verbs::{CompletionFlags, CompletionStatus, WorkCompletion};
+use longhaul_wire::immediate_layout::ImmediateLayout;
 
 use crate::bitmap::MessageBitmap;
 use crate::fragments::Fragments;
-use crate::immediate::ImmediateLayout;
 use crate::sync::{AtomicU64, Ordering};
 
 /// What data packets did that did not become a new bit.
@@ -46,7 +46,7 @@ pub struct ReceiveTable {
     /// Why no more data can arrive.
     failure: OnceLock<CompletionStatus>,
     #[cfg(feature = "mutations")]
-    mutation: Option<crate::queue_pair::Mutation>,
+    mutation: Option<crate::mutation::Mutation>,
 }
 
 /// The message that has a slot.
@@ -64,7 +64,7 @@ pub struct Lookups(Box<[Option<(u32, Open)>]>);
 const LOOKUPS: usize = 16;
 
 impl ReceiveTable {
-    /// A table without messages, for packets of so many bytes.
+    /// A table without messages, for packets of `packet_bytes` bytes.
     pub fn new(layout: ImmediateLayout, generations: u32, packet_bytes: u32) -> Self {
         ReceiveTable {
             layout,
@@ -81,7 +81,7 @@ impl ReceiveTable {
     }
 
     #[cfg(feature = "mutations")]
-    pub(crate) fn mutate(&mut self, mutation: crate::queue_pair::Mutation) {
+    pub(crate) fn mutate(&mut self, mutation: crate::mutation::Mutation) {
         self.mutation = Some(mutation);
     }
 
@@ -115,7 +115,7 @@ impl ReceiveTable {
             return;
         };
         #[cfg(feature = "mutations")]
-        if self.mutation == Some(crate::queue_pair::Mutation::BelieveEmptyPackets) {
+        if self.mutation == Some(crate::mutation::Mutation::BelieveEmptyPackets) {
             bitmap.record_fragment(Fragments::of(self.layout, fields.packet, fields.user));
         }
         // Nearly always one packet, and a division takes as long as the rest.
@@ -158,7 +158,7 @@ impl ReceiveTable {
     #[inline]
     fn is_of_another_generation(&self, number: u64, generation: u32) -> bool {
         #[cfg(feature = "mutations")]
-        if self.mutation == Some(crate::queue_pair::Mutation::SkipGenerationCheck) {
+        if self.mutation == Some(crate::mutation::Mutation::SkipGenerationCheck) {
             return false;
         }
         self.layout.generation_of(number, self.generations) != generation
@@ -166,7 +166,7 @@ impl ReceiveTable {
 
     /// A receive has failed: its queue pair takes no more data.
     pub(crate) fn fail(&self, status: CompletionStatus) {
-        // The first one tells the reason; the others are flushed.
+        // The first one has the reason; the others are flushed.
         let _ = self.failure.set(status);
     }
 
@@ -175,7 +175,7 @@ impl ReceiveTable {
         self.failure.get().copied()
     }
 
-    /// So many receives have been consumed.
+    /// This many receives have been consumed.
     pub(crate) fn count_arrived(&self, count: u64) {
         self.arrived.fetch_add(count, Ordering::Relaxed);
     }

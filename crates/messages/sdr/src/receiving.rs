@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use longhaul_time::{Duration, Instant};
+use longhaul_wire::control::ClearToSend;
 
 use crate::asking::BackOff;
-use crate::control::ClearToSend;
 
 /// What is told again at one question: few enough that an answer is hardly longer than a question.
 const TOLD_AGAIN_MAX: usize = 8;

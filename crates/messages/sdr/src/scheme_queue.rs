@@ -1,4 +1,4 @@
-//! What the schemes of two ends tell each other, on its way in or out.
+//! What the schemes of two ends send each other: records to be sent, and records received.
 
 use std::collections::VecDeque;
 

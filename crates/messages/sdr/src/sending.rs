@@ -1,4 +1,5 @@
-//! The sending half of a queue pair: messages that wait for their clear-to-send, writes that wait for room, and those on their way.
+//! The sending half of a queue pair: messages that wait for their clear-to-send, writes that wait for room, and those
+//! in flight.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -7,9 +8,9 @@ use longhaul_verbs::{
     PostError, PostErrorKind, QueuePair as VerbsQueuePair, RemoteMemory, SendFlags, SendOperation, SendRequest,
     WriteBurst,
 };
+use longhaul_wire::control::ClearToSend;
+use longhaul_wire::immediate_layout::ImmediateLayout;
 
-use crate::control::ClearToSend;
-use crate::immediate::ImmediateLayout;
 use crate::memory::Outgoing;
 use crate::path::Path;
 
@@ -37,7 +38,7 @@ pub enum PeerReceive {
 pub enum SendStatus {
     /// The receiver has not posted the receive yet, or has not told.
     Waiting,
-    /// Something is still to be sent, or on its way out of this device; or the stream has not been ended.
+    /// Something is still to be sent, or has not left this device; or the stream has not been ended.
     Sending,
     /// Everything has left this device; its bytes may be changed. What has arrived is for the receiver to tell.
     Sent,
@@ -352,7 +353,8 @@ impl Sending {
         true
     }
 
-    /// Clear-to-sends that have arrived although an earlier one has not, as [`crate::control::Record::ClearedBeyond`] has them.
+    /// Clear-to-sends that have arrived although an earlier one has not, for
+    /// [`longhaul_wire::control::Record::ClearedBeyond`].
     pub(crate) fn cleared_beyond(&self, bytes_max: usize) -> Vec<u8> {
         let mut bits = Vec::new();
         for number in self.clear.range(self.cleared_through..).map(|(number, _)| *number) {

@@ -1,8 +1,8 @@
 //! A topology that stands in a simulation: which node and which link is what, so that a fault can pick one by its
 //! meaning.
 
+use crate::endpoint::NodeId;
 use crate::link::{Direction, LinkId};
-use crate::node::NodeId;
 use crate::topology::Topology;
 
 /// A topology that stands in a simulation.

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use longhaul_time::{Duration, Instant};
 
+use crate::endpoint::NodeId;
 use crate::frame::Frame;
 use crate::network::{NodeIo, mix};
-use crate::node::{Node, NodeId};
+use crate::node::Node;
 use crate::topology::{Neighbour, Topology};
 
 /// Where a frame is going, and what it has in common with others that must stay in order with it.

@@ -1,8 +1,8 @@
 //! Faults, and their repair.
 //!
-//! A fault is a value ([`Fault`]): it can be applied now ([`Simulation::apply`]), scheduled for an instant
-//! ([`Simulation::schedule`]), kept in a list and printed. A simulation without faults pays a comparison a frame for
-//! them.
+//! A fault is a value ([`Fault`]): it can be applied now ([`apply`](crate::Simulation::apply)), scheduled for an instant
+//! ([`schedule`](crate::Simulation::schedule)), kept in a list and printed. A simulation without faults pays one
+//! comparison per frame for them.
 //!
 //! A direction that is cut loses everything in flight in it, and all that is sent into it. That includes frames that
 //! wait in front of the wire: a port that loses its link empties its queue. The sender's wire goes on at its pace, as a
@@ -11,18 +11,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use longhaul_time::Instant;
-
-use crate::event_queue::{EventKey, Source, SourceId};
+use crate::endpoint::NodeId;
+use crate::event_queue::{EventKey, SourceId};
 use crate::link::{Direction, LinkId};
-use crate::network::Network;
-use crate::node::{Node, NodeId};
-use crate::node_trouble::{NodeCondition, NodeCounters};
-use crate::simulation::Simulation;
 
 /// A fault, or its repair.
 ///
-/// That a stopped node comes back is no value, because it needs a new node: see [`Simulation::replace`].
+/// A stopped node comes back through [`replace`](crate::Simulation::replace) instead, because that needs a new node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// A direction of a link is cut.
@@ -40,8 +35,8 @@ pub enum Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Cut(link, direction) => write!(f, "cut link {} {direction:?}", link.index()),
-            Fault::Restore(link, direction) => write!(f, "restore link {} {direction:?}", link.index()),
+            Fault::Cut(link, direction) => write!(f, "cut link {} {direction}", link.index()),
+            Fault::Restore(link, direction) => write!(f, "restore link {} {direction}", link.index()),
             Fault::Pause(node) => write!(f, "pause node {}", node.index()),
             Fault::Resume(node) => write!(f, "resume node {}", node.index()),
             Fault::Stop(node) => write!(f, "stop node {}", node.index()),
@@ -52,9 +47,9 @@ impl fmt::Display for Fault {
 /// Faults to come, in the order of their instants, and of scheduling within one.
 #[derive(Default)]
 pub(crate) struct FaultSchedule {
-    faults: BTreeMap<EventKey, Fault>,
+    pub(crate) faults: BTreeMap<EventKey, Fault>,
     /// Its place in the event queue, once there has been a fault.
-    source: Option<SourceId>,
+    pub(crate) source: Option<SourceId>,
 }
 
 /// Why a fault was not scheduled.
@@ -63,133 +58,4 @@ pub(crate) struct FaultSchedule {
 pub struct TooManyFaults {
     /// [`SimulationLimits::scheduled_faults_max`](crate::SimulationLimits).
     pub most: usize,
-}
-
-impl Network {
-    fn schedule_fault(&mut self, at: Instant, fault: Fault) -> Result<(), TooManyFaults> {
-        let most = self.limits.scheduled_faults_max;
-        if self.faults.faults.len() >= most {
-            return Err(TooManyFaults { most });
-        }
-        let key = self.next_key(at.max(self.now));
-        self.faults.faults.insert(key, fault);
-        self.faults.source.get_or_insert_with(|| self.queue.add_source(Source::Faults));
-        self.announce_fault();
-        Ok(())
-    }
-
-    fn announce_fault(&mut self) {
-        let Some(source) = self.faults.source else {
-            return;
-        };
-        match self.faults.faults.first_key_value() {
-            Some((&key, _)) => self.queue.set(source, key),
-            None => self.queue.remove(source),
-        }
-    }
-
-    /// Takes the fault whose instant has come.
-    pub(crate) fn take_fault(&mut self) -> Fault {
-        let (_, fault) =
-            self.faults.faults.pop_first().expect("the schedule is in the event queue only while it has a fault");
-        self.announce_fault();
-        fault
-    }
-
-    fn cut(&mut self, lane_index: usize) {
-        let lane = &mut self.lanes[lane_index];
-        if lane.is_cut() {
-            return;
-        }
-        lane.rarities_mut().cut_since = Some(self.now);
-        self.cut_lane_count += 1;
-        self.queue.remove(lane.source);
-        while let Some(lost) = lane.pop() {
-            lane.rarities_mut().lost_by_cut += 1;
-            self.pool.give_back(lost.frame.bytes);
-        }
-    }
-
-    fn restore(&mut self, lane_index: usize) {
-        let lane = &mut self.lanes[lane_index];
-        if lane.is_cut() {
-            lane.rarities_mut().cut_since = None;
-            self.cut_lane_count -= 1;
-        }
-    }
-}
-
-impl<N: Node> Simulation<N> {
-    /// Applies a fault, or a repair, now. Does nothing if the state is already as asked.
-    pub fn apply(&mut self, fault: Fault) {
-        match fault {
-            Fault::Cut(link, direction) => self.network.cut(link.lane(direction)),
-            Fault::Restore(link, direction) => self.network.restore(link.lane(direction)),
-            Fault::Pause(node) => self.network.pause_node(node.index()),
-            Fault::Resume(node) => self.resume(node),
-            Fault::Stop(node) => self.network.stop_node(node.index()),
-        }
-    }
-
-    /// Lets a fault happen at an instant, now if that is past. Faults of one instant happen in the order in which they
-    /// were scheduled.
-    pub fn schedule(&mut self, at: Instant, fault: Fault) -> Result<(), TooManyFaults> {
-        self.network.schedule_fault(at, fault)
-    }
-
-    /// Faults that are still to come, in their order.
-    pub fn scheduled_faults(&self) -> impl Iterator<Item = (Instant, Fault)> {
-        self.network.faults.faults.iter().map(|(key, fault)| (key.at(), *fault))
-    }
-
-    /// Forgets the faults that are still to come.
-    pub fn clear_schedule(&mut self) {
-        self.network.faults.faults.clear();
-        self.network.announce_fault();
-    }
-
-    /// Puts a fresh node in the place of another, which it gives back: same ports, same links, nothing remembered. It
-    /// runs, whatever the other did. Frames in flight arrive at the fresh node, as those in a real network do; what
-    /// waited for the old one is lost with it.
-    pub fn replace(&mut self, id: NodeId, fresh: N) -> N {
-        self.network.stop_node(id.index());
-        self.network.run_node(id.index());
-        let old = std::mem::replace(&mut self.nodes[id.index()], fresh);
-        self.reschedule(id.index());
-        old
-    }
-
-    /// Whether a node runs.
-    pub fn condition(&self, id: NodeId) -> NodeCondition {
-        self.network.condition(id.index())
-    }
-
-    /// What became of frames that arrived while a node did not run.
-    pub fn node_counters(&self, id: NodeId) -> NodeCounters {
-        self.network.nodes[id.index()].trouble.as_ref().map(|trouble| trouble.counters).unwrap_or_default()
-    }
-
-    /// Whether a direction of a link is cut.
-    pub fn is_cut(&self, link: LinkId, direction: Direction) -> bool {
-        self.network.lanes[link.lane(direction)].is_cut()
-    }
-
-    /// Directions of links that are cut.
-    pub fn cut_count(&self) -> usize {
-        self.network.cut_lane_count
-    }
-
-    fn resume(&mut self, id: NodeId) {
-        let index = id.index();
-        if self.network.condition(index) != NodeCondition::Paused {
-            return;
-        }
-        for (lane, frame) in self.network.run_node(index) {
-            self.deliver(lane as usize, frame);
-        }
-        if self.network.nodes[index].woken {
-            self.network.wake_node(index);
-        }
-        self.reschedule(index);
-    }
 }

@@ -54,11 +54,14 @@
 //! The path of a frame: [`NodeIo::send`] → capture → impairment → in flight on a link → event queue → trace hash →
 //! capture → [`Node::handle`].
 
+mod endpoint;
 mod event_queue;
 mod fabric;
 mod fabric_switch;
 mod fault;
+mod fault_injection;
 mod frame;
+mod limits;
 mod link;
 mod network;
 mod node;
@@ -68,16 +71,18 @@ mod switch;
 mod topology;
 mod trace_hash;
 
+pub use endpoint::{Endpoint, NodeId};
 pub use fabric::{Fabric, FabricLink};
 pub use fabric_switch::{Destination, FabricSwitch, FabricSwitchCounters, Flow, FlowOf, PathAvoidance};
 pub use fault::{Fault, TooManyFaults};
 pub use frame::{Frame, FramePool};
+pub use limits::SimulationLimits;
 pub use link::{Direction, LinkCounters, LinkId};
 pub use longhaul_capture as capture;
 pub use longhaul_impair::{Profile, ProfileError};
 pub use network::{ConnectError, NodeIo};
-pub use node::{Endpoint, Node, NodeId};
+pub use node::Node;
 pub use node_trouble::{NodeCondition, NodeCounters};
-pub use simulation::{Simulation, SimulationLimits};
+pub use simulation::Simulation;
 pub use switch::Switch;
 pub use topology::{FabricProfiles, Neighbour, Shape, Topology, TopologyError};

@@ -7,13 +7,14 @@
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
+use std::fmt;
 
 use longhaul_impair::{Counters, Impairment};
 use longhaul_time::Instant;
 
+use crate::endpoint::{Endpoint, NodeId};
 use crate::event_queue::{EventKey, SourceId};
 use crate::frame::Frame;
-use crate::node::{Endpoint, NodeId};
 
 /// A link of one simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,6 +38,15 @@ pub enum Direction {
     Forward = 0,
     /// The other way.
     Backward = 1,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Direction::Forward => "forward",
+            Direction::Backward => "backward",
+        })
+    }
 }
 
 /// What one direction of a link has done so far.

@@ -6,13 +6,13 @@ use longhaul_capture::{Capture, CaptureDirection};
 use longhaul_impair::{Impairment, Profile, ProfileError, Verdict};
 use longhaul_time::Instant;
 
+use crate::endpoint::{Endpoint, NodeId};
 use crate::event_queue::{EventKey, EventQueue, Source, SourceId};
 use crate::fault::FaultSchedule;
 use crate::frame::{Frame, FramePool};
+use crate::limits::SimulationLimits;
 use crate::link::{Direction, Lane, LinkId};
-use crate::node::{Endpoint, NodeId};
 use crate::node_trouble::NodeTrouble;
-use crate::simulation::SimulationLimits;
 use crate::trace_hash::TraceHash;
 
 /// Why two ports cannot be joined.
@@ -29,7 +29,7 @@ pub enum ConnectError {
     #[error("port {} of node {} cannot be linked to itself: use two ports", .0.port, .0.node.0)]
     SamePort(Endpoint),
     /// A direction's profile makes no sense.
-    #[error("profile of the link's {direction:?} direction")]
+    #[error("the profile of the link's {direction} direction does not work")]
     Profile {
         /// Which direction.
         direction: Direction,

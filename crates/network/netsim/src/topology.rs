@@ -27,10 +27,11 @@ use std::sync::Arc;
 
 use longhaul_impair::Profile;
 
+use crate::endpoint::{Endpoint, NodeId};
 use crate::fabric::{Fabric, FabricLink};
 use crate::link::LinkId;
 use crate::network::ConnectError;
-use crate::node::{Endpoint, Node, NodeId};
+use crate::node::Node;
 use crate::simulation::Simulation;
 
 /// How hosts are joined.

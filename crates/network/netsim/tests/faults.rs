@@ -237,7 +237,7 @@ fn a_schedule_is_kept_in_order_printed_and_forgotten() {
     simulation.schedule(at(70), Fault::Stop(right)).expect("room");
     let printed: Vec<String> =
         simulation.scheduled_faults().map(|(when, fault)| format!("{} {fault}", when.as_nanos())).collect();
-    assert_eq!(printed, ["50 cut link 0 Backward", "70 resume node 0", "70 stop node 1"]);
+    assert_eq!(printed, ["50 cut link 0 backward", "70 resume node 0", "70 stop node 1"]);
     simulation.run_until(at(60));
     assert_eq!(simulation.scheduled_faults().count(), 2);
     simulation.clear_schedule();

@@ -5,7 +5,7 @@
 //! boots the Soft-RoCE end, runs this program as `udp_identification --address ADDRESS --target FILE`, and checks what
 //! arrived over there. FILE says what the other end is called and what it expects (`lab/guest/roce_target.c` writes it).
 //!
-//! The ICRC covers IPv4's identification, which a socket neither sets nor shows (`docs/ICRC.md` tells the whole story):
+//! The ICRC covers IPv4's identification, which a socket neither sets nor shows (`docs/ICRC.md` explains why):
 //!
 //! - Sending, we know it: a socket that is not connected, with "don't fragment" set, sends 0; and the segments that
 //!   segmentation offload (UDP_SEGMENT) cuts from one call are numbered 0, 1, 2, …

@@ -14,7 +14,7 @@ use nix::sys::time::TimeSpec;
 use super::rest::{ATTENDED_LOOK, Bell, Nap};
 use crate::link::LinkWatch;
 
-/// An eventfd to ring, and the sockets to watch beside it.
+/// An eventfd to ring, and the sockets to watch with it.
 pub(super) struct Doorbell {
     rung: EventFd,
     /// Readable when something has arrived for the port.

@@ -1,10 +1,10 @@
 //! What the callers' threads and the background thread agree on: who looks after the device, and who must be woken.
 //!
-//! It is plain data behind the driver's lock. The background thread, under the lock, does what there is to do and writes
-//! down how it will rest ([`Rest::look`]); then it lets go of the lock and rests just so. Whoever changes what it may rest
-//! for, under the lock as well, rings the bell if it would come too late otherwise. So there is no moment in which work is
-//! made and nobody minds it: either the thread has not looked yet, and will see it, or it has written down how it rests, and
-//! whoever makes the work sees that.
+//! It is plain data behind the driver's lock. The background thread, under the lock, does all pending work and writes
+//! down how it will rest ([`Rest::look`]); then it releases the lock and rests exactly that way. A thread that adds
+//! work, under the lock as well, rings the bell if the background thread would wake too late for it. So no work is
+//! overlooked: either the background thread has not looked yet and will see the work, or it has written down how it
+//! rests, and the thread that adds the work sees that.
 //!
 //! `model.rs` has the interleavings of this tried out by loom.
 
@@ -17,7 +17,7 @@ use longhaul_time::Instant;
 
 /// How long the thread leaves the sockets to callers before it looks whether they still poll.
 pub(super) const ATTENDED_LOOK: Duration = Duration::from_millis(1);
-/// So many polls since the last look, the last of them not long ago, make a caller that can be relied on.
+/// A caller that has polled this often since the last look, and recently, can be relied on.
 pub(super) const ATTENDED_POLLS: u32 = 4;
 
 /// While a caller is busy with completions, and posts, and polls again, acknowledgements are kept back this long at most, and
@@ -25,7 +25,7 @@ pub(super) const ATTENDED_POLLS: u32 = 4;
 /// that then stays away for longer is relieved by the thread, at its next look.) Only callers that can be relied on; who waits for a WRITE to be acknowledged does not wait for this, because a WRITE
 /// completes nothing at its target.
 const ANSWER_DELAY: Duration = Duration::from_micros(25);
-/// After so many messages one is sent in any case.
+/// After this many messages one is sent in any case.
 const ANSWERS_KEPT_MAX: u32 = 8;
 
 /// Ends the background thread's rest, now or, if it does not rest yet, as soon as it does.
@@ -79,7 +79,7 @@ impl Rest {
         }
     }
 
-    /// The background thread looks after the device, unless callers do; `work` does what there is to do. How it rests
+    /// The background thread looks after the device, unless callers do; `work` does all pending work. How it rests
     /// afterwards, which it must do without looking at anything first; `None` when it is to end.
     pub(super) fn look(&mut self, now: Instant, work: impl FnOnce() -> Left) -> Option<Nap> {
         if self.is_closing {

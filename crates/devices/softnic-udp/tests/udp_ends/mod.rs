@@ -64,7 +64,7 @@ impl End {
         self.connect_with(peer, mtu, TIMEOUT, RETRIES);
     }
 
-    /// With a timeout of 4.096 µs · 2^`timeout`, and so many retries.
+    /// With a timeout of 4.096 µs · 2^`timeout`, and this many retries.
     pub(crate) fn connect_with(&self, peer: &End, mtu: Mtu, timeout: u8, retries: u8) {
         let mut path = PathAttributes::to(Gid::from_ip(peer.address));
         path.udp_port = peer.device.udp_port();

@@ -212,7 +212,7 @@ pub(crate) fn seen(device: &UdpDevice) -> u64 {
     counters.iter().filter(|counter| names.contains(&counter.name.as_ref())).map(|counter| counter.value).sum()
 }
 
-/// Wait until a device has seen so many datagrams; it must not have seen more.
+/// Wait until a device has seen this many datagrams; it must not have seen more.
 #[track_caller]
 pub(crate) fn settle(device: &UdpDevice, count: u64) {
     wait_until("all datagrams have been looked at", || seen(device) >= count);

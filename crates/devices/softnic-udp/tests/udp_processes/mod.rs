@@ -76,7 +76,8 @@ pub(crate) fn connect(end: &End, peer: &Introduction, mtu: Mtu) {
     end.queue_pair.modify(&send).unwrap();
 }
 
-/// Keep so many WRITEs of the whole region under way, until one fails or `is_over`. How many were completed, and how it ended.
+/// Keep this many WRITEs of the whole region in flight, until one fails or `is_over`. How many have completed, and how
+/// it ended.
 pub(crate) fn write_on(
     end: &End,
     remote: RemoteMemory,
@@ -99,7 +100,7 @@ pub(crate) fn write_on(
     (completed, None)
 }
 
-/// WRITEs that [`write_on`] keeps under way.
+/// WRITEs that [`write_on`] keeps in flight.
 pub(crate) const OUTSTANDING: u64 = 4;
 
 /// A process with one end in it.
@@ -199,7 +200,7 @@ pub(crate) fn child_main() {
             let start = Instant::now();
             let (completed, status) = write_on(&end, peer.remote, |completed| {
                 if completed == 3 {
-                    println!("\nUNDER WAY");
+                    println!("\nIN FLIGHT");
                 }
                 start.elapsed() > Duration::from_secs(60)
             });

@@ -1,4 +1,4 @@
-//! What a device asks of whoever drives it.
+//! What a device asks of its driver.
 
 use std::io;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub trait Drive: Send + Sync {
     }
 }
 
-/// Where time is virtual, driving is telling whoever keeps the time. It has multicast and no descriptors.
+/// Where time is virtual, a function that is called when there is work is enough. It has multicast and no descriptors.
 impl<F: Fn() + Send + Sync> Drive for F {
     fn capabilities(&self) -> Capabilities {
         Capabilities::MULTICAST

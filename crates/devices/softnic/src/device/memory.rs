@@ -41,9 +41,9 @@ impl raw::MemoryRegion for MemoryRegion {
         self.length
     }
     fn deregister(&self) -> Result<(), DestroyError> {
-        // Nobody may hear "gone" before the key really is: the one who hears it frees the memory. So the lock comes first.
-        // (A device that has panicked touches nothing any more, because whoever drives it fails at the lock; a key can be taken
-        // from it all the same, and a destructor must not panic.)
+        // Nobody may hear "gone" before the key really is: the one who hears it frees the memory. So the lock comes
+        // first. (A device that has panicked touches nothing any more, because its driver fails at the lock; a key can
+        // be taken from it all the same, and a destructor must not panic.)
         let mut nic = self.shared.nic.lock_unless_panicked().unwrap_or_else(PoisonError::into_inner);
         nic.shared.memory.deregister(self.id)
     }

@@ -15,7 +15,7 @@ use crate::resources::Signal;
 /// What all objects of a device hold.
 pub(super) struct Shared {
     pub(super) nic: Arc<NicLock>,
-    /// Tells it from every other device of the process.
+    /// Distinguishes it from every other device of the process.
     pub(super) serial: u64,
     pub(super) name: String,
     pub(super) drive: Box<dyn Drive>,

@@ -7,7 +7,7 @@ use longhaul_verbs::ScatterGatherEntry;
 
 use super::keys::AccessDenied;
 
-/// Bytes on their way into memory; without payload only their number exists.
+/// Bytes to be placed in memory; without payload only their number exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Payload<'a> {
     Carried(&'a [u8]),

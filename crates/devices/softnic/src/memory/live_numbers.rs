@@ -1,7 +1,8 @@
 //! Which number each slot of a slotted region has, and what it is bound to.
 //!
-//! Every slot has a number at all times, but whoever uses slots binds numbers one after another and frees them soon: all but the last few
-//! numbers are bound to nothing, and follow from the last number that was bound. So only what is bound takes room, however many slots there are.
+//! Every slot has a number at all times, but users of slots bind numbers one after another and free them soon: all but
+//! the last few numbers are bound to nothing, and follow from the last number that was bound. So only what is bound
+//! takes room, however many slots there are.
 
 use std::collections::{BTreeMap, VecDeque};
 

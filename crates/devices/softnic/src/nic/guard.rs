@@ -1,4 +1,4 @@
-//! The device in the hands of whoever drives it.
+//! The device in the hands of its driver.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -42,7 +42,7 @@ impl NicLock {
         result
     }
 
-    /// The device, for whoever drives it. Verbs calls wait while it is held.
+    /// The device, for its driver. Verbs calls wait while it is held.
     pub fn guard(&self) -> NicGuard<'_> {
         NicGuard::new(self.lock())
     }

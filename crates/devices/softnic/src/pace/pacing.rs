@@ -13,7 +13,7 @@ pub trait RateController: Send {
     /// The peer has acknowledged this many bytes more. The round trip is given when it could be measured (never from
     /// a packet that was sent twice).
     fn on_acknowledged(&mut self, now: Instant, bytes: u64, round_trip: Option<Duration>);
-    /// A router marked congestion on the way to the peer.
+    /// A router marked congestion on the path to the peer.
     fn on_congestion(&mut self, now: Instant);
     /// Packets were lost.
     fn on_loss(&mut self, now: Instant, signal: LossSignal);

@@ -57,7 +57,7 @@ pub(crate) fn charge_bytes(payload_bytes: u32) -> u64 {
     u64::from(payload_bytes) + PACKET_OVERHEAD_BYTES
 }
 
-/// What a message of so much payload in so many packets takes of the window.
+/// What a message of this length, in this many packets, takes of the window.
 pub(crate) fn message_charge_bytes(length: u32, packet_count: u32) -> u64 {
     u64::from(length) + u64::from(packet_count) * PACKET_OVERHEAD_BYTES
 }
@@ -95,7 +95,7 @@ enum Place {
 /// A queue pair's part in its peer's window.
 #[derive(Debug)]
 pub(crate) struct PeerShare {
-    /// None without a limit, and before the way to the peer is known.
+    /// None without a limit, and before the path to the peer is known.
     peer: Option<PeerKey>,
     /// What of the peer's sum is this queue pair's.
     counted_bytes: u64,
@@ -204,7 +204,7 @@ pub(crate) enum Probe {
 pub(crate) struct Allowance {
     /// Room in the peer's window.
     pub(crate) bytes: u64,
-    /// An acknowledgement is asked for after so many packets within a message.
+    /// An acknowledgement is requested after this many packets within a message.
     pub(crate) acknowledge_packets: u32,
     /// And with the last packet before a pause: the next turn may be far away, and what is in flight takes room from others.
     pub(crate) asks_before_pause: bool,
@@ -278,7 +278,7 @@ impl Peers {
     pub(crate) fn join(&mut self, share: &mut PeerShare, address: SocketAddr, config: &Config) {
         let Some(mut window_bytes) = config.peer_window_bytes else { return };
         if !config.is_local(address.ip()) {
-            // Most of what is in flight to another host is on the way, not in its buffer.
+            // Most of what is in flight to another host is in the network, not in its buffer.
             window_bytes = window_bytes.max(u64::from(config.window_packets_max) * self.packet_bytes);
         }
         let (table, packet_bytes) = (&mut self.table, self.packet_bytes);
@@ -405,7 +405,7 @@ impl Peers {
         None
     }
 
-    /// Take the first place in the queue, if there is room for whoever has it.
+    /// Take the first place in the queue, if there is room for the queue pair that has it.
     fn next_in_line(&mut self, peer: PeerKey) -> Option<(QueuePairKey, u64)> {
         let peer = self.table.get_mut(peer)?;
         peer.has_room_for_turn(self.turn_bytes).then(|| peer.waiting.pop_front())?

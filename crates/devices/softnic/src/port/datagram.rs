@@ -109,7 +109,7 @@ impl<'a> Outgoing<'a> {
 pub struct Received<'a> {
     /// Who sent it.
     pub source: IpAddr,
-    /// From which UDP port; 0 when that says nothing, because addresses are translated on the way.
+    /// From which UDP port; 0 when that says nothing, because addresses are translated in the network.
     pub source_port: u16,
     /// To which of our addresses, or to which multicast group.
     pub destination: IpAddr,
@@ -124,7 +124,7 @@ pub struct Received<'a> {
 }
 
 impl Received<'_> {
-    /// Whether a router marked congestion on the way.
+    /// Whether a router marked congestion.
     pub fn is_congestion_experienced(&self) -> bool {
         self.traffic_class & 0b11 == Ecn::CongestionExperienced as u8
     }

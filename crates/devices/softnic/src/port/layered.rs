@@ -8,9 +8,9 @@
 //!          └─ Port::check ◀─ take_incoming ◀─ … ◀─ Stack::arrive ◀─ Port::receive ─┘
 //! ```
 //!
-//! Whoever drives a device makes a [`Layered`] for each step: [`receive`](Layered::receive) for what has arrived and what layers
-//! have let go of, then [`transmit_from`](Layered::transmit_from), and [`next_deadline`](Layered::next_deadline) to know when
-//! to come back.
+//! The driver of a device makes a [`Layered`] for each step: [`receive`](Layered::receive) for what has arrived and
+//! what layers have let go of, then [`transmit_from`](Layered::transmit_from), and
+//! [`next_deadline`](Layered::next_deadline) to know when to come back.
 
 use longhaul_time::Instant;
 
@@ -51,9 +51,9 @@ impl<'a, P: Port> Layered<'a, P> {
         Layered { port, stack, now, entered_bytes: 0 }
     }
 
-    /// Take what has arrived, and what layers have held until now, and hand it to the device. With `until_completion` it may
-    /// stop when there is a completion: then looking for more only keeps whoever waits for one waiting. Whether there may be
-    /// more.
+    /// Take what has arrived, and what layers have held until now, and hand it to the device. With `until_completion`
+    /// it may stop when there is a completion: then looking for more only delays the thread that waits for one. Whether
+    /// there may be more.
     pub fn receive(&mut self, nic: &mut NicGuard<'_>, until_completion: bool) -> bool {
         let has_more = self.port.receive(self.stack, nic, self.now, until_completion);
         if self.stack.is_empty() {

@@ -97,8 +97,8 @@ impl QueuePair {
         self.enter_error(shared);
     }
 
-    /// Move to the error state: everything that was posted is flushed. An answer that is still to be sent (the NAK that
-    /// tells the peer why) stays.
+    /// Move to the error state: everything that was posted is flushed. An answer that is still to be sent (the NAK with
+    /// the reason) stays.
     pub(crate) fn enter_error(&mut self, shared: &mut Resources) {
         let was_in_error = std::mem::replace(&mut self.state, QueuePairState::Error) == QueuePairState::Error;
         if let Some(traffic) = self.traffic.used_mut() {

@@ -45,12 +45,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// RC, UC: the way to the peer, once it is known.
+    /// RC, UC: the path to the peer, once it is known.
     pub(crate) fn path(&self) -> Option<&PathAttributes> {
         self.given.contains(AttributeMask::PATH).then_some(&self.path)
     }
 
-    /// Take over what `modify` sets on the way from one state to another.
+    /// Take over what `modify` sets in the transition from one state to another.
     pub(crate) fn apply(&mut self, attributes: &QueuePairAttributes, from: QueuePairState, to: QueuePairState) {
         self.given |= attributes.mask();
         macro_rules! take {

@@ -93,7 +93,7 @@ enum Armed {
     ForAny,
 }
 
-/// What came of adding a completion.
+/// The result of adding a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
     Quietly,

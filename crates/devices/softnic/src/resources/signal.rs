@@ -3,7 +3,7 @@
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 
-/// Tells a program that something waits: on Unix, a descriptor that is readable then.
+/// Signals to a program that something waits: on Unix, a descriptor that becomes readable.
 pub trait Signal: Send + Sync {
     /// Something waits now.
     fn set(&self);

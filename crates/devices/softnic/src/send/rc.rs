@@ -70,7 +70,8 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
         let is_question = work.is_answered();
         let end = psn.add(packets);
         let acknowledge = is_question || {
-            // Whoever stops sending has asked before: else nothing would come, and nothing would open the window again.
+            // A queue pair that stops sending has requested an acknowledgement before: otherwise none would come, and
+            // nothing would open the window again.
             let in_flight = sender.in_flight_before(end);
             let is_closing =
                 in_flight == shared.config.window_packets_max || room_bytes < charge_bytes(envelope.mtu_bytes);
@@ -172,8 +173,8 @@ fn packets_to_send(
     if !has_room_for_one {
         return Err(Turn::NoRoomAtPeer);
     }
-    // What was asked for before is repeated as it was, also when the window has become narrower than that: whoever is called up
-    // with room for a packet must send one, or would be called up again at once, for ever.
+    // What was asked for before is repeated as it was, also when the window has become narrower than that: a queue pair
+    // that gets a turn with room for a packet must send one, or it would get a turn again at once, forever.
     if let Some(end) = sender.question_end(psn) {
         return Ok(end.distance_from(psn) as u32);
     }

@@ -164,7 +164,7 @@ impl Model {
         }
     }
 
-    /// As `Drive::on_work`, after a post of so many packets that are to be answered by then.
+    /// As `Drive::on_work`, after a post of this many packets, to be answered by then.
     fn post(&self, packets: u32, deadline: Option<Instant>) {
         let mut device = self.lock();
         device.to_send += packets;

@@ -44,7 +44,7 @@ struct Passing {
     dropped: u64,
 }
 
-/// A packet on its way to a layer.
+/// A packet that goes to a layer next.
 struct Between {
     packet: Packet,
     direction: Direction,
@@ -221,7 +221,7 @@ impl Stack {
         }
     }
 
-    /// Hand packets to the layers that they are on their way to, until all have got through or are held.
+    /// Hand packets to the next layers until all have passed through or are held.
     fn settle(&mut self, now: Instant) {
         let Stack { layers, passing, .. } = self;
         let layer_count = layers.len();
