@@ -54,7 +54,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/devices/softnic/src/memory/region.rs",
     "crates/devices/softnic/src/nic/guard.rs",
     "crates/devices/softnic/tests/queue_pair_memory.rs",
-    "crates/testing/testbed/tests/shift_hosts/mod.rs",
+    "crates/testing/world/tests/shift_hosts/mod.rs",
     "crates/base/verbs/src/raw.rs",
     "crates/base/verbs/src/safe.rs",
     "crates/base/verbs/src/safe/memory.rs",
@@ -91,6 +91,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         "longhaul",
         &["time", "wire", "verbs", "impair", "softnic", "softnic-udp", "sdr", "reliable", "runtime", "rdmacore"],
     ),
+    ("world", &["time", "wire", "verbs", "impair", "netsim", "softnic"]),
     (
         "testbed",
         // The library too: on real time, suites run on what programs use.
@@ -109,6 +110,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "runtime",
             "plan",
             "longhaul",
+            "world",
         ],
     ),
     (
@@ -128,6 +130,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "plan",
             "rdmacore",
             "longhaul",
+            "world",
             "testbed",
         ],
     ),

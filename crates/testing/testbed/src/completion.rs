@@ -17,15 +17,14 @@ use longhaul_scheme::parity::parity_bytes;
 use longhaul_softnic::PayloadMode;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
-    Access, Mtu, PathAttributes, QueuePairAttributes, QueuePairLimits, QueuePairOptions, SendFlags, SendOperation,
-    SendRequest, Transport, WorkCompletion,
+    Access, CompletionQueue, MemoryRegion, Mtu, PathAttributes, QueuePair, QueuePairAttributes, QueuePairLimits,
+    QueuePairOptions, SendFlags, SendOperation, SendRequest, Transport, WorkCompletion,
 };
+use longhaul_world::{EGRESS_LIMIT_BYTES, World, WorldConfig};
 
 pub use sampling::Sampling;
 
 use crate::end_to_end::{CaseError, Ground, GroundOptions, VirtualGround};
-use crate::virtual_port::EGRESS_LIMIT_BYTES;
-use crate::world::{World, WorldConfig};
 
 /// Payload of a packet.
 const MTU: Mtu = Mtu::Bytes4096;
@@ -233,10 +232,17 @@ fn sample(ground: &mut VirtualGround, options: &CompletionOptions) -> Result<Sam
     })
 }
 
+/// One end of a reliable connection.
+struct End {
+    completions: CompletionQueue,
+    queue_pair: QueuePair,
+    region: MemoryRegion,
+}
+
 /// Two queue pairs of a reliable connection.
 struct ReliableSetting {
     world: World,
-    ends: [crate::throughput::End; 2],
+    ends: [End; 2],
 }
 
 impl ReliableSetting {
@@ -257,7 +263,7 @@ impl ReliableSetting {
                 .expect("a new device has room");
             let region = domain.register(vec![0; options.message_bytes], access).expect("a new device has room");
             queue_pair.modify(&QueuePairAttributes::init_connected(access)).expect("INIT follows RESET");
-            crate::throughput::End { completions, queue_pair, region }
+            End { completions, queue_pair, region }
         });
         // The timeout's exponent: the first that is longer than the round trip and what waits in front of it.
         let wanted = options.least().as_nanos() * 2;

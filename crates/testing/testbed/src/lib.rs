@@ -1,6 +1,5 @@
 //! The ground on which Longhaul is tried: not published, and needed by no product crate.
 //!
-//! - [`virtual_port`] and [`world`]: software RNICs on a simulated network.
 //! - [`checker`]: is what a verbs program saw allowed by the specification?
 //! - [`soak`]: random programs over bad links, watched by the checkers.
 //! - [`message_soak`]: random programs of messages, over `sdr` and `reliable`, with attackers and liars.
@@ -9,7 +8,6 @@
 //!   sockets.
 //! - [`interop`]: two programs, each with a device of any kind, that check every byte and every completion of each
 //!   other.
-//! - [`scale`]: many nodes at once; [`throughput`]: two of them, as fast as they can.
 
 pub mod checker;
 pub mod completion;
@@ -19,9 +17,5 @@ pub mod end_to_end;
 pub mod fuzzing;
 pub mod interop;
 pub mod message_soak;
-pub mod scale;
 pub mod soak;
-pub mod throughput;
 pub mod validation;
-pub mod virtual_port;
-pub mod world;

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use longhaul_impair::Profile;
 use longhaul_softnic::{Config, PayloadMode};
 use longhaul_testbed::soak::{Campaign, SoakOptions};
-use longhaul_testbed::world::{World, WorldConfig};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
     Access, CompletionQueue, MemoryRegion, Mtu, PathAttributes, QueuePair, QueuePairAttributes, QueuePairLimits,
     QueuePairOptions, SendOperation, SendRequest, Transport, WorkCompletion,
 };
+use longhaul_world::{World, WorldConfig};
 
 const MESSAGE_BYTES: usize = 64 << 10;
 const LINK_BITS_PER_SECOND: u64 = 40_000_000_000;

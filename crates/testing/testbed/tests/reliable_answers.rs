@@ -11,9 +11,9 @@ use longhaul_reliable::{
 };
 use longhaul_sdr::{Context, ContextAttributes, QueuePair, QueuePairAttributes};
 use longhaul_testbed::end_to_end::{Ground, GroundOptions, VirtualGround};
-use longhaul_testbed::world::{World, WorldConfig};
 use longhaul_time::Duration;
 use longhaul_verbs::Mtu;
+use longhaul_world::{World, WorldConfig};
 use sdr_ends::{Ends, MTU, Options, pattern};
 
 fn link() -> Profile {

@@ -6,8 +6,8 @@ mod sdr_ends;
 use longhaul_sdr::control::{self, Header};
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_sdr::{QueuePair, Saying};
-use longhaul_testbed::world::{Link, Way};
 use longhaul_time::Duration;
+use longhaul_world::{Link, Way};
 use sdr_ends::raw_peer::RawPeer;
 use sdr_ends::{Ends, Options};
 

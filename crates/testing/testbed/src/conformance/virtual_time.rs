@@ -4,9 +4,9 @@
 use longhaul_softnic::Type2Windows;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{Device, Mtu};
+use longhaul_world::{World, WorldConfig};
 
 use super::Environment;
-use crate::world::{World, WorldConfig};
 
 /// Time between two looks.
 const STEP: Duration = Duration::from_micros(100);

@@ -8,10 +8,10 @@ use longhaul_sdr::{Context, ContextAttributes, Memory, QueuePair, QueuePairAttri
 use longhaul_softnic::PayloadMode;
 use longhaul_time::Duration;
 use longhaul_verbs::{Mtu, PathAttributes};
+use longhaul_world::EGRESS_LIMIT_BYTES;
 
 use super::CaseError;
 use crate::conformance::DeviceEnd;
-use crate::virtual_port::EGRESS_LIMIT_BYTES;
 
 /// What a ground on virtual time is made from.
 #[derive(Clone)]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use longhaul_reliable::{Connection, Scheme};
 use longhaul_sdr::Memory;
 use longhaul_time::{Duration, Instant};
+use longhaul_world::{World, WorldConfig};
 
 use super::end::{End, GroundOptions};
 use super::{CaseError, Ground};
 use crate::conformance::DeviceEnd;
-use crate::world::{World, WorldConfig};
 
 /// Two ends on a simulated link.
 pub struct VirtualGround {

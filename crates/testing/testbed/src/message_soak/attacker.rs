@@ -5,10 +5,10 @@ use longhaul_sdr::control::{self, FrameWriter, Header};
 use longhaul_sdr::immediate::ImmediateLayout;
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_verbs::Gid;
+use longhaul_world::Dice;
 
 use super::packets::{self, Flow};
 use super::plan::MTU;
-use crate::soak::dice::Dice;
 
 /// A burst of forged packets for an end, as if from its peer.
 pub(super) fn forge(victim: &QueuePairInfo, peer: Gid, seed: u64, count: u32) -> Vec<Vec<u8>> {

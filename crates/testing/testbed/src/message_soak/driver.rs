@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use longhaul_runtime::{Assembly, End, Engine, Letter, Letterbox, Turn};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::CompletionChannel;
-
-use crate::world::World;
+use longhaul_world::World;
 
 /// Turns that an engine may want at one instant: more of them is a connection that is never done.
 const TURNS_MAX: u32 = 1000;

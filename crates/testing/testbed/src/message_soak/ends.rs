@@ -10,11 +10,11 @@ use longhaul_sdr::info::QueuePairInfo;
 use longhaul_sdr::{Context, ContextAttributes, CreateQueuePairError, Memory, QueuePair, QueuePairAttributes};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::Mtu;
+use longhaul_world::World;
 
 use super::contents::{Label, UNTOUCHED};
 use super::driver::{VirtualClock, VirtualDriver};
 use super::plan::{ConnectionPlan, MTU, MessagePlan};
-use crate::world::World;
 
 /// Bytes between the places of messages, which nobody may write.
 pub(super) const GAP: usize = 24;

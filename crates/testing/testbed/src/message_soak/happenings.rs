@@ -1,12 +1,12 @@
 //! What happens to a program: faults begin and end, hosts crash, packets are forged.
 
 use longhaul_time::{Duration, Instant};
+use longhaul_world::{Link, Way};
 
 use super::ends::{End, Host};
 use super::plan::{FaultKind, Item};
 use super::program::{Half, Program};
 use super::{attacker, liar};
-use crate::world::{Link, Way};
 
 impl Program<'_> {
     pub(super) fn apply_due(&mut self, now: Instant) {

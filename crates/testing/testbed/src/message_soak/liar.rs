@@ -4,10 +4,10 @@ use longhaul_reliable::record::{self, Offer, Refusal, Refused};
 use longhaul_reliable::record_bytes;
 use longhaul_sdr::control::{ClearToSend, FrameWriter, Header, Record};
 use longhaul_sdr::info::QueuePairInfo;
+use longhaul_world::Dice;
 
 use super::packets::{self, Flow};
 use super::plan::{ConnectionPlan, MTU};
-use crate::soak::dice::Dice;
 
 /// Frames and writes for an end, from its peer's queue pairs.
 pub(super) fn lie(

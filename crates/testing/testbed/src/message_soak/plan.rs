@@ -5,8 +5,7 @@
 use longhaul_impair::{Loss, Profile};
 use longhaul_sdr::immediate::ImmediateLayout;
 use longhaul_time::Duration;
-
-use crate::soak::dice::Dice;
+use longhaul_world::Dice;
 
 /// Payload of a packet.
 pub(super) const MTU: usize = 256;

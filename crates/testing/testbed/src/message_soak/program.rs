@@ -8,6 +8,7 @@ use longhaul_reliable::{ReceiveTicket, SendTicket};
 use longhaul_sdr::{Receive, ReceiveError, SendError, SendStream};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::Mtu;
+use longhaul_world::{Topology, World, WorldConfig};
 
 use super::contents::{Label, digest};
 use super::driver::VirtualClock;
@@ -16,7 +17,6 @@ use super::judge::{Judge, Outcome};
 use super::memory_meter::MemoryMeter;
 use super::plan::{Item, MTU, MessagePlan, Plan};
 use super::violation::Rule;
-use crate::world::{Topology, World, WorldConfig};
 
 /// Polls of all ends in one seed, and packets: more of them is an end that is never done.
 const ROUNDS_MAX: u64 = 100_000;

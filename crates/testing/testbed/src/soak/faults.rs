@@ -6,13 +6,12 @@
 
 use longhaul_time::Duration;
 use longhaul_verbs::{QueuePairAttributes, QueuePairState};
+use longhaul_world::{Dice, Fault, Link, Topology, Way};
 
-use super::dice::Dice;
 use super::ground::Ground;
 use super::program::Program;
 use super::responses::NodeWords;
 use crate::checker::{EndNumber, Ending, NetworkFacts};
-use crate::world::{Fault, Link, Topology, Way};
 
 /// Most steps until a fault is repaired.
 const STEPS_MAX: u64 = 60;

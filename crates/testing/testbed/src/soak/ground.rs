@@ -5,8 +5,7 @@ use longhaul_softnic::Counters;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::Device;
 use longhaul_wire::UDP_PORT_ROCE;
-
-use crate::world::{Fault, World};
+use longhaul_world::{Fault, World};
 
 /// What a random program runs on.
 pub(super) trait Ground {

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use longhaul_verbs::{Access, MemoryRegion, ProtectionDomain, RemoteMemory, ScatterGatherEntry};
+use longhaul_world::Dice;
 
-use super::dice::Dice;
 use crate::checker::{Judge, Piece, Place, ReadMemory, RegionNumber, fill_untouched};
 
 /// All regions of the program, by the judge's numbers.

@@ -6,7 +6,6 @@
 
 mod actions;
 mod campaign;
-pub(crate) mod dice;
 mod faults;
 mod ground;
 mod memory;
@@ -25,9 +24,9 @@ use std::path::PathBuf;
 use longhaul_softnic::Config;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{Capabilities, QueuePairState, Transport};
+use longhaul_world::{World, WorldConfig};
 
 use crate::checker::{EndNumber, Ending, Kind, MessageNumber, NetworkFacts, Rule, Violations};
-use crate::world::{World, WorldConfig};
 
 pub use campaign::{Campaign, Summary};
 pub use real_time::Troubles;

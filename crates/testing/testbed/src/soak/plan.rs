@@ -7,11 +7,10 @@ use longhaul_impair::{EcnMarking, Loss, Profile};
 use longhaul_softnic::Config;
 use longhaul_time::Duration;
 use longhaul_verbs::{Mtu, QueuePairLimits, Transport};
+use longhaul_world::{Dice, Topology};
 
-use super::dice::Dice;
 use super::faults::{FaultPlan, hop_count};
 use crate::checker::NetworkFacts;
-use crate::world::Topology;
 
 /// Who has completion queues of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

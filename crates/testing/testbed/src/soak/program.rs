@@ -9,8 +9,8 @@ use longhaul_verbs::{
     Transport, WorkCompletion,
 };
 use longhaul_wire::aeth::rnr_timer_duration;
+use longhaul_world::Dice;
 
-use super::dice::Dice;
 use super::faults::ActiveFaults;
 use super::ground::Ground;
 use super::memory::{Arena, ProgramMemory};

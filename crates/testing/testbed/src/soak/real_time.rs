@@ -12,8 +12,8 @@ use longhaul_softnic::{Config, Counters};
 use longhaul_softnic_udp::{Background, Impair, OpenError, UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::Device;
+use longhaul_world::Dice;
 
-use super::dice::Dice;
 use super::ground::Ground;
 use super::plan::Plan;
 

@@ -5,9 +5,9 @@ pub(crate) mod raw_peer;
 
 use longhaul_impair::Profile;
 use longhaul_sdr::{Context, ContextAttributes, Memory, Mutation, QueuePair, QueuePairAttributes};
-use longhaul_testbed::world::{World, WorldConfig};
 use longhaul_time::Duration;
 use longhaul_verbs::Mtu;
+use longhaul_world::{World, WorldConfig};
 
 pub(crate) const MTU: usize = 1024;
 

@@ -28,6 +28,7 @@ use rand_core::{Rng, SeedableRng};
 pub use options::{ScaleFabric, ScaleOptions};
 
 use crate::world::{World, WorldConfig};
+use options::consumed_receives;
 
 /// Messages of one direction of a connection that are in flight at most.
 const WINDOW: u32 = 4;
@@ -62,14 +63,6 @@ fn transport_of(index: usize) -> Transport {
 /// RC's sender knows it by its own completion.
 fn is_write(number: u32) -> bool {
     number.is_multiple_of(2)
-}
-
-/// Receives that the first `messages` messages consume.
-fn consumed_receives(transport: Transport, messages: u32) -> u32 {
-    match transport {
-        Transport::ReliableConnection => messages / 2,
-        _ => messages,
-    }
 }
 
 /// The message that consumes the receive with this number.

@@ -2,12 +2,12 @@
 
 use longhaul_impair::Profile;
 use longhaul_netsim::{NodeCondition, PathAvoidance};
-use longhaul_testbed::world::{Fault, Link, Topology, Way, World, WorldConfig};
 use longhaul_time::Duration;
 use longhaul_verbs::{
     Access, AsyncEventKind, CompletionQueue, CompletionStatus, LinkState, MemoryRegion, Mtu, PathAttributes, QueuePair,
     QueuePairAttributes, QueuePairState, ReceiveRequest, SendOperation, SendRequest, Transport, WorkCompletion,
 };
+use longhaul_world::{Fault, Link, Topology, Way, World, WorldConfig};
 
 const SLOTS: usize = 64;
 const MESSAGE_BYTES: usize = 6_000;

@@ -46,10 +46,10 @@ const RELIABLE_DEPTH: usize = 4;
 /// as a program that consumes what it receives would have it.
 const BUFFER_BYTES: usize = MESSAGE_BYTES;
 
-pub(crate) struct End {
-    pub(crate) completions: CompletionQueue,
-    pub(crate) queue_pair: QueuePair,
-    pub(crate) region: MemoryRegion,
+struct End {
+    completions: CompletionQueue,
+    queue_pair: QueuePair,
+    region: MemoryRegion,
 }
 
 fn open(world: &World, node: usize, transport: Transport) -> End {

@@ -24,12 +24,12 @@ use longhaul_impair::Profile;
 use longhaul_netsim::capture::Capture;
 use longhaul_netsim::{Direction, Fault, LinkId, NodeId, Simulation};
 use longhaul_softnic::{Config, Counters, Device};
-use longhaul_testbed::virtual_port::VirtualNic;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
     Access, AsyncEvent, CompletionQueue, Gid, Mtu, PathAttributes, QueuePair, QueuePairAttributes, QueuePairOptions,
     RemoteMemory, ScatterGatherEntry, Transport, raw,
 };
+use longhaul_world::VirtualNic;
 
 pub(crate) use self::naive::{Finished, NaiveFailover, NaiveReceives, Operation, Policy, Request};
 

@@ -2,7 +2,7 @@
 
 use longhaul_impair::Loss;
 use longhaul_softnic::PayloadMode;
-use longhaul_testbed::scale::{Scale, ScaleFabric, ScaleOptions, ScaleOutcome};
+use longhaul_world::scale::{Scale, ScaleFabric, ScaleOptions, ScaleOutcome};
 
 fn small() -> ScaleOptions {
     ScaleOptions { nodes: 40, messages: 6, message_bytes: 10_000, ..ScaleOptions::default() }

@@ -2,10 +2,10 @@
 //!
 //! Two nodes are joined by one link, more by a switch, each with a link to it, unless the [`Topology`] says otherwise.
 //! A world belongs to one thread: the program makes verbs calls between runs, and time passes only inside
-//! [`World::run_for`] and [`World::run_until`]. What can go wrong with links and nodes is in [`faults`].
+//! [`World::run_for`] and [`World::run_until`]. What can go wrong with links and nodes is a [`Fault`].
 
 mod addressing;
-pub mod faults;
+mod faults;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};

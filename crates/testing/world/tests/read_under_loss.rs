@@ -4,12 +4,12 @@
 use std::net::IpAddr;
 
 use longhaul_impair::{Loss, Profile};
-use longhaul_testbed::world::{World, WorldConfig};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
     Access, CompletionQueue, MemoryRegion, Mtu, PathAttributes, QueuePair, QueuePairAttributes, QueuePairOptions,
     SendOperation, SendRequest, Transport, WorkCompletion,
 };
+use longhaul_world::{World, WorldConfig};
 
 const MESSAGE_BYTES: usize = 64 << 10;
 const MESSAGES: usize = 100;

@@ -5,7 +5,6 @@ use longhaul_softnic::PayloadMode;
 use longhaul_time::Duration;
 use longhaul_verbs::Transport;
 
-use super::consumed_receives;
 use crate::world::Topology;
 
 /// What is run.
@@ -139,6 +138,14 @@ impl ScaleOptions {
     /// Receives that the messages of a queue pair consume at its peer.
     pub(super) fn receives(&self, transport: Transport) -> u32 {
         consumed_receives(transport, self.messages)
+    }
+}
+
+/// Receives that the first `messages` messages consume.
+pub(super) fn consumed_receives(transport: Transport, messages: u32) -> u32 {
+    match transport {
+        Transport::ReliableConnection => messages / 2,
+        _ => messages,
     }
 }
 

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use longhaul_softnic::{Config, Direction, Envelope, Layer, Onward, Packet};
 use longhaul_softnic_udp::{UdpConfig, UdpDevice, UdpPortChoice};
-use longhaul_testbed::world::{World, WorldConfig};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
     Access, CompletionQueue, Device, Gid, MemoryRegion, Mtu, PathAttributes, QueuePair, QueuePairAttributes,
     QueuePairLimits, QueuePairOptions, ReceiveRequest, SendOperation, SendRequest, Transport, WorkCompletion,
 };
+use longhaul_world::{World, WorldConfig};
 
 /// Packets that one parity packet protects.
 const BLOCK_PACKETS: u8 = 4;
