@@ -25,6 +25,7 @@ const LARGEST_CIRCLES: &[(&str, usize)] = &[
     ("testbed", 8),
     ("verbs", 2),
     ("wire", 3),
+    ("world", 2),
 ];
 
 /// A path in the code of one file, and the module that it stands in.
