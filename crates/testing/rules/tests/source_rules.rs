@@ -92,6 +92,8 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         &["time", "wire", "verbs", "impair", "softnic", "softnic-udp", "sdr", "reliable", "runtime", "rdmacore"],
     ),
     ("world", &["time", "wire", "verbs", "impair", "netsim", "softnic"]),
+    // For makers of devices: nothing of messages, schemes or the library.
+    ("conformance", &["time", "wire", "verbs", "impair", "softnic", "softnic-udp", "world"]),
     (
         "testbed",
         // The library too: on real time, suites run on what programs use.
@@ -111,6 +113,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "plan",
             "longhaul",
             "world",
+            "conformance",
         ],
     ),
     (
@@ -131,6 +134,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "rdmacore",
             "longhaul",
             "world",
+            "conformance",
             "testbed",
         ],
     ),

@@ -13,6 +13,7 @@ use longhaul_rules::{Layers, assert_none, crate_and_path, is_word, path_from, ru
 const LARGEST_CIRCLES: &[(&str, usize)] = &[
     ("cli", 7),
     ("coding", 3),
+    ("conformance", 2),
     ("impair", 2),
     ("longhaul", 5),
     ("netsim", 6),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use longhaul_conformance::DeviceEnd;
 use longhaul_impair::Profile;
 use longhaul_reliable::{Attributes, Connection, Scheme};
 use longhaul_sdr::{Context, ContextAttributes, Memory, QueuePair, QueuePairAttributes};
@@ -11,7 +12,6 @@ use longhaul_verbs::{Mtu, PathAttributes};
 use longhaul_world::EGRESS_LIMIT_BYTES;
 
 use super::CaseError;
-use crate::conformance::DeviceEnd;
 
 /// What a ground on virtual time is made from.
 #[derive(Clone)]

@@ -9,12 +9,12 @@ use longhaul::{
     Connection, DeviceName, Endpoint, Listener, Memory, Message, MessageReport, Options, Pending, Towards,
     TransferError,
 };
+use longhaul_conformance::DeviceEnd;
 use longhaul_softnic_udp::{Impair, UdpConfig};
 use longhaul_time::Duration;
 
 use super::halves::{CaseHalf, failed, fill, verify};
 use super::{Case, CaseError, CaseRunner, Outcome};
-use crate::conformance::DeviceEnd;
 
 /// A message may take this long without progress: hosts of tests are busy, and guests of virtual machines slow.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(300);

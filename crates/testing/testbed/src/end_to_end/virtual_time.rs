@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use longhaul_conformance::DeviceEnd;
 use longhaul_reliable::{Connection, Scheme};
 use longhaul_sdr::Memory;
 use longhaul_time::{Duration, Instant};
@@ -9,7 +10,6 @@ use longhaul_world::{World, WorldConfig};
 
 use super::end::{End, GroundOptions};
 use super::{CaseError, Ground};
-use crate::conformance::DeviceEnd;
 
 /// Two ends on a simulated link.
 pub struct VirtualGround {

@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use longhaul::{Listener, Options};
+use longhaul_conformance::DeviceEnd;
 use longhaul_verbs::Mtu;
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +25,6 @@ use super::endpoint::{End, MEMORY_BYTES_MAX};
 use super::fault::{Fault, InteropError};
 use super::messages::{Reply, Request};
 use super::plan::{CheckResult, Summary};
-use crate::conformance::DeviceEnd;
 use crate::end_to_end::{
     Case, CaseError, LibraryEnd, LibraryReceiver, LibrarySender, accept, endpoint_of, patient_options, scheme_by_name,
     schemes,

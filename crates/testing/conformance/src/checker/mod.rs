@@ -49,12 +49,12 @@ mod words;
 mod tests;
 
 pub use contents::{MESSAGE_BYTES_MAX, MessageNumber, fill_untouched, immediate, message_bytes};
-pub use facts::{EndFacts, EndNumber, Ended, Kind, Mistake, NetworkFacts, Observation, ReadFacts, SendFacts};
+pub use facts::{
+    EndFacts, EndNumber, Ended, KeyNumber, KeyUse, Kind, Mistake, NetworkFacts, Observation, ReadFacts, SendFacts,
+};
 pub use judge::Judge;
-pub use keys::{KeyNumber, KeyUse};
 pub use memory::{Place, ReadMemory, RegionNumber};
-pub use receive_queue::{Piece, PostedReceive};
+pub use receive_queue::{Piece, PostedReceive, SharedQueueNumber};
 pub use send_queue::Ending;
-pub use shared_receives::SharedQueueNumber;
 pub use violation::{Rule, Violation, Violations};
 pub use words::{Atomic, WordNumber, WordUse};

@@ -1,6 +1,6 @@
-//! One receive queue: the receives that are posted, in order, and the memory they cover.
+//! Receive queues: the receives that are posted, in order, and the memory they cover; and those that are shared.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::memory::Place;
 
@@ -136,6 +136,22 @@ impl ReceiveQueue {
         self.has_flushed = false;
         self.posted.drain(..).collect()
     }
+}
+
+/// A shared receive queue of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedQueueNumber(pub usize);
+
+/// What the judge keeps of a shared receive queue.
+#[derive(Default)]
+pub(super) struct SharedQueue {
+    pub(super) posted: BTreeMap<u64, PostedReceive>,
+    /// Queue pairs that were reset may have taken this many with them.
+    pub(super) lost_max: usize,
+    /// An event is wanted when fewer are left; 0 is never.
+    pub(super) limit: usize,
+    /// The fewest that were posted since then.
+    pub(super) fewest: usize,
 }
 
 #[cfg(test)]

@@ -11,15 +11,12 @@ use longhaul_verbs::{
 use longhaul_wire::aeth::rnr_timer_duration;
 use longhaul_world::Dice;
 
-use super::faults::ActiveFaults;
+use super::fault_plan::ActiveFaults;
 use super::ground::Ground;
 use super::memory::{Arena, ProgramMemory};
 use super::plan::{CompletionQueueSharing, PairPlan, Plan};
-use super::responses::NodeWords;
-use super::shared_receives::NodeReceives;
-use super::slots::EndSlots;
+use super::state::{EndSlots, EndWindow, NodeReceives, NodeWords};
 use super::tally::Tally;
-use super::windows::EndWindow;
 use crate::checker::{EndFacts, EndNumber, Ending, Judge, MessageNumber, Observation, Piece, Rule};
 
 /// The key that all datagram queue pairs demand.

@@ -9,7 +9,7 @@ use longhaul_time::Duration;
 use longhaul_verbs::{Mtu, QueuePairLimits, Transport};
 use longhaul_world::{Dice, Topology};
 
-use super::faults::{FaultPlan, hop_count};
+use super::fault_plan::{FaultPlan, hop_count};
 use crate::checker::NetworkFacts;
 
 /// Who has completion queues of its own.

@@ -1,4 +1,4 @@
-//! The input of the judge, and what it keeps of each message.
+//! The input of the judge, and what it keeps of each message, key and word.
 
 use std::net::IpAddr;
 
@@ -6,16 +6,27 @@ use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{CompletionOperation, QueuePairNumber, QueuePairState, Transport, WorkCompletion};
 
 use super::contents::MessageNumber;
-use super::keys::KeyNumber;
 use super::memory::{Place, RegionNumber};
-use super::receive_queue::{Piece, PostedReceive};
+use super::receive_queue::{Piece, PostedReceive, SharedQueueNumber};
 use super::send_queue::Ending;
-use super::shared_receives::SharedQueueNumber;
-use super::words::WordNumber;
+use super::words::{History, WordNumber};
 
 /// One queue pair of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndNumber(pub usize);
+
+/// One binding of a window or a slot. Binding it again makes another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeyNumber(pub usize);
+
+/// What stands behind a key when it is dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyUse {
+    /// A window: what comes through it later is refused.
+    Window,
+    /// A slot: what comes through it later is taken and not kept.
+    Slot,
+}
 
 /// What the judge must know of a queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -210,6 +221,26 @@ pub(super) enum Target {
     Settled,
     /// The key was revoked; had it arrived by then?
     Revoked { was_whole: bool },
+}
+
+/// What the judge keeps of a key.
+pub(super) struct Key {
+    pub(super) key_use: KeyUse,
+    /// As peers name it.
+    pub(super) value: u32,
+    /// A request was posted that will end it: what is in flight through it may be refused.
+    pub(super) may_be_dead: bool,
+    pub(super) messages: Vec<MessageNumber>,
+}
+
+/// A word under watch.
+pub(super) struct Word {
+    pub(super) place: Place,
+    pub(super) history: History,
+    /// Requests of connections that have not been reset: by whom, and which.
+    pub(super) live: Vec<(EndNumber, usize)>,
+    /// Its key is gone, and nobody looks there any more.
+    pub(super) is_retired: bool,
 }
 
 /// What ended with one call of [`Judge::observe`](super::Judge::observe).

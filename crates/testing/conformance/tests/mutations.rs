@@ -1,8 +1,10 @@
 //! Do the checkers find a device that is wrong? Each mistake is put into the device, and some seed must show it.
 
+use longhaul_conformance::{
+    checker::{Rule, Violation},
+    soak::{SoakOptions, run_seed},
+};
 use longhaul_softnic::Mutation;
-use longhaul_testbed::checker::{Rule, Violation};
-use longhaul_testbed::soak::{SoakOptions, run_seed};
 
 /// Seeds until the mistake is found, and what was found.
 fn hunt(configure: fn(&mut longhaul_softnic::Config), seeds_max: u64) -> (u64, Vec<Violation>) {

@@ -1,39 +1,14 @@
 //! Receives that all reliable queue pairs of a node share, and the events that belong to them.
 
-use longhaul_verbs::{
-    AsyncEventKind, EventSource, ProtectionDomain, ReceiveRequest, SharedReceiveQueue, SharedReceiveQueueAttributes,
-    SharedReceiveQueueChange, Transport,
-};
+use longhaul_verbs::{AsyncEventKind, EventSource, ReceiveRequest, SharedReceiveQueueChange, Transport};
 
 use super::ground::Ground;
-use super::memory::Arena;
 use super::program::Program;
-use crate::checker::{EndNumber, Judge, PostedReceive, Rule, SharedQueueNumber};
+use super::state::{NodeReceives, SHARED_RECEIVE_ENTRIES, SHARED_RECEIVES};
+use crate::checker::{EndNumber, Judge, PostedReceive, Rule};
 
-/// Receives in a shared queue, and entries of each.
-const REQUESTS: u32 = 256;
-const ENTRIES: u32 = 3;
 /// The program keeps at most this many posted, except those that a send waits for.
 const POSTED_MAX: usize = 48;
-
-/// The shared receive queue of a node.
-pub(super) struct NodeReceives {
-    pub(super) queue: SharedReceiveQueue,
-    number: SharedQueueNumber,
-    pub(super) arena: Arena,
-}
-
-impl NodeReceives {
-    pub(super) fn new(domain: &ProtectionDomain, number: SharedQueueNumber, arena: Arena) -> Self {
-        let attributes = SharedReceiveQueueAttributes { requests: REQUESTS, entries: ENTRIES, limit: 0 };
-        let queue = domain.create_shared_receive_queue(attributes).expect("each node can have a shared receive queue");
-        NodeReceives { queue, number, arena }
-    }
-
-    pub(super) fn number(&self) -> SharedQueueNumber {
-        self.number
-    }
-}
 
 impl Program {
     /// The shared receive queue that an end takes from.
@@ -45,7 +20,7 @@ impl Program {
     /// How many receives there is room for, of those that this end takes from.
     pub(super) fn free_receives(&self, end: EndNumber) -> usize {
         match self.shared_receives(end) {
-            Some(shared) => (REQUESTS as usize).saturating_sub(self.judge.used_shared_receives(shared.number)),
+            Some(shared) => (SHARED_RECEIVES as usize).saturating_sub(self.judge.used_shared_receives(shared.number)),
             None => self.pair(end).limits.receive_requests as usize - self.judge.used_receives(end),
         }
     }
@@ -80,7 +55,7 @@ impl Program {
     pub(super) fn post_shared_receive(&mut self, end: EndNumber) {
         let node = self.node(end);
         let capacity = self.message_bytes_max(end);
-        let piece_count = self.dice.within(1..=u64::from(ENTRIES)) as usize;
+        let piece_count = self.dice.within(1..=u64::from(SHARED_RECEIVE_ENTRIES)) as usize;
         let Some(shared) = &mut self.shared[node] else { return };
         let (memory, judge, dice) = (&mut self.memory, &mut self.judge, &mut self.dice);
         let pieces = shared.arena.allocate_pieces(memory, judge, dice, capacity, piece_count);

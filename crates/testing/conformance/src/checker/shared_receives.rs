@@ -4,31 +4,14 @@
 //! in order. What may be in the memory of a receive that has not completed is a part of the next message of one of the
 //! queue pairs.
 
-use std::collections::BTreeMap;
-
 use longhaul_verbs::{CompletionStatus, WorkCompletion};
 
 use super::facts::EndNumber;
 use super::judge::Judge;
 use super::memory::ReadMemory;
-use super::receive_queue::{PostedReceive, ReceiveFault};
+use super::receive_queue::{PostedReceive, ReceiveFault, SharedQueue, SharedQueueNumber};
 use super::receives::gather;
 use super::violation::Rule;
-
-/// A shared receive queue of the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SharedQueueNumber(pub usize);
-
-#[derive(Default)]
-pub(super) struct SharedQueue {
-    posted: BTreeMap<u64, PostedReceive>,
-    /// Queue pairs that were reset may have taken this many with them.
-    lost_max: usize,
-    /// An event is wanted when fewer are left; 0 is never.
-    limit: usize,
-    /// The fewest that were posted since then.
-    fewest: usize,
-}
 
 impl Judge {
     /// A shared receive queue was made.

@@ -1,47 +1,20 @@
 //! Requests that are answered with data: READs and atomics, and messages that must wait for them.
 
-use longhaul_verbs::{
-    Access, Capabilities, ProtectionDomain, RemoteMemory, ScatterGatherEntry, SendFlags, SendOperation, SendRequest,
-};
+use longhaul_verbs::{Capabilities, RemoteMemory, ScatterGatherEntry, SendFlags, SendOperation, SendRequest};
 
 use super::actions::Draft;
-use super::memory::Arena;
 use super::program::{MessageMemory, Program};
+use super::state::WORD_BYTES;
 use crate::checker::{
-    Atomic, EndNumber, Kind, MessageNumber, Mistake, Piece, Place, ReadFacts, RegionNumber, SendFacts, WordNumber,
-    WordUse, message_bytes,
+    Atomic, EndNumber, Kind, MessageNumber, Mistake, Piece, Place, ReadFacts, SendFacts, WordUse, message_bytes,
 };
 
-/// Bytes of a word.
-const WORD_BYTES: usize = 8;
 /// Words of a node that are in use at a time: few, so that queue pairs meet on them.
 const WORDS_MAX: usize = 3;
 /// Words begin with values that no swap puts and that additions do not overflow.
 const FIRST_VALUE: u64 = 0x5a5a << 48;
 /// Odd, so that different messages swap in different values, in all bytes.
 const SWAP_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// The words of one node.
-pub(super) struct NodeWords {
-    arena: Arena,
-    words: Vec<(WordNumber, WordUse, Place)>,
-    /// The value that the last request on each word would put, if all goes well.
-    hoped: Vec<u64>,
-}
-
-impl NodeWords {
-    pub(super) fn new(domain: &ProtectionDomain) -> Self {
-        let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC | Access::ZERO_BASED;
-        let arena = Arena { domain: domain.clone(), access, region_bytes: 32 * WORD_BYTES, regions: Vec::new() };
-        NodeWords { arena, words: Vec::new(), hoped: Vec::new() }
-    }
-
-    /// The memory of the words, which are not used any more.
-    pub(super) fn take_regions(&mut self) -> Vec<RegionNumber> {
-        self.words.clear();
-        std::mem::take(&mut self.arena.regions)
-    }
-}
 
 /// A request with a response, ready to be posted.
 struct ResponseRequest {

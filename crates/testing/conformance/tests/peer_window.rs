@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
+use longhaul_conformance::soak::{Campaign, SoakOptions};
 use longhaul_impair::Profile;
 use longhaul_softnic::{Config, PayloadMode};
-use longhaul_testbed::soak::{Campaign, SoakOptions};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
     Access, CompletionQueue, MemoryRegion, Mtu, PathAttributes, QueuePair, QueuePairAttributes, QueuePairLimits,

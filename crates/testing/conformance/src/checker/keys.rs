@@ -2,31 +2,9 @@
 //! are unbound.
 
 use super::contents::MessageNumber;
-use super::facts::{Message, Target};
+use super::facts::{Key, KeyNumber, KeyUse, Message, Target};
 use super::judge::Judge;
 use super::memory::ReadMemory;
-
-/// One binding of a window or a slot. Binding it again makes another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct KeyNumber(pub usize);
-
-/// What stands behind a key when it is dead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyUse {
-    /// A window: what comes through it later is refused.
-    Window,
-    /// A slot: what comes through it later is taken and not kept.
-    Slot,
-}
-
-pub(super) struct Key {
-    key_use: KeyUse,
-    /// As peers name it.
-    value: u32,
-    /// A request was posted that will end it: what is in flight through it may be refused.
-    may_be_dead: bool,
-    messages: Vec<MessageNumber>,
-}
 
 impl Judge {
     /// A window was bound (its request has succeeded) or a slot (the call has returned): messages may go through it.

@@ -1,6 +1,6 @@
 //! The soak, a few dozen seeds of it: clean, and the same every time.
 
-use longhaul_testbed::soak::{Campaign, SoakOptions, Summary};
+use longhaul_conformance::soak::{Campaign, SoakOptions, Summary};
 
 fn run(first_seed: u64, seed_count: u64, thread_count: usize) -> Summary {
     let campaign = Campaign {

@@ -1,29 +1,12 @@
 //! Slots: one key over many messages. Each slot is bound to memory for one message, and unbound while its packets may
 //! still arrive.
 
-use longhaul_verbs::{Access, SlottedRegion, Transport};
+use longhaul_verbs::{Access, Transport};
 
 use super::actions::{Draft, WayIn};
 use super::program::Program;
+use super::state::{EndSlots, SLOTS};
 use crate::checker::{EndNumber, Ending, KeyNumber, KeyUse, Kind, MessageNumber, Piece, Rule};
-
-/// Slots of a key.
-const SLOTS: usize = 4;
-
-/// The slots of a queue pair, for its peer to write to.
-pub(super) struct EndSlots {
-    region: SlottedRegion,
-    slots: [Slot; SLOTS],
-}
-
-#[derive(Clone, Default)]
-struct Slot {
-    bound: Option<(KeyNumber, Piece)>,
-    /// Since it was bound last: packets of these may still come.
-    messages: Vec<MessageNumber>,
-    /// Packets of something that has ended may still come, so it can not be used for anything else.
-    is_spent: bool,
-}
 
 impl Program {
     /// Binds a slot and lets the peer write to it, or unbinds it.

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use longhaul_conformance::{self as conformance, GROUPS, RealTime, Report, Test, Verdict};
 use longhaul_softnic_udp::{Impair, UdpConfig, UdpPortChoice};
-use longhaul_testbed::conformance::{self, GROUPS, RealTime, Report, Test, Verdict};
 use longhaul_verbs::Mtu;
 
 /// Anybody may have 4791 on the machine where this runs, so these devices take what is free.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use longhaul_conformance::soak::{Campaign, SoakOptions, SoakPort, Summary};
 use longhaul_softnic::{Config, Mutation};
-use longhaul_testbed::soak::{Campaign, SoakOptions, SoakPort, Summary};
 
 /// Programs wait most of the time, for datagrams and time-outs: more of them than there are cores.
 const THREADS: usize = 6;

@@ -6,6 +6,7 @@
 
 mod actions;
 mod campaign;
+mod fault_plan;
 mod faults;
 mod ground;
 mod memory;
@@ -15,6 +16,7 @@ mod real_time;
 mod responses;
 mod shared_receives;
 mod slots;
+mod state;
 mod tally;
 mod windows;
 

@@ -1,7 +1,7 @@
 //! Judging atomics: what they bring back, and what their words hold.
 
 use super::contents::MessageNumber;
-use super::facts::{EndNumber, Response, SendFacts};
+use super::facts::{EndNumber, Response, SendFacts, Word};
 use super::judge::Judge;
 use super::memory::{Place, ReadMemory};
 use super::receive_queue::Piece;
@@ -11,16 +11,6 @@ use super::words::{Atomic, History, OPERATIONS_MAX, Unexplained, WordNumber, Wor
 
 /// Bytes of a word.
 pub(super) const WORD_BYTES: usize = 8;
-
-/// A word under watch.
-pub(super) struct Word {
-    pub(super) place: Place,
-    history: History,
-    /// Requests of connections that have not been reset: by whom, and which.
-    live: Vec<(EndNumber, usize)>,
-    /// Its key is gone, and nobody looks there any more.
-    is_retired: bool,
-}
 
 impl Judge {
     /// Eight aligned bytes of registered memory, holding `initial`, belong to atomics from now on.

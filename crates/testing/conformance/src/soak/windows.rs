@@ -2,36 +2,14 @@
 //! old keys.
 
 use longhaul_verbs::{
-    Access, Capabilities, MemoryWindow, PostError, QueuePairState, RemoteMemory, SendFlags, SendOperation, SendRequest,
+    Access, Capabilities, PostError, QueuePairState, RemoteMemory, SendFlags, SendOperation, SendRequest,
     WindowBinding, WindowRequest, WindowType,
 };
 
 use super::actions::{Draft, WayIn};
 use super::program::{MessageMemory, Program};
+use super::state::{BoundWindow, EndWindow};
 use crate::checker::{EndNumber, Ending, KeyNumber, KeyUse, Kind, MessageNumber, Piece, Place, Rule, SendFacts};
-
-/// A queue pair's window.
-pub(super) struct EndWindow {
-    window: MemoryWindow,
-    window_type: WindowType,
-    /// What the peer may use now.
-    bound: Option<Bound>,
-    /// A request that binds or ends it is in flight: what it binds.
-    pending: Option<Option<(Piece, u32)>>,
-    /// The program's part of a type 2 key: never the same one twice in a row.
-    key_byte: u8,
-}
-
-#[derive(Clone, Copy)]
-struct Bound {
-    key: KeyNumber,
-    remote_key: u32,
-    range: Piece,
-    /// Bytes that messages have gone to already: each has its own.
-    used: usize,
-    /// Somebody has asked for its end.
-    is_ending: bool,
-}
 
 impl Program {
     /// Binds the window of a queue pair, or lets the peer write through it, or ends it.
@@ -175,7 +153,7 @@ impl Program {
         self.post_message(peer, draft);
     }
 
-    fn end_window(&mut self, end: EndNumber, bound: Bound) {
+    fn end_window(&mut self, end: EndNumber, bound: BoundWindow) {
         // A write that is in flight when the key ends is refused, which is the end of the connection too.
         if self.plan.mistake_percent > 0 && self.dice.chance(50) {
             self.write_through_window(end);
@@ -219,7 +197,7 @@ impl Program {
         let Some(Some((range, remote_key))) = window.pending.take() else { return };
         if ending == Ending::Succeeded {
             let key = self.judge.add_key(KeyUse::Window, remote_key);
-            window.bound = Some(Bound { key, remote_key, range, used: 0, is_ending: false });
+            window.bound = Some(BoundWindow { key, remote_key, range, used: 0, is_ending: false });
         } else {
             // Nobody knows its key, if it has been bound at all.
             self.epoch += 1;

@@ -1,6 +1,6 @@
 //! The verbs conformance suite on the software RNIC, on virtual time: one test a group, so that a failure shows where.
 
-use longhaul_testbed::conformance::{self, GROUPS, Report, VirtualTime};
+use longhaul_conformance::{self as conformance, GROUPS, Report, VirtualTime};
 use longhaul_verbs::Mtu;
 
 /// Runs a group in several worlds: other seeds (keys, numbers), both address families, other MTUs, both ends on one

@@ -3,17 +3,14 @@
 use longhaul_time::Instant;
 use longhaul_verbs::{QueuePairNumber, Transport};
 
-use super::atomics::Word;
 use super::contents::{self, MessageNumber};
 use super::facts::{
-    EndFacts, EndNumber, Ended, Kind, Message, Mistake, NetworkFacts, Observation, Response, SendFacts, Target,
-    header_bytes,
+    EndFacts, EndNumber, Ended, Key, KeyNumber, Kind, Message, Mistake, NetworkFacts, Observation, Response, SendFacts,
+    Target, Word, header_bytes,
 };
-use super::keys::{Key, KeyNumber};
 use super::memory::{Arrival, Difference, Place, ReadMemory, RegionNumber, ShadowMemory};
-use super::receive_queue::{PostedReceive, ReceiveQueue};
+use super::receive_queue::{PostedReceive, ReceiveQueue, SharedQueue};
 use super::send_queue::{Ending, SendQueue};
-use super::shared_receives::SharedQueue;
 use super::violation::{Rule, Violation, Violations};
 
 pub(super) struct End {
