@@ -95,7 +95,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     // For makers of devices: nothing of messages, schemes or the library.
     ("conformance", &["time", "wire", "verbs", "impair", "softnic", "softnic-udp", "world"]),
     (
-        "testbed",
+        "scheme-testing",
         // The library too: on real time, suites run on what programs use.
         &[
             "time",
@@ -103,7 +103,6 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "verbs",
             "coding",
             "impair",
-            "netsim",
             "softnic",
             "softnic-udp",
             "sdr",
@@ -116,6 +115,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "conformance",
         ],
     ),
+    ("testbed", &["verbs", "runtime", "longhaul", "conformance", "scheme-testing"]),
     (
         "cli",
         &[
@@ -135,6 +135,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "longhaul",
             "world",
             "conformance",
+            "scheme-testing",
             "testbed",
         ],
     ),

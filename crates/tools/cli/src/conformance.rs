@@ -16,7 +16,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use longhaul_conformance::{self as conformance, Report, Test, Verdict};
 use longhaul_reliable::Scheme;
-use longhaul_testbed::end_to_end::{Suite, scheme_by_name};
+use longhaul_scheme_testing::end_to_end::{Suite, scheme_by_name};
 use serde_json::{Value, json};
 
 use crate::quantity;

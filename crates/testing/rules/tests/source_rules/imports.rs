@@ -21,6 +21,7 @@ const LARGEST_CIRCLES: &[(&str, usize)] = &[
     ("rdmacore", 11),
     ("reliable", 9),
     ("runtime", 3),
+    ("scheme-testing", 3),
     ("sdr", 11),
     ("softnic", 4),
     ("testbed", 8),

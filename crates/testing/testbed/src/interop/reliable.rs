@@ -1,4 +1,4 @@
-//! Messages with reliability schemes between the two ends: a part of the suite of [`crate::end_to_end`], where each end
+//! Messages with reliability schemes between the two ends: a part of the suite of [`longhaul_scheme_testing::end_to_end`], where each end
 //! has its half of a case.
 //!
 //! ```text
@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 
 use longhaul::{Listener, Options};
 use longhaul_conformance::DeviceEnd;
+use longhaul_scheme_testing::end_to_end::{
+    Case, CaseError, LibraryEnd, LibraryReceiver, LibrarySender, accept, endpoint_of, patient_options, scheme_by_name,
+    schemes,
+};
 use longhaul_verbs::Mtu;
 use serde::{Deserialize, Serialize};
 
@@ -25,10 +29,6 @@ use super::endpoint::{End, MEMORY_BYTES_MAX};
 use super::fault::{Fault, InteropError};
 use super::messages::{Reply, Request};
 use super::plan::{CheckResult, Summary};
-use crate::end_to_end::{
-    Case, CaseError, LibraryEnd, LibraryReceiver, LibrarySender, accept, endpoint_of, patient_options, scheme_by_name,
-    schemes,
-};
 use longhaul_runtime::with_sources;
 
 /// Data in flight: what a virtual machine without hardware's help can take in.

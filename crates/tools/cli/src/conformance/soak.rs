@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+
 use longhaul_conformance::soak::{Campaign, SoakOptions, SoakPort};
 
 use crate::stop::{self, Stop};

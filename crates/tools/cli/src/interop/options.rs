@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, TcpStream};
 
+use longhaul_scheme_testing::end_to_end::scheme_by_name;
 use longhaul_softnic_udp::{UdpPortChoice, path};
-use longhaul_testbed::end_to_end::scheme_by_name;
 use longhaul_testbed::interop::{ClientOptions, Connection, End, Operation, ReliableOptions, Size};
 use longhaul_verbs::Mtu;
 

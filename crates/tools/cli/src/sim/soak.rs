@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use indicatif::ProgressBar;
+
 use longhaul_conformance::soak::{Campaign, OPERATIONS_DEFAULT, SoakOptions};
 
 use super::message_soak;
