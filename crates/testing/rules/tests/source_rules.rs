@@ -115,7 +115,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "conformance",
         ],
     ),
-    ("testbed", &["verbs", "runtime", "longhaul", "conformance", "scheme-testing"]),
+    ("interop", &["verbs", "runtime", "longhaul", "conformance", "scheme-testing"]),
     (
         "cli",
         &[
@@ -136,7 +136,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "world",
             "conformance",
             "scheme-testing",
-            "testbed",
+            "interop",
         ],
     ),
 ];

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use longhaul_verbs::{Access, Mtu, RemoteMemory, SendOperation, SendRequest};
 
-use super::contents::{Contents, Layout, immediate};
-use super::control::Control;
-use super::endpoint::Endpoint;
-use super::fault::{Fault, InteropError};
-use super::ledger::{Numbers, Order, Queue, verify_request};
-use super::messages::{EndInfo, Reply, SessionPlan};
-use super::pace::{Pace, credit};
-use super::pair::{Pair, PairOptions, RETRIES};
-use super::plan::{Check, Connection, Operation};
-use super::words::Words;
+use crate::contents::{Contents, Layout, immediate};
+use crate::control::Control;
+use crate::endpoint::Endpoint;
+use crate::fault::{Fault, InteropError};
+use crate::ledger::{Numbers, Order, Queue, verify_request};
+use crate::messages::{EndInfo, Reply, SessionPlan};
+use crate::pace::{Pace, credit};
+use crate::pair::{Pair, PairOptions, RETRIES};
+use crate::plan::{Check, Connection, Operation};
+use crate::words::Words;
 
 /// Operations in flight.
 const WINDOW: u32 = 32;
@@ -26,12 +26,12 @@ const ARRIVAL_PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The client's half of a check.
-pub(super) struct Requester<'a> {
+pub(crate) struct Requester<'a> {
     endpoint: &'a Endpoint,
     check: Check,
     layout: Layout,
     mtu: Mtu,
-    pub(super) pair: Pair,
+    pub(crate) pair: Pair,
     order: Order,
     words: Words,
     /// What the atomics in flight must bring back.
@@ -39,7 +39,7 @@ pub(super) struct Requester<'a> {
 }
 
 impl<'a> Requester<'a> {
-    pub(super) fn new(endpoint: &'a Endpoint, check: Check, mtu: Mtu, first_psn: u32) -> Result<Self, Fault> {
+    pub(crate) fn new(endpoint: &'a Endpoint, check: Check, mtu: Mtu, first_psn: u32) -> Result<Self, Fault> {
         let layout = Layout::of(&check);
         let options = PairOptions {
             connection: check.connection,
@@ -59,12 +59,12 @@ impl<'a> Requester<'a> {
         Ok(Requester { endpoint, check, layout, mtu, pair, order, words: Words::new(&check), olds: Vec::new() })
     }
 
-    pub(super) const fn completed(&self) -> u64 {
+    pub(crate) const fn completed(&self) -> u64 {
         self.order.completed()
     }
 
     /// Carries out all operations.
-    pub(super) fn run(
+    pub(crate) fn run(
         &mut self,
         plan: &SessionPlan,
         peer: &EndInfo,

@@ -2,8 +2,8 @@
 
 use longhaul_verbs::{CompletionFlags, CompletionOperation, CompletionStatus, QueuePairNumber, WorkCompletion};
 
-use super::contents::{immediate, operation_with};
-use super::plan::{Check, Connection};
+use crate::contents::{immediate, operation_with};
+use crate::plan::{Check, Connection};
 
 /// Ids have bits in every byte, so that a device that keeps only a part of them is found out.
 const REQUEST_ID_BASE: u64 = 0x51d5_a7e1_0000_0000;
@@ -11,14 +11,14 @@ const RECEIVE_ID_BASE: u64 = 0xc93b_62f8_0000_0000;
 
 /// Which queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Queue {
+pub(crate) enum Queue {
     Send,
     Receive,
 }
 
 impl Queue {
     /// The id of the request with this number.
-    pub(super) const fn id(self, number: u64) -> u64 {
+    pub(crate) const fn id(self, number: u64) -> u64 {
         self.base() + number
     }
 
@@ -39,44 +39,44 @@ impl Queue {
 
 /// Who is on the connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Numbers {
-    pub(super) own: QueuePairNumber,
-    pub(super) peer: QueuePairNumber,
+pub(crate) struct Numbers {
+    pub(crate) own: QueuePairNumber,
+    pub(crate) peer: QueuePairNumber,
 }
 
 /// Which request of a queue completes next.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Order {
+pub(crate) struct Order {
     queue: Queue,
     posted: u64,
     completed: u64,
 }
 
 impl Order {
-    pub(super) const fn new(queue: Queue) -> Order {
+    pub(crate) const fn new(queue: Queue) -> Order {
         Order { queue, posted: 0, completed: 0 }
     }
 
     /// One more was posted; its number.
-    pub(super) const fn post(&mut self) -> u64 {
+    pub(crate) const fn post(&mut self) -> u64 {
         self.posted += 1;
         self.posted - 1
     }
 
-    pub(super) const fn posted(&self) -> u64 {
+    pub(crate) const fn posted(&self) -> u64 {
         self.posted
     }
 
-    pub(super) const fn completed(&self) -> u64 {
+    pub(crate) const fn completed(&self) -> u64 {
         self.completed
     }
 
-    pub(super) const fn outstanding(&self) -> u64 {
+    pub(crate) const fn outstanding(&self) -> u64 {
         self.posted - self.completed
     }
 
     /// The number of the request that completes; it must be the next one.
-    pub(super) fn take(&mut self, completion: &WorkCompletion) -> Result<u64, String> {
+    pub(crate) fn take(&mut self, completion: &WorkCompletion) -> Result<u64, String> {
         let (word, expected, posted) = (self.queue.word(), self.completed, self.posted);
         let number = completion.id.wrapping_sub(self.queue.base());
         let status = completion.status;
@@ -107,7 +107,7 @@ impl Order {
 }
 
 /// The client's completions of a check.
-pub(super) fn verify_request(
+pub(crate) fn verify_request(
     check: &Check,
     numbers: Numbers,
     order: &mut Order,
@@ -125,7 +125,7 @@ pub(super) fn verify_request(
 }
 
 /// The server's completions of receives.
-pub(super) fn verify_receive(
+pub(crate) fn verify_receive(
     check: &Check,
     numbers: Numbers,
     order: &mut Order,
@@ -183,8 +183,8 @@ fn equal<T: PartialEq + std::fmt::Debug>(what: &str, expected: T, got: T) -> Res
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Operation;
     use super::*;
+    use crate::plan::Operation;
 
     const NUMBERS: Numbers = Numbers { own: QueuePairNumber::new(17), peer: QueuePairNumber::new(18) };
 

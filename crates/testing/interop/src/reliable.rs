@@ -1,5 +1,5 @@
-//! Messages with reliability schemes between the two ends: a part of the suite of [`longhaul_scheme_testing::end_to_end`], where each end
-//! has its half of a case.
+//! Messages with reliability schemes between the two ends: a part of the suite of
+//! [`longhaul_scheme_testing::end_to_end`], where each end has its half of a case.
 //!
 //! ```text
 //!   client ── Connect {scheme} ──▶ server            for each scheme, a connection of its own
@@ -16,20 +16,19 @@ use std::time::{Duration, Instant};
 
 use longhaul::{Listener, Options};
 use longhaul_conformance::DeviceEnd;
+use longhaul_runtime::with_sources;
 use longhaul_scheme_testing::end_to_end::{
     Case, CaseError, LibraryEnd, LibraryReceiver, LibrarySender, accept, endpoint_of, patient_options, scheme_by_name,
     schemes,
 };
 use longhaul_verbs::Mtu;
-use serde::{Deserialize, Serialize};
 
-use super::client::{ANSWER_PATIENCE, Client};
-use super::control::Control;
-use super::endpoint::{End, MEMORY_BYTES_MAX};
-use super::fault::{Fault, InteropError};
-use super::messages::{Reply, Request};
-use super::plan::{CheckResult, Summary};
-use longhaul_runtime::with_sources;
+use crate::client::{ANSWER_PATIENCE, Client};
+use crate::control::Control;
+use crate::endpoint::{End, MEMORY_BYTES_MAX};
+use crate::fault::{Fault, InteropError};
+use crate::messages::{MessagesCheck, ReliablePlan, Reply, Request};
+use crate::plan::{CheckResult, Summary};
 
 /// Data in flight: what a virtual machine without hardware's help can take in.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -49,14 +48,6 @@ pub struct ReliableOptions {
     pub sizes: Vec<u32>,
     /// Messages of each size, in each direction.
     pub messages: u32,
-}
-
-/// A connection that both ends make alike.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct ReliablePlan {
-    pub(super) scheme: String,
-    mtu_bytes: u32,
-    memory_bytes: u64,
 }
 
 impl ReliablePlan {
@@ -82,14 +73,6 @@ impl ReliablePlan {
 fn endpoint(end: &End) -> Result<longhaul::Endpoint, String> {
     let at = DeviceEnd { device: end.device.clone(), port: end.port, gid_index: end.gid_index, udp_port: end.udp_port };
     endpoint_of(&at).map_err(|error| error.to_string())
-}
-
-/// Messages of one size in one direction.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct MessagesCheck {
-    messages: u32,
-    message_bytes: u32,
-    from_server: bool,
 }
 
 /// An end's half of a case.
@@ -251,30 +234,30 @@ impl Client {
 }
 
 /// The server's side of [`Request::Connect`]: it listens, and has a connection when the client has made it.
-pub(super) struct Listening {
+pub(crate) struct Listening {
     plan: ReliablePlan,
     listener: Listener,
     end: Option<LibraryEnd>,
 }
 
 impl Listening {
-    pub(super) fn start(plan: ReliablePlan, end: &End, at: IpAddr) -> Result<Self, String> {
+    pub(crate) fn start(plan: ReliablePlan, end: &End, at: IpAddr) -> Result<Self, String> {
         let listener = endpoint(end)?.listen((at, 0), &plan.options()?).map_err(|error| with_sources(&error))?;
         listener.require_token();
         Ok(Listening { plan, listener, end: None })
     }
 
     /// What the client must know to connect.
-    pub(super) fn handle(&self) -> String {
+    pub(crate) fn handle(&self) -> String {
         self.listener.handle().to_string()
     }
 
-    pub(super) fn scheme(&self) -> &str {
+    pub(crate) fn scheme(&self) -> &str {
         &self.plan.scheme
     }
 
     /// The server's side of [`Request::Messages`], which a client that has not connected does not send.
-    pub(super) fn serve(&mut self, check: MessagesCheck, control: &mut Control) -> Result<(), Fault> {
+    pub(crate) fn serve(&mut self, check: MessagesCheck, control: &mut Control) -> Result<(), Fault> {
         if check.messages > MESSAGES_MAX || u64::from(check.message_bytes) > self.plan.memory_bytes {
             return Err(Fault::Check(format!("the client asks for more than a server allows: {check:?}")));
         }
@@ -316,7 +299,7 @@ fn serve(check: MessagesCheck, end: &LibraryEnd, control: &mut Control) -> Resul
 
 impl MessagesCheck {
     /// As the server calls it.
-    pub(super) fn result(&self, scheme: &str, failure: Option<String>) -> CheckResult {
+    pub(crate) fn result(&self, scheme: &str, failure: Option<String>) -> CheckResult {
         CheckResult { name: self.name(scheme), operations: self.messages, passed: failure.is_none(), message: failure }
     }
 }

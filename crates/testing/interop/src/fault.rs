@@ -68,7 +68,7 @@ pub enum InteropError {
 }
 
 impl InteropError {
-    pub(super) fn device(
+    pub(crate) fn device(
         doing: &'static str,
     ) -> impl Fn(Box<dyn std::error::Error + Send + Sync>) -> InteropError + Copy {
         move |source| InteropError::Device { doing, source }
@@ -77,7 +77,7 @@ impl InteropError {
 
 /// What ends a check before its time.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// Something is not as it must be.
     Check(String),
     /// Nothing more can be checked.
@@ -97,6 +97,6 @@ impl From<String> for Fault {
 }
 
 /// What a device refuses is a failed check.
-pub(super) fn refused_by_device<E: std::error::Error>(doing: &str) -> impl Fn(E) -> Fault {
+pub(crate) fn refused_by_device<E: std::error::Error>(doing: &str) -> impl Fn(E) -> Fault {
     move |error| Fault::Check(format!("cannot {doing}: {}", with_sources(&error)))
 }

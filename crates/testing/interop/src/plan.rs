@@ -33,7 +33,7 @@ impl Connection {
     }
 
     /// Bytes before a message in its receive: a datagram's global route header.
-    pub(super) const fn header_bytes(self) -> usize {
+    pub(crate) const fn header_bytes(self) -> usize {
         match self {
             Connection::Ud => 40,
             Connection::Rc | Connection::Uc => 0,
@@ -105,31 +105,31 @@ impl Operation {
         }
     }
 
-    pub(super) const fn is_atomic(self) -> bool {
+    pub(crate) const fn is_atomic(self) -> bool {
         matches!(self, Operation::CompareAndSwap | Operation::FetchAndAdd)
     }
 
     /// Whether something comes back that the client has to check.
-    pub(super) const fn is_answered(self) -> bool {
+    pub(crate) const fn is_answered(self) -> bool {
         matches!(self, Operation::Read) || self.is_atomic()
     }
 
-    pub(super) const fn has_immediate(self) -> bool {
+    pub(crate) const fn has_immediate(self) -> bool {
         matches!(self, Operation::SendImmediate | Operation::WriteImmediate)
     }
 
     /// Whether it puts its bytes where a receive says.
-    pub(super) const fn is_send(self) -> bool {
+    pub(crate) const fn is_send(self) -> bool {
         matches!(self, Operation::Send | Operation::SendImmediate)
     }
 
     /// Whether it uses up one of the server's receives.
-    pub(super) const fn consumes_receive(self) -> bool {
+    pub(crate) const fn consumes_receive(self) -> bool {
         self.is_send() || matches!(self, Operation::WriteImmediate)
     }
 
     /// What the client's completion must say.
-    pub(super) const fn completion(self) -> CompletionOperation {
+    pub(crate) const fn completion(self) -> CompletionOperation {
         match self {
             Operation::Send | Operation::SendImmediate => CompletionOperation::Send,
             Operation::Write | Operation::WriteImmediate => CompletionOperation::Write,
@@ -140,7 +140,7 @@ impl Operation {
     }
 
     /// What the completion of the server's receive must say.
-    pub(super) const fn receive_completion(self) -> CompletionOperation {
+    pub(crate) const fn receive_completion(self) -> CompletionOperation {
         match self {
             Operation::WriteImmediate => CompletionOperation::ReceiveWriteWithImmediate,
             _ => CompletionOperation::Receive,
@@ -148,7 +148,7 @@ impl Operation {
     }
 
     /// What the client may do with the server's memory.
-    pub(super) const fn remote_access(self) -> Access {
+    pub(crate) const fn remote_access(self) -> Access {
         match self {
             Operation::Send | Operation::SendImmediate => Access::empty(),
             Operation::Write | Operation::WriteImmediate => Access::REMOTE_WRITE,
@@ -252,21 +252,21 @@ impl Summary {
 }
 
 /// What a list of checks is made from.
-pub(super) struct Wanted<'a> {
-    pub(super) connection: Connection,
-    pub(super) only: &'a [Operation],
-    pub(super) sizes: &'a [Size],
-    pub(super) operations: u32,
-    pub(super) large_bytes: u32,
-    pub(super) large_operations: u32,
-    pub(super) seed: u64,
+pub(crate) struct Wanted<'a> {
+    pub(crate) connection: Connection,
+    pub(crate) only: &'a [Operation],
+    pub(crate) sizes: &'a [Size],
+    pub(crate) operations: u32,
+    pub(crate) large_bytes: u32,
+    pub(crate) large_operations: u32,
+    pub(crate) seed: u64,
 }
 
 /// Bytes of an atomic.
-pub(super) const ATOMIC_BYTES: u32 = 8;
+pub(crate) const ATOMIC_BYTES: u32 = 8;
 
 /// All checks, in order. What the transport does not have, and datagrams of more than a packet, are left out.
-pub(super) fn checks(wanted: &Wanted<'_>, mtu: Mtu) -> Vec<Check> {
+pub(crate) fn checks(wanted: &Wanted<'_>, mtu: Mtu) -> Vec<Check> {
     let mut checks = Vec::new();
     let connection = wanted.connection;
     for operation in wanted.only.iter().copied().filter(|operation| operation.is_possible(connection)) {

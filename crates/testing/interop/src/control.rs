@@ -10,8 +10,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 use serde::{Deserialize, Serialize};
 
-use super::fault::InteropError;
-use super::messages::{Reply, VERSION};
+use crate::fault::InteropError;
+use crate::messages::{Reply, VERSION};
 
 /// The longest line. There is no reason for long ones.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -21,7 +21,7 @@ const KEEPALIVE_SECONDS: u32 = 5;
 const SEND_PATIENCE: Duration = Duration::from_secs(10);
 
 /// One end of the connection.
-pub(super) struct Control {
+pub(crate) struct Control {
     stream: TcpStream,
     /// What has come and is not a whole line yet, or not asked for.
     unread: Vec<u8>,
@@ -29,7 +29,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) fn new(stream: TcpStream) -> Result<Control, InteropError> {
+    pub(crate) fn new(stream: TcpStream) -> Result<Control, InteropError> {
         let failed = |source| InteropError::Tcp { doing: "set options of", source };
         stream.set_nodelay(true).map_err(failed)?;
         stream.set_write_timeout(Some(SEND_PATIENCE)).map_err(failed)?;
@@ -42,7 +42,7 @@ impl Control {
     }
 
     /// Our address towards the other end.
-    pub(super) fn local_address(&self) -> Result<IpAddr, InteropError> {
+    pub(crate) fn local_address(&self) -> Result<IpAddr, InteropError> {
         let address =
             self.stream.local_addr().map_err(|source| InteropError::Tcp { doing: "ask for the address of", source });
         Ok(address?.ip().to_canonical())
@@ -50,17 +50,17 @@ impl Control {
 
     /// Readable when there is something to look at. `None` when the other end is gone: then it would be readable for
     /// ever.
-    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         (!self.is_closed).then(|| self.stream.as_fd())
     }
 
     /// Whether the other end has closed the connection or vanished, as far as is known.
-    pub(super) fn is_gone(&mut self) -> Result<bool, InteropError> {
+    pub(crate) fn is_gone(&mut self) -> Result<bool, InteropError> {
         self.read_what_is_there(Duration::ZERO)?;
         Ok(self.is_closed)
     }
 
-    pub(super) fn send(&mut self, message: &impl Serialize) -> Result<(), InteropError> {
+    pub(crate) fn send(&mut self, message: &impl Serialize) -> Result<(), InteropError> {
         let mut line = serde_json::to_string(message).expect("messages have names and numbers only");
         line.push('\n');
         match self.stream.write_all(line.as_bytes()) {
@@ -73,7 +73,7 @@ impl Control {
     }
 
     /// The next message, if there is one now.
-    pub(super) fn try_receive<T: for<'a> Deserialize<'a>>(
+    pub(crate) fn try_receive<T: for<'a> Deserialize<'a>>(
         &mut self,
         during: &'static str,
     ) -> Result<Option<T>, InteropError> {
@@ -82,7 +82,7 @@ impl Control {
     }
 
     /// The next message, within this time.
-    pub(super) fn receive<T: for<'a> Deserialize<'a>>(
+    pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
         &mut self,
         patience: Duration,
         during: &'static str,
@@ -165,8 +165,8 @@ fn not_ours(line: &str, during: &'static str) -> InteropError {
 mod tests {
     use std::net::TcpListener;
 
-    use super::super::messages::Request;
     use super::*;
+    use crate::messages::Request;
 
     const PATIENCE: Duration = Duration::from_secs(10);
 

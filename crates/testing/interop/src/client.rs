@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use longhaul_verbs::{Capabilities, Mtu};
 
-use super::contents::{memory_bytes, mix};
-use super::control::Control;
-use super::death::{self, DeathReport, Role};
-use super::endpoint::{End, Endpoint};
-use super::fault::{Fault, InteropError};
-use super::messages::{EndInfo, PairInfo, Reply, Request, SessionPlan, VERSION};
-use super::plan::{Check, CheckResult, Connection, Operation, Size, Summary, Wanted, checks};
-use super::requester::Requester;
+use crate::contents::{memory_bytes, mix};
+use crate::control::Control;
+use crate::death::{self, DeathReport, Role};
+use crate::endpoint::{End, Endpoint};
+use crate::fault::{Fault, InteropError};
+use crate::messages::{EndInfo, PairInfo, Reply, Request, SessionPlan, VERSION};
+use crate::plan::{Check, CheckResult, Connection, Operation, Size, Summary, Wanted, checks};
+use crate::requester::Requester;
 
 /// How long the server may take to answer. It looks at memory, and waits for what may still arrive.
-pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a client is to do.
 #[derive(Clone, Debug)]
@@ -61,8 +61,8 @@ impl ClientOptions {
 pub struct Client {
     options: ClientOptions,
     plan: SessionPlan,
-    pub(super) control: Control,
-    pub(super) endpoint: Endpoint,
+    pub(crate) control: Control,
+    pub(crate) endpoint: Endpoint,
     server: EndInfo,
     mtu: Mtu,
 }
@@ -129,7 +129,7 @@ impl Client {
         Ok(summary)
     }
 
-    pub(super) fn new_summary(&self) -> Summary {
+    pub(crate) fn new_summary(&self) -> Summary {
         Summary {
             checks: Vec::new(),
             skipped: Vec::new(),

@@ -6,13 +6,13 @@ use longhaul_verbs::{
     Access, Capabilities, Device, DeviceAttributes, MemoryRegion, Mtu, PathAttributes, ProtectionDomain,
 };
 
-use super::contents::{Contents, FILL, Layout};
-use super::fault::InteropError;
-use super::messages::{EndInfo, MemoryInfo};
-use super::plan::Check;
+use crate::contents::{Contents, FILL, Layout};
+use crate::fault::InteropError;
+use crate::messages::{EndInfo, MemoryInfo};
+use crate::plan::Check;
 
 /// A peer must not make this end register just any amount of memory.
-pub(super) const MEMORY_BYTES_MAX: u64 = 512 << 20;
+pub(crate) const MEMORY_BYTES_MAX: u64 = 512 << 20;
 /// Work through large regions in pieces of about this size.
 const LEAST_BYTES: u64 = 4096;
 
@@ -34,16 +34,16 @@ pub struct End {
 }
 
 /// A device with memory.
-pub(super) struct Endpoint {
-    pub(super) end: End,
-    pub(super) attributes: DeviceAttributes,
-    pub(super) mtu: Mtu,
-    pub(super) domain: ProtectionDomain,
-    pub(super) memory: MemoryRegion,
+pub(crate) struct Endpoint {
+    pub(crate) end: End,
+    pub(crate) attributes: DeviceAttributes,
+    pub(crate) mtu: Mtu,
+    pub(crate) domain: ProtectionDomain,
+    pub(crate) memory: MemoryRegion,
 }
 
 impl Endpoint {
-    pub(super) fn new(end: End, memory_bytes: u64) -> Result<Endpoint, InteropError> {
+    pub(crate) fn new(end: End, memory_bytes: u64) -> Result<Endpoint, InteropError> {
         if memory_bytes > MEMORY_BYTES_MAX {
             return Err(InteropError::Impossible(format!(
                 "expected checks that need at most {} MiB of memory at each end, got {} MiB: take fewer or shorter operations",
@@ -69,7 +69,7 @@ impl Endpoint {
         Ok(Endpoint { end, attributes, mtu, domain, memory })
     }
 
-    pub(super) fn info(&self) -> EndInfo {
+    pub(crate) fn info(&self) -> EndInfo {
         let memory = MemoryInfo {
             address: self.memory.address(),
             key: self.memory.remote_key(),
@@ -79,7 +79,7 @@ impl Endpoint {
     }
 
     /// The path to a peer's device.
-    pub(super) fn path_to(&self, peer: &EndInfo) -> PathAttributes {
+    pub(crate) fn path_to(&self, peer: &EndInfo) -> PathAttributes {
         PathAttributes {
             source_gid_index: self.end.gid_index,
             port: self.end.port,
@@ -88,12 +88,12 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn has(&self, capability: Capabilities) -> bool {
+    pub(crate) fn has(&self, capability: Capabilities) -> bool {
         self.attributes.capabilities.contains(capability)
     }
 
     /// Writes what all slots hold.
-    pub(super) fn fill(&self, check: &Check, layout: &Layout, contents: impl Fn(u64) -> Contents) {
+    pub(crate) fn fill(&self, check: &Check, layout: &Layout, contents: impl Fn(u64) -> Contents) {
         let mut slot = vec![0; layout.stride()];
         for number in 0..layout.count() as u64 {
             layout.fill(check, number, contents(number), &mut slot);
@@ -102,7 +102,7 @@ impl Endpoint {
     }
 
     /// Whether a slot holds what it must.
-    pub(super) fn verify_slot(
+    pub(crate) fn verify_slot(
         &self,
         check: &Check,
         layout: &Layout,
@@ -115,7 +115,7 @@ impl Endpoint {
     }
 
     /// Whether all slots hold what they must.
-    pub(super) fn verify(
+    pub(crate) fn verify(
         &self,
         check: &Check,
         layout: &Layout,

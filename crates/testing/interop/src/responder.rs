@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use longhaul_verbs::{Mtu, ReceiveRequest};
 
-use super::contents::{Contents, FILL, Layout, verify_header};
-use super::control::Control;
-use super::endpoint::Endpoint;
-use super::fault::{Fault, InteropError};
-use super::ledger::{Numbers, Order, Queue, verify_receive};
-use super::messages::{PairInfo, Reply, Request};
-use super::pace::credit;
-use super::pair::{Pair, PairOptions, RETRIES};
-use super::plan::{Check, Connection, Operation};
-use super::words::Words;
+use crate::contents::{Contents, FILL, Layout, verify_header};
+use crate::control::Control;
+use crate::endpoint::Endpoint;
+use crate::fault::{Fault, InteropError};
+use crate::ledger::{Numbers, Order, Queue, verify_receive};
+use crate::messages::{PairInfo, Reply, Request};
+use crate::pace::credit;
+use crate::pair::{Pair, PairOptions, RETRIES};
+use crate::plan::{Check, Connection, Operation};
+use crate::words::Words;
 
 /// Receives that are posted ahead on RC: fewer than the client may have operations in flight, so that now and then the
 /// receiver is not ready and says so.
@@ -32,12 +32,12 @@ const DURING: &str = "operations were in flight";
 const CLIENT_PATIENCE: Duration = Duration::from_secs(120);
 
 /// The server's half of a check.
-pub(super) struct Responder<'a> {
+pub(crate) struct Responder<'a> {
     endpoint: &'a Endpoint,
     check: Check,
     /// Where the client's operations go, or where receives are.
     layout: Layout,
-    pub(super) pair: Pair,
+    pub(crate) pair: Pair,
     order: Order,
     addresses: Option<(IpAddr, IpAddr)>,
     /// The first thing that was wrong.
@@ -52,7 +52,7 @@ pub(super) struct Responder<'a> {
 }
 
 impl<'a> Responder<'a> {
-    pub(super) fn new(endpoint: &'a Endpoint, check: Check, peer: IpAddr, first_psn: u32) -> Result<Self, Fault> {
+    pub(crate) fn new(endpoint: &'a Endpoint, check: Check, peer: IpAddr, first_psn: u32) -> Result<Self, Fault> {
         let layout = if check.operation.is_send() { Layout::of_receives(&check) } else { Layout::of(&check) };
         if layout.bytes() > endpoint.memory.len() {
             let (needed, there) = (layout.bytes(), endpoint.memory.len());
@@ -106,7 +106,7 @@ impl<'a> Responder<'a> {
         Ok(responder)
     }
 
-    pub(super) fn info(&self, mtu: Mtu) -> PairInfo {
+    pub(crate) fn info(&self, mtu: Mtu) -> PairInfo {
         self.pair.info(mtu)
     }
 
@@ -124,7 +124,7 @@ impl<'a> Responder<'a> {
     }
 
     /// Takes part until the client is done; then whether everything has come as it must.
-    pub(super) fn run(&mut self, numbers: Numbers, control: &mut Control) -> Result<(), Fault> {
+    pub(crate) fn run(&mut self, numbers: Numbers, control: &mut Control) -> Result<(), Fault> {
         let (completed, client_failure) = match self.until_done(numbers, control) {
             Ok(done) => done,
             Err(Fault::Check(message)) => {

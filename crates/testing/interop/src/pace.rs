@@ -17,13 +17,13 @@ const CREDIT_BYTES: u32 = 512 << 10;
 const CREDIT_BYTES_LEAST: u32 = 2048;
 
 /// Operations of this size that may be ahead of those that are known to have arrived.
-pub(super) fn credit(bytes: u32) -> u64 {
+pub(crate) fn credit(bytes: u32) -> u64 {
     u64::from((CREDIT_BYTES / bytes.max(CREDIT_BYTES_LEAST)).max(1))
 }
 
 /// A token bucket.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     bits_per_second: Option<u64>,
     /// When the next operation may begin.
     next: Instant,
@@ -31,12 +31,12 @@ pub(super) struct Pace {
 
 impl Pace {
     /// `None` is as fast as it goes.
-    pub(super) const fn new(bits_per_second: Option<u64>, now: Instant) -> Pace {
+    pub(crate) const fn new(bits_per_second: Option<u64>, now: Instant) -> Pace {
         Pace { bits_per_second, next: now }
     }
 
     /// How long the next operation has to wait; zero if it may begin.
-    pub(super) fn delay(&self, now: Instant) -> Duration {
+    pub(crate) fn delay(&self, now: Instant) -> Duration {
         match self.bits_per_second {
             Some(_) => self.next.saturating_duration_since(now),
             None => Duration::ZERO,
@@ -44,7 +44,7 @@ impl Pace {
     }
 
     /// An operation of this many bytes, in packets of this size, has begun.
-    pub(super) fn spend(&mut self, bytes: u32, packet_bytes: u32, now: Instant) {
+    pub(crate) fn spend(&mut self, bytes: u32, packet_bytes: u32, now: Instant) {
         let Some(rate) = self.bits_per_second else {
             return;
         };

@@ -3,18 +3,18 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
+use longhaul_runtime::with_sources;
 use longhaul_verbs::Mtu;
 
-use super::contents::mix;
-use super::control::Control;
-use super::death::{self, DeathReport, Role};
-use super::endpoint::{End, Endpoint};
-use super::fault::{Fault, InteropError};
-use super::messages::{EndInfo, PairInfo, Reply, Request, SessionPlan, VERSION};
-use super::plan::{Check, CheckResult};
-use super::reliable;
-use super::responder::Responder;
-use longhaul_runtime::with_sources;
+use crate::contents::mix;
+use crate::control::Control;
+use crate::death::{self, DeathReport, Role};
+use crate::endpoint::{End, Endpoint};
+use crate::fault::{Fault, InteropError};
+use crate::messages::{EndInfo, PairInfo, Reply, Request, SessionPlan, VERSION};
+use crate::plan::{Check, CheckResult};
+use crate::reliable;
+use crate::responder::Responder;
 
 /// How long a client may take to say what it wants.
 const HELLO_PATIENCE: Duration = Duration::from_secs(30);

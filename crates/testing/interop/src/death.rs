@@ -11,15 +11,15 @@ use longhaul_verbs::{
 };
 use serde::Serialize;
 
-use super::contents::{Layout, memory_bytes};
-use super::control::Control;
-use super::endpoint::Endpoint;
-use super::fault::Fault;
-use super::ledger::{Order, Queue};
-use super::messages::{EndInfo, PairInfo, SessionPlan};
-use super::pace::Pace;
-use super::pair::{Pair, PairOptions, RETRIES_UNTIL_DEATH};
-use super::plan::{Check, Connection, Operation};
+use crate::contents::{Layout, memory_bytes};
+use crate::control::Control;
+use crate::endpoint::Endpoint;
+use crate::fault::Fault;
+use crate::ledger::{Order, Queue};
+use crate::messages::{EndInfo, PairInfo, SessionPlan};
+use crate::pace::Pace;
+use crate::pair::{Pair, PairOptions, RETRIES_UNTIL_DEATH};
+use crate::plan::{Check, Connection, Operation};
 
 /// Requests in flight: those that must complete at an end after its peer has died.
 const WINDOW: u32 = 16;
@@ -37,7 +37,7 @@ const GIVING_UP: Duration = Duration::from_secs(60);
 const FLUSH: Duration = Duration::from_secs(10);
 
 /// Memory that this needs at either end.
-pub(super) const MEMORY_BYTES: usize = (WRITE_BYTES as usize + 256) * WINDOW as usize;
+pub(crate) const MEMORY_BYTES: usize = (WRITE_BYTES as usize + 256) * WINDOW as usize;
 
 /// What the survivor saw.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -60,10 +60,10 @@ pub struct DeathReport {
 
 /// What an end does.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Role {
-    pub(super) writes: bool,
-    pub(super) mtu: Mtu,
-    pub(super) rate_bits_per_second: Option<u64>,
+pub(crate) struct Role {
+    pub(crate) writes: bool,
+    pub(crate) mtu: Mtu,
+    pub(crate) rate_bits_per_second: Option<u64>,
 }
 
 /// The end of a send queue, completion by completion.
@@ -128,7 +128,7 @@ fn verify_flushed_receives(
 }
 
 /// One end of a session until death.
-pub(super) struct Survivor<'a> {
+pub(crate) struct Survivor<'a> {
     endpoint: &'a Endpoint,
     role: Role,
     layout: Layout,
@@ -138,7 +138,7 @@ pub(super) struct Survivor<'a> {
 }
 
 impl<'a> Survivor<'a> {
-    pub(super) fn new(endpoint: &'a Endpoint, role: Role, first_psn: u32) -> Result<Self, Fault> {
+    pub(crate) fn new(endpoint: &'a Endpoint, role: Role, first_psn: u32) -> Result<Self, Fault> {
         let writes = Check {
             connection: Connection::Rc,
             operation: Operation::Write,
@@ -164,16 +164,16 @@ impl<'a> Survivor<'a> {
         Ok(Survivor { endpoint, role, layout, pair, sends: SendQueueEnd::new(), receives })
     }
 
-    pub(super) fn info(&self) -> PairInfo {
+    pub(crate) fn info(&self) -> PairInfo {
         self.pair.info(self.role.mtu)
     }
 
-    pub(super) fn connect(&mut self, plan: &SessionPlan, peer: (&EndInfo, &PairInfo)) -> Result<(), Fault> {
+    pub(crate) fn connect(&mut self, plan: &SessionPlan, peer: (&EndInfo, &PairInfo)) -> Result<(), Fault> {
         self.pair.connect(self.endpoint, plan, peer, self.role.mtu)
     }
 
     /// Goes on until the peer dies, and says what this end then saw.
-    pub(super) fn run(
+    pub(crate) fn run(
         &mut self,
         peer: &EndInfo,
         control: &mut Control,

@@ -7,10 +7,10 @@
 //! The message begins at another place in each slot, so that nothing is aligned by chance; only words for atomics are.
 //! Guards, and messages that have not come, hold one byte over and over ([`FILL`]).
 
-use super::plan::{Check, Connection};
+use crate::plan::{Check, Connection};
 
 /// What memory holds where nothing was written.
-pub(super) const FILL: u8 = 0xe7;
+pub(crate) const FILL: u8 = 0xe7;
 /// Bytes before and behind a message that nobody may write.
 const GUARD_BYTES: usize = 64;
 /// Where messages begin in their slots goes round with this.
@@ -19,7 +19,7 @@ const SHIFTS: usize = 8;
 const ALIGNMENT: usize = 64;
 
 /// Well mixed bits of a number. (Sebastiano Vigna's SplitMix64, which is in the public domain.)
-pub(super) const fn mix(number: u64) -> u64 {
+pub(crate) const fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -27,18 +27,18 @@ pub(super) const fn mix(number: u64) -> u64 {
 }
 
 /// The 32 bits that an operation carries. No two of a check have the same.
-pub(super) fn immediate(check: &Check, number: u64) -> u32 {
+pub(crate) fn immediate(check: &Check, number: u64) -> u32 {
     // Multiplying by an odd number loses nothing, and no byte of the result is like another: a swapped order is seen.
     (number as u32).wrapping_mul(0x9e37_79b1) ^ mix(check.seed) as u32
 }
 
 /// The operation that carries these 32 bits.
-pub(super) fn operation_with(check: &Check, bits: u32) -> Option<u64> {
+pub(crate) fn operation_with(check: &Check, bits: u32) -> Option<u64> {
     (0..u64::from(check.operations)).find(|&number| immediate(check, number) == bits)
 }
 
 /// Writes what an operation carries.
-pub(super) fn fill_message(check: &Check, number: u64, message: &mut [u8]) {
+pub(crate) fn fill_message(check: &Check, number: u64, message: &mut [u8]) {
     let base = mix(check.seed ^ mix(number));
     // One multiplication for eight bytes, and no more work than that: guests are slow.
     let bytes = |index: usize| {
@@ -55,7 +55,7 @@ pub(super) fn fill_message(check: &Check, number: u64, message: &mut [u8]) {
 
 /// What a slot must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Contents {
+pub(crate) enum Contents {
     /// Nothing was written.
     Untouched,
     /// The message of the operation with this number.
@@ -66,7 +66,7 @@ pub(super) enum Contents {
 
 /// Where slots and messages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     header_bytes: usize,
     message_bytes: usize,
     is_shifted: bool,
@@ -76,12 +76,12 @@ pub(super) struct Layout {
 
 impl Layout {
     /// At the end that sends, or is read or written: without headers.
-    pub(super) fn of(check: &Check) -> Layout {
+    pub(crate) fn of(check: &Check) -> Layout {
         Layout::with_header(check, 0)
     }
 
     /// At the end that receives.
-    pub(super) fn of_receives(check: &Check) -> Layout {
+    pub(crate) fn of_receives(check: &Check) -> Layout {
         let header_bytes = if check.operation.is_send() { check.connection.header_bytes() } else { 0 };
         Layout::with_header(check, header_bytes)
     }
@@ -94,21 +94,21 @@ impl Layout {
     }
 
     /// Slots, one for each operation.
-    pub(super) const fn count(&self) -> usize {
+    pub(crate) const fn count(&self) -> usize {
         self.count
     }
 
     /// Bytes of all slots.
-    pub(super) const fn bytes(&self) -> usize {
+    pub(crate) const fn bytes(&self) -> usize {
         self.stride * self.count
     }
 
     /// Where a slot begins.
-    pub(super) const fn slot(&self, number: u64) -> usize {
+    pub(crate) const fn slot(&self, number: u64) -> usize {
         number as usize * self.stride
     }
 
-    pub(super) const fn stride(&self) -> usize {
+    pub(crate) const fn stride(&self) -> usize {
         self.stride
     }
 
@@ -118,19 +118,19 @@ impl Layout {
     }
 
     /// Where header and message are.
-    pub(super) fn receive(&self, number: u64) -> std::ops::Range<usize> {
+    pub(crate) fn receive(&self, number: u64) -> std::ops::Range<usize> {
         let start = self.slot(number) + self.start(number);
         start..start + self.header_bytes + self.message_bytes
     }
 
     /// Where the message is.
-    pub(super) fn message(&self, number: u64) -> std::ops::Range<usize> {
+    pub(crate) fn message(&self, number: u64) -> std::ops::Range<usize> {
         let receive = self.receive(number);
         receive.start + self.header_bytes..receive.end
     }
 
     /// Writes what a slot holds into `slot`, which is as long as one.
-    pub(super) fn fill(&self, check: &Check, number: u64, contents: Contents, slot: &mut [u8]) {
+    pub(crate) fn fill(&self, check: &Check, number: u64, contents: Contents, slot: &mut [u8]) {
         slot.fill(FILL);
         let begin = self.start(number) + self.header_bytes;
         let message = &mut slot[begin..begin + self.message_bytes];
@@ -143,7 +143,7 @@ impl Layout {
 
     /// Whether a slot holds what it must; if not, the first byte that differs. The header of a datagram is not looked
     /// at once a message is there.
-    pub(super) fn verify(&self, check: &Check, number: u64, contents: Contents, slot: &[u8]) -> Result<(), String> {
+    pub(crate) fn verify(&self, check: &Check, number: u64, contents: Contents, slot: &[u8]) -> Result<(), String> {
         let mut expected = vec![0; self.stride];
         self.fill(check, number, contents, &mut expected);
         let (start, message) = (self.start(number), self.start(number) + self.header_bytes);
@@ -179,13 +179,13 @@ impl Layout {
 }
 
 /// The most memory that a check needs at either end.
-pub(super) fn memory_bytes(check: &Check) -> usize {
+pub(crate) fn memory_bytes(check: &Check) -> usize {
     Layout::of(check).bytes().max(Layout::of_receives(check).bytes())
 }
 
 /// Whether a global route header has these addresses in it: those of an IPv6 header, or of an IPv4 header in its second
 /// half.
-pub(super) fn verify_header(
+pub(crate) fn verify_header(
     header: &[u8],
     source: std::net::IpAddr,
     destination: std::net::IpAddr,
@@ -213,8 +213,8 @@ pub(super) fn verify_header(
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Operation;
     use super::*;
+    use crate::plan::Operation;
 
     fn check(connection: Connection, operation: Operation, bytes: u32) -> Check {
         Check { connection, operation, bytes, operations: 20, seed: 5 }

@@ -18,52 +18,67 @@ use std::net::IpAddr;
 use longhaul_verbs::Capabilities;
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Check, Connection};
-use super::reliable::{MessagesCheck, ReliablePlan};
+use crate::plan::{Check, Connection};
 
 /// The version of this exchange. It changes when older programs could not take part.
-pub(super) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 2;
 
 /// What both ends have to know. The client decides.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct SessionPlan {
-    pub(super) connection: Connection,
+pub(crate) struct SessionPlan {
+    pub(crate) connection: Connection,
     /// Memory that the largest check needs at either end.
-    pub(super) memory_bytes: u64,
+    pub(crate) memory_bytes: u64,
     /// How fast each end sends; `None` is as fast as it goes.
-    pub(super) rate_bits_per_second: Option<u64>,
+    pub(crate) rate_bits_per_second: Option<u64>,
     /// RC: acknowledgement time-out, 4.096 µs · 2^n.
-    pub(super) timeout: u8,
+    pub(crate) timeout: u8,
 }
 
 /// What the other end has to know of a device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct EndInfo {
+pub(crate) struct EndInfo {
     /// In one line for people.
-    pub(super) description: String,
-    pub(super) address: IpAddr,
-    pub(super) udp_port: u16,
+    pub(crate) description: String,
+    pub(crate) address: IpAddr,
+    pub(crate) udp_port: u16,
     /// The largest payload of a packet.
-    pub(super) mtu_bytes: u32,
+    pub(crate) mtu_bytes: u32,
     capability_bits: u64,
-    pub(super) max_read_atomic: u8,
-    pub(super) max_destination_read_atomic: u8,
-    pub(super) memory_address: u64,
-    pub(super) memory_key: u32,
-    pub(super) memory_bytes: u64,
+    pub(crate) max_read_atomic: u8,
+    pub(crate) max_destination_read_atomic: u8,
+    pub(crate) memory_address: u64,
+    pub(crate) memory_key: u32,
+    pub(crate) memory_bytes: u64,
+}
+
+/// A connection that both ends make alike.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ReliablePlan {
+    pub(crate) scheme: String,
+    pub(crate) mtu_bytes: u32,
+    pub(crate) memory_bytes: u64,
+}
+
+/// Messages of one size in one direction.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct MessagesCheck {
+    pub(crate) messages: u32,
+    pub(crate) message_bytes: u32,
+    pub(crate) from_server: bool,
 }
 
 /// How an end describes its memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MemoryInfo {
-    pub(super) address: u64,
-    pub(super) key: u32,
-    pub(super) bytes: u64,
+pub(crate) struct MemoryInfo {
+    pub(crate) address: u64,
+    pub(crate) key: u32,
+    pub(crate) bytes: u64,
 }
 
 impl EndInfo {
-    pub(super) fn new(
-        end: &super::End,
+    pub(crate) fn new(
+        end: &crate::End,
         attributes: &longhaul_verbs::DeviceAttributes,
         mtu: longhaul_verbs::Mtu,
         memory: MemoryInfo,
@@ -82,24 +97,24 @@ impl EndInfo {
         }
     }
 
-    pub(super) fn capabilities(&self) -> Capabilities {
+    pub(crate) fn capabilities(&self) -> Capabilities {
         Capabilities::from_bits_truncate(self.capability_bits)
     }
 }
 
 /// What the other end has to know of a queue pair.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct PairInfo {
-    pub(super) number: u32,
+pub(crate) struct PairInfo {
+    pub(crate) number: u32,
     /// The first packet sequence number that it sends.
-    pub(super) first_psn: u32,
+    pub(crate) first_psn: u32,
     /// Payload of a packet, as the client has decided.
-    pub(super) mtu_bytes: u32,
+    pub(crate) mtu_bytes: u32,
 }
 
 /// From the client.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Request {
+pub(crate) enum Request {
     Hello {
         version: u32,
         plan: SessionPlan,
@@ -128,7 +143,7 @@ pub(super) enum Request {
 
 /// From the server.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Reply {
+pub(crate) enum Reply {
     Welcome {
         version: u32,
         end: EndInfo,

@@ -4,12 +4,12 @@
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 
 use longhaul_impair::{Loss, Profile};
-use longhaul_softnic::{Config, Mutation};
-use longhaul_softnic_udp::{Impair, UdpConfig, UdpDevice, UdpPortChoice};
-use longhaul_testbed::interop::{
+use longhaul_interop::{
     Check, CheckResult, Client, ClientOptions, Connection, DeathReport, End, InteropError, Operation, ReliableOptions,
     ServerOutcome, Size, Summary, serve,
 };
+use longhaul_softnic::{Config, Mutation};
+use longhaul_softnic_udp::{Impair, UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_verbs::Mtu;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

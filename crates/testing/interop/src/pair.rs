@@ -9,12 +9,12 @@ use longhaul_verbs::{
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::control::Control;
-use super::endpoint::Endpoint;
-use super::fault::{Fault, refused_by_device};
-use super::ledger::Numbers;
-use super::messages::{EndInfo, PairInfo, SessionPlan};
-use super::plan::Connection;
+use crate::control::Control;
+use crate::endpoint::Endpoint;
+use crate::fault::{Fault, refused_by_device};
+use crate::ledger::Numbers;
+use crate::messages::{EndInfo, PairInfo, SessionPlan};
+use crate::plan::Connection;
 
 /// The key that datagrams carry.
 const QUEUE_KEY: u32 = 0x4c6f_6e67;
@@ -23,10 +23,10 @@ const NOT_READY_TIMER: u8 = 12;
 /// Try again for ever while the receiver is not ready: it will be.
 const NOT_READY_RETRIES: u8 = 7;
 /// Times to send again before the peer is given up: the most there are, for an end that may only be slow.
-pub(super) const RETRIES: u8 = 7;
+pub(crate) const RETRIES: u8 = 7;
 /// And when the peer is to be given up. Soft-RoCE takes 7 for "for ever", as if it were about receivers that are not
 /// ready.
-pub(super) const RETRIES_UNTIL_DEATH: u8 = 6;
+pub(crate) const RETRIES_UNTIL_DEATH: u8 = 6;
 /// READs and atomics that may be outstanding, if both devices can.
 const OUTSTANDING_MAX: u8 = 16;
 /// Sleep this long at most when there is nothing to be woken by.
@@ -36,18 +36,18 @@ const BATCH: usize = 32;
 
 /// Sizes and rights of a queue pair.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PairOptions {
-    pub(super) connection: Connection,
-    pub(super) send_requests: u32,
-    pub(super) receive_requests: u32,
-    pub(super) remote_access: Access,
-    pub(super) first_psn: u32,
+pub(crate) struct PairOptions {
+    pub(crate) connection: Connection,
+    pub(crate) send_requests: u32,
+    pub(crate) receive_requests: u32,
+    pub(crate) remote_access: Access,
+    pub(crate) first_psn: u32,
     /// RC: how often to send again.
-    pub(super) retries: u8,
+    pub(crate) retries: u8,
 }
 
 /// A queue pair, with a completion queue for each of its halves.
-pub(super) struct Pair {
+pub(crate) struct Pair {
     connection: Connection,
     first_psn: u32,
     retries: u8,
@@ -59,12 +59,12 @@ pub(super) struct Pair {
     /// Where datagrams go.
     datagrams: Option<(AddressHandle, QueuePairNumber)>,
     /// Completions that have been taken from the device and not been looked at.
-    pub(super) sent: VecDeque<WorkCompletion>,
-    pub(super) received: VecDeque<WorkCompletion>,
+    pub(crate) sent: VecDeque<WorkCompletion>,
+    pub(crate) received: VecDeque<WorkCompletion>,
 }
 
 impl Pair {
-    pub(super) fn create(endpoint: &Endpoint, options: PairOptions) -> Result<Pair, Fault> {
+    pub(crate) fn create(endpoint: &Endpoint, options: PairOptions) -> Result<Pair, Fault> {
         let device = &endpoint.end.device;
         let failed = refused_by_device("create a queue");
         let sleeps = endpoint.has(Capabilities::COMPLETION_CHANNEL | Capabilities::EVENT_DESCRIPTORS);
@@ -106,17 +106,17 @@ impl Pair {
         })
     }
 
-    pub(super) fn info(&self, mtu: Mtu) -> PairInfo {
+    pub(crate) fn info(&self, mtu: Mtu) -> PairInfo {
         let number = self.queue_pair.number().value();
         PairInfo { number, first_psn: self.first_psn, mtu_bytes: mtu.byte_count() }
     }
 
-    pub(super) fn numbers(&self, peer: &PairInfo) -> Numbers {
+    pub(crate) fn numbers(&self, peer: &PairInfo) -> Numbers {
         Numbers { own: self.queue_pair.number(), peer: QueuePairNumber::new(peer.number) }
     }
 
     /// Connects with the peer's queue pair.
-    pub(super) fn connect(
+    pub(crate) fn connect(
         &mut self,
         endpoint: &Endpoint,
         plan: &SessionPlan,
@@ -152,7 +152,7 @@ impl Pair {
         Ok(())
     }
 
-    pub(super) fn post_send(&self, request: SendRequest<'_>) -> Result<(), Fault> {
+    pub(crate) fn post_send(&self, request: SendRequest<'_>) -> Result<(), Fault> {
         let request = match &self.datagrams {
             Some((handle, number)) => request.to(handle.destination(*number, QUEUE_KEY)),
             None => request,
@@ -160,21 +160,21 @@ impl Pair {
         self.queue_pair.post_send(&[request]).map_err(refused_by_device("post a request"))
     }
 
-    pub(super) fn post_receive(&self, request: ReceiveRequest<'_>) -> Result<(), Fault> {
+    pub(crate) fn post_receive(&self, request: ReceiveRequest<'_>) -> Result<(), Fault> {
         self.queue_pair.post_receive(&[request]).map_err(refused_by_device("post a receive"))
     }
 
-    pub(super) fn state(&self) -> QueuePairState {
+    pub(crate) fn state(&self) -> QueuePairState {
         self.queue_pair.state()
     }
 
-    pub(super) fn stop(&self) -> Result<(), Fault> {
+    pub(crate) fn stop(&self) -> Result<(), Fault> {
         let attributes = QueuePairAttributes::to_state(QueuePairState::Error);
         self.queue_pair.modify(&attributes).map_err(refused_by_device("move a queue pair to the error state"))
     }
 
     /// Takes what has completed.
-    pub(super) fn collect(&mut self) -> Result<bool, Fault> {
+    pub(crate) fn collect(&mut self) -> Result<bool, Fault> {
         let failed = refused_by_device("poll completions");
         let mut room = [WorkCompletion::default(); BATCH];
         let mut has_some = !self.sent.is_empty() || !self.received.is_empty();
@@ -192,7 +192,7 @@ impl Pair {
     }
 
     /// Sleeps until something has completed, the other end has said something or is gone, or time is up.
-    pub(super) fn wait(&mut self, control: &Control, longest: Duration) -> Result<(), Fault> {
+    pub(crate) fn wait(&mut self, control: &Control, longest: Duration) -> Result<(), Fault> {
         if self.collect()? {
             return Ok(());
         }

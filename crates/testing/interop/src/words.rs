@@ -4,25 +4,25 @@
 
 use longhaul_verbs::{RemoteMemory, SendOperation};
 
-use super::contents::mix;
-use super::plan::{Check, Operation};
+use crate::contents::mix;
+use crate::plan::{Check, Operation};
 
 /// Words that the atomics of a check take in turn.
 const WORDS: u64 = 8;
 
 /// The words, as they must be after the atomics so far.
 #[derive(Clone, Debug)]
-pub(super) struct Words {
+pub(crate) struct Words {
     values: Vec<u64>,
 }
 
 /// One atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(crate) struct Step {
     /// The slot of its word.
-    pub(super) word: u64,
+    pub(crate) word: u64,
     /// What it finds, and brings back.
-    pub(super) old: u64,
+    pub(crate) old: u64,
     request: Request,
 }
 
@@ -34,7 +34,7 @@ enum Request {
 
 impl Step {
     /// As it is posted.
-    pub(super) fn operation(self, remote: RemoteMemory) -> SendOperation {
+    pub(crate) fn operation(self, remote: RemoteMemory) -> SendOperation {
         match self.request {
             Request::CompareAndSwap { compare, swap } => SendOperation::CompareAndSwap { remote, compare, swap },
             Request::FetchAndAdd { add } => SendOperation::FetchAndAdd { remote, add },
@@ -44,13 +44,13 @@ impl Step {
 
 impl Words {
     /// As they are at the start.
-    pub(super) fn new(check: &Check) -> Words {
+    pub(crate) fn new(check: &Check) -> Words {
         let count = WORDS.min(u64::from(check.operations));
         Words { values: (0..count).map(|word| mix(check.seed ^ mix(word))).collect() }
     }
 
     /// As they must be at the end.
-    pub(super) fn after_all(check: &Check) -> Words {
+    pub(crate) fn after_all(check: &Check) -> Words {
         let mut words = Words::new(check);
         for number in 0..u64::from(check.operations) {
             words.step(check, number);
@@ -59,12 +59,12 @@ impl Words {
     }
 
     /// The value of the word in this slot, if it is one.
-    pub(super) fn value(&self, slot: u64) -> Option<u64> {
+    pub(crate) fn value(&self, slot: u64) -> Option<u64> {
         self.values.get(slot as usize).copied()
     }
 
     /// The next atomic, carried out. Numbers must come in order.
-    pub(super) fn step(&mut self, check: &Check, number: u64) -> Step {
+    pub(crate) fn step(&mut self, check: &Check, number: u64) -> Step {
         let word = number % self.values.len() as u64;
         let value = &mut self.values[word as usize];
         let old = *value;
@@ -87,8 +87,8 @@ impl Words {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Connection;
     use super::*;
+    use crate::plan::Connection;
 
     /// A device that carries out each atomic this often.
     fn carry_out(check: &Check, times: impl Fn(u64) -> u32) -> (Vec<(u64, u64)>, Vec<u64>) {
