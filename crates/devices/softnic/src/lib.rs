@@ -28,6 +28,9 @@ mod memory;
 mod receive;
 mod resources;
 
+#[doc(hidden)]
+pub mod fuzzing;
+
 #[cfg(feature = "mutations")]
 pub use config::Mutation;
 pub use config::{Config, PayloadMode, Type2Windows};

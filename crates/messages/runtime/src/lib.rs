@@ -10,8 +10,8 @@
 //! called again. A connection is a [`Shared`]: the program posts messages to it, the engine drives it. The caller of
 //! the engine supplies a [`Letterbox`], and a [`Lifeline`] if it can see that the peer has gone.
 //!
-//! Two callers exist: the facade `longhaul`, with threads, descriptors and the host's clock; and the soak of messages in `testbed`, on
-//! virtual time. So what the soak tests is what programs use.
+//! Two callers exist: the facade `longhaul`, with threads, descriptors and the host's clock; and the soak of messages in
+//! `scheme-testing`, on virtual time. So what the soak tests is what programs use.
 
 mod assembly;
 mod driven;

@@ -60,7 +60,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/network/forward/src/priority.rs",
     "crates/network/forward/src/ring.rs",
     "crates/network/forward/src/tap.rs",
-    "crates/testing/testbed/tests/shift_hosts/mod.rs",
+    "crates/testing/world/tests/shift_hosts/mod.rs",
     "crates/base/verbs/src/raw.rs",
     "crates/base/verbs/src/safe.rs",
     "crates/base/verbs/src/safe/memory.rs",
@@ -100,8 +100,11 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         "longhaul",
         &["time", "wire", "verbs", "impair", "softnic", "softnic-udp", "sdr", "reliable", "runtime", "rdmacore"],
     ),
+    ("world", &["time", "wire", "verbs", "impair", "netsim", "softnic"]),
+    // For makers of devices: nothing of messages, schemes or the library.
+    ("conformance", &["time", "wire", "verbs", "impair", "softnic", "softnic-udp", "world"]),
     (
-        "testbed",
+        "scheme-testing",
         // The library too: on real time, suites run on what programs use.
         &[
             "time",
@@ -109,7 +112,6 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "verbs",
             "coding",
             "impair",
-            "netsim",
             "softnic",
             "softnic-udp",
             "sdr",
@@ -118,8 +120,11 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "runtime",
             "plan",
             "longhaul",
+            "world",
+            "conformance",
         ],
     ),
+    ("interop", &["verbs", "runtime", "longhaul", "conformance", "scheme-testing"]),
     (
         "cli",
         &[
@@ -140,7 +145,10 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "plan",
             "rdmacore",
             "longhaul",
-            "testbed",
+            "world",
+            "conformance",
+            "scheme-testing",
+            "interop",
         ],
     ),
 ];

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use longhaul_conformance::{self as conformance, Report, Test, Verdict};
 use longhaul_reliable::Scheme;
-use longhaul_testbed::conformance::{self, Report, Test, Verdict};
-use longhaul_testbed::end_to_end::{Suite, scheme_by_name};
+use longhaul_scheme_testing::end_to_end::{Suite, scheme_by_name};
 use serde_json::{Value, json};
 
 use crate::quantity;

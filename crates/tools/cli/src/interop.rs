@@ -1,11 +1,11 @@
 //! `longhaul interop`: two ends, each with a device of any kind, check every byte and every completion of each other.
-//! What they do is in `longhaul_testbed::interop`; here are the command line, the devices and the report.
+//! What they do is in `longhaul_interop`; here are the command line, the devices and the report.
 
 mod client;
 mod options;
 mod server;
 
-use longhaul_testbed::interop::{CheckResult, DeathReport, InteropError};
+use longhaul_interop::{CheckResult, DeathReport, InteropError};
 use serde_json::{Value, json};
 
 use crate::message::with_sources;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use longhaul_testbed::soak::{SeedReport, Summary, Troubles};
+use longhaul_conformance::soak::{SeedReport, Summary, Troubles};
 use serde_json::{Value, json};
 
 use crate::stop::Stop;
@@ -121,8 +121,8 @@ pub(crate) fn real_rows(summary: &Summary) -> [(&'static str, String); 4] {
 
 #[cfg(test)]
 mod tests {
-    use longhaul_testbed::checker::{Rule, Violation, Violations};
-    use longhaul_testbed::soak::{Campaign, SoakOptions, Tally};
+    use longhaul_conformance::checker::{Rule, Violation, Violations};
+    use longhaul_conformance::soak::{Campaign, SoakOptions, Tally};
 
     use super::*;
 

@@ -8,8 +8,8 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use longhaul_conformance::{Environment, KNOWN_DEPARTURES, RealTime, Shown, VirtualTime};
 use longhaul_softnic_udp::{UdpConfig, UdpPortChoice};
-use longhaul_testbed::conformance::{Environment, KNOWN_DEPARTURES, RealTime, Shown, VirtualTime};
 use longhaul_verbs::{Capabilities, Device};
 use serde_json::Value;
 

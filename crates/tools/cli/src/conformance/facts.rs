@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use longhaul_testbed::conformance::Environment;
+use longhaul_conformance::Environment;
 use longhaul_verbs::{Capabilities, DeviceAttributes, GidEntry, PortAttributes, QueryError};
 use serde_json::{Value, json};
 

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
+use longhaul_conformance::{DeviceEnd, KnownDeparture, RealTime, known_departures};
 use longhaul_rdmacore::RdmaDevice;
-use longhaul_testbed::conformance::{DeviceEnd, KnownDeparture, RealTime, known_departures};
 use longhaul_verbs::{Device, GidChoice, GidType};
 use longhaul_wire::UDP_PORT_ROCE;
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use longhaul_reliable::Scheme;
-use longhaul_softnic_udp::{Impair, UdpConfig, UdpPortChoice};
-use longhaul_testbed::end_to_end::{
+use longhaul_scheme_testing::end_to_end::{
     Case, CaseError, CaseRunner, Figures, GroundOptions, LibraryGround, Link, Suite, VirtualGround, endpoint_of, links,
     patient_options,
 };
+use longhaul_softnic_udp::{Impair, UdpConfig, UdpPortChoice};
 use serde_json::{Value, json};
 
 use super::libibverbs;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use longhaul_testbed::conformance::{Remark, Report};
+use longhaul_conformance::{Remark, Report};
 use serde_json::{Value, json};
 
 use super::facts::Facts;

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use longhaul_testbed::soak::{Campaign, SoakOptions, SoakPort};
+
+use longhaul_conformance::soak::{Campaign, SoakOptions, SoakPort};
 
 use crate::stop::{self, Stop};
 use crate::{message, soak_report};

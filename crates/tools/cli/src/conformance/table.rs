@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use longhaul_testbed::conformance::{Remark, Report, Shown, known_departures};
+use longhaul_conformance::{Remark, Report, Shown, known_departures};
 use serde_json::{Value, json};
 
 use super::facts::{Facts, capability_names, limits};

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
+use longhaul_conformance::{Environment, RealTime, VirtualTime};
 use longhaul_softnic_udp::UdpConfig;
-use longhaul_testbed::conformance::{Environment, RealTime, VirtualTime};
 
 use super::facts::Facts;
 use super::{libibverbs, reachability};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use longhaul_testbed::interop::{CheckResult, Client, Summary};
+use longhaul_interop::{CheckResult, Client, Summary};
 use serde_json::json;
 
 use super::options::ClientArguments;

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, TcpStream};
 
+use longhaul_interop::{ClientOptions, Connection, End, Operation, ReliableOptions, Size};
+use longhaul_scheme_testing::end_to_end::scheme_by_name;
 use longhaul_softnic_udp::{UdpPortChoice, path};
-use longhaul_testbed::end_to_end::scheme_by_name;
-use longhaul_testbed::interop::{ClientOptions, Connection, End, Operation, ReliableOptions, Size};
 use longhaul_verbs::Mtu;
 
 use crate::opened_device::{DeviceChoice, OpenedDevice, SOFTNIC, Towards};

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, TcpStream};
 
-use longhaul_testbed::interop::{CheckResult, ServerOutcome, refuse, serve};
+use longhaul_interop::{CheckResult, ServerOutcome, refuse, serve};
 use serde_json::json;
 
 use super::options::{PORT, ServerArguments};

@@ -8,7 +8,8 @@ mod work;
 use std::time::Instant;
 
 use clap::ValueEnum;
-use longhaul_testbed::validation::SAMPLES_FOR_P999;
+
+use longhaul_scheme_testing::validation::SAMPLES_FOR_P999;
 
 use crate::progress;
 use crate::quantity::whole_number;

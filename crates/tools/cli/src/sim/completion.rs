@@ -6,8 +6,10 @@ mod paper;
 use std::time::Instant;
 
 use indicatif::ProgressBar;
-use longhaul_testbed::completion::{CompletionOptions, CompletionScheme, Sample, Sampling, Summary};
-use longhaul_testbed::end_to_end::CaseError;
+use longhaul_scheme_testing::{
+    completion::{CompletionOptions, CompletionScheme, Sample, Sampling, Summary},
+    end_to_end::CaseError,
+};
 use longhaul_time::Duration;
 use serde_json::{Value, json};
 

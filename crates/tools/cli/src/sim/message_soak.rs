@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use longhaul_testbed::message_soak::{
+use longhaul_scheme_testing::message_soak::{
     MessageCampaign, MessageSeedReport, MessageSoakOptions, MessageSummary, SEED_TIME_MAX, item_count, shrink,
 };
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use longhaul_softnic::PayloadMode;
-use longhaul_testbed::scale::{Scale, ScaleFabric, ScaleOptions, ScaleOutcome};
+use longhaul_world::scale::{Scale, ScaleFabric, ScaleOptions, ScaleOutcome};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Value, json};
 

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use indicatif::ProgressBar;
-use longhaul_testbed::soak::{Campaign, OPERATIONS_DEFAULT, SoakOptions};
+
+use longhaul_conformance::soak::{Campaign, OPERATIONS_DEFAULT, SoakOptions};
 
 use super::message_soak;
 use crate::quantity;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use longhaul_softnic::PayloadMode;
-use longhaul_testbed::throughput::{self, PACKET_BYTES, Traffic};
+use longhaul_world::throughput::{self, PACKET_BYTES, Traffic};
 use serde_json::{Value, json};
 
 use crate::quantity;

@@ -6,7 +6,7 @@ use longhaul_plan::link::{Link, Loss, PlanError};
 use longhaul_plan::model::Case;
 use longhaul_plan::scheme::Scheme;
 use longhaul_scheme::{Code, CodeKind, NamedScheme};
-use longhaul_testbed::completion::{CompletionOptions, formula};
+use longhaul_scheme_testing::completion::{CompletionOptions, formula};
 use longhaul_time::Duration;
 
 use crate::parallel::in_parallel;

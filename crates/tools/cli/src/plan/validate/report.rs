@@ -1,9 +1,11 @@
 //! What the comparisons said: as a table, and as JSON.
 
 use longhaul_plan::distribution::Summary;
-use longhaul_testbed::validation::sockets::SocketsComparison;
-use longhaul_testbed::validation::twin::TwinComparison;
-use longhaul_testbed::validation::{MeanComparison, P999_RANKS, SOCKETS_BOUND, TWIN_BOUND, VIRTUAL_BOUND};
+use longhaul_scheme_testing::{
+    validation::sockets::SocketsComparison,
+    validation::twin::TwinComparison,
+    validation::{MeanComparison, P999_RANKS, SOCKETS_BOUND, TWIN_BOUND, VIRTUAL_BOUND},
+};
 use serde_json::{Map, Value, json};
 
 use super::work::{Compared, Results, Work};
@@ -130,7 +132,7 @@ pub(super) fn to_table(results: &Results, work: &Work, seconds: f64) -> String {
     }
     if let Some(rank) = results.worst_p999_rank() {
         let [low, high] = P999_RANKS.map(|rank| rank * 100.0);
-        let is_judged = match work.samples >= longhaul_testbed::validation::SAMPLES_FOR_P999 {
+        let is_judged = match work.samples >= longhaul_scheme_testing::validation::SAMPLES_FOR_P999 {
             true => String::new(),
             false => format!("; not judged with {} samples", work.samples),
         };

@@ -2,10 +2,12 @@
 
 use indicatif::ProgressBar;
 use longhaul_plan::distribution::Distribution;
-use longhaul_testbed::validation::sockets::SocketsComparison;
-use longhaul_testbed::validation::twin::TwinComparison;
-use longhaul_testbed::validation::virtual_time::ProtocolError;
-use longhaul_testbed::validation::{MeanComparison, Point, points, sockets, twin, virtual_time};
+use longhaul_scheme_testing::{
+    validation::sockets::SocketsComparison,
+    validation::twin::TwinComparison,
+    validation::virtual_time::ProtocolError,
+    validation::{MeanComparison, Point, points, sockets, twin, virtual_time},
+};
 
 use crate::parallel::on_threads;
 
@@ -145,9 +147,13 @@ impl Results {
                     ));
                 }
             };
-            mean("the twin's", longhaul_testbed::validation::TWIN_BOUND, twin.map(|twin| twin.mean));
-            mean("virtual time's", longhaul_testbed::validation::VIRTUAL_BOUND, *virtual_time);
-            mean("the sockets'", longhaul_testbed::validation::SOCKETS_BOUND, sockets.map(|sockets| sockets.mean));
+            mean("the twin's", longhaul_scheme_testing::validation::TWIN_BOUND, twin.map(|twin| twin.mean));
+            mean("virtual time's", longhaul_scheme_testing::validation::VIRTUAL_BOUND, *virtual_time);
+            mean(
+                "the sockets'",
+                longhaul_scheme_testing::validation::SOCKETS_BOUND,
+                sockets.map(|sockets| sockets.mean),
+            );
             let noisy = sockets.filter(|sockets| !sockets.mean.passed && sockets.noise > NOISE_TOLD);
             if let Some(noise) = noisy.map(|sockets| sockets.noise) {
                 failures.push(format!(

@@ -3,10 +3,11 @@
 //! The packets of a message can be foreseen from the scheme and the loss. How many of them this machine simulates in a
 //! second is measured with the same code on a message that is short enough to take no time.
 
+use longhaul_scheme_testing::{
+    completion::{Completion, CompletionOptions, CompletionScheme, Sampling},
+    end_to_end::CaseError,
+};
 use std::time::{Duration, Instant};
-
-use longhaul_testbed::completion::{Completion, CompletionOptions, CompletionScheme, Sampling};
-use longhaul_testbed::end_to_end::CaseError;
 
 /// A run that is expected to take longer says so first.
 const LONG: Duration = Duration::from_secs(120);

@@ -1,6 +1,6 @@
 //! `--paper`: the link of the SDR-RDMA paper, its figures next to ours, and the bounds that must hold.
 
-use longhaul_testbed::completion::formula;
+use longhaul_scheme_testing::completion::formula;
 use serde_json::{Value, json};
 
 use super::Measurement;
@@ -84,7 +84,7 @@ pub(super) fn to_json(checks: &[Check]) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use longhaul_testbed::completion::{CompletionOptions, Sampling, Summary};
+    use longhaul_scheme_testing::completion::{CompletionOptions, Sampling, Summary};
     use longhaul_time::Duration;
 
     use super::*;
