@@ -87,6 +87,8 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     // The soak of messages drives connections with it on virtual time, as the facade does with threads.
     ("runtime", &["time", "verbs", "sdr", "reliable"]),
     ("rdmacore", &["verbs"]),
+    ("units", &["time"]),
+    ("charts", &[]),
     (
         "longhaul",
         &["time", "wire", "verbs", "impair", "softnic", "softnic-udp", "sdr", "reliable", "runtime", "rdmacore"],
@@ -111,6 +113,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "longhaul",
         ],
     ),
+    ("host", &["wire", "verbs", "softnic", "softnic-udp", "rdmacore", "longhaul", "units"]),
     (
         "cli",
         &[
@@ -129,6 +132,9 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "rdmacore",
             "longhaul",
             "testbed",
+            "units",
+            "charts",
+            "host",
         ],
     ),
 ];

@@ -13,7 +13,6 @@ mod parallel;
 mod perf;
 mod plan;
 mod progress;
-mod quantity;
 mod randomness;
 mod sim;
 mod soak_report;

@@ -9,8 +9,8 @@ mod notes;
 mod plot;
 mod table;
 
-mod chart;
 mod figures;
+mod looks;
 mod validate;
 
 use longhaul_plan::question::{Answer, CodingSpeed, Question};

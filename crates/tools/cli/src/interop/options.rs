@@ -9,7 +9,6 @@ use longhaul_verbs::Mtu;
 
 use crate::opened_device::{DeviceChoice, OpenedDevice, SOFTNIC, Towards};
 use crate::perf::{meeting, mtu};
-use crate::quantity;
 use crate::randomness::random_number;
 use crate::softnic_options::SoftnicOptions;
 use crate::stop::Stop;
@@ -143,7 +142,7 @@ pub(crate) struct ClientArguments {
     operations: u32,
 
     /// One more message size (not on UD)
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = quantity::bytes_within::<u32>(0..=1 << 28))]
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = longhaul_units::bytes_within::<u32>(0..=1 << 28))]
     large: u32,
 
     /// Operations per check of the --large size; 0 skips it
@@ -172,7 +171,7 @@ pub(crate) struct ClientArguments {
 
     /// With --scheme: message sizes
     #[arg(long, value_name = "BYTES", value_delimiter = ',', requires = "schemes", default_value = "0,1,4095,4096,4097,65536,1048576,4194304",
-          value_parser = quantity::bytes_within::<u32>(0..=1 << 27))]
+          value_parser = longhaul_units::bytes_within::<u32>(0..=1 << 27))]
     message_sizes: Vec<u32>,
 
     /// With --scheme: number of messages of each size, in each direction
@@ -280,7 +279,7 @@ fn megabits(text: &str) -> Result<f64, String> {
 }
 
 fn size(text: &str) -> Result<Size, String> {
-    text.parse().or_else(|error| quantity::bytes_within(0..=1 << 28)(text).map(Size::Bytes).map_err(|_| error))
+    text.parse().or_else(|error| longhaul_units::bytes_within(0..=1 << 28)(text).map(Size::Bytes).map_err(|_| error))
 }
 
 #[cfg(test)]

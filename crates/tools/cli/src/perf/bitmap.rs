@@ -12,7 +12,6 @@ use longhaul_verbs::{CompletionFlags, CompletionOperation, WorkCompletion};
 use serde_json::{Value, json};
 
 use super::statistics::Sorted;
-use crate::quantity;
 use crate::stop::{self, Stop};
 
 const PACKET_BYTES: u32 = 4096;
@@ -31,7 +30,7 @@ const MESSAGES: u32 = 16;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Number of rounds
-    #[arg(long, value_name = "NUMBER", default_value_t = 15, value_parser = quantity::whole_number(1_u32..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 15, value_parser = longhaul_units::whole_number(1_u32..))]
     rounds: u32,
 
     /// Exit with status 1 if the ratio to the bare loop is below this for any number of threads

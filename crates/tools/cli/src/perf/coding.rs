@@ -20,7 +20,6 @@ use self::report::{Measured, Report};
 use self::subject::{Buffers, Subject};
 use super::processor::thread_time_used;
 use super::statistics::Sorted;
-use crate::quantity;
 use crate::stop::Stop;
 
 /// One thread takes this share of the message in a round.
@@ -39,11 +38,11 @@ pub(crate) struct Arguments {
     codes: Vec<Code>,
 
     /// Chunk size
-    #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = quantity::bytes_within::<u32>(1..=16 << 20))]
+    #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = longhaul_units::bytes_within::<u32>(1..=16 << 20))]
     chunk: u32,
 
     /// Message size; make it much larger than the caches, unless those are what you measure
-    #[arg(long, value_name = "BYTES", default_value = "128MiB", value_parser = quantity::bytes_within::<usize>(1 << 20..=16 << 30))]
+    #[arg(long, value_name = "BYTES", default_value = "128MiB", value_parser = longhaul_units::bytes_within::<usize>(1 << 20..=16 << 30))]
     message: usize,
 
     /// Also encode on this many threads; several numbers, separated by commas [default: one thread per processor]

@@ -27,7 +27,6 @@ use self::ends::End;
 use self::namespace::{Kind, Place};
 use self::orders::{Link, Order, Outcome, Role, Settings, Subject};
 use self::report::{Comparison, Environment};
-use crate::quantity;
 use crate::stop::Stop;
 
 pub(crate) use self::end::{EndArguments, run_end};
@@ -59,7 +58,7 @@ const WARM_UP: Duration = Duration::from_millis(60);
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Seconds per measurement, divided into rounds
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = quantity::seconds_within(0.1..=3600.0))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = longhaul_units::seconds_within(0.1..=3600.0))]
     seconds: f64,
 
     /// MTU of the link in bytes; several, separated by commas, run one after another

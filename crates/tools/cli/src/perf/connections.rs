@@ -14,8 +14,8 @@ use std::time::Duration;
 use self::report::Row;
 use self::usage::Usage;
 use super::child::Child;
+use crate::progress;
 use crate::stop::{self, Stop};
-use crate::{progress, quantity};
 
 pub(crate) use self::end::{EndArguments, run_end};
 
@@ -43,19 +43,19 @@ const WARM_UP: Duration = Duration::from_secs(1);
 pub(crate) struct Arguments {
     /// Numbers of connections, separated by commas
     #[arg(long, value_name = "NUMBER", default_value = "1,100,1000,10000", value_delimiter = ',',
-          value_parser = quantity::whole_number(1_u32..=100_000))]
+          value_parser = longhaul_units::whole_number(1_u32..=100_000))]
     connections: Vec<u32>,
 
     /// Seconds in which messages are counted
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = quantity::seconds_within(0.1..=600.0))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = longhaul_units::seconds_within(0.1..=600.0))]
     seconds: f64,
 
     /// Seconds of silence
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = quantity::seconds_within(0.1..=600.0))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = longhaul_units::seconds_within(0.1..=600.0))]
     idle_seconds: f64,
 
     /// Messages that are on their way at once on each connection
-    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = quantity::whole_number(1_u32..=1000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = longhaul_units::whole_number(1_u32..=1000))]
     in_flight: u32,
 
     /// How messages are brought over: sr:rto, sr:nack, ec:mds:32,8, ec:xor:32,8

@@ -19,7 +19,6 @@ use super::options::{EndOptions, MESSAGE_BYTES_MAX, mtu};
 use super::path;
 use super::table::wrong_contents;
 use crate::opened_device::{OpenedDevice, Towards, UDP_PORT_ROCE};
-use crate::quantity;
 use crate::randomness::random_number;
 use crate::stop::{Stop, with_error};
 use longhaul_softnic_udp::UdpPortChoice;
@@ -50,7 +49,7 @@ pub(crate) struct Arguments {
     connection: Connection,
 
     /// Message size [default: 4096; UD: 2048]
-    #[arg(short, long, value_name = "BYTES", value_parser = quantity::bytes_within::<u32>(1..=MESSAGE_BYTES_MAX.into()))]
+    #[arg(short, long, value_name = "BYTES", value_parser = longhaul_units::bytes_within::<u32>(1..=MESSAGE_BYTES_MAX.into()))]
     size: Option<u32>,
 
     /// Path MTU: 256, 512, 1024, 2048 or 4096
@@ -62,7 +61,7 @@ pub(crate) struct Arguments {
     rx_depth: u32,
 
     /// Messages in each direction
-    #[arg(short = 'n', long = "iters", value_name = "NUMBER", default_value_t = 1000, value_parser = quantity::whole_number(1_u64..))]
+    #[arg(short = 'n', long = "iters", value_name = "NUMBER", default_value_t = 1000, value_parser = longhaul_units::whole_number(1_u64..))]
     iterations: u64,
 
     /// RC acknowledgement timeout, 4.096 µs · 2^N; rdma-core's programs use 14

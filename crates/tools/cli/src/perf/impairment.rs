@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use longhaul_impair::{EcnMarking, Loss, Profile};
-
-use crate::quantity::{QuantityError, bytes, duration, number, rate, share};
+use longhaul_units::{QuantityError, bytes, duration, number, rate, share};
 
 /// What can be said; also the help.
 pub(crate) const HELP: &str = "\

@@ -11,7 +11,6 @@ use super::control::{Rate, Test};
 use super::operation::Operation;
 use super::scheme_end::CHUNK_BYTES_MAX;
 use crate::opened_device::{DeviceChoice, SOFTNIC};
-use crate::quantity;
 use crate::softnic_options::SoftnicOptions;
 use crate::stop::Stop;
 
@@ -125,7 +124,7 @@ pub(crate) struct ClientArguments {
     pub(crate) checksum: bool,
 
     /// Message size, such as 4096 or 64KiB [default: 65536 for bandwidth, 2 for latency; atomics are 8]
-    #[arg(short, long, value_name = "BYTES", value_parser = quantity::bytes_within::<u32>(1..=MESSAGE_BYTES_MAX.into()))]
+    #[arg(short, long, value_name = "BYTES", value_parser = longhaul_units::bytes_within::<u32>(1..=MESSAGE_BYTES_MAX.into()))]
     size: Option<u32>,
 
     /// Measure all sizes from 2 to 2^23 bytes
@@ -133,12 +132,12 @@ pub(crate) struct ClientArguments {
     all: bool,
 
     /// Messages per queue pair [default: 5000 for bandwidth, 1000 for latency]
-    #[arg(short = 'n', long = "iters", value_name = "NUMBER", value_parser = quantity::whole_number(1_u64..))]
+    #[arg(short = 'n', long = "iters", value_name = "NUMBER", value_parser = longhaul_units::whole_number(1_u64..))]
     iterations: Option<u64>,
 
     /// Run for this many seconds instead of a number of messages
     #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with = "iterations",
-          value_parser = quantity::whole_number(1_u32..))]
+          value_parser = longhaul_units::whole_number(1_u32..))]
     pub(crate) duration: Option<u32>,
 
     /// Number of queue pairs (bandwidth only)
@@ -160,7 +159,7 @@ pub(crate) struct ClientArguments {
     rx_depth: Option<u32>,
 
     /// Outstanding READs and atomics per queue pair [default: as many as the device supports]
-    #[arg(short, long, value_name = "NUMBER", value_parser = quantity::whole_number(1_u8..))]
+    #[arg(short, long, value_name = "NUMBER", value_parser = longhaul_units::whole_number(1_u8..))]
     outs: Option<u8>,
 
     /// The atomic to measure [default: FETCH_AND_ADD]
@@ -177,7 +176,7 @@ pub(crate) struct ClientArguments {
 
     /// Send at most this many Gbit/s, or a rate with its unit (500Mbps); 0 is unlimited [default: unlimited on this
     /// host, 1 off it]
-    #[arg(long = "rate_limit", visible_aliases = ["rate-limit", "rate"], value_name = "GBITS", value_parser = quantity::gbits)]
+    #[arg(long = "rate_limit", visible_aliases = ["rate-limit", "rate"], value_name = "GBITS", value_parser = longhaul_units::gbits)]
     rate_limit: Option<f64>,
 
     /// Report in Gbit/s instead of MiB/s
@@ -206,9 +205,9 @@ pub(crate) fn mtu(text: &str) -> Result<Mtu, String> {
 fn chunk(text: &str) -> Result<u32, String> {
     let least = Mtu::Bytes256.byte_count();
     let fits = |bytes: &u32| (least..=CHUNK_BYTES_MAX).contains(bytes) && bytes.is_multiple_of(least);
-    let bytes = quantity::bytes(text).ok().and_then(|bytes| u32::try_from(bytes).ok()).filter(fits);
+    let bytes = longhaul_units::bytes(text).ok().and_then(|bytes| u32::try_from(bytes).ok()).filter(fits);
     bytes.ok_or_else(|| {
-        let most = quantity::bytes_text(CHUNK_BYTES_MAX.into());
+        let most = longhaul_units::bytes_text(CHUNK_BYTES_MAX.into());
         format!("expected a multiple of the MTU up to {most}, such as 4096, 4KiB or 64KiB, got \"{text}\"")
     })
 }

@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use longhaul_softnic_udp::{UdpConfig, UdpPortChoice};
+use longhaul_units::{bytes, bytes_text, bytes_within};
 use longhaul_verbs::Mtu;
 use serde_json::{Value, json};
 
 use self::ends::{Pair, Work};
 use super::statistics::Sorted;
 use crate::opened_device::{DeviceChoice, OpenedDevice, Towards};
-use crate::quantity::{self, bytes, bytes_text, bytes_within};
 use crate::stop::Stop;
 
 /// Memory of an end at most.
@@ -50,7 +50,7 @@ pub(crate) struct Arguments {
     in_flight: u32,
 
     /// Seconds of the whole run, divided among its measurements
-    #[arg(long, value_name = "SECONDS", default_value_t = 18.0, value_parser = quantity::seconds_within(0.1..=3600.0))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 18.0, value_parser = longhaul_units::seconds_within(0.1..=3600.0))]
     seconds: f64,
 
     /// Print one line of JSON instead of a table

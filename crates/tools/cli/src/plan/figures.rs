@@ -1,7 +1,7 @@
 //! `longhaul plan figures`: the SDR-RDMA paper's figures from our model.
 //!
 //! One file for each of the paper's figures says what is shown and computes it; all of them take their points from
-//! [`points`] and are drawn by [`super::chart`]. docs/figures has what this writes, and a page that compares it with
+//! [`points`] and are drawn by `longhaul_charts`. docs/figures has what this writes, and a page that compares it with
 //! the paper.
 
 mod chunk;

@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use longhaul_testbed::validation::SAMPLES_FOR_P999;
+use longhaul_units::whole_number;
 
 use crate::progress;
-use crate::quantity::whole_number;
 use crate::stop::{self, Stop};
 use work::Work;
 

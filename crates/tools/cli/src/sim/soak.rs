@@ -7,7 +7,6 @@ use indicatif::ProgressBar;
 use longhaul_testbed::soak::{Campaign, OPERATIONS_DEFAULT, SoakOptions};
 
 use super::message_soak;
-use crate::quantity;
 use crate::stop::{self, Stop};
 use crate::{message, progress, soak_report};
 
@@ -20,7 +19,7 @@ use crate::{message, progress, soak_report};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Number of seeds to run
-    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = quantity::whole_number(1_u64..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = longhaul_units::whole_number(1_u64..))]
     seeds: u64,
 
     /// First seed; the others follow it

@@ -14,40 +14,40 @@ use std::collections::BTreeMap;
 use nix::libc;
 use nix::sys::socket::SockProtocol;
 
-use super::netlink::{Client, attributes, find, nest, number, text};
+use crate::netlink::{Client, attributes, find, nest, number, text};
 
 /// What the kernel reports about an interface; what it does not report is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Link {
+pub struct Link {
     /// Largest IP packet in bytes.
-    pub(crate) mtu_bytes: Option<u32>,
+    pub mtu_bytes: Option<u32>,
     /// Rate of the link.
-    pub(crate) rate_bits_per_second: Option<u64>,
+    pub rate_bits_per_second: Option<u64>,
     /// Stands for a NIC, real or virtual, rather than for software. Linux before 5.14 does not tell.
-    pub(crate) is_hardware: bool,
+    pub is_hardware: bool,
     /// Offloads. Linux before 5.7 does not tell.
-    pub(crate) features: Option<Features>,
+    pub features: Option<Features>,
     /// What it has counted, by the names in sysfs.
-    pub(crate) counters: BTreeMap<String, u64>,
+    pub counters: BTreeMap<String, u64>,
 }
 
 /// Names of an interface's features (`rx-gro`, `tx-udp-segmentation`, …), as `ethtool -k` prints the finer ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Features {
+pub struct Features {
     /// Those that the driver lets users switch.
-    pub(crate) changeable: Vec<String>,
+    pub changeable: Vec<String>,
     /// Those that are on.
-    pub(crate) active: Vec<String>,
+    pub active: Vec<String>,
 }
 
 impl Features {
     /// Whether a feature is on.
-    pub(crate) fn is_on(&self, name: &str) -> bool {
+    pub fn is_on(&self, name: &str) -> bool {
         self.active.iter().any(|active| active == name)
     }
 
     /// Whether a feature is off though it could be on.
-    pub(crate) fn is_switched_off(&self, name: &str) -> bool {
+    pub fn is_switched_off(&self, name: &str) -> bool {
         !self.is_on(name) && self.changeable.iter().any(|changeable| changeable == name)
     }
 }
@@ -160,8 +160,8 @@ fn bit_names(bitset: &[u8]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::netlink::attribute;
     use super::*;
+    use crate::netlink::attribute;
 
     #[test]
     fn names_are_found_in_an_answer() {

@@ -1,9 +1,7 @@
 //! How series look. Colours are those of Okabe and Ito, which readers with any kind of colour blindness can tell apart;
 //! and since slides are also printed, no two series differ by colour alone.
 
-use longhaul_plan::scheme::Family;
-
-use super::canvas::{BLACK, Canvas, Colour, GREY, Place, Stroke, WHITE};
+use crate::canvas::{BLACK, Canvas, Colour, GREY, Place, Stroke, WHITE};
 
 /// Okabe and Ito (2008), without their yellow, which is too light for a line on white.
 const COLOURS: [Colour; 7] =
@@ -11,8 +9,9 @@ const COLOURS: [Colour; 7] =
 
 /// The look of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Style {
-    pub(crate) colour: Colour,
+pub struct Style {
+    /// Of its lines and markers.
+    pub colour: Colour,
     pub(crate) width: f64,
     pub(crate) dash: Dash,
     pub(crate) marker: Option<Marker>,
@@ -46,42 +45,29 @@ const MARKERS: [Marker; 7] =
 
 impl Style {
     /// The n-th of several series.
-    pub(crate) fn numbered(index: usize) -> Self {
+    pub fn numbered(index: usize) -> Self {
         let (colour, marker) = (COLOURS[index % COLOURS.len()], MARKERS[index % MARKERS.len()]);
         let dash = [Dash::Solid, Dash::Dashed, Dash::Dotted][index / COLOURS.len() % 3];
         Style { colour, width: 2.5, dash, marker: Some(marker), is_hollow: false }
     }
 
-    /// A kind of scheme looks the same in all charts.
-    pub(crate) fn of_family(family: Family) -> Self {
-        Style::numbered(match family {
-            Family::NegativeAcknowledgements => 0,
-            Family::SelectiveRepeat => 1,
-            Family::Mds => 2,
-            Family::Xor => 3,
-            Family::GoBackN => 6,
-            Family::Shim => 4,
-            _ => 5,
-        })
-    }
-
     /// There for comparison only.
-    pub(crate) fn faint() -> Self {
+    pub fn faint() -> Self {
         Style { colour: GREY, width: 1.5, dash: Dash::Dashed, marker: None, is_hollow: false }
     }
 
     /// A thin black line, for one quantity next to others of a scheme's colour.
-    pub(crate) fn thin() -> Self {
+    pub fn thin() -> Self {
         Style { colour: BLACK, width: 1.5, dash: Dash::Solid, marker: None, is_hollow: false }
     }
 
     /// For the tail of what this style shows the mean or the median of.
-    pub(crate) fn tail(self) -> Self {
+    pub fn tail(self) -> Self {
         Style { dash: Dash::Dashed, is_hollow: true, ..self }
     }
 
     /// In dots.
-    pub(crate) fn dotted(self) -> Self {
+    pub fn dotted(self) -> Self {
         Style { dash: Dash::Dotted, ..self }
     }
 
@@ -135,13 +121,13 @@ impl Style {
 /// Colours of a heat map: white at a middle, blue towards the first value, red towards the last. Equal factors are
 /// equal steps on each side, and both ends are as strong, however far they are from the middle.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Ramp {
+pub struct Ramp {
     /// Where it is as blue as it becomes.
-    pub(crate) first: f64,
+    pub first: f64,
     /// Where it is white.
-    pub(crate) middle: f64,
+    pub middle: f64,
     /// Where it is as red as it becomes.
-    pub(crate) last: f64,
+    pub last: f64,
 }
 
 /// ColorBrewer's RdBu, from blue over white to red: safe for readers with colour blindness.

@@ -6,46 +6,46 @@ use longhaul_softnic::Config;
 use longhaul_softnic_udp::{UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_verbs::{Counter, DeviceAttributes, GidEntry, LinkState, Mtu, PortAttributes};
 
-use super::host::{Address, HostFacts, Interface, RocePort, unusable};
-use super::problems::{Problem, Severity};
-use crate::message::with_sources;
+use crate::facts::{Address, HostFacts, Interface, RocePort, unusable};
+use crate::problems::{Problem, Severity};
+use longhaul::with_sources;
 
 /// A device as it is shown.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// `softnic:ADDRESS`, as options that name a device take it.
-    pub(crate) name: String,
+    pub name: String,
     /// Its address.
-    pub(crate) address: IpAddr,
+    pub address: IpAddr,
     /// The interface with that address.
-    pub(crate) interface: Interface,
+    pub interface: Interface,
     /// UDP port 4791 there.
-    pub(crate) roce_port: RocePort,
+    pub roce_port: RocePort,
     /// What it reports; `None` when it could not be opened.
-    pub(crate) details: Option<Details>,
+    pub details: Option<Details>,
 }
 
 /// What an open device reports.
 #[derive(Clone, Debug)]
-pub(crate) struct Details {
+pub struct Details {
     /// Sizes and abilities.
-    pub(crate) attributes: DeviceAttributes,
+    pub attributes: DeviceAttributes,
     /// Its port.
-    pub(crate) port: PortAttributes,
+    pub port: PortAttributes,
     /// The rows of its GID table.
-    pub(crate) gids: Vec<GidEntry>,
+    pub gids: Vec<GidEntry>,
     /// What it has counted.
-    pub(crate) counters: Vec<Counter>,
+    pub counters: Vec<Counter>,
 }
 
 impl Entry {
     /// Whether it can be opened and its interface carries packets of at least the smallest path MTU.
-    pub(crate) fn is_usable(&self) -> bool {
+    pub fn is_usable(&self) -> bool {
         self.active_mtu().is_some()
     }
 
     /// The port's state, as people and `--json` read it.
-    pub(crate) fn state(&self) -> &'static str {
+    pub fn state(&self) -> &'static str {
         match &self.details {
             _ if !self.interface.is_up || !self.interface.has_carrier => "down",
             Some(details) if self.is_usable() => match details.port.state {
@@ -58,7 +58,7 @@ impl Entry {
     }
 
     /// The largest path MTU that works here: the device's and the interface's.
-    pub(crate) fn active_mtu(&self) -> Option<Mtu> {
+    pub fn active_mtu(&self) -> Option<Mtu> {
         let details = self.details.as_ref()?;
         match self.interface.link.mtu_bytes {
             Some(_) => self.interface.fitting_mtu(self.address).map(|fitting| fitting.min(details.port.active_mtu)),

@@ -1,9 +1,9 @@
 //! Lines over two axes.
 
-use super::axis::{Axis, FittedAxis};
-use super::canvas::{Anchor, Area, Canvas, DARK_GREY, LIGHT_GREY, Lettering, Place, Stroke, text_width};
-use super::style::Style;
-use super::{AXIS_TITLE_SIZE, Entry, Plot, Swatch, TICK_SIZE};
+use crate::axis::{Axis, FittedAxis};
+use crate::canvas::{Anchor, Area, Canvas, DARK_GREY, LIGHT_GREY, Lettering, Place, Stroke, text_width};
+use crate::plot::{AXIS_TITLE_SIZE, Entry, Plot, Swatch, TICK_SIZE};
+use crate::style::Style;
 
 /// Markers of a line are not drawn closer to each other, which leaves room for those of others between them.
 const MARKER_DISTANCE: f64 = 66.0;
@@ -14,46 +14,52 @@ const LABEL_SIZE: f64 = 13.0;
 
 /// Lines, one for each series.
 #[derive(Clone, Debug)]
-pub(crate) struct LineChart {
+pub struct LineChart {
     /// What it shows.
-    pub(crate) title: String,
+    pub title: String,
     /// Under which conditions: link, message, chunk.
-    pub(crate) subtitle: String,
-    pub(crate) x: Axis,
-    pub(crate) y: Axis,
-    pub(crate) series: Vec<Series>,
+    pub subtitle: String,
+    /// From left to right.
+    pub x: Axis,
+    /// From the bottom up.
+    pub y: Axis,
+    /// In the order of the legend.
+    pub series: Vec<Series>,
     /// Values worth a line of their own.
-    pub(crate) guides: Vec<Guide>,
+    pub guides: Vec<Guide>,
     /// What a reader must know.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 /// A line.
 #[derive(Clone, Debug)]
-pub(crate) struct Series {
-    pub(crate) name: String,
-    pub(crate) style: Style,
+pub struct Series {
+    /// In the legend.
+    pub name: String,
+    /// How it looks.
+    pub style: Style,
     /// In the order in which they are joined. A point without a finite value, or without a logarithm where one is
     /// needed, leaves a gap.
-    pub(crate) points: Vec<(f64, f64)>,
+    pub points: Vec<(f64, f64)>,
     /// What is written below the points, in their order; usually nothing.
-    pub(crate) labels: Vec<String>,
+    pub labels: Vec<String>,
 }
 
 impl Series {
-    pub(crate) fn new(name: impl Into<String>, style: Style, points: Vec<(f64, f64)>) -> Self {
+    /// A line through points, without labels.
+    pub fn new(name: impl Into<String>, style: Style, points: Vec<(f64, f64)>) -> Self {
         Series { name: name.into(), style, points, labels: Vec::new() }
     }
 
     /// With something written below its points.
-    pub(crate) fn labelled(self, labels: Vec<String>) -> Self {
+    pub fn labelled(self, labels: Vec<String>) -> Self {
         Series { labels, ..self }
     }
 }
 
 /// A thin line through the whole chart, with a word to it.
 #[derive(Clone, Debug)]
-pub(crate) struct Guide {
+pub struct Guide {
     at: f64,
     is_across: bool,
     label: String,
@@ -61,12 +67,12 @@ pub(crate) struct Guide {
 
 impl Guide {
     /// At a value of y.
-    pub(crate) fn across(y: f64, label: impl Into<String>) -> Self {
+    pub fn across(y: f64, label: impl Into<String>) -> Self {
         Guide { at: y, is_across: true, label: label.into() }
     }
 
     /// At a value of x.
-    pub(crate) fn upwards(x: f64, label: impl Into<String>) -> Self {
+    pub fn upwards(x: f64, label: impl Into<String>) -> Self {
         Guide { at: x, is_across: false, label: label.into() }
     }
 }
@@ -307,8 +313,8 @@ mod tests {
     fn points_are_where_their_logarithms_are() {
         let frame = Frame {
             area: Area { left: 100.0, top: 0.0, right: 300.0, bottom: 50.0 },
-            x: Axis::new("", super::super::Scale::Log10).over(1e-4, 1.0).fitted([].into_iter()),
-            y: Axis::new("", super::super::Scale::Linear).over(0.0, 5.0).fitted([].into_iter()),
+            x: Axis::new("", crate::axis::Scale::Log10).over(1e-4, 1.0).fitted([].into_iter()),
+            y: Axis::new("", crate::axis::Scale::Linear).over(0.0, 5.0).fitted([].into_iter()),
         };
         let (x, y) = frame.place((1e-2, 1.0)).expect("is there");
         assert!((x - 200.0).abs() < 1e-9 && (y - 40.0).abs() < 1e-9);

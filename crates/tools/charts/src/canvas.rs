@@ -16,7 +16,7 @@ const FONT_SIZE_DIVISOR: f64 = 1.24;
 const LETTER_WIDTH: f64 = 0.58;
 
 /// Red, green, blue.
-pub(crate) type Colour = (u8, u8, u8);
+pub type Colour = (u8, u8, u8);
 
 pub(crate) const BLACK: Colour = (0, 0, 0);
 pub(crate) const WHITE: Colour = (255, 255, 255);
@@ -32,7 +32,7 @@ pub(crate) type Place = (f64, f64);
 
 /// A part of the sheet.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Area {
+pub struct Area {
     pub(crate) left: f64,
     pub(crate) top: f64,
     pub(crate) right: f64,
@@ -115,7 +115,7 @@ impl Stroke<'_> {
 }
 
 /// The sheet.
-pub(crate) struct Canvas<'a> {
+pub struct Canvas<'a> {
     backend: SVGBackend<'a>,
 }
 

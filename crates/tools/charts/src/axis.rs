@@ -2,7 +2,7 @@
 
 /// How values are spread along an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scale {
+pub enum Scale {
     /// Equal steps.
     Linear,
     /// Equal factors, marked at powers of ten or, over a short range, between them.
@@ -15,15 +15,15 @@ pub(crate) enum Scale {
 
 /// An axis.
 #[derive(Clone, Debug)]
-pub(crate) struct Axis {
+pub struct Axis {
     /// With the unit.
-    pub(crate) title: String,
+    pub title: String,
     /// How values are spread.
-    pub(crate) scale: Scale,
+    pub scale: Scale,
     /// First and last value; if none is given, those of the data, rounded outwards.
-    pub(crate) range: Option<(f64, f64)>,
+    pub range: Option<(f64, f64)>,
     /// Between marks of a linear axis; if none is given, a round number.
-    pub(crate) step: Option<f64>,
+    pub step: Option<f64>,
 }
 
 /// A value that is marked.
@@ -34,17 +34,18 @@ pub(crate) struct Tick {
 }
 
 impl Axis {
-    pub(crate) fn new(title: impl Into<String>, scale: Scale) -> Self {
+    /// With the ends of its data.
+    pub fn new(title: impl Into<String>, scale: Scale) -> Self {
         Axis { title: title.into(), scale, range: None, step: None }
     }
 
     /// From one value to another, whatever the data.
-    pub(crate) fn over(self, first: f64, last: f64) -> Self {
+    pub fn over(self, first: f64, last: f64) -> Self {
         Axis { range: Some((first, last)), ..self }
     }
 
     /// Marked at multiples of a step.
-    pub(crate) fn every(self, step: f64) -> Self {
+    pub fn every(self, step: f64) -> Self {
         Axis { step: Some(step), ..self }
     }
 
@@ -176,7 +177,7 @@ fn round_step(least: f64) -> f64 {
 }
 
 /// With a minus sign rather than a hyphen.
-pub(crate) fn decimal(value: f64, decimals: usize) -> String {
+pub fn decimal(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     match text.strip_prefix('-') {
         Some(digits) if digits.chars().all(|digit| matches!(digit, '0' | '.')) => digits.to_owned(),
@@ -186,7 +187,7 @@ pub(crate) fn decimal(value: f64, decimals: usize) -> String {
 }
 
 /// As few digits as show the value: 0.05, 1.5, 20.
-pub(crate) fn plain(value: f64) -> String {
+pub fn plain(value: f64) -> String {
     let decimals = (0..6).find(|decimals| {
         let shift = 10.0_f64.powi(*decimals);
         ((value * shift).round() / shift - value).abs() < 1e-9 * value.abs()
@@ -195,7 +196,7 @@ pub(crate) fn plain(value: f64) -> String {
 }
 
 /// 10⁻⁵.
-pub(crate) fn power_of_ten(exponent: i32) -> String {
+pub fn power_of_ten(exponent: i32) -> String {
     let digits = exponent.to_string();
     let raised = digits.chars().map(|letter| match letter {
         '-' => '⁻',
@@ -208,7 +209,7 @@ pub(crate) fn power_of_ten(exponent: i32) -> String {
 }
 
 /// 128 MiB.
-pub(crate) fn bytes(count: f64) -> String {
+pub fn bytes(count: f64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = ((count.log2() + 1e-9) / 10.0).floor().clamp(0.0, 4.0) as usize;
     format!("{} {}", plain(count / 1024.0_f64.powi(unit as i32)), UNITS[unit])

@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use longhaul_verbs::Mtu;
 use longhaul_wire::UDP_PORT_ROCE;
 
-use super::host::{HostFacts, Interface, RocePort, SocketBuffer, unusable};
-use super::port_owner::Owner;
-use crate::quantity::bytes_text;
+use crate::facts::{HostFacts, Interface, RocePort, SocketBuffer, unusable};
+use crate::port_owner::Owner;
+use longhaul_units::bytes_text;
 
 /// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Severity {
+pub enum Severity {
     /// A device cannot be used.
     Error,
     /// Costs throughput, or peers that cannot be reached.
@@ -22,7 +22,7 @@ pub(crate) enum Severity {
 
 impl Severity {
     /// As people and `--json` read it.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Severity::Error => "error",
             Severity::Warning => "warning",
@@ -33,13 +33,13 @@ impl Severity {
 
 /// Something that is wrong with the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub struct Problem {
     /// How bad.
-    pub(crate) severity: Severity,
+    pub severity: Severity,
     /// What is wrong.
-    pub(crate) what: String,
+    pub what: String,
     /// What to do about it.
-    pub(crate) remedy: String,
+    pub remedy: String,
 }
 
 impl Problem {
@@ -297,9 +297,9 @@ fn locked_memory(facts: &HostFacts) -> Option<Problem> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::host::{Address, LockedMemory, RdmaDevice};
-    use super::super::link::{Features, Link};
     use super::*;
+    use crate::facts::{Address, LockedMemory, RdmaDevice};
+    use crate::link::{Features, Link};
 
     fn interface(name: &str, addresses: &[&str]) -> Interface {
         let address = |ip: &&str| Address { ip: ip.parse().unwrap(), roce_port: RocePort::Free };

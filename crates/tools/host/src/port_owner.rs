@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// The owner of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub enum Owner {
     /// A process that we may look into.
     Process {
         /// Its name.

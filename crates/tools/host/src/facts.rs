@@ -1,5 +1,5 @@
 //! What this host is like, gathered without changing it: interfaces and their addresses, limits, offloads, who holds
-//! UDP port 4791, and the RDMA devices that the kernel knows. What it means is said in [`problems`](super::problems),
+//! UDP port 4791, and the RDMA devices that the kernel knows. What it means is said in [`problems`](crate::problems),
 //! which sees only this.
 
 use std::collections::BTreeMap;
@@ -15,58 +15,58 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
-use super::link::{self, Link};
-use super::port_owner::{self, Owner};
+use crate::link::{self, Link};
+use crate::port_owner::{self, Owner};
 
 /// What this host is like.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct HostFacts {
+pub struct HostFacts {
     /// Interfaces with their addresses, in the kernel's order.
-    pub(crate) interfaces: Vec<Interface>,
+    pub interfaces: Vec<Interface>,
     /// Whether the kernel cuts one send into many datagrams (UDP_SEGMENT).
-    pub(crate) segmentation_offload: bool,
+    pub segmentation_offload: bool,
     /// Whether the kernel hands over many datagrams in one receive (UDP_GRO).
-    pub(crate) receive_offload: bool,
+    pub receive_offload: bool,
     /// `None` when no socket could be asked.
-    pub(crate) receive_buffer: Option<SocketBuffer>,
+    pub receive_buffer: Option<SocketBuffer>,
     /// `None` when no socket could be asked.
-    pub(crate) send_buffer: Option<SocketBuffer>,
+    pub send_buffer: Option<SocketBuffer>,
     /// `None` when the kernel does not report it.
-    pub(crate) locked_memory: Option<LockedMemory>,
+    pub locked_memory: Option<LockedMemory>,
     /// RDMA devices of the kernel: hardware, rxe, siw.
-    pub(crate) rdma_devices: Vec<RdmaDevice>,
+    pub rdma_devices: Vec<RdmaDevice>,
     /// What the kernel has counted of UDP since the host (or this network namespace) started, by the names in
     /// `/proc/net/snmp`.
-    pub(crate) udp_counters: BTreeMap<String, u64>,
+    pub udp_counters: BTreeMap<String, u64>,
 }
 
 /// A network interface.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Interface {
+pub struct Interface {
     /// Its name.
-    pub(crate) name: String,
+    pub name: String,
     /// Switched on.
-    pub(crate) is_up: bool,
+    pub is_up: bool,
     /// Has a link.
-    pub(crate) has_carrier: bool,
+    pub has_carrier: bool,
     /// What the kernel reports about it.
-    pub(crate) link: Link,
+    pub link: Link,
     /// Its addresses.
-    pub(crate) addresses: Vec<Address>,
+    pub addresses: Vec<Address>,
 }
 
 /// An address of an interface.
 #[derive(Clone, Debug)]
-pub(crate) struct Address {
+pub struct Address {
     /// The address.
-    pub(crate) ip: IpAddr,
+    pub ip: IpAddr,
     /// UDP port 4791 at this address.
-    pub(crate) roce_port: RocePort,
+    pub roce_port: RocePort,
 }
 
 /// What became of binding a socket to UDP port 4791 of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum RocePort {
+pub enum RocePort {
     /// It worked.
     Free,
     /// Somebody has it.
@@ -77,38 +77,38 @@ pub(crate) enum RocePort {
 
 /// A socket buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SocketBuffer {
+pub struct SocketBuffer {
     /// What softnic asks for.
-    pub(crate) asked_bytes: usize,
+    pub asked_bytes: usize,
     /// What the kernel grants to this process.
-    pub(crate) granted_bytes: usize,
+    pub granted_bytes: usize,
     /// What it grants to any process, if it reports that (net.core.rmem_max, wmem_max).
-    pub(crate) limit_bytes: Option<usize>,
+    pub limit_bytes: Option<usize>,
 }
 
 /// How much memory a process may lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LockedMemory {
+pub struct LockedMemory {
     /// `None` is no limit.
-    pub(crate) limit_bytes: Option<u64>,
+    pub limit_bytes: Option<u64>,
     /// This process may lock more than the limit (CAP_IPC_LOCK).
-    pub(crate) is_exempt: bool,
+    pub is_exempt: bool,
 }
 
 /// An RDMA device of the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RdmaDevice {
+pub struct RdmaDevice {
     /// Its name.
-    pub(crate) name: String,
+    pub name: String,
     /// Made by rxe, RoCE in the kernel's software.
-    pub(crate) is_rxe: bool,
+    pub is_rxe: bool,
     /// Interfaces at whose addresses it speaks RoCEv2.
-    pub(crate) roce_interfaces: Vec<String>,
+    pub roce_interfaces: Vec<String>,
 }
 
 impl HostFacts {
     /// Look at this host; socket buffers are tried with these sizes.
-    pub(crate) fn gather(receive_buffer_bytes: usize, send_buffer_bytes: usize) -> io::Result<HostFacts> {
+    pub fn gather(receive_buffer_bytes: usize, send_buffer_bytes: usize) -> io::Result<HostFacts> {
         let root = Path::new("/");
         let mut facts = HostFacts::from_files(root);
         facts.interfaces = interfaces(root, &facts.rdma_devices)?;
@@ -162,18 +162,18 @@ impl HostFacts {
 
 impl Interface {
     /// Bytes of the IP packets that a path MTU needs.
-    pub(crate) fn packet_bytes(address: IpAddr, mtu: Mtu) -> u32 {
+    pub fn packet_bytes(address: IpAddr, mtu: Mtu) -> u32 {
         mtu.byte_count() + path::header_bytes_max(address.is_ipv6())
     }
 
     /// The largest path MTU whose packets fit; `None` when the interface carries none, or does not report its MTU.
-    pub(crate) fn fitting_mtu(&self, address: IpAddr) -> Option<Mtu> {
+    pub fn fitting_mtu(&self, address: IpAddr) -> Option<Mtu> {
         path::largest_mtu(self.link.mtu_bytes?, address.is_ipv6())
     }
 }
 
 /// Why softnic cannot use an address, if it cannot.
-pub(crate) fn unusable(address: IpAddr) -> Option<&'static str> {
+pub fn unusable(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V6(v6) if v6.is_unicast_link_local() => {
             Some("link-local: a GID has no room for the interface that it belongs to")

@@ -1,31 +1,35 @@
 //! A table whose cells are coloured by their values.
 
-use super::canvas::{Anchor, Area, BLACK, Canvas, DARK_GREY, Lettering, Stroke, WHITE, text_width};
-use super::style::{Ramp, is_dark};
-use super::{AXIS_TITLE_SIZE, Entry, Plot, TICK_SIZE, decimal, plain};
+use crate::axis::{decimal, plain};
+use crate::canvas::{Anchor, Area, BLACK, Canvas, DARK_GREY, Lettering, Stroke, WHITE, text_width};
+use crate::plot::{AXIS_TITLE_SIZE, Entry, Plot, TICK_SIZE};
+use crate::style::{Ramp, is_dark};
 
 /// Cells of a colour and a number.
 #[derive(Clone, Debug)]
-pub(crate) struct HeatMap {
+pub struct HeatMap {
     /// What it shows.
-    pub(crate) title: String,
+    pub title: String,
     /// Under which conditions.
-    pub(crate) subtitle: String,
-    pub(crate) x_title: String,
-    pub(crate) y_title: String,
+    pub subtitle: String,
+    /// What the columns are.
+    pub x_title: String,
+    /// What the rows are.
+    pub y_title: String,
     /// From left to right.
-    pub(crate) x_labels: Vec<String>,
+    pub x_labels: Vec<String>,
     /// From the bottom up.
-    pub(crate) y_labels: Vec<String>,
+    pub y_labels: Vec<String>,
     /// Rows from the bottom up, each from left to right; a cell without a value stays white.
-    pub(crate) rows: Vec<Vec<Option<f64>>>,
+    pub rows: Vec<Vec<Option<f64>>>,
     /// What is written on the scale of colours.
-    pub(crate) value_title: String,
-    pub(crate) ramp: Ramp,
+    pub value_title: String,
+    /// Colors of values.
+    pub ramp: Ramp,
     /// Values that are marked on the scale of colours.
-    pub(crate) ramp_ticks: Vec<f64>,
+    pub ramp_ticks: Vec<f64>,
     /// What a reader must know.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 const RAMP_WIDTH: f64 = 18.0;
@@ -149,8 +153,8 @@ mod tests {
             ramp_ticks: vec![0.5, 1.0, 12.0],
             notes: Vec::new(),
         };
-        let svg = super::super::svg(&map);
-        super::super::tests::assert_well_formed(&svg);
+        let svg = crate::sheet::svg(&map);
+        crate::sheet::tests::assert_well_formed(&svg);
         for text in ["\n1.23\n", "\n12\n", "\n0.5\n"] {
             assert_eq!(svg.matches(text).count(), 1, "{text}");
         }

@@ -3,61 +3,61 @@
 use longhaul_rdmacore::{DeviceDescription, ListError, RdmaDevice};
 use longhaul_verbs::{Counter, DeviceAttributes, Gid, GidEntry, GidType, LinkState, Mtu, PortAttributes};
 
-use super::host::{HostFacts, Interface};
-use super::problems::{Problem, Severity};
-use crate::message::with_sources;
+use crate::facts::{HostFacts, Interface};
+use crate::problems::{Problem, Severity};
+use longhaul::with_sources;
 
 /// What libibverbs knows.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Libibverbs {
+pub struct Libibverbs {
     /// Its devices.
-    pub(crate) devices: Vec<RdmaEntry>,
+    pub devices: Vec<RdmaEntry>,
     /// Why there are none: the library is missing, or there is nothing for it to find.
-    pub(crate) remark: Option<String>,
+    pub remark: Option<String>,
     /// Whether the library is there.
-    pub(crate) is_found: bool,
+    pub is_found: bool,
 }
 
 /// A device of libibverbs as it is shown.
 #[derive(Clone, Debug)]
-pub(crate) struct RdmaEntry {
+pub struct RdmaEntry {
     /// What is known without opening it.
-    pub(crate) description: DeviceDescription,
+    pub description: DeviceDescription,
     /// What it reports; `None` when it could not be opened.
-    pub(crate) details: Option<RdmaDetails>,
+    pub details: Option<RdmaDetails>,
 }
 
 /// What an open device reports.
 #[derive(Clone, Debug)]
-pub(crate) struct RdmaDetails {
+pub struct RdmaDetails {
     /// Sizes and abilities.
-    pub(crate) attributes: DeviceAttributes,
+    pub attributes: DeviceAttributes,
     /// Its ports, from port 1.
-    pub(crate) ports: Vec<Port>,
+    pub ports: Vec<Port>,
     /// What it has counted.
-    pub(crate) counters: Vec<Counter>,
+    pub counters: Vec<Counter>,
 }
 
 /// A port and the rows of its GID table that are not empty.
 #[derive(Clone, Debug)]
-pub(crate) struct Port {
+pub struct Port {
     /// Counted from 1.
-    pub(crate) number: u8,
+    pub number: u8,
     /// The port.
-    pub(crate) attributes: PortAttributes,
+    pub attributes: PortAttributes,
     /// Its addresses.
-    pub(crate) gids: Vec<GidEntry>,
+    pub gids: Vec<GidEntry>,
 }
 
 impl RdmaEntry {
     /// The first port that is up, or else the first.
-    pub(crate) fn port(&self) -> Option<&Port> {
+    pub fn port(&self) -> Option<&Port> {
         let ports = &self.details.as_ref()?.ports;
         ports.iter().find(|port| port.attributes.state == LinkState::Active).or(ports.first())
     }
 
     /// The port's state, as people and `--json` read it.
-    pub(crate) fn state(&self) -> &'static str {
+    pub fn state(&self) -> &'static str {
         match self.port().map(|port| port.attributes.state) {
             Some(LinkState::Active) => "active",
             Some(LinkState::Initializing) => "initializing",
@@ -67,24 +67,24 @@ impl RdmaEntry {
     }
 
     /// Whether it can be opened and its port is up.
-    pub(crate) fn is_usable(&self) -> bool {
+    pub fn is_usable(&self) -> bool {
         self.state() == "active"
     }
 
     /// The largest path MTU that works there now.
-    pub(crate) fn active_mtu(&self) -> Option<Mtu> {
+    pub fn active_mtu(&self) -> Option<Mtu> {
         self.port().map(|port| port.attributes.active_mtu)
     }
 
     /// All rows of all GID tables.
-    pub(crate) fn gids(&self) -> impl Iterator<Item = (u8, &GidEntry)> {
+    pub fn gids(&self) -> impl Iterator<Item = (u8, &GidEntry)> {
         let ports = self.details.iter().flat_map(|details| &details.ports);
         ports.flat_map(|port| port.gids.iter().map(|row| (port.number, row)))
     }
 }
 
 /// A GID's type, as sysfs and `ibv_devinfo -v` have it.
-pub(crate) const fn type_name(gid_type: GidType) -> &'static str {
+pub const fn type_name(gid_type: GidType) -> &'static str {
     match gid_type {
         GidType::RoceV1 => "RoCE v1",
         GidType::RoceV2 => "RoCE v2",
@@ -182,11 +182,11 @@ fn ask(name: &str) -> Result<RdmaDetails, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::host;
     use super::*;
+    use crate::facts;
 
-    fn kernel_device(name: &str) -> host::RdmaDevice {
-        host::RdmaDevice { name: name.to_owned(), ..host::RdmaDevice::default() }
+    fn kernel_device(name: &str) -> facts::RdmaDevice {
+        facts::RdmaDevice { name: name.to_owned(), ..facts::RdmaDevice::default() }
     }
 
     #[test]

@@ -1,28 +1,7 @@
-//! Charts as SVG: lines, heat maps and bars, ready for a slide.
-//!
-//! ```text
-//!   LineChart, HeatMap, BarChart ── what is shown ──▶ svg()            one chart on a sheet
-//!                                                    side_by_side()   several on one sheet
-//! ```
-//!
-//! plotters writes the SVG ([`canvas`]); axes, legends and layout are our own, because plotters puts the legend into
-//! the plot and knows neither 128 MiB nor 10⁻⁵ for a mark. The same chart gives the same text, byte for byte. Nothing
-//! outside the file is needed to show it: the font is whatever the viewer takes for "sans-serif".
+//! Sheets: a title, charts with their legends, and notes.
 
-mod axis;
-mod bars;
-mod canvas;
-mod heat;
-mod lines;
-mod style;
-
-pub(crate) use axis::{Axis, Scale, bytes, decimal, plain, power_of_ten};
-pub(crate) use bars::{Bar, BarChart};
-pub(crate) use canvas::Colour;
-use canvas::{Anchor, Area, Canvas, DARK_GREY, Lettering, draw_sheet, text_width};
-pub(crate) use heat::HeatMap;
-pub(crate) use lines::{Guide, LineChart, Series};
-pub(crate) use style::{Ramp, Style};
+use crate::canvas::{Anchor, Area, Canvas, DARK_GREY, Lettering, draw_sheet, text_width};
+use crate::plot::{Entry, Plot, Swatch};
 
 const SHEET_WIDTH: u32 = 960;
 /// Of two charts side by side. A page shows sheets of any width equally wide: on a wider one, letters would be too
@@ -36,40 +15,12 @@ const SUBTITLE_SIZE: f64 = 15.0;
 const HEADING_SIZE: f64 = 17.0;
 const LEGEND_SIZE: f64 = 15.0;
 const NOTE_SIZE: f64 = 13.0;
-pub(crate) const AXIS_TITLE_SIZE: f64 = 16.0;
-pub(crate) const TICK_SIZE: f64 = 14.0;
 /// Lines of text are so far apart, over their size.
 const LINE_SPACING: f64 = 1.35;
 const MARGIN: f64 = 18.0;
 
-/// What can be put on a sheet.
-pub(crate) trait Plot {
-    /// What it shows.
-    fn title(&self) -> &str;
-    /// Under which conditions.
-    fn subtitle(&self) -> &str;
-    /// What a reader must know.
-    fn notes(&self) -> &[String];
-    /// What stands for what.
-    fn legend(&self) -> Vec<Entry>;
-    /// Draws it, with its axes, into an area.
-    fn draw(&self, canvas: &mut Canvas<'_>, area: Area);
-}
-
-/// A line of a legend.
-pub(crate) struct Entry {
-    pub(crate) name: String,
-    pub(crate) swatch: Swatch,
-}
-
-/// What a legend shows before a name.
-pub(crate) enum Swatch {
-    Line(Style),
-    Filled(Colour),
-}
-
 /// One chart on a sheet.
-pub(crate) fn svg(plot: &dyn Plot) -> String {
+pub fn svg(plot: &dyn Plot) -> String {
     sheet(SHEET_WIDTH, (plot.title(), plot.subtitle()), plot.notes(), |canvas, area| {
         let area = draw_legend(&plot.legend(), canvas, area);
         plot.draw(canvas, area);
@@ -77,7 +28,7 @@ pub(crate) fn svg(plot: &dyn Plot) -> String {
 }
 
 /// Several charts on one sheet; the title of each stands above it.
-pub(crate) fn side_by_side(title: &str, subtitle: &str, plots: &[&dyn Plot]) -> String {
+pub fn side_by_side(title: &str, subtitle: &str, plots: &[&dyn Plot]) -> String {
     let width = match plots.len() {
         0 | 1 => SHEET_WIDTH,
         2 => WIDE_SHEET_WIDTH,
@@ -199,11 +150,14 @@ fn draw_legend(entries: &[Entry], canvas: &mut Canvas<'_>, area: Area) -> Area {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::axis::{Axis, Scale};
+    use crate::lines::{Guide, LineChart, Series};
+    use crate::style::Style;
 
     /// Every tag that is opened is closed, attributes are quoted, and nothing is left over.
-    pub(super) fn assert_well_formed(svg: &str) {
+    pub(crate) fn assert_well_formed(svg: &str) {
         let mut open: Vec<&str> = Vec::new();
         let mut rest = svg.trim_end();
         while let Some(begin) = rest.find('<') {

@@ -1,41 +1,43 @@
 //! Bars, each with a word above it.
 
-use super::axis::{Axis, Scale};
-use super::canvas::{Anchor, Area, BLACK, Canvas, Colour, DARK_GREY, LIGHT_GREY, Lettering, Stroke, text_width};
-use super::style::{Dash, Style};
-use super::{AXIS_TITLE_SIZE, Entry, Plot, Swatch, TICK_SIZE};
+use crate::axis::{Axis, Scale};
+use crate::canvas::{Anchor, Area, BLACK, Canvas, Colour, DARK_GREY, LIGHT_GREY, Lettering, Stroke, text_width};
+use crate::plot::{AXIS_TITLE_SIZE, Entry, Plot, Swatch, TICK_SIZE};
+use crate::style::{Dash, Style};
 
 /// The line at a value.
 const GUIDE: Style = Style { colour: BLACK, width: 1.5, dash: Dash::Dashed, marker: None, is_hollow: false };
 
 /// Groups of bars over names.
 #[derive(Clone, Debug)]
-pub(crate) struct BarChart {
+pub struct BarChart {
     /// What it shows.
-    pub(crate) title: String,
+    pub title: String,
     /// Under which conditions.
-    pub(crate) subtitle: String,
-    pub(crate) x_title: String,
+    pub subtitle: String,
+    /// What the groups are.
+    pub x_title: String,
     /// From zero on.
-    pub(crate) y_title: String,
+    pub y_title: String,
     /// Names of the groups, each with its bars.
-    pub(crate) groups: Vec<(String, Vec<Bar>)>,
+    pub groups: Vec<(String, Vec<Bar>)>,
     /// What each colour stands for, in the order of first use.
-    pub(crate) kinds: Vec<(String, Colour)>,
+    pub kinds: Vec<(String, Colour)>,
     /// A line at a value, and what the legend says of it.
-    pub(crate) guide: Option<(f64, String)>,
+    pub guide: Option<(f64, String)>,
     /// What a reader must know.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 /// One bar.
 #[derive(Clone, Debug)]
-pub(crate) struct Bar {
+pub struct Bar {
     /// Which of [`BarChart::kinds`].
-    pub(crate) kind: usize,
-    pub(crate) height: f64,
+    pub kind: usize,
+    /// On the y axis.
+    pub height: f64,
     /// Above it.
-    pub(crate) above: String,
+    pub above: String,
 }
 
 impl BarChart {
@@ -151,8 +153,8 @@ mod tests {
             guide: Some((11.6, "line rate".to_owned())),
             notes: Vec::new(),
         };
-        let svg = super::super::svg(&chart);
-        super::super::tests::assert_well_formed(&svg);
+        let svg = crate::sheet::svg(&chart);
+        crate::sheet::tests::assert_well_formed(&svg);
         for text in ["15.3", "40.8", "line rate", "reported", "ours", "two"] {
             assert!(svg.contains(&format!("\n{text}\n")), "{text}");
         }

@@ -21,7 +21,7 @@ const KILOMETRES_MAX: f64 = 120_000.0;
 
 /// What cannot be meant.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub(crate) enum QuantityError {
+pub enum QuantityError {
     /// No number in front.
     #[error("expected a number, as in {example}, got {got:?}")]
     NoNumber {
@@ -163,7 +163,7 @@ fn number_length(text: &str) -> usize {
 }
 
 /// A time: `25ms`.
-pub(crate) fn duration(text: &str) -> Result<Duration, QuantityError> {
+pub fn duration(text: &str) -> Result<Duration, QuantityError> {
     let nanoseconds = DURATION.parse(text)?.round();
     match nanoseconds <= DURATION_MAX.as_nanos() as f64 {
         true => Ok(Duration::from_nanos(nanoseconds as u64)),
@@ -172,19 +172,19 @@ pub(crate) fn duration(text: &str) -> Result<Duration, QuantityError> {
 }
 
 /// A rate in bits a second: `400G`, `10gbit`.
-pub(crate) fn rate(text: &str) -> Result<u64, QuantityError> {
+pub fn rate(text: &str) -> Result<u64, QuantityError> {
     let rate = RATE.parse(text)?.round();
     if RATE_RANGE.contains(&rate) { Ok(rate as u64) } else { Err(RATE.out_of_range(text)) }
 }
 
 /// Bytes: `128MiB`.
-pub(crate) fn bytes(text: &str) -> Result<u64, QuantityError> {
+pub fn bytes(text: &str) -> Result<u64, QuantityError> {
     let bytes = BYTES.parse(text)?;
     if bytes <= BYTES_MAX && bytes.fract() == 0.0 { Ok(bytes as u64) } else { Err(BYTES.out_of_range(text)) }
 }
 
 /// Bytes within a range, as the parser of an option: `64KiB`.
-pub(crate) fn bytes_within<T: TryFrom<u64> + Send + Sync + 'static>(
+pub fn bytes_within<T: TryFrom<u64> + Send + Sync + 'static>(
     range: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
     move |text| {
@@ -198,7 +198,7 @@ pub(crate) fn bytes_within<T: TryFrom<u64> + Send + Sync + 'static>(
 }
 
 /// Seconds within a range, as the parser of an option.
-pub(crate) fn seconds_within(
+pub fn seconds_within(
     range: RangeInclusive<f64>,
 ) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
     move |text| {
@@ -210,7 +210,7 @@ pub(crate) fn seconds_within(
 
 /// A whole number within a range, as the parser of an option. clap's own shows the range in Rust's notation, and names
 /// none for what is not a number.
-pub(crate) fn whole_number<N: FromStr + PartialOrd + fmt::Display>(
+pub fn whole_number<N: FromStr + PartialOrd + fmt::Display>(
     range: impl RangeBounds<N> + Clone + Send + Sync + 'static,
 ) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync + 'static {
     move |text| {
@@ -227,7 +227,7 @@ pub(crate) fn whole_number<N: FromStr + PartialOrd + fmt::Display>(
 
 /// Gbit/s, as the parser of an option: a bare number is in Gbit/s, as perftest has it, and a rate with a unit is one as
 /// everywhere. 0 is unlimited.
-pub(crate) fn gbits(text: &str) -> Result<f64, String> {
+pub fn gbits(text: &str) -> Result<f64, String> {
     let gbits = match text.trim().parse::<f64>() {
         Ok(gbits) => gbits,
         Err(_) => rate(text).map_err(|error| error.to_string())? as f64 / 1e9,
@@ -241,25 +241,25 @@ pub(crate) fn gbits(text: &str) -> Result<f64, String> {
 }
 
 /// A share or probability: `1e-3`, `0.1%`.
-pub(crate) fn share(text: &str) -> Result<f64, QuantityError> {
+pub fn share(text: &str) -> Result<f64, QuantityError> {
     let share = SHARE.parse(text)?;
     if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(SHARE.out_of_range(text)) }
 }
 
 /// A number that has no unit.
-pub(crate) fn number(text: &str) -> Result<f64, QuantityError> {
+pub fn number(text: &str) -> Result<f64, QuantityError> {
     let number = NUMBER.parse(text)?;
     if number.is_finite() { Ok(number) } else { Err(NUMBER.out_of_range(text)) }
 }
 
 /// A distance in kilometres: `3750km`.
-pub(crate) fn kilometres(text: &str) -> Result<f64, QuantityError> {
+pub fn kilometres(text: &str) -> Result<f64, QuantityError> {
     let kilometres = DISTANCE.parse(text)?;
     if kilometres <= KILOMETRES_MAX { Ok(kilometres) } else { Err(DISTANCE.out_of_range(text)) }
 }
 
 /// Bytes as people read them, in the largest binary unit that leaves a whole number.
-pub(crate) fn bytes_text(bytes: u64) -> String {
+pub fn bytes_text(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = units.into_iter().find(|(shift, _)| bytes >= 1 << shift && bytes.trailing_zeros() >= *shift);
     match unit {
@@ -270,7 +270,7 @@ pub(crate) fn bytes_text(bytes: u64) -> String {
 }
 
 /// A rate as people read it: `400 Gbit/s`.
-pub(crate) fn rate_text(bits_per_second: u64) -> String {
+pub fn rate_text(bits_per_second: u64) -> String {
     let units = [(1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")];
     let rate = bits_per_second as f64;
     let (factor, unit) = units.into_iter().find(|(factor, _)| rate >= *factor).unwrap_or((1.0, "bit/s"));
