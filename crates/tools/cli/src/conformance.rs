@@ -13,15 +13,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use facts::Facts;
 use indicatif::{ProgressBar, ProgressStyle};
 use longhaul_reliable::Scheme;
 use longhaul_testbed::conformance::{self, Report, Test, Verdict};
 use longhaul_testbed::end_to_end::{Suite, scheme_by_name};
 use serde_json::{Value, json};
+use testable::Testable;
 
 use crate::stop::{self, Stop};
-use facts::Facts;
-use testable::Testable;
 
 /// The largest message: both ends hold all of it in memory.
 const MESSAGE_BYTES_MAX: usize = 512 << 20;

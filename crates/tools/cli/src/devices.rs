@@ -4,9 +4,9 @@ mod form;
 mod rdma_report;
 mod report;
 
+use longhaul::with_sources;
 use longhaul_host::Diagnosis;
 
-use crate::message::with_sources;
 use crate::stop::{self, Stop};
 
 /// Show the devices of this host, and problems of its configuration

@@ -2,18 +2,17 @@
 
 mod conformance;
 mod counting_allocator;
+mod device_report;
 mod devices;
 mod exit;
+mod impairment;
 mod interop;
 mod log;
-mod message;
-mod opened_device;
 mod output;
 mod parallel;
 mod perf;
 mod plan;
 mod progress;
-mod randomness;
 mod sim;
 mod soak_report;
 mod softnic_options;

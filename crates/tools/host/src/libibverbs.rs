@@ -1,11 +1,11 @@
 //! The devices of libibverbs: RNICs and the kernel's Soft-RoCE, each opened for a moment to ask it.
 
+use longhaul::with_sources;
 use longhaul_rdmacore::{DeviceDescription, ListError, RdmaDevice};
 use longhaul_verbs::{Counter, DeviceAttributes, Gid, GidEntry, GidType, LinkState, Mtu, PortAttributes};
 
 use crate::facts::{HostFacts, Interface};
 use crate::problems::{Problem, Severity};
-use longhaul::with_sources;
 
 /// What libibverbs knows.
 #[derive(Clone, Debug, Default)]

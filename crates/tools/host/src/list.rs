@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
+use longhaul::with_sources;
 use longhaul_softnic::Config;
 use longhaul_softnic_udp::{UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_verbs::{Counter, DeviceAttributes, GidEntry, LinkState, Mtu, PortAttributes};
 
 use crate::facts::{Address, HostFacts, Interface, RocePort, unusable};
 use crate::problems::{Problem, Severity};
-use longhaul::with_sources;
 
 /// A device as it is shown.
 #[derive(Clone, Debug)]

@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
+use longhaul_units::bytes_text;
 use longhaul_verbs::Mtu;
 use longhaul_wire::UDP_PORT_ROCE;
 
 use crate::facts::{HostFacts, Interface, RocePort, SocketBuffer, unusable};
 use crate::port_owner::Owner;
-use longhaul_units::bytes_text;
 
 /// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,11 +11,12 @@ use longhaul_rules::{Layers, assert_none, crate_and_path, is_word, path_from, ru
 
 /// The size of the largest circle of each crate that has one. Numbers may only fall: when one does, lower it here.
 const LARGEST_CIRCLES: &[(&str, usize)] = &[
-    ("cli", 7),
+    ("cli", 3),
     ("coding", 3),
     ("impair", 2),
     ("longhaul", 5),
     ("netsim", 6),
+    ("perf", 2),
     ("plan", 2),
     ("rdmacore", 11),
     ("reliable", 9),

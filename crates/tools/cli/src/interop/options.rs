@@ -2,14 +2,14 @@
 
 use std::net::{IpAddr, TcpStream};
 
+use longhaul_perf::{DeviceChoice, OpenedDevice, SOFTNIC, Towards, meeting, random_number};
 use longhaul_softnic_udp::{UdpPortChoice, path};
 use longhaul_testbed::end_to_end::scheme_by_name;
 use longhaul_testbed::interop::{ClientOptions, Connection, End, Operation, ReliableOptions, Size};
 use longhaul_verbs::Mtu;
 
-use crate::opened_device::{DeviceChoice, OpenedDevice, SOFTNIC, Towards};
-use crate::perf::{meeting, mtu};
-use crate::randomness::random_number;
+use crate::device_report;
+use crate::perf::mtu;
 use crate::softnic_options::SoftnicOptions;
 use crate::stop::Stop;
 
@@ -64,12 +64,12 @@ impl EndOptions {
     pub(crate) fn check(&self) -> Result<(), Stop> {
         let choice = self.choice()?;
         self.softnic.check(&choice, &self.device)?;
-        choice.check()
+        Ok(choice.check()?)
     }
 
     /// The device that the user wants.
     pub(crate) fn choice(&self) -> Result<DeviceChoice, Stop> {
-        DeviceChoice::parse(&self.device, self.address.as_slice())
+        Ok(DeviceChoice::parse(&self.device, self.address.as_slice())?)
     }
 
     /// Opens the device towards the other end of a TCP connection.
@@ -82,8 +82,8 @@ impl EndOptions {
             true => UdpPortChoice::Free,
             false => UdpPortChoice::RoceOrFree,
         };
-        let opened = OpenedDevice::open(&choice, towards, self.softnic.udp_config(udp_port)?)?;
-        opened.show_warnings();
+        let opened = OpenedDevice::open(&choice, towards, self.softnic.settings()?.udp_config(udp_port)?)?;
+        device_report::warnings(&opened);
         let end = End {
             device: opened.verbs(),
             description: opened.describe().to_owned(),

@@ -4,7 +4,7 @@
 use longhaul_charts::{Axis, Guide, LineChart, Plot, Scale, Series, Style, side_by_side, svg};
 use longhaul_plan::question::{Candidate, Question, Row};
 
-use super::Answered;
+use super::answered::Answered;
 use super::looks::style_of;
 use super::table::{TimeUnit, bytes_text, link_text, loss_text};
 use crate::stop::Stop;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use longhaul_plan::digits::{four_digits, rounded, significant};
 use longhaul_plan::question::{Objective, Question, Row};
 
-use super::Answered;
+use super::answered::Answered;
 use super::notes::Note;
 
 /// Columns that sentences are folded to.

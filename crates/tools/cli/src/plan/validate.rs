@@ -10,10 +10,10 @@ use std::time::Instant;
 use clap::ValueEnum;
 use longhaul_testbed::validation::SAMPLES_FOR_P999;
 use longhaul_units::whole_number;
+use work::Work;
 
 use crate::progress;
 use crate::stop::{self, Stop};
-use work::Work;
 
 /// The model against its stochastic twin, the protocol code on virtual time, and on UDP sockets
 ///

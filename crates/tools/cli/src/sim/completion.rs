@@ -5,6 +5,7 @@ mod paper;
 
 use std::time::Instant;
 
+use estimate::Estimate;
 use indicatif::ProgressBar;
 use longhaul_testbed::completion::{CompletionOptions, CompletionScheme, Sample, Sampling, Summary};
 use longhaul_testbed::end_to_end::CaseError;
@@ -13,7 +14,6 @@ use serde_json::{Value, json};
 
 use crate::progress;
 use crate::stop::{self, Stop};
-use estimate::Estimate;
 
 /// What a sample's memory may take at each end.
 const SIZE_MAX: u64 = 1 << 30;

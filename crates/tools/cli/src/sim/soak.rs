@@ -8,7 +8,7 @@ use longhaul_testbed::soak::{Campaign, OPERATIONS_DEFAULT, SoakOptions};
 
 use super::message_soak;
 use crate::stop::{self, Stop};
-use crate::{message, progress, soak_report};
+use crate::{progress, soak_report};
 
 /// Run random verbs programs over links that lose, reorder, duplicate and corrupt packets, and check the results
 ///
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
         }
     });
     bar.finish_and_clear();
-    let summary = outcome.map_err(|error| Stop::Missing(message::with_sources(&error)))?;
+    let summary = outcome.map_err(|error| Stop::Missing(longhaul::with_sources(&error)))?;
     eprint!("{}", soak_report::describe_failures(&summary, |seed| again(seed, arguments.operations)));
     let elapsed = begin.elapsed();
     let value = || soak_report::to_json(&summary, elapsed);

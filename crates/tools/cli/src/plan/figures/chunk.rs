@@ -6,7 +6,7 @@
 use longhaul_charts::{Axis, Bar, BarChart, Colour, LineChart, Scale, Series, Style, decimal, power_of_ten};
 use longhaul_plan::link::PlanError;
 
-use super::Figure;
+use super::figure::Figure;
 use super::points::{CHUNK_BYTES, Point, SR_RTO, number};
 
 /// Packets in a chunk, and million packets a second in the paper's figure: 16 threads of a BlueField-3, writes of 64

@@ -5,7 +5,7 @@ use longhaul_plan::link::PlanError;
 use longhaul_plan::scheme::Scheme;
 use longhaul_scheme::CodeKind;
 
-use super::Figure;
+use super::figure::Figure;
 use super::points::{
     Answered, MDS, Point, ROUND_TRIP, SR_NACK, SR_RTO, XOR, answers, answers_with_formula, coded, csv, losses,
     scheme_name, sizes,

@@ -4,8 +4,8 @@ use longhaul_charts::{Axis, LineChart, Scale};
 use longhaul_plan::link::{Link, PlanError};
 use longhaul_plan::scheme::Scheme;
 
-use super::Figure;
 use super::detail::mean_and_tail;
+use super::figure::Figure;
 use super::points::{MDS, Point, SR_NACK, SR_RTO, answers, csv};
 
 const SCHEMES: [Scheme; 3] = [SR_RTO, SR_NACK, MDS];

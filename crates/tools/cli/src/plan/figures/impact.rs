@@ -3,7 +3,7 @@
 use longhaul_charts::{Axis, Guide, LineChart, Scale, Series, Style};
 use longhaul_plan::link::{Link, PlanError};
 
-use super::Figure;
+use super::figure::Figure;
 use super::points::{Answered, MDS, Point, SR_RTO, answers, answers_with_formula, csv, losses, scheme_name, sizes};
 use crate::parallel::in_parallel;
 use crate::plan::looks::style_of;

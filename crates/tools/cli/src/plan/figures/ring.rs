@@ -6,7 +6,7 @@ use longhaul_plan::link::PlanError;
 use longhaul_plan::ring::DRAWS;
 use longhaul_plan::scheme::Scheme;
 
-use super::Figure;
+use super::figure::Figure;
 use super::points::{MDS, MESSAGE_BYTES, Point, SR_RTO, losses, number};
 use super::speedup::{RAMP, RAMP_TICKS};
 use crate::parallel::in_parallel;

@@ -3,7 +3,7 @@
 use longhaul_charts::{HeatMap, Ramp, bytes, power_of_ten};
 use longhaul_plan::link::PlanError;
 
-use super::Figure;
+use super::figure::Figure;
 use super::points::{Answered, MDS, Point, SR_RTO, answers, losses, number};
 
 /// Powers of two of the sizes in the table; every second one is in the picture.
