@@ -9,6 +9,8 @@ use longhaul_host::Diagnosis;
 
 use crate::stop::{self, Stop};
 
+pub(crate) use report::to_json;
+
 /// Show the devices of this host, and problems of its configuration
 ///
 /// The first column is the name to give to `--device` of other commands. The exit status is 0, even with warnings, or 3

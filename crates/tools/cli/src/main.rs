@@ -13,6 +13,7 @@ mod parallel;
 mod perf;
 mod plan;
 mod progress;
+mod report;
 mod sim;
 mod soak_report;
 mod softnic_options;
@@ -43,6 +44,7 @@ enum Command {
     Interop(interop::Arguments),
     Perf(perf::Arguments),
     Plan(plan::Arguments),
+    Report(report::Arguments),
     Sim(sim::Arguments),
 }
 
@@ -86,6 +88,7 @@ fn run(command: &Command) -> Result<(), Stop> {
         Command::Interop(arguments) => interop::run(arguments),
         Command::Perf(arguments) => perf::run(arguments),
         Command::Plan(arguments) => plan::run(arguments),
+        Command::Report(arguments) => report::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
     }
 }
