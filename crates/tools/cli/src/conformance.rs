@@ -13,16 +13,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use facts::Facts;
 use indicatif::{ProgressBar, ProgressStyle};
 use longhaul_conformance::{self as conformance, Report, Test, Verdict};
 use longhaul_reliable::Scheme;
 use longhaul_scheme_testing::end_to_end::{Suite, scheme_by_name};
 use serde_json::{Value, json};
-
-use crate::quantity;
-use crate::stop::{self, Stop};
-use facts::Facts;
 use testable::Testable;
+
+use crate::stop::{self, Stop};
 
 /// The largest message: both ends hold all of it in memory.
 const MESSAGE_BYTES_MAX: usize = 512 << 20;
@@ -70,11 +69,11 @@ pub(crate) struct Arguments {
     soak: bool,
 
     /// With --soak: start no new program after this many seconds
-    #[arg(long, value_name = "NUMBER", default_value_t = 30, requires = "soak", value_parser = quantity::whole_number(1_u64..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 30, requires = "soak", value_parser = longhaul_units::whole_number(1_u64..))]
     seconds: u64,
 
     /// With --soak: run at most this many programs
-    #[arg(long, value_name = "NUMBER", requires = "soak", value_parser = quantity::whole_number(1_u64..))]
+    #[arg(long, value_name = "NUMBER", requires = "soak", value_parser = longhaul_units::whole_number(1_u64..))]
     seeds: Option<u64>,
 
     /// With --soak and --seeds 1: write the packets to a pcapng file (on real time, one file per device)
@@ -91,11 +90,11 @@ pub(crate) struct Arguments {
     schemes: Vec<String>,
 
     /// With --reliable: message sizes
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', requires = "reliable", default_values_t = Suite::SIZES, value_parser = quantity::bytes_within::<usize>(0..=MESSAGE_BYTES_MAX as u64))]
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', requires = "reliable", default_values_t = Suite::SIZES, value_parser = longhaul_units::bytes_within::<usize>(0..=MESSAGE_BYTES_MAX as u64))]
     sizes: Vec<usize>,
 
     /// With --reliable: number of messages of each size
-    #[arg(long, value_name = "NUMBER", requires = "reliable", default_value_t = 100, value_parser = quantity::whole_number(1_u32..))]
+    #[arg(long, value_name = "NUMBER", requires = "reliable", default_value_t = 100, value_parser = longhaul_units::whole_number(1_u32..))]
     messages: u32,
 }
 

@@ -5,10 +5,10 @@ mod client;
 mod options;
 mod server;
 
+use longhaul::with_sources;
 use longhaul_interop::{CheckResult, DeathReport, InteropError};
 use serde_json::{Value, json};
 
-use crate::message::with_sources;
 use crate::stop::{self, Stop};
 
 /// Check that two devices understand each other

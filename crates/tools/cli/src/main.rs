@@ -2,20 +2,19 @@
 
 mod conformance;
 mod counting_allocator;
+mod device_report;
 mod devices;
 mod exit;
+mod impairment;
 mod interop;
 mod link;
 mod log;
-mod message;
-mod opened_device;
 mod output;
 mod parallel;
 mod perf;
 mod plan;
 mod progress;
-mod quantity;
-mod randomness;
+mod report;
 mod sim;
 mod soak_report;
 mod softnic_options;
@@ -47,6 +46,7 @@ enum Command {
     Link(link::Arguments),
     Perf(perf::Arguments),
     Plan(plan::Arguments),
+    Report(report::Arguments),
     Sim(sim::Arguments),
 }
 
@@ -91,6 +91,7 @@ fn run(command: &Command) -> Result<(), Stop> {
         Command::Link(arguments) => link::run(arguments),
         Command::Perf(arguments) => perf::run(arguments),
         Command::Plan(arguments) => plan::run(arguments),
+        Command::Report(arguments) => report::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
     }
 }

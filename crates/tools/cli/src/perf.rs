@@ -1,53 +1,20 @@
 //! `longhaul perf`: bandwidth and latency as perftest users know them, next to the limit of the host.
 //!
-//! The modules are in the order in which a measurement comes about.
+//! What is measured, and how, is in `longhaul_perf`; here are the options and what is printed.
 
 mod bitmap;
-mod checksum;
-mod child;
 mod client;
 mod coding;
 mod compare;
 mod connections;
-mod ibv_pingpong;
 mod options;
+mod pingpong;
+mod scheme_table;
 mod sdr;
 mod server;
-
-mod control;
-pub(crate) mod impairment;
-pub(crate) mod meeting;
-mod path;
-mod patience;
-mod session;
-mod silence;
-
-mod answers;
-mod arrivals;
-mod connection;
-mod nic;
-mod operation;
-mod pacer;
-mod pattern;
-mod ping_pong;
-mod round_trips;
-
-mod in_flight;
-mod scheme_client;
-mod scheme_end;
-mod scheme_server;
-mod scheme_stream;
-mod stream;
-
-mod histogram;
-mod peak;
-mod processor;
-mod statistics;
 mod table;
 
-pub(crate) use coding::encoding_bytes_per_second;
 pub(crate) use options::mtu;
-pub(crate) use processor::thread_time_used;
 
 use crate::stop::Stop;
 
@@ -62,7 +29,7 @@ pub(crate) struct Arguments {
 enum Command {
     Server(options::ServerArguments),
     Client(options::ClientArguments),
-    Pingpong(ibv_pingpong::Arguments),
+    Pingpong(pingpong::Arguments),
     Compare(compare::Arguments),
     Coding(coding::Arguments),
     Bitmap(bitmap::Arguments),
@@ -79,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     match &arguments.command {
         Command::Server(arguments) => server::run(arguments),
         Command::Client(arguments) => client::run(arguments),
-        Command::Pingpong(arguments) => ibv_pingpong::run(arguments),
+        Command::Pingpong(arguments) => pingpong::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
         Command::Coding(arguments) => coding::run(arguments),
         Command::Bitmap(arguments) => bitmap::run(arguments),

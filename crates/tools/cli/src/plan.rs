@@ -2,6 +2,7 @@
 
 mod options;
 
+mod answered;
 mod coding_speed;
 
 mod export;
@@ -9,14 +10,15 @@ mod notes;
 mod plot;
 mod table;
 
-mod chart;
 mod figures;
+mod looks;
 mod validate;
 
-use longhaul_plan::question::{Answer, CodingSpeed, Question};
+use answered::Answered;
+use longhaul_plan::question::CodingSpeed;
+use options::Options;
 
 use crate::stop::Stop;
-use options::Options;
 
 /// Recommend a reliability scheme for a link and a message, and explain why
 ///
@@ -40,12 +42,6 @@ pub(crate) struct Arguments {
 enum Command {
     Figures(figures::Arguments),
     Validate(validate::Arguments),
-}
-
-/// A question with its answer.
-struct Answered {
-    question: Question,
-    answer: Answer,
 }
 
 /// Answers.

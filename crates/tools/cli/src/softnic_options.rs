@@ -2,11 +2,9 @@
 
 use std::path::PathBuf;
 
-use longhaul_softnic_udp::{Impair, UdpConfig, UdpPortChoice};
+use longhaul_perf::{DeviceChoice, SOFTNIC, SoftnicSettings};
 
-use crate::opened_device::{DeviceChoice, SOFTNIC};
-use crate::perf::impairment;
-use crate::randomness::random_number;
+use crate::impairment;
 use crate::stop::Stop;
 
 /// What is done to the packets of a software RNIC.
@@ -48,14 +46,8 @@ impl SoftnicOptions {
         self.impair.as_ref().map(parse).transpose()
     }
 
-    /// How the device uses UDP.
-    pub(crate) fn udp_config(&self, udp_port: UdpPortChoice) -> Result<UdpConfig, Stop> {
-        let mut config = UdpConfig::default();
-        config.udp_port = udp_port;
-        if let Some(profile) = self.profile()? {
-            config.impair = Some(Impair { profile, seed: random_number()? });
-        }
-        config.capture = self.capture.clone();
-        Ok(config)
+    /// What is done to the packets.
+    pub(crate) fn settings(&self) -> Result<SoftnicSettings, Stop> {
+        Ok(SoftnicSettings { impair: self.profile()?, capture: self.capture.clone() })
     }
 }

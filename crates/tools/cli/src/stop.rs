@@ -4,10 +4,11 @@ use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
 
+use longhaul::with_sources;
+use longhaul_perf::PerfError;
 use serde_json::Value;
 
 use crate::exit;
-use crate::message::with_sources;
 
 /// What the system says (EMFILE) when a process may open nothing more.
 const NO_DESCRIPTORS: &str = "(os error 24)";
@@ -98,6 +99,24 @@ impl Stop {
     /// This host lacks something, found out while `doing`.
     pub(crate) fn missing(doing: impl fmt::Display, error: impl Into<Box<dyn Error>>) -> Stop {
         Stop::Missing(format!("{doing}: {}", with_sources(&*error.into())))
+    }
+}
+
+impl Stop {
+    /// A measurement that has no result.
+    pub(crate) fn from_perf(error: &PerfError) -> Stop {
+        let text = with_sources(error);
+        match error {
+            PerfError::Request(_) => Stop::Usage(text),
+            PerfError::Missing(_) | PerfError::MissingFor { .. } => Stop::Missing(text),
+            _ => Stop::Failed(text),
+        }
+    }
+}
+
+impl From<PerfError> for Stop {
+    fn from(error: PerfError) -> Stop {
+        Stop::from_perf(&error)
     }
 }
 

@@ -34,6 +34,7 @@ fn arguments_that_no_command_knows() {
         "plan",
         "plan figures",
         "plan validate",
+        "report",
         "sim completion",
         "sim scale",
         "sim soak",

@@ -11,13 +11,14 @@ use longhaul_rules::{Layers, assert_none, crate_and_path, is_word, path_from, ru
 
 /// The size of the largest circle of each crate that has one. Numbers may only fall: when one does, lower it here.
 const LARGEST_CIRCLES: &[(&str, usize)] = &[
-    ("cli", 7),
+    ("cli", 3),
     ("coding", 3),
     ("conformance", 2),
     ("impair", 2),
     ("longhaul", 2),
     ("netsim", 2),
     ("interop", 2),
+    ("perf", 2),
     ("plan", 2),
     ("rdmacore", 4),
     ("reliable", 4),

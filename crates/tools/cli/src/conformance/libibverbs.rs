@@ -7,7 +7,7 @@ use longhaul_rdmacore::RdmaDevice;
 use longhaul_verbs::{Device, GidChoice, GidType};
 use longhaul_wire::UDP_PORT_ROCE;
 
-use crate::message::with_sources;
+use longhaul::with_sources;
 
 /// The two ends.
 pub(super) struct Opened {

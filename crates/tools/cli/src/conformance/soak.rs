@@ -8,8 +8,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use longhaul_conformance::soak::{Campaign, SoakOptions, SoakPort};
 
+use crate::soak_report;
 use crate::stop::{self, Stop};
-use crate::{message, soak_report};
 
 /// Programs on real time wait most of the time, for datagrams and timeouts: this many for each core.
 const PROGRAMS_PER_CORE: usize = 4;
@@ -50,7 +50,7 @@ pub(super) fn run(options: &Options<'_>) -> Result<(), Stop> {
     let outcome = campaign.run(|_| bar.inc(1));
     bar.finish_and_clear();
     let summary = outcome.map_err(|error| {
-        Stop::missing(format!("{} cannot be tested here", options.device), message::with_sources(&error))
+        Stop::missing(format!("{} cannot be tested here", options.device), longhaul::with_sources(&error))
     })?;
     let (device, is_real) = (options.device, options.addresses.is_some());
     let again = |seed| {

@@ -7,7 +7,6 @@ use longhaul_softnic_udp::UdpConfig;
 
 use super::facts::Facts;
 use super::{libibverbs, reachability};
-use crate::message;
 
 /// The software RNIC's name, and that of its driver.
 pub(super) const SOFTNIC: &str = "softnic";
@@ -65,8 +64,8 @@ impl Testable {
         let (environment, drivers, rdma_core): (Box<dyn Environment>, _, _) = match self {
             Testable::Virtual => (Box::new(VirtualTime::new(seed)), [SOFTNIC, SOFTNIC].map(str::to_owned), None),
             Testable::Udp(addresses) => {
-                let environment =
-                    RealTime::open(*addresses, &UdpConfig::default()).map_err(|error| message::with_sources(&error))?;
+                let environment = RealTime::open(*addresses, &UdpConfig::default())
+                    .map_err(|error| longhaul::with_sources(&error))?;
                 for warning in environment.udp_devices()[0].warnings() {
                     eprintln!("{warning}");
                 }
@@ -78,7 +77,7 @@ impl Testable {
             }
         };
         let facts = Facts::of(&*environment, drivers.each_ref().map(String::as_str), rdma_core)
-            .map_err(|error| format!("cannot query the device: {}", message::with_sources(&error)))?;
+            .map_err(|error| format!("cannot query the device: {}", longhaul::with_sources(&error)))?;
         Ok(Opened { environment, facts })
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
+use longhaul_host::{RdmaEntry, type_name};
 use longhaul_verbs::{GidEntry, GidType};
 use serde_json::{Value, json};
 
-use super::libibverbs::{RdmaEntry, type_name};
-use super::report::{capabilities, fold, limits_json, write_columns, write_counters, write_limits, write_line};
+use super::form::{capabilities, fold, limits_json, write_columns, write_counters, write_limits, write_line};
 
 /// A row for each device.
 pub(crate) fn write_table(text: &mut String, devices: &[RdmaEntry]) {
@@ -116,8 +116,8 @@ mod tests {
     use longhaul_rdmacore::DeviceDescription;
     use longhaul_verbs::{Capabilities, Counter, DeviceAttributes, Gid, LinkState, Mtu, PortAttributes};
 
-    use super::super::libibverbs::{Port, RdmaDetails};
     use super::*;
+    use longhaul_host::{Port, RdmaDetails};
 
     fn rxe() -> RdmaEntry {
         let row = |index, gid: &str, gid_type| GidEntry {

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use longhaul_interop::{CheckResult, Client, Summary};
+use longhaul_perf::{OpenedDevice, meeting};
 use serde_json::json;
 
 use super::options::ClientArguments;
 use super::{checks_json, line, of_session, tell_death};
-use crate::opened_device::OpenedDevice;
-use crate::perf::meeting;
+use crate::device_report;
 use crate::stop::{self, Stop};
 
 /// Runs the subcommand.
@@ -56,6 +56,8 @@ fn show(arguments: &ClientArguments, summary: &Summary, device: &OpenedDevice, e
     for (name, reason) in &summary.skipped {
         eprintln!("skipped {name}: {reason}");
     }
+    let finish = device.finish();
+    let impairment = device_report::impairment_json(finish.impairment);
     let value = || {
         let skipped: Vec<_> =
             summary.skipped.iter().map(|(name, reason)| json!({ "name": name, "message": reason })).collect();
@@ -67,13 +69,13 @@ fn show(arguments: &ClientArguments, summary: &Summary, device: &OpenedDevice, e
             "server_device": summary.server_device,
             "checks": checks_json(&summary.checks),
             "skipped": skipped,
-            "impairment": device.impairment_json(),
+            "impairment": impairment.clone(),
             "passed": passed,
             "failed": failed,
             "seconds": (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
         })
     };
-    let finished = device.finish();
+    let finished = device_report::finish(&finish);
     let wrong = match (failed, passed) {
         (0, 1..) => finished.err(),
         (0, 0) => {

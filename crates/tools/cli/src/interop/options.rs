@@ -3,14 +3,13 @@
 use std::net::{IpAddr, TcpStream};
 
 use longhaul_interop::{ClientOptions, Connection, End, Operation, ReliableOptions, Size};
+use longhaul_perf::{DeviceChoice, OpenedDevice, SOFTNIC, Towards, meeting, random_number};
 use longhaul_scheme_testing::end_to_end::scheme_by_name;
 use longhaul_softnic_udp::{UdpPortChoice, path};
 use longhaul_verbs::Mtu;
 
-use crate::opened_device::{DeviceChoice, OpenedDevice, SOFTNIC, Towards};
-use crate::perf::{meeting, mtu};
-use crate::quantity;
-use crate::randomness::random_number;
+use crate::device_report;
+use crate::perf::mtu;
 use crate::softnic_options::SoftnicOptions;
 use crate::stop::Stop;
 
@@ -65,12 +64,12 @@ impl EndOptions {
     pub(crate) fn check(&self) -> Result<(), Stop> {
         let choice = self.choice()?;
         self.softnic.check(&choice, &self.device)?;
-        choice.check()
+        Ok(choice.check()?)
     }
 
     /// The device that the user wants.
     pub(crate) fn choice(&self) -> Result<DeviceChoice, Stop> {
-        DeviceChoice::parse(&self.device, self.address.as_slice())
+        Ok(DeviceChoice::parse(&self.device, self.address.as_slice())?)
     }
 
     /// Opens the device towards the other end of a TCP connection.
@@ -83,8 +82,8 @@ impl EndOptions {
             true => UdpPortChoice::Free,
             false => UdpPortChoice::RoceOrFree,
         };
-        let opened = OpenedDevice::open(&choice, towards, self.softnic.udp_config(udp_port)?)?;
-        opened.show_warnings();
+        let opened = OpenedDevice::open(&choice, towards, self.softnic.settings()?.udp_config(udp_port)?)?;
+        device_report::warnings(&opened);
         let end = End {
             device: opened.verbs(),
             description: opened.describe().to_owned(),
@@ -143,7 +142,7 @@ pub(crate) struct ClientArguments {
     operations: u32,
 
     /// One more message size (not on UD)
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = quantity::bytes_within::<u32>(0..=1 << 28))]
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = longhaul_units::bytes_within::<u32>(0..=1 << 28))]
     large: u32,
 
     /// Operations per check of the --large size; 0 skips it
@@ -172,7 +171,7 @@ pub(crate) struct ClientArguments {
 
     /// With --scheme: message sizes
     #[arg(long, value_name = "BYTES", value_delimiter = ',', requires = "schemes", default_value = "0,1,4095,4096,4097,65536,1048576,4194304",
-          value_parser = quantity::bytes_within::<u32>(0..=1 << 27))]
+          value_parser = longhaul_units::bytes_within::<u32>(0..=1 << 27))]
     message_sizes: Vec<u32>,
 
     /// With --scheme: number of messages of each size, in each direction
@@ -280,7 +279,7 @@ fn megabits(text: &str) -> Result<f64, String> {
 }
 
 fn size(text: &str) -> Result<Size, String> {
-    text.parse().or_else(|error| quantity::bytes_within(0..=1 << 28)(text).map(Size::Bytes).map_err(|_| error))
+    text.parse().or_else(|error| longhaul_units::bytes_within(0..=1 << 28)(text).map(Size::Bytes).map_err(|_| error))
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 use std::net::{IpAddr, TcpStream};
 
 use longhaul_interop::{CheckResult, ServerOutcome, refuse, serve};
+use longhaul_perf::meeting;
 use serde_json::json;
 
 use super::options::{PORT, ServerArguments};
 use super::{checks_json, counts, line, of_session, tell_death};
-use crate::perf::meeting;
+use crate::device_report;
 use crate::stop::{self, Stop};
 
 /// Runs the subcommand.
@@ -63,7 +64,7 @@ fn serve_one(arguments: &ServerArguments, stream: TcpStream, peer: IpAddr) -> Re
                     "schema": 1, "client": client, "device": device, "checks": checks, "passed": passed, "failed": failed,
                 })
             };
-            let finished = opened.finish();
+            let finished = device_report::finish(&opened.finish());
             let wrong = (failed > 0).then(|| Stop::Failed(format!("number of checks that failed: {failed}")));
             let wrong = wrong.or(finished.err());
             stop::tell(arguments.end.json, value, String::new, wrong)

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use longhaul::with_sources;
+use longhaul_units::seconds_within;
 use longhaul_wan::check::{self, CheckError, Options, Report, Row};
 use serde_json::{Value, json};
 
 use super::options::stop_of;
-use crate::quantity;
+use crate::progress;
 use crate::stop::{self, Stop};
-use crate::{message, progress};
 
 /// Of a link that moves frames as fast as it should.
 const OVER_BARE_MIN: f64 = 0.7;
@@ -28,7 +29,7 @@ const TCP_GBITS_MIN: [(usize, f64); 2] = [(1500, 2.0), (4200, 4.0)];
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Seconds of each measurement
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = quantity::seconds_within(0.1..=60.0))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds_within(0.1..=60.0))]
     seconds: f64,
 
     /// Print one line of JSON instead of a table
@@ -55,7 +56,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let report = report.map_err(|error| match error {
         CheckError::Link(error) => stop_of(error),
         CheckError::Namespace(error) => error.into(),
-        error => Stop::Failed(message::with_sources(&error)),
+        error => Stop::Failed(with_sources(&error)),
     })?;
     let judged = judge(&report);
     let bad: Vec<&str> = judged.iter().filter(|judged| !judged.is_good).map(|judged| &*judged.name).collect();
@@ -141,8 +142,7 @@ fn to_json(report: &Report, judged: &[Judged]) -> Value {
     value["loss_within_interval"] = report.loss.is_within_interval.into();
     value["has_real_time_priority"] = report.has_priority.into();
     value["steal_share"] = report.steal_share.into();
-    let check =
-        |judged: &Judged| json!({ "name": judged.name, "got": judged.got, "bar": judged.bar, "passed": judged.is_good });
+    let check = |judged: &Judged| json!({ "name": judged.name, "got": judged.got, "bar": judged.bar, "passed": judged.is_good });
     value["checks"] = judged.iter().map(check).collect();
     value
 }

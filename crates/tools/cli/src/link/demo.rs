@@ -6,12 +6,12 @@ use std::process::{Command, Stdio};
 use longhaul_link::control::ControlSocket;
 use longhaul_link::namespaces::{Namespaces, Side};
 use longhaul_link::{Ports, RunningLink};
+use longhaul_units::whole_number;
 use nix::unistd::setsid;
 use serde_json::{Value, json};
 
 use super::options::{New, stop_of};
 use super::serve::{Described, Signals, serve};
-use crate::quantity;
 use crate::stop::{self, Stop};
 
 /// Make two network namespaces with a link between them
@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     new: New,
 
     /// Bytes of the longest packet
-    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = quantity::whole_number(576_u32..=9000))]
+    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = whole_number(576_u32..=9000))]
     mtu: u32,
 
     /// Print one line of JSON instead of text

@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use longhaul::with_sources;
 use longhaul_impair::Profile;
 use longhaul_link::control::ControlError;
 use longhaul_link::namespaces::NamespaceError;
 use longhaul_link::{DirectionOptions, LinkError, LinkOptions, Ports};
+use longhaul_perf::random_number;
+use longhaul_units::bytes_within;
 
-use crate::perf::impairment;
-use crate::quantity;
-use crate::randomness::random_number;
+use crate::impairment;
 use crate::stop::Stop;
 
 /// The link that is meant when nobody names one.
@@ -43,7 +44,7 @@ pub(crate) struct New {
     seed: Option<u64>,
 
     /// Bytes of frames that each direction may keep until their time has come; more are dropped
-    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = quantity::bytes_within::<u64>(64_u64 << 10..=64_u64 << 30))]
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = bytes_within::<u64>(64_u64 << 10..=64_u64 << 30))]
     memory: u64,
 
     /// Write all frames, at both ends, to a pcapng file
@@ -123,17 +124,15 @@ pub(crate) fn stop_of(error: LinkError) -> Stop {
         )
     );
     match (is_missing, &error) {
-        (true, _) => Stop::Missing(crate::message::with_sources(&error)),
-        (false, LinkError::SameInterface(_) | LinkError::Profile(_)) => {
-            Stop::Usage(crate::message::with_sources(&error))
-        }
-        (false, _) => Stop::Failed(crate::message::with_sources(&error)),
+        (true, _) => Stop::Missing(with_sources(&error)),
+        (false, LinkError::SameInterface(_) | LinkError::Profile(_)) => Stop::Usage(with_sources(&error)),
+        (false, _) => Stop::Failed(with_sources(&error)),
     }
 }
 
 impl From<ControlError> for Stop {
     fn from(error: ControlError) -> Self {
-        let text = crate::message::with_sources(&error);
+        let text = with_sources(&error);
         match error {
             ControlError::Name(_) => Stop::Usage(text),
             ControlError::NotRunning(_) | ControlError::ForeignFolder(_) | ControlError::Make { .. } => {
@@ -146,6 +145,6 @@ impl From<ControlError> for Stop {
 
 impl From<NamespaceError> for Stop {
     fn from(error: NamespaceError) -> Self {
-        Stop::Missing(crate::message::with_sources(&error))
+        Stop::Missing(with_sources(&error))
     }
 }

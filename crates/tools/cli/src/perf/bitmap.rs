@@ -1,25 +1,10 @@
 //! `longhaul perf bitmap`: how fast completions become bits.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
-use std::time::Instant;
-
 use indicatif::ProgressBar;
-use longhaul_sdr::MessageBitmap;
-use longhaul_sdr::immediate::ImmediateLayout;
-use longhaul_sdr::receive_table::{Lookups, ReceiveTable};
-use longhaul_verbs::{CompletionFlags, CompletionOperation, WorkCompletion};
+use longhaul_perf::bitmap::{self, Measured};
 use serde_json::{Value, json};
 
-use super::statistics::Sorted;
-use crate::quantity;
 use crate::stop::{self, Stop};
-
-const PACKET_BYTES: u32 = 4096;
-const CHUNK_PACKETS: u32 = 16;
-/// 256 MiB.
-const MESSAGE_PACKETS: u32 = 1 << 16;
-const MESSAGES: u32 = 16;
 
 /// Measure how many completions per second go into a message's bitmap
 ///
@@ -31,7 +16,7 @@ const MESSAGES: u32 = 16;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Number of rounds
-    #[arg(long, value_name = "NUMBER", default_value_t = 15, value_parser = quantity::whole_number(1_u32..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 15, value_parser = longhaul_units::whole_number(1_u32..))]
     rounds: u32,
 
     /// Exit with status 1 if the ratio to the bare loop is below this for any number of threads
@@ -49,13 +34,6 @@ fn ratio(text: &str) -> Result<f64, String> {
     fits.ok_or_else(|| format!("expected a number such as 0.5, got \"{text}\""))
 }
 
-struct Measured {
-    threads: usize,
-    packets_per_second: f64,
-    bare_per_second: f64,
-    ratio: f64,
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let measured: Vec<Measured> = [1, 2].into_iter().map(|threads| measure(threads, arguments.rounds)).collect();
     let too_slow = arguments.at_least.and_then(|least| {
@@ -67,103 +45,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     stop::tell(arguments.json, || to_json(&measured), || to_table(&measured), too_slow)
 }
 
-/// Completions of all messages, each thread's in order.
-fn completions(threads: usize) -> Vec<Vec<WorkCompletion>> {
-    let layout = ImmediateLayout::default();
-    let arrival = |slot, packet| WorkCompletion {
-        operation: CompletionOperation::ReceiveWriteWithImmediate,
-        flags: CompletionFlags::IMMEDIATE,
-        byte_count: PACKET_BYTES,
-        immediate_or_key: layout.encode(slot, packet, 0x1234_5678),
-        ..Default::default()
-    };
-    let of_thread = |thread| {
-        let packets = (thread as u32..MESSAGE_PACKETS).step_by(threads);
-        (0..MESSAGES).flat_map(|slot| packets.clone().map(move |packet| arrival(slot, packet))).collect()
-    };
-    (0..threads).map(of_thread).collect()
-}
-
 fn measure(threads: usize, rounds: u32) -> Measured {
-    let completions = completions(threads);
-    let mut pairs = Vec::new();
     // On standard error, and only when that is a terminal.
     let progress = ProgressBar::new(rounds.into()).with_message(format!("{threads} thread(s)"));
-    for round in 1..=rounds {
-        progress.inc(1);
-        // In turn, and each first every other time.
-        let both = match round % 2 {
-            0 => [into_bitmaps(&completions), bare(&completions)],
-            _ => {
-                let bare = bare(&completions);
-                [into_bitmaps(&completions), bare]
-            }
-        };
-        pairs.push(both);
-    }
+    let measured = bitmap::measure(threads, rounds, &mut || progress.inc(1));
     progress.finish_and_clear();
-    let median = |of: fn(&[f64; 2]) -> f64| Sorted::new(pairs.iter().map(of)).median();
-    Measured {
-        threads,
-        packets_per_second: median(|[ours, _]| *ours),
-        bare_per_second: median(|[_, bare]| *bare),
-        ratio: median(|[ours, bare]| ours / bare),
-    }
-}
-
-/// Completions a second: one thread for each list, begun together.
-fn rate(completions: &[Vec<WorkCompletion>], work: impl Fn(&[WorkCompletion]) + Sync) -> f64 {
-    let barrier = Barrier::new(completions.len() + 1);
-    let seconds = std::thread::scope(|scope| {
-        for list in completions {
-            let (barrier, work) = (&barrier, &work);
-            scope.spawn(move || {
-                barrier.wait();
-                work(list);
-                barrier.wait();
-            });
-        }
-        barrier.wait();
-        let begin = Instant::now();
-        barrier.wait();
-        begin.elapsed().as_secs_f64()
-    });
-    completions.iter().map(Vec::len).sum::<usize>() as f64 / seconds
-}
-
-fn into_bitmaps(completions: &[Vec<WorkCompletion>]) -> f64 {
-    let table = ReceiveTable::new(ImmediateLayout::default(), 4, PACKET_BYTES);
-    let bitmaps: Vec<_> = (0..MESSAGES).map(|_| Arc::new(MessageBitmap::new(MESSAGE_PACKETS, CHUNK_PACKETS))).collect();
-    bitmaps.iter().enumerate().for_each(|(number, bitmap)| table.enter(number as u64, bitmap.clone()));
-    let rate = rate(completions, |list| {
-        let mut lookups = Lookups::default();
-        list.iter().for_each(|completion| table.record(completion, 0, &mut lookups));
-    });
-    assert!(bitmaps.iter().all(|bitmap| bitmap.is_complete()), "every packet has arrived");
-    rate
-}
-
-/// The same atomic operations: the packet's bit, and the chunk's when it was the last.
-fn bare(completions: &[Vec<WorkCompletion>]) -> f64 {
-    const FULL: u64 = (1 << CHUNK_PACKETS) - 1;
-    let zeros = |count| (0..count).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
-    let chunks_a_message = MESSAGE_PACKETS / CHUNK_PACKETS;
-    let packets = zeros(MESSAGES * chunks_a_message);
-    let chunks = zeros(MESSAGES * chunks_a_message / 64);
-    let layout = ImmediateLayout::default();
-    let rate = rate(completions, |list| {
-        for completion in list {
-            let fields = layout.decode(completion.immediate_or_key);
-            let chunk = fields.slot * chunks_a_message + fields.packet / CHUNK_PACKETS;
-            let bit = 1 << (fields.packet % CHUNK_PACKETS);
-            let before = packets[chunk as usize].fetch_or(bit, Ordering::AcqRel);
-            if before | bit == FULL {
-                chunks[chunk as usize / 64].fetch_or(1 << (chunk % 64), Ordering::AcqRel);
-            }
-        }
-    });
-    assert!(chunks.iter().all(|word| word.load(Ordering::Acquire) == u64::MAX), "every packet has arrived");
-    rate
+    measured
 }
 
 fn to_json(measured: &[Measured]) -> Value {

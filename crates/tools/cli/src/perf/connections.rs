@@ -1,35 +1,11 @@
 //! `longhaul perf connections`: what many connections of one endpoint cost, busy and idle.
-//!
-//! For each number of connections two processes are started: one listens (`end`), one connects. Both are new each time, because memory that a
-//! process has given back may stay with it, and would hide what the next connections take.
 
-mod end;
-mod report;
-mod usage;
+use longhaul_perf::connections::{self, ConnectionsRequest, EndRequest, MESSAGE_BYTES, Row};
+use longhaul_reliable::NamedScheme;
+use serde_json::{Value, json};
 
-use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
-use std::time::Duration;
-
-use self::report::Row;
-use self::usage::Usage;
-use super::child::Child;
+use crate::progress;
 use crate::stop::{self, Stop};
-use crate::{progress, quantity};
-
-pub(crate) use self::end::{EndArguments, run_end};
-
-/// Bytes of a message.
-const MESSAGE_BYTES: usize = 64;
-/// Each connection has had at least so many before it rests.
-const MESSAGES_BEFORE_REST: u64 = 100;
-
-/// Connections that are made first and not counted: with them comes what all share, a socket for each source port among it.
-/// They do all that the counted ones do, so that what a process touches once (code, threads' stacks, the allocator's pools)
-/// is not charged to the few connections of a short row.
-const CONNECTIONS_BEFORE: u32 = 32;
-/// How long they send, and rest.
-const WARM_UP: Duration = Duration::from_secs(1);
 
 /// What many connections of one endpoint cost, busy and idle
 ///
@@ -43,19 +19,19 @@ const WARM_UP: Duration = Duration::from_secs(1);
 pub(crate) struct Arguments {
     /// Numbers of connections, separated by commas
     #[arg(long, value_name = "NUMBER", default_value = "1,100,1000,10000", value_delimiter = ',',
-          value_parser = quantity::whole_number(1_u32..=100_000))]
+          value_parser = longhaul_units::whole_number(1_u32..=100_000))]
     connections: Vec<u32>,
 
     /// Seconds in which messages are counted
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = quantity::seconds_within(0.1..=600.0))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = longhaul_units::seconds_within(0.1..=600.0))]
     seconds: f64,
 
     /// Seconds of silence
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = quantity::seconds_within(0.1..=600.0))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = longhaul_units::seconds_within(0.1..=600.0))]
     idle_seconds: f64,
 
     /// Messages that are on their way at once on each connection
-    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = quantity::whole_number(1_u32..=1000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = longhaul_units::whole_number(1_u32..=1000))]
     in_flight: u32,
 
     /// How messages are brought over: sr:rto, sr:nack, ec:mds:32,8, ec:xor:32,8
@@ -67,31 +43,33 @@ pub(crate) struct Arguments {
     pub(crate) json: bool,
 }
 
-/// What the ends are told.
-#[derive(Debug, Serialize, Deserialize)]
-enum Order {
-    /// Connect so many times, beside what is connected already.
-    Connect { to: SocketAddr, connections: u32 },
-    /// Send on every connection for so long, and say how many messages each has sent.
-    Run(Duration),
-    /// Send on every connection for so long, and on the last alone.
-    WarmUp(Duration),
-    /// Send on every connection until it has sent so many altogether.
-    Send(u64),
-    /// Say what the process uses.
-    Use,
+/// One end of `perf connections`, which starts it
+#[derive(Debug, clap::Args)]
+pub(crate) struct EndArguments {
+    role: Role,
+
+    #[arg(long)]
+    scheme: NamedScheme,
+
+    /// Messages in flight at once on each connection
+    #[arg(long)]
+    in_flight: usize,
 }
 
-/// What they answer.
-#[derive(Debug, Serialize, Deserialize)]
-enum Answer {
-    Listening(SocketAddr),
-    Done,
-    Sent { messages: Vec<u64>, elapsed: Duration },
-    Uses(Usage),
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Role {
+    Listen,
+    Connect,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
+    let request = ConnectionsRequest {
+        seconds: arguments.seconds,
+        idle_seconds: arguments.idle_seconds,
+        in_flight: arguments.in_flight,
+        scheme: arguments.scheme,
+        end_command: &["perf", "connections-end"],
+    };
     let steps = arguments.connections.len() as u64 * 4;
     let progress = progress::bar(steps, "{bar:30} {pos}/{len} {msg}");
     let mut rows = Vec::new();
@@ -100,63 +78,64 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
             progress.set_message(format!("{connections} connections: {what}"));
             progress.inc(1);
         };
-        rows.push(measure(connections, arguments, step)?);
+        rows.push(connections::measure(connections, &request, step)?);
     }
     progress.finish_and_clear();
-    stop::tell(arguments.json, || report::to_json(&rows, arguments), || report::to_table(&rows), None)
+    stop::tell(arguments.json, || to_json(&rows, arguments), || to_table(&rows), None)
 }
 
-fn measure(connections: u32, arguments: &Arguments, step: impl Fn(&str)) -> Result<Row, Stop> {
-    let scheme = arguments.scheme.to_string();
-    let in_flight = arguments.in_flight.to_string();
-    let start = |name, role| {
-        Child::start(name, &["perf", "connections-end", role, "--scheme", &scheme, "--in-flight", &in_flight])
+/// Runs an end, until its standard input ends.
+pub(crate) fn run_end(arguments: &EndArguments) -> Result<(), Stop> {
+    let role = match arguments.role {
+        Role::Listen => connections::Role::Listen,
+        Role::Connect => connections::Role::Connect,
     };
-    step("connecting");
-    let mut listening = start("listening end", "listen")?;
-    let to = match listening.answer()? {
-        Answer::Listening(address) => address,
-        other => return Err(unexpected("where it listens", &other)),
-    };
-    let mut connecting = start("connecting end", "connect")?;
-    done(&mut connecting, &Order::Connect { to, connections: CONNECTIONS_BEFORE })?;
-    done(&mut connecting, &Order::WarmUp(WARM_UP))?;
-    std::thread::sleep(WARM_UP);
-    let before = [used(&mut listening)?, used(&mut connecting)?];
-    done(&mut connecting, &Order::Connect { to, connections })?;
-
-    step("counting messages");
-    connecting.order(&Order::Run(Duration::from_secs_f64(arguments.seconds)))?;
-    let (messages, elapsed) = match connecting.answer()? {
-        Answer::Sent { messages, elapsed } => (messages, elapsed),
-        other => return Err(unexpected("how many messages it sent", &other)),
-    };
-    step("messages before the silence");
-    done(&mut connecting, &Order::Send(MESSAGES_BEFORE_REST))?;
-
-    step("silence");
-    let busy = [used(&mut listening)?, used(&mut connecting)?];
-    std::thread::sleep(Duration::from_secs_f64(arguments.idle_seconds));
-    let idle = [used(&mut listening)?, used(&mut connecting)?];
-    Ok(Row::new(connections, &messages, elapsed, before, busy, idle))
+    connections::run_end(&EndRequest { role, scheme: arguments.scheme, in_flight: arguments.in_flight });
+    std::process::exit(0);
 }
 
-fn done(end: &mut Child, order: &Order) -> Result<(), Stop> {
-    end.order(order)?;
-    match end.answer()? {
-        Answer::Done => Ok(()),
-        other => Err(unexpected("that it is done", &other)),
+fn to_json(rows: &[Row], arguments: &Arguments) -> Value {
+    let row = |row: &Row| {
+        json!({
+            "connections": row.connections,
+            "threads": row.threads,
+            "descriptors": row.descriptors,
+            "descriptors_per_connection": row.descriptors_per_connection(),
+            "bytes_per_idle_connection": row.bytes_per_idle_connection,
+            "idle_cpu_share": row.idle_cpu_share,
+            "messages_per_second": row.messages_per_second,
+            "jain": row.jain,
+        })
+    };
+    json!({
+        "schema": 1,
+        "scheme": arguments.scheme.to_string(),
+        "message_bytes": MESSAGE_BYTES,
+        "in_flight_per_connection": arguments.in_flight,
+        "seconds": arguments.seconds,
+        "idle_seconds": arguments.idle_seconds,
+        "rows": rows.iter().map(row).collect::<Vec<_>>(),
+    })
+}
+
+fn to_table(rows: &[Row]) -> String {
+    let mut text = format!(
+        "{:>11} {:>8} {:>12} {:>16} {:>9} {:>11} {:>6}\n",
+        "connections", "threads", "descriptors", "KiB, idle each", "idle CPU", "messages/s", "Jain"
+    );
+    for row in rows {
+        text += &format!(
+            "{:>11} {:>8} {:>12} {:>16.1} {:>7.2} % {:>11.0} {:>6.3}\n",
+            row.connections,
+            row.threads,
+            row.descriptors,
+            row.bytes_per_idle_connection as f64 / 1024.0,
+            100.0 * row.idle_cpu_share,
+            row.messages_per_second,
+            row.jain
+        );
     }
-}
-
-fn used(end: &mut Child) -> Result<Usage, Stop> {
-    end.order(&Order::Use)?;
-    match end.answer()? {
-        Answer::Uses(usage) => Ok(usage),
-        other => Err(unexpected("what it uses", &other)),
-    }
-}
-
-fn unexpected(expected: &str, got: &Answer) -> Stop {
-    Stop::Failed(format!("expected of an end {expected}, got \"{}\"", crate::message::kind_of(got)))
+    text + "\nEach end is a process of its own; the larger figure of the two. KiB: growth of resident memory for each connection beside 32\n\
+            that were there before and are not counted, after at least 100 messages each and the silence; pages of the program's\n\
+            file are not counted. Messages have 64 bytes; --in-flight says how many are on their way at once on each connection.\n"
 }

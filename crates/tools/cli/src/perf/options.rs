@@ -2,32 +2,21 @@
 
 use std::net::IpAddr;
 
+use longhaul_perf::{
+    CHUNK_BYTES_MAX, ClientRequest, Connection, DeviceChoice, EndSettings, MESSAGE_BYTES_MAX, Operation, PORT, Rate,
+    SCHEME_DEPTH_MAX, SOFTNIC, Test,
+};
 use longhaul_reliable::NamedScheme;
 use longhaul_verbs::Mtu;
 
-use super::answers::ATOMIC_BYTES;
-use super::connection::Connection;
-use super::control::{Rate, Test};
-use super::operation::Operation;
-use super::scheme_end::CHUNK_BYTES_MAX;
-use crate::opened_device::{DeviceChoice, SOFTNIC};
-use crate::quantity;
 use crate::softnic_options::SoftnicOptions;
 use crate::stop::Stop;
 
-/// perftest's port for the exchange.
-pub(crate) const PORT: u16 = 18515;
-/// The largest message of `--all`, as in perftest.
-const ALL_BYTES_MAX: u32 = 1 << 23;
-/// The largest message.
-pub(crate) const MESSAGE_BYTES_MAX: u32 = 1 << 30;
-
-/// perftest's queue depths and acknowledgement timeout.
+/// The bytes of an atomic.
+const ATOMIC_BYTES: u32 = 8;
+/// perftest's send queue depth and acknowledgement timeout.
 const TX_DEPTH: u32 = 128;
-const RX_DEPTH: u32 = 512;
 const TIMEOUT: u8 = 14;
-/// Messages with a scheme that may be in flight.
-pub(crate) const SCHEME_DEPTH_MAX: u32 = 4096;
 
 /// Options of both ends of a measurement.
 #[derive(Debug, clap::Args)]
@@ -63,12 +52,18 @@ impl EndOptions {
     pub(crate) fn check(&self) -> Result<(), Stop> {
         let choice = self.choice()?;
         self.softnic.check(&choice, &self.device)?;
-        choice.check()
+        Ok(choice.check()?)
     }
 
     /// The device that the user wants.
     pub(crate) fn choice(&self) -> Result<DeviceChoice, Stop> {
-        DeviceChoice::parse(&self.device, &self.address)
+        Ok(DeviceChoice::parse(&self.device, &self.address)?)
+    }
+
+    /// What this end is made with.
+    pub(crate) fn settings(&self) -> Result<EndSettings, Stop> {
+        let softnic = self.softnic.settings()?;
+        Ok(EndSettings { port: self.port, device: self.choice()?, gid_index: self.gid_index, softnic })
     }
 }
 
@@ -98,14 +93,14 @@ pub(crate) struct ClientArguments {
 
     /// What to measure
     #[arg(value_enum, default_value = "write_bw")]
-    pub(crate) test: Test,
+    test: TestName,
 
     #[command(flatten)]
     pub(crate) end: EndOptions,
 
     /// Connection type [default: RC]
     #[arg(short, long, value_enum)]
-    connection: Option<Connection>,
+    connection: Option<ConnectionType>,
 
     /// Send messages with a reliability scheme: sr:rto, sr:nack, ec:mds:K,M or ec:xor:K,M (write_bw and write_lat)
     ///
@@ -125,7 +120,7 @@ pub(crate) struct ClientArguments {
     pub(crate) checksum: bool,
 
     /// Message size, such as 4096 or 64KiB [default: 65536 for bandwidth, 2 for latency; atomics are 8]
-    #[arg(short, long, value_name = "BYTES", value_parser = quantity::bytes_within::<u32>(1..=MESSAGE_BYTES_MAX.into()))]
+    #[arg(short, long, value_name = "BYTES", value_parser = longhaul_units::bytes_within::<u32>(1..=MESSAGE_BYTES_MAX.into()))]
     size: Option<u32>,
 
     /// Measure all sizes from 2 to 2^23 bytes
@@ -133,12 +128,12 @@ pub(crate) struct ClientArguments {
     all: bool,
 
     /// Messages per queue pair [default: 5000 for bandwidth, 1000 for latency]
-    #[arg(short = 'n', long = "iters", value_name = "NUMBER", value_parser = quantity::whole_number(1_u64..))]
+    #[arg(short = 'n', long = "iters", value_name = "NUMBER", value_parser = longhaul_units::whole_number(1_u64..))]
     iterations: Option<u64>,
 
     /// Run for this many seconds instead of a number of messages
     #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with = "iterations",
-          value_parser = quantity::whole_number(1_u32..))]
+          value_parser = longhaul_units::whole_number(1_u32..))]
     pub(crate) duration: Option<u32>,
 
     /// Number of queue pairs (bandwidth only)
@@ -160,7 +155,7 @@ pub(crate) struct ClientArguments {
     rx_depth: Option<u32>,
 
     /// Outstanding READs and atomics per queue pair [default: as many as the device supports]
-    #[arg(short, long, value_name = "NUMBER", value_parser = quantity::whole_number(1_u8..))]
+    #[arg(short, long, value_name = "NUMBER", value_parser = longhaul_units::whole_number(1_u8..))]
     outs: Option<u8>,
 
     /// The atomic to measure [default: FETCH_AND_ADD]
@@ -177,7 +172,7 @@ pub(crate) struct ClientArguments {
 
     /// Send at most this many Gbit/s, or a rate with its unit (500Mbps); 0 is unlimited [default: unlimited on this
     /// host, 1 off it]
-    #[arg(long = "rate_limit", visible_aliases = ["rate-limit", "rate"], value_name = "GBITS", value_parser = quantity::gbits)]
+    #[arg(long = "rate_limit", visible_aliases = ["rate-limit", "rate"], value_name = "GBITS", value_parser = longhaul_units::gbits)]
     rate_limit: Option<f64>,
 
     /// Report in Gbit/s instead of MiB/s
@@ -187,6 +182,67 @@ pub(crate) struct ClientArguments {
     /// Fill messages with a pattern and check what arrives; exit with status 1 when it differs
     #[arg(long)]
     pub(crate) verify: bool,
+}
+
+/// What is measured, by the names that perftest users know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum TestName {
+    /// Bandwidth of WRITEs
+    WriteBw,
+    /// Latency of WRITEs
+    WriteLat,
+    /// Bandwidth of SENDs
+    SendBw,
+    /// Latency of SENDs
+    SendLat,
+    /// Bandwidth of READs
+    ReadBw,
+    /// Latency of READs
+    ReadLat,
+    /// Bandwidth of atomics
+    AtomicBw,
+    /// Latency of atomics
+    AtomicLat,
+}
+
+impl From<TestName> for Test {
+    fn from(name: TestName) -> Test {
+        match name {
+            TestName::WriteBw => Test::WriteBw,
+            TestName::WriteLat => Test::WriteLat,
+            TestName::SendBw => Test::SendBw,
+            TestName::SendLat => Test::SendLat,
+            TestName::ReadBw => Test::ReadBw,
+            TestName::ReadLat => Test::ReadLat,
+            TestName::AtomicBw => Test::AtomicBw,
+            TestName::AtomicLat => Test::AtomicLat,
+        }
+    }
+}
+
+/// The transport, by the name that perftest users know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ConnectionType {
+    /// Reliable connection
+    #[value(name = "RC", alias = "rc")]
+    Rc,
+    /// Unreliable connection: nothing is repeated
+    #[value(name = "UC", alias = "uc")]
+    Uc,
+    /// Unreliable datagrams: single packets
+    #[value(name = "UD", alias = "ud")]
+    Ud,
+}
+
+impl From<ConnectionType> for Connection {
+    fn from(name: ConnectionType) -> Connection {
+        match name {
+            ConnectionType::Rc => Connection::Rc,
+            ConnectionType::Uc => Connection::Uc,
+            ConnectionType::Ud => Connection::Ud,
+        }
+    }
 }
 
 /// The atomics, by the names that perftest users know.
@@ -206,35 +262,11 @@ pub(crate) fn mtu(text: &str) -> Result<Mtu, String> {
 fn chunk(text: &str) -> Result<u32, String> {
     let least = Mtu::Bytes256.byte_count();
     let fits = |bytes: &u32| (least..=CHUNK_BYTES_MAX).contains(bytes) && bytes.is_multiple_of(least);
-    let bytes = quantity::bytes(text).ok().and_then(|bytes| u32::try_from(bytes).ok()).filter(fits);
+    let bytes = longhaul_units::bytes(text).ok().and_then(|bytes| u32::try_from(bytes).ok()).filter(fits);
     bytes.ok_or_else(|| {
-        let most = quantity::bytes_text(CHUNK_BYTES_MAX.into());
+        let most = longhaul_units::bytes_text(CHUNK_BYTES_MAX.into());
         format!("expected a multiple of the MTU up to {most}, such as 4096, 4KiB or 64KiB, got \"{text}\"")
     })
-}
-
-impl Test {
-    pub(crate) const fn is_latency(self) -> bool {
-        matches!(self, Test::WriteLat | Test::SendLat | Test::ReadLat | Test::AtomicLat)
-    }
-
-    pub(crate) const fn is_atomic(self) -> bool {
-        matches!(self, Test::AtomicBw | Test::AtomicLat)
-    }
-
-    /// As on the command line.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Test::WriteBw => "write_bw",
-            Test::WriteLat => "write_lat",
-            Test::SendBw => "send_bw",
-            Test::SendLat => "send_lat",
-            Test::ReadBw => "read_bw",
-            Test::ReadLat => "read_lat",
-            Test::AtomicBw => "atomic_bw",
-            Test::AtomicLat => "atomic_lat",
-        }
-    }
 }
 
 impl ClientArguments {
@@ -242,23 +274,24 @@ impl ClientArguments {
     pub(crate) fn check(&self) -> Result<(), Stop> {
         self.end.check()?;
         let usage = |text: &str| Err(Stop::Usage(text.to_owned()));
-        let operation = self.operation();
-        if operation.is_answered() && !self.connection().is_reliable() {
+        let request = self.request()?;
+        let operation = request.operation();
+        if operation.is_answered() && !request.connection().is_reliable() {
             return usage("only RC has READs and atomics; leave -c out or use -c RC");
         }
-        if self.connection() == Connection::Ud && operation == Operation::Write {
+        if request.connection() == Connection::Ud && operation == Operation::Write {
             return usage("UD has no WRITEs; use send_bw or send_lat, or another connection type with -c");
         }
         if self.outs.is_some() && !operation.is_answered() {
             return usage("-o is for READs and atomics, which alone have an answer that can be outstanding");
         }
-        if self.atomic_type.is_some() && !self.test.is_atomic() {
+        if self.atomic_type.is_some() && !request.test.is_atomic() {
             return usage("-A is for atomic_bw and atomic_lat");
         }
-        if self.test.is_atomic() && (self.all || self.size.is_some_and(|size| size != ATOMIC_BYTES)) {
+        if request.test.is_atomic() && (self.all || self.size.is_some_and(|size| size != ATOMIC_BYTES)) {
             return usage("atomics are of 8 bytes; leave -s and -a out");
         }
-        if self.test.is_latency() && self.queue_pairs > 1 {
+        if request.test.is_latency() && self.queue_pairs > 1 {
             return Err(Stop::Usage("latency is measured on one queue pair; leave -q out".to_owned()));
         }
         self.check_scheme()
@@ -267,10 +300,11 @@ impl ClientArguments {
     /// What does not fit a reliability scheme, and why.
     fn check_scheme(&self) -> Result<(), Stop> {
         let Some(scheme) = self.scheme else { return Ok(()) };
-        let other_test = format!("{} is not measured with a scheme; use write_bw or write_lat", self.test.name());
+        let test = Test::from(self.test);
+        let other_test = format!("{} is not measured with a scheme; use write_bw or write_lat", test.name());
         let too_deep = format!("-r must be between 1 and {SCHEME_DEPTH_MAX}");
         let reasons = [
-            (!matches!(self.test, Test::WriteBw | Test::WriteLat), other_test.as_str()),
+            (!matches!(test, Test::WriteBw | Test::WriteLat), other_test.as_str()),
             (self.connection.is_some(), "it uses unreliable connections of its own; leave -c out"),
             (self.all, "its receives are posted for one size of messages; leave -a out, and give the size with -s"),
             (self.queue_pairs > 1, "it has queue pairs of its own; leave -q out"),
@@ -285,89 +319,35 @@ impl ClientArguments {
         }
     }
 
-    /// Receives in each receive queue.
-    pub(crate) fn rx_depth(&self) -> u32 {
-        self.rx_depth.unwrap_or(RX_DEPTH)
-    }
-
-    /// Messages with a scheme that are in flight, if the user has said.
-    pub(crate) const fn scheme_depth(&self) -> Option<u32> {
-        self.rx_depth
-    }
-
-    /// The connection type.
-    pub(crate) fn connection(&self) -> Connection {
-        self.connection.unwrap_or(if self.scheme.is_some() { Connection::Uc } else { Connection::Rc })
-    }
-
-    /// The sizes of messages, one run each; datagrams are at most a packet.
-    pub(crate) fn sizes(&self, mtu: Mtu) -> Result<Vec<u32>, Stop> {
-        let most = if self.connection() == Connection::Ud { mtu.byte_count() } else { u32::MAX };
-        if self.all {
-            let powers = (1..=ALL_BYTES_MAX.trailing_zeros()).map(|power| 1 << power);
-            return Ok(powers.filter(|&bytes| bytes <= most).collect());
-        }
-        match self.size {
-            Some(size) if size > most => {
-                Err(Stop::Usage(format!("-s {size}: UD messages are single packets, here of at most {most} bytes")))
-            }
-            Some(size) => Ok(vec![size]),
-            None => Ok(vec![self.default_size().min(most)]),
-        }
-    }
-
-    const fn default_size(&self) -> u32 {
-        match self.test {
-            Test::AtomicBw | Test::AtomicLat => ATOMIC_BYTES,
-            _ if self.test.is_latency() => 2,
-            _ => 65_536,
-        }
-    }
-
-    /// What the messages are.
-    pub(crate) const fn operation(&self) -> Operation {
-        match self.test {
-            Test::WriteBw | Test::WriteLat => Operation::Write,
-            Test::SendBw | Test::SendLat => Operation::Send,
-            Test::ReadBw | Test::ReadLat => Operation::Read,
-            Test::AtomicBw | Test::AtomicLat => match self.atomic_type {
-                Some(AtomicType::CompareAndSwap) => Operation::CompareAndSwap,
-                Some(AtomicType::FetchAndAdd) | None => Operation::FetchAndAdd,
+    /// What to measure.
+    pub(crate) fn request(&self) -> Result<ClientRequest, Stop> {
+        Ok(ClientRequest {
+            host: self.host.clone(),
+            test: self.test.into(),
+            end: self.end.settings()?,
+            connection: self.connection.map(Connection::from),
+            scheme: self.scheme,
+            chunk: self.chunk,
+            checksum: self.checksum,
+            size: self.size,
+            all: self.all,
+            iterations: self.iterations,
+            duration: self.duration,
+            queue_pairs: self.queue_pairs,
+            events: self.events,
+            tx_depth: self.tx_depth,
+            rx_depth: self.rx_depth,
+            outs: self.outs,
+            compares_and_swaps: self.atomic_type == Some(AtomicType::CompareAndSwap),
+            mtu: self.mtu,
+            timeout: self.timeout,
+            rate: match self.rate_limit {
+                Some(0.0) => Rate::Unlimited,
+                Some(gbits) => Rate::BitsPerSecond((gbits * 1e9) as u64),
+                None => Rate::Careful,
             },
-        }
-    }
-
-    /// READs and atomics that each queue pair is to have outstanding; the most there can be is as many as the device
-    /// can.
-    pub(crate) fn outstanding_reads(&self) -> u8 {
-        if self.operation().is_answered() { self.outs.unwrap_or(u8::MAX) } else { 0 }
-    }
-
-    /// What to say when there are fewer outstanding than the user wanted.
-    pub(crate) fn outstanding_note(&self, agreed: u8) -> Option<String> {
-        let wanted = self.outs.filter(|&wanted| wanted > agreed)?;
-        Some(format!("-o {wanted}: the devices can have at most {agreed} outstanding, so that is what they have"))
-    }
-
-    /// The largest of the sizes, as far as it can be known before the path's MTU is.
-    pub(crate) fn message_bytes_max(&self) -> u32 {
-        let most = if self.connection() == Connection::Ud { Mtu::Bytes4096.byte_count() } else { u32::MAX };
-        let wanted = if self.all { ALL_BYTES_MAX } else { self.size.unwrap_or(self.default_size()) };
-        wanted.min(most)
-    }
-
-    /// Messages on each queue pair.
-    pub(crate) fn iterations(&self) -> u64 {
-        self.iterations.unwrap_or(if self.test.is_latency() { 1000 } else { 5000 })
-    }
-
-    /// How fast to send.
-    pub(crate) fn rate(&self) -> Rate {
-        match self.rate_limit {
-            Some(0.0) => Rate::Unlimited,
-            Some(gbits) => Rate::BitsPerSecond((gbits * 1e9) as u64),
-            None => Rate::Careful,
-        }
+            verify: self.verify,
+        })
     }
 }
 
@@ -387,51 +367,55 @@ mod tests {
         Command::parse_from([&["client", "host"], options].concat()).client
     }
 
+    fn request(options: &[&str]) -> ClientRequest {
+        client(options).request().expect("a request")
+    }
+
     #[test]
     fn defaults_are_perftests() {
-        let bandwidth = client(&[]);
+        let bandwidth = request(&[]);
         assert_eq!((bandwidth.test, bandwidth.connection()), (Test::WriteBw, Connection::Rc));
         assert_eq!(bandwidth.sizes(Mtu::Bytes1024).unwrap(), [65_536]);
         assert_eq!((bandwidth.iterations(), bandwidth.tx_depth, bandwidth.rx_depth()), (5000, 128, 512));
         assert_eq!((bandwidth.end.port, bandwidth.timeout, bandwidth.queue_pairs), (18515, 14, 1));
-        let latency = client(&["send_lat"]);
+        let latency = request(&["send_lat"]);
         assert_eq!(latency.sizes(Mtu::Bytes1024).unwrap(), [2]);
         assert_eq!(latency.iterations(), 1000);
     }
 
     #[test]
     fn all_sizes_are_powers_of_two() {
-        let sizes = client(&["-a"]).sizes(Mtu::Bytes1024).unwrap();
+        let sizes = request(&["-a"]).sizes(Mtu::Bytes1024).unwrap();
         assert_eq!((sizes.first(), sizes.last(), sizes.len()), (Some(&2), Some(&(1 << 23)), 23));
     }
 
     #[test]
     fn datagrams_are_single_packets() {
-        assert_eq!(client(&["send_bw", "-c", "UD"]).sizes(Mtu::Bytes2048).unwrap(), [2048]);
-        assert_eq!(client(&["send_bw", "-c", "UD", "-a"]).sizes(Mtu::Bytes256).unwrap().last(), Some(&256));
-        assert!(client(&["send_bw", "-c", "UD", "-s", "5000"]).sizes(Mtu::Bytes4096).is_err());
+        assert_eq!(request(&["send_bw", "-c", "UD"]).sizes(Mtu::Bytes2048).unwrap(), [2048]);
+        assert_eq!(request(&["send_bw", "-c", "UD", "-a"]).sizes(Mtu::Bytes256).unwrap().last(), Some(&256));
+        assert!(request(&["send_bw", "-c", "UD", "-s", "5000"]).sizes(Mtu::Bytes4096).is_err());
         assert!(client(&["write_bw", "-c", "UD"]).check().is_err());
     }
 
     #[test]
     fn reads_and_atomics_have_perftests_defaults() {
-        let read = client(&["read_bw"]);
+        let read = request(&["read_bw"]);
         assert_eq!((read.operation(), read.outstanding_reads()), (Operation::Read, u8::MAX));
         assert_eq!(read.sizes(Mtu::Bytes1024).unwrap(), [65_536]);
-        assert_eq!(client(&["read_lat"]).sizes(Mtu::Bytes1024).unwrap(), [2]);
+        assert_eq!(request(&["read_lat"]).sizes(Mtu::Bytes1024).unwrap(), [2]);
         for test in ["atomic_bw", "atomic_lat"] {
-            let atomic = client(&[test]);
+            let atomic = request(&[test]);
             assert_eq!((atomic.operation(), atomic.sizes(Mtu::Bytes1024).unwrap()), (Operation::FetchAndAdd, vec![8]));
             assert!(client(&[test, "-s", "8"]).check().is_ok());
             assert!(client(&[test, "-s", "16"]).check().is_err());
             assert!(client(&[test, "-a"]).check().is_err());
         }
-        assert_eq!(client(&["atomic_bw", "-A", "CMP_AND_SWAP"]).operation(), Operation::CompareAndSwap);
-        assert_eq!(client(&["atomic_bw", "--atomic_type", "FETCH_AND_ADD"]).operation(), Operation::FetchAndAdd);
-        let few = client(&["read_bw", "-o", "3"]);
+        assert_eq!(request(&["atomic_bw", "-A", "CMP_AND_SWAP"]).operation(), Operation::CompareAndSwap);
+        assert_eq!(request(&["atomic_bw", "--atomic_type", "FETCH_AND_ADD"]).operation(), Operation::FetchAndAdd);
+        let few = request(&["read_bw", "-o", "3"]);
         assert_eq!((few.outstanding_reads(), few.outstanding_note(3)), (3, None));
         assert!(few.outstanding_note(2).is_some_and(|note| note.contains("at most 2")));
-        assert_eq!(client(&["write_bw"]).outstanding_reads(), 0);
+        assert_eq!(request(&["write_bw"]).outstanding_reads(), 0);
     }
 
     #[test]
@@ -474,10 +458,10 @@ mod tests {
         let fits =
             client(&["--scheme", "ec:mds:4,2", "-s", "100000", "-n", "3", "--verify", "--rate", "1", "-m", "1024"]);
         assert!(fits.check().is_ok());
-        assert_eq!(fits.connection(), Connection::Uc);
+        assert_eq!(fits.request().unwrap().connection(), Connection::Uc);
         let deep = client(&["write_lat", "--scheme", "sr:rto", "-r", "256", "--chunk", "8KiB"]);
         assert!(deep.check().is_ok());
-        assert_eq!((deep.scheme_depth(), deep.chunk), (Some(256), Some(8192)));
+        assert_eq!((deep.rx_depth, deep.chunk), (Some(256), Some(8192)));
         for wrong in ["0", "100", "4097", "2MiB", "big"] {
             let parsed = Command::try_parse_from(["client", "host", "--scheme", "sr:rto", "--chunk", wrong]);
             assert!(parsed.err().is_some_and(|error| error.to_string().contains("multiple of the MTU up to 1 MiB")));
@@ -491,7 +475,7 @@ mod tests {
     #[test]
     fn sizes_have_units() {
         for (text, bytes) in [("64KiB", 65_536), ("1GB", 1_000_000_000), ("4096", 4096)] {
-            assert_eq!(client(&["-s", text]).sizes(Mtu::Bytes1024).unwrap(), [bytes]);
+            assert_eq!(request(&["-s", text]).sizes(Mtu::Bytes1024).unwrap(), [bytes]);
         }
         let refused = |options: [&str; 2], word: &str| {
             let parsed = Command::try_parse_from([&["client", "host"], &options[..]].concat());
@@ -504,9 +488,9 @@ mod tests {
 
     #[test]
     fn rates_are_in_gigabits() {
-        assert_eq!(client(&["--rate_limit", "2.5"]).rate(), Rate::BitsPerSecond(2_500_000_000));
-        assert_eq!(client(&["--rate", "10Gbps"]).rate(), Rate::BitsPerSecond(10_000_000_000));
-        assert_eq!(client(&["--rate_limit", "0"]).rate(), Rate::Unlimited);
-        assert_eq!(client(&[]).rate(), Rate::Careful);
+        assert_eq!(request(&["--rate_limit", "2.5"]).rate, Rate::BitsPerSecond(2_500_000_000));
+        assert_eq!(request(&["--rate", "10Gbps"]).rate, Rate::BitsPerSecond(10_000_000_000));
+        assert_eq!(request(&["--rate_limit", "0"]).rate, Rate::Unlimited);
+        assert_eq!(request(&[]).rate, Rate::Careful);
     }
 }

@@ -1,33 +1,12 @@
 //! `longhaul perf sdr`: partial-completion messages without a reliability scheme, next to RC WRITEs.
-//!
-//! The loop of the SDR paper's section 5.4.1: a number of messages in flight, a receiver that polls the bitmap of each
-//! and acknowledges it when every chunk has arrived, a sender that takes the time. Both ends are threads of this
-//! process (`ends`), each with a software RNIC of its own on the loopback device. SDR and RC are interleaved in short
-//! rounds, and medians are reported.
-
-mod ends;
-mod queue_pair;
-
-use std::net::{IpAddr, Ipv4Addr};
-use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use longhaul_softnic_udp::{UdpConfig, UdpPortChoice};
+use longhaul_perf::sdr::{self, MEMORY_BYTES_MAX, ROUNDS, Row, SdrEvent, SdrRequest};
+use longhaul_units::{bytes, bytes_text, bytes_within};
 use longhaul_verbs::Mtu;
 use serde_json::{Value, json};
 
-use self::ends::{Pair, Work};
-use super::statistics::Sorted;
-use crate::opened_device::{DeviceChoice, OpenedDevice, Towards};
-use crate::quantity::{self, bytes, bytes_text, bytes_within};
 use crate::stop::Stop;
-
-/// Memory of an end at most.
-const MEMORY_BYTES_MAX: usize = 512 << 20;
-/// Rounds of each measurement, of which the median counts.
-const ROUNDS: u32 = 3;
-/// A round that does not count, for memory that has never been touched.
-const WARM_UP: Duration = Duration::from_millis(50);
 
 /// Messages of SDR without a scheme next to RC WRITEs: the loop of the SDR paper's section 5.4.1
 ///
@@ -50,7 +29,7 @@ pub(crate) struct Arguments {
     in_flight: u32,
 
     /// Seconds of the whole run, divided among its measurements
-    #[arg(long, value_name = "SECONDS", default_value_t = 18.0, value_parser = quantity::seconds_within(0.1..=3600.0))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 18.0, value_parser = longhaul_units::seconds_within(0.1..=3600.0))]
     seconds: f64,
 
     /// Print one line of JSON instead of a table
@@ -65,56 +44,22 @@ fn chunk(text: &str) -> Result<u32, String> {
     bytes.ok_or_else(|| format!("expected a multiple of {packet} up to 1 MiB, got \"{text}\""))
 }
 
-/// One size of messages with one size of chunks.
-struct Row {
-    message_bytes: usize,
-    chunk_bytes: u32,
-    gigabits_per_second: Sorted,
-    rc_gigabits_per_second: Sorted,
-    messages: u64,
-    /// Those that were given up because a packet was lost.
-    incomplete: u64,
-}
-
-impl Row {
-    fn ratio(&self) -> f64 {
-        self.gigabits_per_second.median() / self.rc_gigabits_per_second.median().max(1e-9)
-    }
-
-    fn to_json(&self) -> Value {
-        json!({
-            "message_bytes": self.message_bytes,
-            "chunk_bytes": self.chunk_bytes,
-            "gigabits_per_second": self.gigabits_per_second.median(),
-            "rc_gigabits_per_second": self.rc_gigabits_per_second.median(),
-            "ratio": self.ratio(),
-            "messages": self.messages,
-            "messages_incomplete": self.incomplete,
-        })
-    }
-}
-
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
-    let depth = arguments.in_flight as usize;
-    let largest = arguments.sizes.iter().copied().max().unwrap_or(1);
-    let most = MEMORY_BYTES_MAX / depth;
-    if largest > most {
-        return Err(Stop::Usage(format!(
-            "--sizes {largest}: with {depth} messages in flight, expected at most {} bytes ({} of memory at each end)",
-            most,
-            bytes_text(MEMORY_BYTES_MAX as u64)
-        )));
-    }
-    let measurements = arguments.sizes.len() * (arguments.chunks.len() + 1) * ROUNDS as usize;
-    let duration = Duration::from_secs_f64(arguments.seconds / measurements as f64);
+    let request = SdrRequest {
+        sizes: arguments.sizes.clone(),
+        chunks: arguments.chunks.clone(),
+        in_flight: arguments.in_flight,
+        seconds: arguments.seconds,
+    };
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} rounds, {msg}").expect("a valid template");
-    let progress = ProgressBar::new(measurements as u64).with_style(style);
-    let mut rows = Vec::new();
-    for &message_bytes in &arguments.sizes {
-        progress.set_message(format!("messages of {}", bytes_text(message_bytes as u64)));
-        rows.extend(measure(arguments, message_bytes, duration, &progress)?);
-    }
+    let progress = ProgressBar::new(request.rounds() as u64).with_style(style);
+    let rows = sdr::measure(&request, &mut |event| match event {
+        SdrEvent::Size(message_bytes) => {
+            progress.set_message(format!("messages of {}", bytes_text(message_bytes as u64)));
+        }
+        SdrEvent::Round => progress.inc(1),
+    })?;
     progress.finish_and_clear();
     match arguments.json {
         true => println!("{}", to_json(arguments, &rows)),
@@ -123,52 +68,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     Ok(())
 }
 
-/// One size of messages: RC, and SDR with each size of chunks, interleaved.
-fn measure(
-    arguments: &Arguments,
-    message_bytes: usize,
-    duration: Duration,
-    progress: &ProgressBar,
-) -> Result<Vec<Row>, Stop> {
-    let chunks = arguments.chunks.clone();
-    let mut pair = Pair::start(Work { message_bytes, chunks, depth: arguments.in_flight })?;
-    let subjects = arguments.chunks.len() + 1;
-    let mut rates = vec![Vec::new(); subjects];
-    let mut counts = vec![(0, 0); subjects];
-    for subject in 0..subjects {
-        pair.round(subject, WARM_UP.min(duration))?;
-    }
-    for _ in 0..ROUNDS {
-        for subject in 0..subjects {
-            let round = pair.round(subject, duration)?;
-            rates[subject].push(round.gigabits_per_second(message_bytes));
-            counts[subject].0 += round.messages;
-            counts[subject].1 += round.incomplete;
-            progress.inc(1);
-        }
-    }
-    pair.end()?;
-    let row = |(index, &chunk_bytes): (usize, &u32)| Row {
-        message_bytes,
-        chunk_bytes,
-        gigabits_per_second: Sorted::new(rates[index + 1].iter().copied()),
-        rc_gigabits_per_second: Sorted::new(rates[0].iter().copied()),
-        messages: counts[index + 1].0,
-        incomplete: counts[index + 1].1,
-    };
-    Ok(arguments.chunks.iter().enumerate().map(row).collect())
+fn row_json(row: &Row) -> Value {
+    json!({
+        "message_bytes": row.message_bytes,
+        "chunk_bytes": row.chunk_bytes,
+        "gigabits_per_second": row.gigabits_per_second.median(),
+        "rc_gigabits_per_second": row.rc_gigabits_per_second.median(),
+        "ratio": row.ratio(),
+        "messages": row.messages,
+        "messages_incomplete": row.incomplete,
+    })
 }
-
-/// The device of an end.
-fn open(address: IpAddr, peer: IpAddr) -> Result<OpenedDevice, Stop> {
-    let mut udp = UdpConfig::default();
-    udp.udp_port = UdpPortChoice::Free;
-    let towards = Towards { local: address, peer, gid_index: None };
-    OpenedDevice::open(&DeviceChoice::softnic_at(address), towards, udp)
-}
-
-const SENDER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
-const RECEIVER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 fn to_json(arguments: &Arguments, rows: &[Row]) -> Value {
     json!({
@@ -179,7 +89,7 @@ fn to_json(arguments: &Arguments, rows: &[Row]) -> Value {
         "mtu_bytes": Mtu::Bytes4096.byte_count(),
         "seconds": arguments.seconds,
         "rounds": ROUNDS,
-        "rows": rows.iter().map(Row::to_json).collect::<Vec<_>>(),
+        "rows": rows.iter().map(row_json).collect::<Vec<_>>(),
     })
 }
 

@@ -1,52 +1,17 @@
 //! What a client prints: perftest's columns, or JSON.
 
-use longhaul_verbs::{Gid, Mtu};
+use longhaul_perf::{BandwidthLine, Heading, LatencyLine, Operation, SizeResult};
+use longhaul_verbs::Gid;
 use serde_json::{Value, json};
 
-use super::connection::Contact;
-use super::control::Plan;
-use super::operation::Operation;
-use super::options::ClientArguments;
-use super::statistics::Sorted;
 use crate::stop::Stop;
 
 pub(crate) const RULE: &str =
     "---------------------------------------------------------------------------------------\n";
 
-/// What is known before the first result.
-pub(crate) struct Heading<'a> {
-    pub(crate) arguments: &'a ClientArguments,
-    pub(crate) plan: &'a Plan,
-    pub(crate) mtu: Mtu,
-    /// The client's device.
-    pub(crate) device_name: String,
-    pub(crate) gid_index: u8,
-    pub(crate) outstanding_reads: u8,
-    pub(crate) ours: &'a Contact,
-    pub(crate) theirs: &'a Contact,
-}
-
-/// One size of a bandwidth test.
-pub(crate) struct BandwidthLine {
-    pub(crate) bytes: u32,
-    pub(crate) iterations: u64,
-    /// Messages that have arrived: all of them, unless the transport may lose some.
-    pub(crate) arrived: u64,
-    pub(crate) seconds: f64,
-    pub(crate) peak_messages_per_second: f64,
-    pub(crate) verified: u64,
-}
-
-/// One size of a latency test: one-way times; of READs and atomics, there and back.
-pub(crate) struct LatencyLine {
-    pub(crate) bytes: u32,
-    pub(crate) microseconds: Sorted,
-    pub(crate) lost: u64,
-}
-
 /// Above the results.
-pub(crate) fn heading(heading: &Heading<'_>) -> String {
-    let Heading { arguments, plan, mtu, device_name, gid_index, outstanding_reads, ours, theirs } = heading;
+pub(crate) fn heading(heading: &Heading, report_gbits: bool) -> String {
+    let Heading { plan, mtu, device_name, gid_index, outstanding_reads, ours, theirs } = heading;
     let operation = match plan.operation {
         Operation::Write => "RDMA_Write",
         Operation::Send => "Send",
@@ -66,7 +31,7 @@ pub(crate) fn heading(heading: &Heading<'_>) -> String {
         ("TX depth", plan.send_depth.to_string()),
     );
     pair(("Mtu", format!("{}[B]", mtu.byte_count())), ("GID index", gid_index.to_string()));
-    pair(("Rate limit", rate), ("Verify contents", if arguments.verify { "ON" } else { "OFF" }.to_owned()));
+    pair(("Rate limit", rate), ("Verify contents", if plan.verify_seed.is_some() { "ON" } else { "OFF" }.to_owned()));
     for (whose, contact) in [("Client device", ours), ("Server device", theirs)] {
         text += &format!(" {whose:<16}: {}\n", contact.device);
     }
@@ -89,7 +54,7 @@ pub(crate) fn heading(heading: &Heading<'_>) -> String {
     }
     text += RULE;
     text += &match plan.test.is_latency() {
-        false => bandwidth_columns(arguments.report_gbits),
+        false => bandwidth_columns(report_gbits),
         true => {
             let columns = ["t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]", "t_stdev[usec]"];
             let columns: String = columns.iter().map(|name| format!(" {name:<15}")).collect();
@@ -119,82 +84,74 @@ pub(crate) fn footing() -> &'static str {
     RULE
 }
 
-impl BandwidthLine {
-    fn bytes_per_second(&self) -> f64 {
-        self.arrived as f64 * f64::from(self.bytes) / self.seconds.max(1e-9)
-    }
-
-    fn peak_bytes_per_second(&self) -> f64 {
-        // Of a run that is shorter than a window, the average is the peak.
-        (self.peak_messages_per_second * f64::from(self.bytes)).max(self.bytes_per_second())
-    }
-
-    fn messages_per_second(&self) -> f64 {
-        self.arrived as f64 / self.seconds.max(1e-9)
-    }
-
-    pub(crate) fn lost(&self) -> u64 {
-        self.iterations.saturating_sub(self.arrived)
-    }
-
-    pub(crate) fn to_row(&self, report_gbits: bool) -> String {
-        let unit = if report_gbits { 1e9 / 8.0 } else { f64::from(1 << 20) };
-        let (peak, average) = (self.peak_bytes_per_second() / unit, self.bytes_per_second() / unit);
-        let rate = self.messages_per_second() / 1e6;
-        let mut row = format!(" {:<10} {:<14} {peak:<18.2} {average:<20.2} {rate:.6}\n", self.bytes, self.iterations);
-        if self.lost() > 0 {
-            row += &format!(
-                " {:<10} {} of {} messages lost; only what arrived counts\n",
-                "",
-                self.lost(),
-                self.iterations
-            );
-        }
-        row
-    }
-
-    pub(crate) fn to_json(&self) -> Value {
-        json!({
-            "bytes": self.bytes,
-            "iterations": self.iterations,
-            "bw_peak_gbps": self.peak_bytes_per_second() * 8.0 / 1e9,
-            "bw_average_gbps": self.bytes_per_second() * 8.0 / 1e9,
-            "message_rate_mpps": self.messages_per_second() / 1e6,
-            "seconds": self.seconds,
-            "messages_lost": self.lost(),
-            "messages_verified": self.verified,
-        })
+/// A row of the table.
+pub(crate) fn row(result: &SizeResult, report_gbits: bool) -> String {
+    match result {
+        SizeResult::Bandwidth(line) => bandwidth_row(line, report_gbits),
+        SizeResult::Latency(line) => latency_row(line),
     }
 }
 
-impl LatencyLine {
-    pub(crate) fn to_row(&self) -> String {
-        let times = &self.microseconds;
-        let values = [times.minimum(), times.maximum(), times.median(), times.mean(), times.standard_deviation()];
-        let values: String = values.iter().map(|value| format!(" {value:<15.2}")).collect();
-        let [high, higher] = [times.percentile(99.0), times.percentile(99.9)];
-        let mut row = format!(" {:<10} {:<12}{values} {high:<22.2} {higher:.2}\n", self.bytes, times.count());
-        if self.lost > 0 {
-            row += &format!(" {:<10} {} messages lost, on either way\n", "", self.lost);
-        }
-        row
+/// The same as JSON.
+pub(crate) fn row_json(result: &SizeResult) -> Value {
+    match result {
+        SizeResult::Bandwidth(line) => bandwidth_json(line),
+        SizeResult::Latency(line) => latency_json(line),
     }
+}
 
-    pub(crate) fn to_json(&self) -> Value {
-        let times = &self.microseconds;
-        json!({
-            "bytes": self.bytes,
-            "iterations": times.count(),
-            "t_min_us": times.minimum(),
-            "t_max_us": times.maximum(),
-            "t_typical_us": times.median(),
-            "t_avg_us": times.mean(),
-            "t_stdev_us": times.standard_deviation(),
-            "p99_us": times.percentile(99.0),
-            "p99_9_us": times.percentile(99.9),
-            "messages_lost": self.lost,
-        })
+/// A row of a bandwidth test.
+pub(crate) fn bandwidth_row(line: &BandwidthLine, report_gbits: bool) -> String {
+    let unit = if report_gbits { 1e9 / 8.0 } else { f64::from(1 << 20) };
+    let (peak, average) = (line.peak_bytes_per_second() / unit, line.bytes_per_second() / unit);
+    let rate = line.messages_per_second() / 1e6;
+    let mut row = format!(" {:<10} {:<14} {peak:<18.2} {average:<20.2} {rate:.6}\n", line.bytes, line.iterations);
+    if line.lost() > 0 {
+        row += &format!(" {:<10} {} of {} messages lost; only what arrived counts\n", "", line.lost(), line.iterations);
     }
+    row
+}
+
+/// The same as JSON.
+pub(crate) fn bandwidth_json(line: &BandwidthLine) -> Value {
+    json!({
+        "bytes": line.bytes,
+        "iterations": line.iterations,
+        "bw_peak_gbps": line.peak_bytes_per_second() * 8.0 / 1e9,
+        "bw_average_gbps": line.bytes_per_second() * 8.0 / 1e9,
+        "message_rate_mpps": line.messages_per_second() / 1e6,
+        "seconds": line.seconds,
+        "messages_lost": line.lost(),
+        "messages_verified": line.verified,
+    })
+}
+
+fn latency_row(line: &LatencyLine) -> String {
+    let times = &line.microseconds;
+    let values = [times.minimum(), times.maximum(), times.median(), times.mean(), times.standard_deviation()];
+    let values: String = values.iter().map(|value| format!(" {value:<15.2}")).collect();
+    let [high, higher] = [times.percentile(99.0), times.percentile(99.9)];
+    let mut row = format!(" {:<10} {:<12}{values} {high:<22.2} {higher:.2}\n", line.bytes, times.count());
+    if line.lost > 0 {
+        row += &format!(" {:<10} {} messages lost, on either way\n", "", line.lost);
+    }
+    row
+}
+
+fn latency_json(line: &LatencyLine) -> Value {
+    let times = &line.microseconds;
+    json!({
+        "bytes": line.bytes,
+        "iterations": times.count(),
+        "t_min_us": times.minimum(),
+        "t_max_us": times.maximum(),
+        "t_typical_us": times.median(),
+        "t_avg_us": times.mean(),
+        "t_stdev_us": times.standard_deviation(),
+        "p99_us": times.percentile(99.0),
+        "p99_9_us": times.percentile(99.9),
+        "messages_lost": line.lost,
+    })
 }
 
 /// Contents were wrong, in a measurement whose result is printed all the same.
@@ -213,7 +170,7 @@ pub(crate) fn lost_messages(lost: u64) -> Option<Stop> {
 }
 
 /// Everything in one line.
-pub(crate) fn to_json(heading: &Heading<'_>, results: Vec<Value>, impairment: Value) -> Value {
+pub(crate) fn to_json(heading: &Heading, results: &[SizeResult], impairment: Value) -> Value {
     let Heading { plan, mtu, ours, theirs, .. } = heading;
     json!({
         "schema": 1,
@@ -231,6 +188,6 @@ pub(crate) fn to_json(heading: &Heading<'_>, results: Vec<Value>, impairment: Va
         "remote": { "address": theirs.address, "udp_port": theirs.udp_port },
         "verified": plan.verify_seed.is_some(),
         "impairment": impairment,
-        "results": results,
+        "results": results.iter().map(row_json).collect::<Vec<_>>(),
     })
 }

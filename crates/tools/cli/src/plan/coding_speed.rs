@@ -11,7 +11,6 @@ use longhaul_coding::Code;
 use longhaul_plan::question::CodingSpeed;
 use serde::{Deserialize, Serialize};
 
-use crate::perf;
 use crate::stop::Stop;
 
 /// The best of this many rounds counts: other load only makes a round slower.
@@ -78,17 +77,17 @@ pub(super) fn measured() -> Result<CodingSpeed, Stop> {
 
 /// The best of some rounds, and which share of the time this thread ran.
 fn measure() -> Result<(CodingSpeed, f64), Stop> {
-    let (began, used_before) = (Instant::now(), perf::thread_time_used()?);
+    let (began, used_before) = (Instant::now(), longhaul_perf::thread_time_used()?);
     let mut best = CodingSpeed { mds_bytes_per_second: 0.0, xor_bytes_per_second: 0.0 };
     for _ in 0..ROUNDS {
         let of = |code: Result<Code, _>| match code {
-            Ok(code) => perf::encoding_bytes_per_second(code),
+            Ok(code) => longhaul_perf::coding::encoding_bytes_per_second(code).map_err(Stop::from),
             Err(error) => Err(Stop::failed("making a code", error)),
         };
         best.mds_bytes_per_second = best.mds_bytes_per_second.max(of(Code::mds(32, 8))?);
         best.xor_bytes_per_second = best.xor_bytes_per_second.max(of(Code::xor(32, 8))?);
     }
-    let used = perf::thread_time_used()?.saturating_sub(used_before);
+    let used = longhaul_perf::thread_time_used()?.saturating_sub(used_before);
     Ok((best, used.as_secs_f64() / began.elapsed().as_secs_f64().max(1e-9)))
 }
 

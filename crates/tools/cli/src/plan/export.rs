@@ -3,7 +3,7 @@
 use longhaul_plan::question::Row;
 use serde_json::{Value, json};
 
-use super::Answered;
+use super::answered::Answered;
 use super::notes::Note;
 
 /// One answer is the object itself; several are in its `answers`. Notes are about all of them.

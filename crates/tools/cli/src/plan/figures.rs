@@ -1,12 +1,13 @@
 //! `longhaul plan figures`: the SDR-RDMA paper's figures from our model.
 //!
 //! One file for each of the paper's figures says what is shown and computes it; all of them take their points from
-//! [`points`] and are drawn by [`super::chart`]. docs/figures has what this writes, and a page that compares it with
+//! [`points`] and are drawn by `longhaul_charts`. docs/figures has what this writes, and a page that compares it with
 //! the paper.
 
 mod chunk;
 mod detail;
 mod distance;
+mod figure;
 mod impact;
 mod points;
 mod ring;
@@ -18,6 +19,7 @@ use std::time::Instant;
 use longhaul_plan::link::PlanError;
 use serde_json::json;
 
+use self::figure::Figure;
 use crate::progress;
 use crate::stop::Stop;
 
@@ -35,13 +37,6 @@ pub(crate) struct Arguments {
     /// Print one line of JSON instead of a table
     #[arg(long)]
     json: bool,
-}
-
-/// A figure that is done.
-struct Figure {
-    title: String,
-    svg: String,
-    csv: String,
 }
 
 /// How a figure is made.

@@ -8,7 +8,6 @@ use longhaul_plan::ring::RING_SITES;
 use longhaul_time::Duration;
 
 use super::notes::{self, Note};
-use crate::quantity;
 use crate::stop::Stop;
 
 /// A mean burst that is longer is an outage, which no scheme is made for, and the model cannot count that far.
@@ -20,35 +19,35 @@ const BURST_PACKETS_MAX: f64 = 1e6;
 #[command(group = clap::ArgGroup::new("length").args(["rtt", "distance"]).required(true))]
 pub(super) struct Options {
     /// Link rate, in bits per second
-    #[arg(long, value_name = "RATE", required = true, value_parser = quantity::rate)]
+    #[arg(long, value_name = "RATE", required = true, value_parser = longhaul_units::rate)]
     rate: u64,
 
     /// Round-trip time (or give --distance)
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = longhaul_units::duration)]
     rtt: Option<Duration>,
 
     /// Length of the link instead of --rtt, at the speed of light: 3750km is 25 ms (in fiber, half as long again)
-    #[arg(long, value_name = "DISTANCE", value_parser = quantity::kilometres)]
+    #[arg(long, value_name = "DISTANCE", value_parser = longhaul_units::kilometres)]
     distance: Option<f64>,
 
     /// Fraction of packets lost, such as 1e-5; several, separated by commas
-    #[arg(long, value_name = "SHARE", required = true, value_delimiter = ',', value_parser = quantity::share)]
+    #[arg(long, value_name = "SHARE", required = true, value_delimiter = ',', value_parser = longhaul_units::share)]
     loss: Vec<f64>,
 
     /// Packets are lost in bursts of this length on average [default: losses are independent]
-    #[arg(long, value_name = "PACKETS", value_parser = quantity::number)]
+    #[arg(long, value_name = "PACKETS", value_parser = longhaul_units::number)]
     burst: Option<f64>,
 
     /// Size of the message, or of the buffer that a ring reduces; several, separated by commas
-    #[arg(long, value_name = "BYTES", required = true, value_delimiter = ',', value_parser = quantity::bytes)]
+    #[arg(long, value_name = "BYTES", required = true, value_delimiter = ',', value_parser = longhaul_units::bytes)]
     size: Vec<u64>,
 
     /// Plan a ring all-reduce over this many sites, 2 to 64, instead of one message
-    #[arg(long, value_name = "SITES", value_parser = quantity::whole_number(RING_SITES))]
+    #[arg(long, value_name = "SITES", value_parser = longhaul_units::whole_number(RING_SITES))]
     ring: Option<u32>,
 
     /// Recommend the scheme that most often completes by this deadline, and show how often each does
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = longhaul_units::duration)]
     deadline: Option<Duration>,
 
     /// Scheme to consider: sr:rto, sr:nack, ec:mds:K,M, ec:xor:K,M, rc, lowar:R,C, or ec:mds or ec:xor for the best
@@ -57,11 +56,11 @@ pub(super) struct Options {
     scheme: Vec<Candidate>,
 
     /// Chunk size, a multiple of --packet [default: the best for each scheme]
-    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = longhaul_units::bytes)]
     chunk: Option<u64>,
 
     /// Payload of a packet: the path MTU. Loss is per packet, so the largest MTU of the path is best
-    #[arg(long, value_name = "BYTES", default_value = "4KiB", value_parser = quantity::bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "4KiB", value_parser = longhaul_units::bytes)]
     packet: u64,
 
     /// Completion time to minimize: mean, p99 or p999
@@ -70,7 +69,7 @@ pub(super) struct Options {
 
     /// GB of data a second that one core codes, with MDS(32,8) and with XOR [default: measured on this machine, and
     /// kept for a week]
-    #[arg(long, value_name = "MDS[,XOR]", value_delimiter = ',', value_parser = quantity::number)]
+    #[arg(long, value_name = "MDS[,XOR]", value_delimiter = ',', value_parser = longhaul_units::number)]
     coding_speed: Vec<f64>,
 
     /// Also draw it: slowdowns against sizes or losses if there are several, otherwise how likely a message takes how

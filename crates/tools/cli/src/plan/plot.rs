@@ -1,10 +1,11 @@
 //! Answers as a picture (`--plot`): slowdowns against sizes or losses if there are several, otherwise how likely it is
 //! to take longer.
 
+use longhaul_charts::{Axis, Guide, LineChart, Plot, Scale, Series, Style, side_by_side, svg};
 use longhaul_plan::question::{Candidate, Question, Row};
 
-use super::Answered;
-use super::chart::{Axis, Guide, LineChart, Plot, Scale, Series, Style, side_by_side, svg};
+use super::answered::Answered;
+use super::looks::style_of;
 use super::table::{TimeUnit, bytes_text, link_text, loss_text};
 use crate::stop::Stop;
 
@@ -69,7 +70,7 @@ fn tails(Answered { question, answer }: &Answered) -> LineChart {
         let shares =
             (0..=TAIL_STEPS).map(|step| 10_f64.powf(TAIL_EXPONENT_MIN * f64::from(step) / f64::from(TAIL_STEPS)));
         let points = shares.map(|share| (row.distribution.quantile(1.0 - share) / unit.seconds, share));
-        Series::new(row.scheme.to_string(), Style::of_family(row.scheme.family()), points.collect())
+        Series::new(row.scheme.to_string(), style_of(row.scheme.family()), points.collect())
     });
     LineChart {
         title: format!("How long {} takes", what(question)),
@@ -98,7 +99,7 @@ fn slowdowns<'a>(answered: impl Iterator<Item = &'a Answered>, is_by_size: bool)
     let series = first.candidates.iter().map(|candidate| {
         let rows = answered.iter().filter_map(|one| Some((x(&one.question), row_of(one, *candidate)?)));
         let points: Vec<(f64, &Row)> = rows.collect();
-        let style = points.first().map_or(Style::numbered(0), |(_, row)| Style::of_family(row.scheme.family()));
+        let style = points.first().map_or(Style::numbered(0), |(_, row)| style_of(row.scheme.family()));
         Series::new(candidate.to_string(), style, points.iter().map(|(x, row)| (*x, row.slowdown)).collect())
     });
     let ring = first.ring_sites.map_or(String::new(), |sites| format!(", ring of {sites} sites"));

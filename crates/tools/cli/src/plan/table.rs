@@ -5,9 +5,8 @@ use std::fmt::Write as _;
 use longhaul_plan::digits::{four_digits, rounded, significant};
 use longhaul_plan::question::{Objective, Question, Row};
 
-use super::Answered;
+use super::answered::Answered;
 use super::notes::Note;
-use crate::quantity;
 
 /// Columns that sentences are folded to.
 const LINE_COLUMNS: usize = 100;
@@ -262,12 +261,12 @@ fn share_text(share: f64) -> String {
 
 /// A rate: 400 Gbit/s, 123.5 Gbit/s.
 pub(super) fn rate_text(bits_per_second: f64) -> String {
-    quantity::rate_text(rounded(bits_per_second) as u64)
+    longhaul_units::rate_text(rounded(bits_per_second) as u64)
 }
 
 /// Bytes: whole if four digits are enough for that, and otherwise nearly.
 pub(super) fn bytes_text(bytes: u64) -> String {
-    let exact = quantity::bytes_text(bytes);
+    let exact = longhaul_units::bytes_text(bytes);
     let digits: String = exact.chars().take_while(char::is_ascii_digit).collect();
     if digits.trim_end_matches('0').len() <= 4 && digits.len() <= 5 { exact } else { scaled(bytes as f64, significant) }
 }
@@ -276,7 +275,7 @@ pub(super) fn bytes_text(bytes: u64) -> String {
 fn chunk_text(chunk_bytes: u32, question: &Question) -> String {
     let packet_bytes = question.link.packet_bytes.max(1);
     let text = bytes_text(chunk_bytes.into());
-    match text == quantity::bytes_text(chunk_bytes.into()) {
+    match text == longhaul_units::bytes_text(chunk_bytes.into()) {
         true => text,
         false if chunk_bytes == packet_bytes => format!("one packet ({text})"),
         false => format!("{} packets ({text})", chunk_bytes / packet_bytes),

@@ -8,13 +8,12 @@ mod work;
 use std::time::Instant;
 
 use clap::ValueEnum;
-
 use longhaul_scheme_testing::validation::SAMPLES_FOR_P999;
+use longhaul_units::whole_number;
+use work::Work;
 
 use crate::progress;
-use crate::quantity::whole_number;
 use crate::stop::{self, Stop};
-use work::Work;
 
 /// The model against its stochastic twin, the protocol code on virtual time, and on UDP sockets
 ///

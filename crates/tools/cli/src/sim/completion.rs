@@ -5,6 +5,7 @@ mod paper;
 
 use std::time::Instant;
 
+use estimate::Estimate;
 use indicatif::ProgressBar;
 use longhaul_scheme_testing::{
     completion::{CompletionOptions, CompletionScheme, Sample, Sampling, Summary},
@@ -13,9 +14,8 @@ use longhaul_scheme_testing::{
 use longhaul_time::Duration;
 use serde_json::{Value, json};
 
+use crate::progress;
 use crate::stop::{self, Stop};
-use crate::{progress, quantity};
-use estimate::Estimate;
 
 /// What a sample's memory may take at each end.
 const SIZE_MAX: u64 = 1 << 30;
@@ -32,23 +32,23 @@ const ROUND_TRIP_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_micr
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Link rate, in bits per second
-    #[arg(long, value_name = "RATE", default_value = "400G", value_parser = quantity::rate)]
+    #[arg(long, value_name = "RATE", default_value = "400G", value_parser = longhaul_units::rate)]
     rate: u64,
 
     /// Round-trip time
-    #[arg(long, value_name = "TIME", default_value = "25ms", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", default_value = "25ms", value_parser = longhaul_units::duration)]
     rtt: Duration,
 
     /// Fraction of packets lost, such as 1e-3; several, separated by commas
-    #[arg(long, value_name = "SHARE", default_value = "1e-3", value_delimiter = ',', value_parser = quantity::share)]
+    #[arg(long, value_name = "SHARE", default_value = "1e-3", value_delimiter = ',', value_parser = longhaul_units::share)]
     loss: Vec<f64>,
 
     /// Message size
-    #[arg(long, value_name = "BYTES", default_value = "128MiB", value_parser = quantity::bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "128MiB", value_parser = longhaul_units::bytes)]
     size: u64,
 
     /// Chunk size, a multiple of the 4 KiB packets
-    #[arg(long, value_name = "BYTES", default_value = "4KiB", value_parser = quantity::bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "4KiB", value_parser = longhaul_units::bytes)]
     chunk: u64,
 
     /// Scheme to measure: sr:rto, sr:nack, ec:xor:K,M, ec:mds:K,M or rc; repeatable
@@ -63,7 +63,7 @@ pub(crate) struct Arguments {
     paper: bool,
 
     /// Messages per row
-    #[arg(long, value_name = "NUMBER", default_value_t = 200, value_parser = quantity::whole_number(1_u32..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 200, value_parser = longhaul_units::whole_number(1_u32..))]
     samples: u32,
 
     /// Seed of everything random

@@ -8,7 +8,6 @@ use longhaul_world::scale::{Scale, ScaleFabric, ScaleOptions, ScaleOutcome};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Value, json};
 
-use crate::quantity;
 use crate::stop::{self, Stop};
 use crate::{counting_allocator, progress};
 
@@ -38,11 +37,11 @@ pub(crate) struct Arguments {
     queue_pairs: u32,
 
     /// Messages sent by each queue pair
-    #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = quantity::whole_number(1_u32..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = longhaul_units::whole_number(1_u32..))]
     messages: u32,
 
     /// Message size
-    #[arg(long, value_name = "BYTES", default_value_t = 16 << 10, value_parser = quantity::bytes_within::<u32>(1..=1 << 30))]
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 10, value_parser = longhaul_units::bytes_within::<u32>(1..=1 << 30))]
     message_size: u32,
 
     /// How the nodes are connected; switches are added as needed

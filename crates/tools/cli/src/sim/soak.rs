@@ -8,9 +8,8 @@ use indicatif::ProgressBar;
 use longhaul_conformance::soak::{Campaign, OPERATIONS_DEFAULT, SoakOptions};
 
 use super::message_soak;
-use crate::quantity;
 use crate::stop::{self, Stop};
-use crate::{message, progress, soak_report};
+use crate::{progress, soak_report};
 
 /// Run random verbs programs over links that lose, reorder, duplicate and corrupt packets, and check the results
 ///
@@ -21,7 +20,7 @@ use crate::{message, progress, soak_report};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Number of seeds to run
-    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = quantity::whole_number(1_u64..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = longhaul_units::whole_number(1_u64..))]
     seeds: u64,
 
     /// First seed; the others follow it
@@ -96,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
         }
     });
     bar.finish_and_clear();
-    let summary = outcome.map_err(|error| Stop::Missing(message::with_sources(&error)))?;
+    let summary = outcome.map_err(|error| Stop::Missing(longhaul::with_sources(&error)))?;
     eprint!("{}", soak_report::describe_failures(&summary, |seed| again(seed, arguments.operations)));
     let elapsed = begin.elapsed();
     let value = || soak_report::to_json(&summary, elapsed);

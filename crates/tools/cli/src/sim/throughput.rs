@@ -6,7 +6,6 @@ use longhaul_softnic::PayloadMode;
 use longhaul_world::throughput::{self, PACKET_BYTES, Traffic};
 use serde_json::{Value, json};
 
-use crate::quantity;
 use crate::stop::{self, Stop};
 
 /// Measure packets per second between two software RNICs on a simulated link, on one core
@@ -18,11 +17,11 @@ use crate::stop::{self, Stop};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Packets per measurement
-    #[arg(long, value_name = "NUMBER", default_value_t = 500_000, value_parser = quantity::whole_number(1_u64..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 500_000, value_parser = longhaul_units::whole_number(1_u64..))]
     packets: u64,
 
     /// Rounds; the best one counts
-    #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = quantity::whole_number(1_u32..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = longhaul_units::whole_number(1_u32..))]
     rounds: u32,
 
     /// Exit with status 1 if UC with payload is slower than this many packets per second

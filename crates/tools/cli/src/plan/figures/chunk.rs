@@ -3,11 +3,11 @@
 //! The probability is the model's. The packet rates are not computed: the paper's were measured on a BlueField-3, ours
 //! by `longhaul perf bitmap`; they are here for reference.
 
+use longhaul_charts::{Axis, Bar, BarChart, Colour, LineChart, Scale, Series, Style, decimal, power_of_ten};
 use longhaul_plan::link::PlanError;
 
-use super::Figure;
+use super::figure::Figure;
 use super::points::{CHUNK_BYTES, Point, SR_RTO, number};
-use crate::plan::chart::{self, Axis, Bar, BarChart, Colour, LineChart, Scale, Series, Style, decimal, power_of_ten};
 
 /// Packets in a chunk, and million packets a second in the paper's figure: 16 threads of a BlueField-3, writes of 64
 /// bytes.
@@ -85,7 +85,7 @@ pub(super) fn figure() -> Result<Figure, PlanError> {
     let title = "What the size of a chunk costs";
     Ok(Figure {
         title: title.to_owned(),
-        svg: chart::side_by_side(title, "Packets of 4 KiB, lost independently", &[&rates, &chances]),
+        svg: longhaul_charts::side_by_side(title, "Packets of 4 KiB, lost independently", &[&rates, &chances]),
         csv,
     })
 }

@@ -1,15 +1,16 @@
 //! Figure 10: one column and one row of figure 9, what a loss costs selective repeat, and how much parity is enough.
 
+use longhaul_charts::{Axis, Guide, LineChart, Scale, Series, Style};
 use longhaul_plan::link::PlanError;
 use longhaul_plan::scheme::Scheme;
 use longhaul_scheme::CodeKind;
 
-use super::Figure;
+use super::figure::Figure;
 use super::points::{
     Answered, MDS, Point, ROUND_TRIP, SR_NACK, SR_RTO, XOR, answers, answers_with_formula, coded, csv, losses,
     scheme_name, sizes,
 };
-use crate::plan::chart::{self, Axis, Guide, LineChart, Scale, Series, Style};
+use crate::plan::looks::style_of;
 
 const LINK: &str = "400 Gbit/s, 25 ms (3750 km), chunks of 4 KiB";
 const SCHEMES: [Scheme; 4] = [SR_RTO, SR_NACK, XOR, MDS];
@@ -33,7 +34,7 @@ pub(super) fn over_sizes() -> Result<Figure, PlanError> {
         ],
         notes: Vec::new(),
     };
-    Ok(Figure { title: chart.title.clone(), svg: chart::svg(&chart), csv: csv(&all) })
+    Ok(Figure { title: chart.title.clone(), svg: longhaul_charts::svg(&chart), csv: csv(&all) })
 }
 
 /// Figure 10b.
@@ -49,7 +50,7 @@ pub(super) fn over_losses() -> Result<Figure, PlanError> {
         guides: Vec::new(),
         notes: Vec::new(),
     };
-    Ok(Figure { title: chart.title.clone(), svg: chart::svg(&chart), csv: csv(&all) })
+    Ok(Figure { title: chart.title.clone(), svg: longhaul_charts::svg(&chart), csv: csv(&all) })
 }
 
 /// Figure 10c: a chart for each variant, because one line in two of both lies on another.
@@ -61,7 +62,7 @@ pub(super) fn penalties() -> Result<Figure, PlanError> {
     let nacks = penalty(&all, SR_NACK, "about 1 round trip each time", 1.0, 7.5);
     Ok(Figure {
         title: title.to_owned(),
-        svg: chart::side_by_side(
+        svg: longhaul_charts::side_by_side(
             title,
             &format!("128 MiB message; {LINK}; the vertical scales differ"),
             &[&timeouts, &nacks],
@@ -73,7 +74,7 @@ pub(super) fn penalties() -> Result<Figure, PlanError> {
 /// Median, mean and tail of one variant, marked at what a loss costs and its multiples.
 fn penalty(all: &[Answered], scheme: Scheme, what: &str, step: f64, highest: f64) -> LineChart {
     type Seconds = fn(&Answered) -> f64;
-    let style = Style::of_family(scheme.family());
+    let style = style_of(scheme.family());
     let lines: [(&str, Style, Seconds); 3] = [
         ("p99.9", style.tail(), |answered| answered.seconds.p999),
         ("p50", style, |answered| answered.seconds.p50),
@@ -120,7 +121,7 @@ pub(super) fn splits() -> Result<Figure, PlanError> {
         guides: Vec::new(),
         notes: Vec::new(),
     };
-    Ok(Figure { title: chart.title.clone(), svg: chart::svg(&chart), csv: csv(&all) })
+    Ok(Figure { title: chart.title.clone(), svg: longhaul_charts::svg(&chart), csv: csv(&all) })
 }
 
 /// The mean of each scheme as a line, its 99.9th percentile in dashes.
@@ -130,7 +131,7 @@ pub(super) fn mean_and_tail(all: &[Answered], schemes: &[Scheme], x: impl Fn(&Po
         let points = own.map(|answered| (x(&answered.point), y(answered)));
         Series::new(format!("{}{name}", scheme_name(scheme)), style, points.collect())
     };
-    let style = |scheme: Scheme| Style::of_family(scheme.family());
+    let style = |scheme: Scheme| style_of(scheme.family());
     let means = schemes.iter().map(|scheme| of(*scheme, "", style(*scheme), Answered::mean_slowdown));
     let tails = schemes.iter().map(|scheme| of(*scheme, ", p99.9", style(*scheme).tail(), Answered::p999_slowdown));
     means.chain(tails).collect()

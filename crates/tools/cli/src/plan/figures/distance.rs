@@ -1,12 +1,12 @@
 //! Figure 12: how distance and bandwidth bring out what losses cost.
 
+use longhaul_charts::{Axis, LineChart, Scale};
 use longhaul_plan::link::{Link, PlanError};
 use longhaul_plan::scheme::Scheme;
 
-use super::Figure;
 use super::detail::mean_and_tail;
+use super::figure::Figure;
 use super::points::{MDS, Point, SR_NACK, SR_RTO, answers, csv};
-use crate::plan::chart::{self, Axis, LineChart, Scale};
 
 const SCHEMES: [Scheme; 3] = [SR_RTO, SR_NACK, MDS];
 /// In Gbit/s.
@@ -47,7 +47,7 @@ pub(super) fn figure() -> Result<Figure, PlanError> {
     let all = [left, right].concat();
     Ok(Figure {
         title: title.to_owned(),
-        svg: chart::side_by_side(title, subtitle, &[&distance, &rate]),
+        svg: longhaul_charts::side_by_side(title, subtitle, &[&distance, &rate]),
         csv: csv(&all),
     })
 }

@@ -1,11 +1,12 @@
 //! Figure 3: how much longer messages take when packets are lost, over size, distance and loss.
 
+use longhaul_charts::{Axis, Guide, LineChart, Scale, Series, Style};
 use longhaul_plan::link::{Link, PlanError};
 
-use super::Figure;
+use super::figure::Figure;
 use super::points::{Answered, MDS, Point, SR_RTO, answers, answers_with_formula, csv, losses, scheme_name, sizes};
 use crate::parallel::in_parallel;
-use crate::plan::chart::{self, Axis, Guide, LineChart, Scale, Series, Style};
+use crate::plan::looks::style_of;
 
 const FORMULA_NOTE: &str = "Grey: the mean by the paper's formulas (§4.2, appendices A and B), which leave out headers and lost acknowledgements; where it cannot be seen it is the same.";
 const SCHEMES: [longhaul_plan::scheme::Scheme; 2] = [SR_RTO, MDS];
@@ -33,7 +34,7 @@ pub(super) fn over_sizes() -> Result<Figure, PlanError> {
         guides: vec![Guide::upwards(1e5 * 4096.0, "1/P: one chunk lost in a message")],
         notes: vec![FORMULA_NOTE.to_owned()],
     };
-    Ok(Figure { title: chart.title.clone(), svg: chart::svg(&chart), csv: csv(&all) })
+    Ok(Figure { title: chart.title.clone(), svg: longhaul_charts::svg(&chart), csv: csv(&all) })
 }
 
 /// Figure 3b.
@@ -58,7 +59,7 @@ pub(super) fn over_distances() -> Result<Figure, PlanError> {
         guides: Vec::new(),
         notes: vec![FORMULA_NOTE.to_owned()],
     };
-    Ok(Figure { title: chart.title.clone(), svg: chart::svg(&chart), csv: csv(&all) })
+    Ok(Figure { title: chart.title.clone(), svg: longhaul_charts::svg(&chart), csv: csv(&all) })
 }
 
 /// Figure 3c.
@@ -80,7 +81,7 @@ pub(super) fn over_losses() -> Result<Figure, PlanError> {
         guides: guides.collect(),
         notes: vec![FORMULA_NOTE.to_owned()],
     };
-    Ok(Figure { title: chart.title.clone(), svg: chart::svg(&chart), csv: csv(&all) })
+    Ok(Figure { title: chart.title.clone(), svg: longhaul_charts::svg(&chart), csv: csv(&all) })
 }
 
 /// The model's answers for all points, with those of the formula where it is asked.
@@ -103,7 +104,7 @@ fn series(all: &[Answered], x: impl Fn(&Point) -> f64) -> Vec<Series> {
     });
     let model = SCHEMES.into_iter().map(|scheme| {
         let points = own(scheme).map(|answered| (x(&answered.point), answered.mean_slowdown()));
-        Series::new(scheme_name(scheme), Style::of_family(scheme.family()), points.collect())
+        Series::new(scheme_name(scheme), style_of(scheme.family()), points.collect())
     });
     model.chain(formula).collect()
 }

@@ -1,15 +1,15 @@
 //! Figure 13: ring all-reduce between sites, whose stages wait for each other: how many times faster erasure coding is
 //! at the tail.
 
+use longhaul_charts::{HeatMap, bytes, power_of_ten};
 use longhaul_plan::link::PlanError;
 use longhaul_plan::ring::DRAWS;
 use longhaul_plan::scheme::Scheme;
 
-use super::Figure;
+use super::figure::Figure;
 use super::points::{MDS, MESSAGE_BYTES, Point, SR_RTO, losses, number};
 use super::speedup::{RAMP, RAMP_TICKS};
 use crate::parallel::in_parallel;
-use crate::plan::chart::{self, HeatMap, bytes, power_of_ten};
 
 const SITES: [u32; 6] = [2, 4, 8, 16, 32, 64];
 /// Powers of two.
@@ -76,7 +76,7 @@ pub(super) fn figure() -> Result<Figure, PlanError> {
         "400 Gbit/s and 25 ms (3750 km) between neighbours, chunks of 4 KiB; 2N − 2 stages of 1/N of the buffer";
     Ok(Figure {
         title: title.to_owned(),
-        svg: chart::side_by_side(title, subtitle, &[&sites, &buffers]),
+        svg: longhaul_charts::side_by_side(title, subtitle, &[&sites, &buffers]),
         csv: csv(&cells, &tails),
     })
 }

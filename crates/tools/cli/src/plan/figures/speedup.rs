@@ -1,10 +1,10 @@
 //! Figure 9: how many times faster erasure coding is than selective repeat with timeouts, over size and loss.
 
+use longhaul_charts::{HeatMap, Ramp, bytes, power_of_ten};
 use longhaul_plan::link::PlanError;
 
-use super::Figure;
+use super::figure::Figure;
 use super::points::{Answered, MDS, Point, SR_RTO, answers, losses, number};
-use crate::plan::chart::{self, HeatMap, Ramp, bytes, power_of_ten};
 
 /// Powers of two of the sizes in the table; every second one is in the picture.
 const SIZES: std::ops::RangeInclusive<u32> = 15..=35;
@@ -52,7 +52,7 @@ pub(super) fn figure() -> Result<Figure, PlanError> {
     let subtitle = "400 Gbit/s, 25 ms round trip (3750 km), chunks of 4 KiB; red: erasure coding is faster, blue: selective repeat is";
     Ok(Figure {
         title: title.to_owned(),
-        svg: chart::side_by_side(title, subtitle, &[&mean, &tail]),
+        svg: longhaul_charts::side_by_side(title, subtitle, &[&mean, &tail]),
         csv: csv(&slow, &fast),
     })
 }
