@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Everything that is compared is measured in turns, and medians are taken: on a shared machine one run says little. Its
-//! host may take the processor away; a witness notices that ([`witness`]), and delays of frames that met such a stall are set
+//! host may take the processor away; a witness notices that, and delays of frames that met such a stall are set
 //! aside, with the share of them in the report.
 
 mod bare;
