@@ -80,7 +80,9 @@ fn garbage_changes_nothing_but_counters() {
         let no_room = counters.arrived[0].no_room + counters.arrived[1].no_room;
         // The kernel drops some of a flood before they reach the link.
         assert!(entered + no_room > count / 2, "{entered} of {count} frames entered, {no_room} found the ring full");
-        assert!(most < ALLOWED_BYTES, "{most} bytes more");
+        // AddressSanitizer keeps memory that was given back.
+        let is_watched = std::env::var_os("ASAN_OPTIONS").is_none();
+        assert!(!is_watched || most < ALLOWED_BYTES, "{most} bytes more");
         link.end().expect("it ends well");
         eprintln!("{entered} frames entered, {no_room} found the ring full, at most {} KiB more", most >> 10);
     });
