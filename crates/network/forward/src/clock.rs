@@ -9,6 +9,10 @@ use nix::time::{ClockId, clock_gettime};
 /// A frame that arrived longer ago than this was stamped before somebody set the clock.
 const STAMP_AGE_MAX: Duration = Duration::from_secs(1);
 
+/// Both clocks are read within this time, if a few tries are enough.
+const READ_APART_MAX: Duration = Duration::from_micros(5);
+const TRIES_MAX: usize = 4;
+
 /// A clock that starts when it is made. Copies show the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
@@ -33,8 +37,19 @@ impl Clock {
 
     /// How to translate times of day, for the next moments.
     pub fn translation(&self) -> Translation {
-        let now = self.now();
-        Translation { now, time_of_day: read(ClockId::CLOCK_REALTIME) }
+        // The processor may be taken away between two looks. The time of day is read first, so that frames would seem younger, and
+        // leave late rather than early.
+        let mut before = self.now();
+        for _ in 0..TRIES_MAX {
+            let time_of_day = read(ClockId::CLOCK_REALTIME);
+            let now = self.now();
+            if now - before <= READ_APART_MAX {
+                return Translation { now, time_of_day };
+            }
+            before = now;
+        }
+        let time_of_day = read(ClockId::CLOCK_REALTIME);
+        Translation { now: self.now(), time_of_day }
     }
 
     /// The date at which this clock started, since 1970, as the time of day says now.

@@ -14,6 +14,8 @@ use crate::interface::{Arrival, Interface, Sink, Source, SourceCounters};
 
 /// Frames that are taken from one interface before another one has its turn.
 const BATCH: usize = 128;
+/// How often is looked whether the interfaces are there.
+const CHECKED_APART: Duration = Duration::from_millis(500);
 /// A frame that leaves this much later than it was due is counted as late.
 const LATE: Duration = Duration::from_millis(1);
 
@@ -26,6 +28,8 @@ pub struct Forwarding<H> {
     outbox: Outbox,
     clock: Clock,
     counters: Counters,
+    /// When it was last looked whether the interfaces are there.
+    checked: Instant,
 }
 
 /// What the loop counts.
@@ -51,6 +55,12 @@ pub enum Woken {
 }
 
 impl Counters {
+    /// A frame has left this long after it was due.
+    fn on_left(&mut self, late_by: Duration) {
+        self.latest_nanos = self.latest_nanos.max(late_by.as_nanos() as u64);
+        self.late += u64::from(late_by > LATE);
+    }
+
     /// Send frames, and count them.
     fn send(&mut self, sink: &mut dyn Sink, frames: &mut Vec<&[u8]>) -> Result<(), ForwardError> {
         if !frames.is_empty() {
@@ -72,7 +82,16 @@ impl<H: Handler> Forwarding<H> {
             sources.push(source);
             sinks.push(sink);
         }
-        Forwarding { names, sources, sinks, handler, outbox: Outbox::default(), clock, counters: Counters::default() }
+        Forwarding {
+            names,
+            sources,
+            sinks,
+            handler,
+            outbox: Outbox::default(),
+            clock,
+            counters: Counters::default(),
+            checked: clock.now(),
+        }
     }
 
     /// Names of the interfaces.
@@ -129,7 +148,12 @@ impl<H: Handler> Forwarding<H> {
         let trouble = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
         let in_trouble: Vec<usize> = (0..self.names.len()).filter(|port| has(&polled[*port], trouble)).collect();
         drop(polled);
-        in_trouble.into_iter().try_for_each(|port| self.sources[port].on_error())?;
+        in_trouble.into_iter().try_for_each(|port| self.sources[port].check())?;
+        let now = self.clock.now();
+        if now - self.checked >= CHECKED_APART {
+            self.checked = now;
+            self.sources.iter_mut().try_for_each(|source| source.check())?;
+        }
         Ok(is_woken)
     }
 
@@ -153,11 +177,7 @@ impl<H: Handler> Forwarding<H> {
             self.counters.send(&mut **sink, &mut frames)?;
         }
         let left = self.clock.now();
-        for leaving in self.outbox.leaving() {
-            let late_by = left - leaving.due;
-            self.counters.latest_nanos = self.counters.latest_nanos.max(late_by.as_nanos() as u64);
-            self.counters.late += u64::from(late_by > LATE);
-        }
+        self.outbox.leaving().iter().for_each(|leaving| self.counters.on_left(left - leaving.due));
         self.outbox.clear();
         Ok(())
     }
@@ -177,6 +197,9 @@ impl<H: Handler> Forwarding<H> {
             frames.extend(leaving.map(|(arrival, _)| &*arrival.bytes));
             self.counters.send(&mut **sink, &mut frames)?;
         }
+        let left = self.clock.now();
+        let forwarded = arrivals.iter().zip(&fates).filter(|(_, fate)| matches!(fate, Fate::Forward(_)));
+        forwarded.for_each(|(arrival, _)| self.counters.on_left(left - arrival.at));
         drop(arrivals);
         // Their memory goes back at once, so that the interface can use it.
         self.sources[port].receive(0, &mut Vec::new())?;

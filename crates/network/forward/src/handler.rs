@@ -57,6 +57,13 @@ impl Outbox {
         self.leaving.push(Leaving { port, frame, due });
     }
 
+    /// Memory that is not needed after all.
+    pub fn give_back(&mut self, frame: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(frame);
+        }
+    }
+
     /// Takes out all that is to leave, for a handler that is driven without a loop: the interface, the frame, and when it was due.
     pub fn take_all(&mut self) -> Vec<(usize, Vec<u8>, Instant)> {
         self.leaving.drain(..).map(|leaving| (leaving.port, leaving.frame, leaving.due)).collect()

@@ -33,8 +33,9 @@ pub trait Source: Send {
     /// Adds up to `most` frames. Those of the call before are gone.
     fn receive<'a>(&'a mut self, most: usize, arrivals: &mut Vec<Arrival<'a>>) -> Result<(), ForwardError>;
 
-    /// Its descriptor reported an error: an error here if the interface is gone.
-    fn on_error(&mut self) -> Result<(), ForwardError>;
+    /// Whether the interface is still there: an error if it is gone. Asked when its descriptor reports an error, and now and
+    /// then, because not every interface reports its end.
+    fn check(&mut self) -> Result<(), ForwardError>;
 
     /// What has been counted so far.
     fn counters(&mut self) -> SourceCounters;

@@ -22,7 +22,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use nix::net::if_::if_nametoindex;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::clock::Clock;
 use crate::error::ForwardError;
@@ -79,6 +81,11 @@ fn bind(socket: &OwnedFd, index: c_int, protocol: u16) -> io::Result<()> {
     let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
     if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// Milliseconds that a frame waits for an interface that has too much to send.
+const SEND_PATIENCE_MILLIS: u8 = 2;
+/// Bytes that may wait in an interface until it has sent them.
+const SEND_BYTES: usize = 64 << 20;
 
 /// A plain value whose bytes the kernel reads.
 trait Plain: Copy {}
@@ -241,7 +248,7 @@ impl RingSource {
         }
     }
 
-    fn socket_error(&self) -> c_int {
+    fn forget_error(&self) {
         let (mut error, mut length): (c_int, _) = (0, mem::size_of::<c_int>() as libc::socklen_t);
         // SAFETY: both are alive, and the number is as long as is said.
         unsafe {
@@ -253,7 +260,6 @@ impl RingSource {
                 &raw mut length,
             );
         }
-        error
     }
 }
 
@@ -286,12 +292,12 @@ impl Source for RingSource {
         Ok(())
     }
 
-    fn on_error(&mut self) -> Result<(), ForwardError> {
-        let error = self.socket_error();
+    fn check(&mut self) -> Result<(), ForwardError> {
+        // Until it is read, the socket reports the error at every look.
+        self.forget_error();
         match if_nametoindex(&*self.name) {
             // It may be down for a while.
             Ok(index) if index as c_int == self.index => Ok(()),
-            _ if error == 0 => Ok(()),
             _ => Err(ForwardError::Gone(self.name.clone())),
         }
     }
@@ -342,7 +348,16 @@ impl RawSink {
             what: "the socket cannot be bound to it",
             source,
         })?;
+        // Only root may have more than the system's limit; others get that limit.
+        let larger = setsockopt(&socket, sockopt::SndBufForce, &SEND_BYTES);
+        let _ = larger.or_else(|_| setsockopt(&socket, sockopt::SndBuf, &SEND_BYTES));
         Ok(RawSink { name: name.to_owned(), socket, parts: Vec::new(), messages: Vec::new() })
+    }
+
+    /// Whether there is room in the interface, after waiting a little.
+    fn has_room(&self) -> bool {
+        let mut polled = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
+        poll(&mut polled, PollTimeout::from(SEND_PATIENCE_MILLIS)).is_ok_and(|ready| ready > 0)
     }
 
     /// Returns how many were taken, at least one unless there is an error.
@@ -368,12 +383,14 @@ impl RawSink {
 
 impl Sink for RawSink {
     fn send(&mut self, mut frames: &[&[u8]]) -> Result<u64, ForwardError> {
-        let mut refused = 0;
+        let (mut refused, mut may_wait) = (0, true);
         while !frames.is_empty() {
             match self.send_some(frames) {
                 Ok(sent) => frames = &frames[sent..],
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
+                    // Once a call: others wait for the loop.
+                    Some(libc::EAGAIN | libc::ENOBUFS) if may_wait => may_wait = self.has_room(),
                     // One frame that is too long or malformed, no room, or an interface that is down.
                     Some(libc::EMSGSIZE | libc::EINVAL | libc::EAGAIN | libc::ENOBUFS | libc::ENETDOWN) => {
                         refused += 1;

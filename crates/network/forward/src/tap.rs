@@ -59,6 +59,8 @@ impl Source for TapSource {
     fn receive<'a>(&'a mut self, most: usize, arrivals: &mut Vec<Arrival<'a>>) -> Result<(), ForwardError> {
         for bytes in self.memory.chunks_exact_mut(FRAME_BYTES_MAX).take(most) {
             match self.file.read(bytes) {
+                // It may have been longer, and is cut then.
+                Ok(FRAME_BYTES_MAX) => self.counters.too_long += 1,
                 Ok(count) => {
                     self.counters.frames += 1;
                     // A tap does not say when a frame came.
@@ -76,7 +78,7 @@ impl Source for TapSource {
         Ok(())
     }
 
-    fn on_error(&mut self) -> Result<(), ForwardError> {
+    fn check(&mut self) -> Result<(), ForwardError> {
         // Without its interface, a tap reports an error for ever.
         match offloads::mtu(&self.name) {
             Ok(_) => Ok(()),

@@ -1,35 +1,29 @@
 //! How another process talks to a link that runs: a socket in the file system, a line of JSON each way.
 //!
-//! The socket is in a folder that only its user can enter: `/run/longhaul` for root, otherwise `$XDG_RUNTIME_DIR/longhaul`, or
-//! a folder in the one for temporary files.
+//! The files of a link are in a folder that only its user can enter: `/run/longhaul` for root, `$XDG_RUNTIME_DIR/longhaul`, or a
+//! folder in the one for temporary files, the first of them that can be used. `NAME.lock` is locked for as long as the link runs,
+//! however its process ends; only who holds that lock makes or removes the others, `NAME.sock` and `NAME.error`.
 
-use std::fs::{self, DirBuilder};
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nix::unistd::geteuid;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{getsockopt, sockopt};
+use nix::unistd::{Pid, geteuid};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Nobody waits longer for the other process.
+/// Nobody waits longer for a link.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// A link waits no longer for a process that asks it something: meanwhile it answers nobody else.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of the longest line. An answer has a few hundred, and a request less.
-const LINE_BYTES_MAX: u64 = 64 << 10;
-
-/// Where the sockets of this user's links are.
-pub fn folder() -> PathBuf {
-    let user = geteuid();
-    if user.is_root() {
-        return PathBuf::from("/run/longhaul");
-    }
-    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_dir()) {
-        Some(folder) => folder.join("longhaul"),
-        None => std::env::temp_dir().join(format!("longhaul-{user}")),
-    }
-}
+const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Why a link cannot be talked to.
 #[derive(Debug, Error)]
@@ -38,12 +32,10 @@ pub enum ControlError {
     /// Not a name.
     #[error("\"{0}\" is no name for a link: use letters, digits, - and _, at most 40")]
     Name(String),
-    /// The folder is somebody else's.
-    #[error(
-        "{0} belongs to another user, or others can write there: remove it, or set XDG_RUNTIME_DIR to a folder of your own"
-    )]
-    ForeignFolder(String),
-    /// The folder or the socket cannot be made.
+    /// No folder is this user's.
+    #[error("none of these can be used as a folder of this user's own: {0}; set XDG_RUNTIME_DIR to one")]
+    NoFolder(String),
+    /// A file cannot be made.
     #[error("{path} cannot be made")]
     Make {
         /// What.
@@ -55,8 +47,13 @@ pub enum ControlError {
     #[error("a link named {0} runs already: choose another --name, or end it with `longhaul link clean --name {0}`")]
     Taken(String),
     /// Nobody is there.
-    #[error("no link named {0} runs (of this user); `longhaul link show` lists those that do")]
-    NotRunning(String),
+    #[error("no link named {name} runs (of this user); `longhaul link show` lists those that do{}", reason_text(.reason))]
+    NotRunning {
+        /// The name.
+        name: String,
+        /// Why the last of this name ended, if it could say so.
+        reason: Option<String>,
+    },
     /// It does not answer.
     #[error("the link {name} does not answer")]
     NoAnswer {
@@ -68,6 +65,10 @@ pub enum ControlError {
     /// It answered that it could not.
     #[error("{0}")]
     Refused(String),
+}
+
+fn reason_text(reason: &Option<String>) -> String {
+    reason.as_ref().map_or_else(String::new, |reason| format!(". The last one of this name ended: {reason}"))
 }
 
 /// What is asked of a link that runs.
@@ -90,42 +91,138 @@ pub enum Request {
 /// A line of JSON that answers.
 pub type Answer = Result<serde_json::Value, String>;
 
-fn path_of(name: &str) -> Result<PathBuf, ControlError> {
+// --- where the files are --------------------------------------------------------------------------------------------
+
+/// Folders that may be this user's, the best first.
+fn candidates() -> Vec<PathBuf> {
+    let user = geteuid();
+    let of_root = user.is_root().then(|| PathBuf::from("/run/longhaul"));
+    let of_session = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| PathBuf::from(folder).join("longhaul"));
+    let temporary = std::env::temp_dir().join(format!("longhaul-{user}"));
+    of_root.into_iter().chain(of_session).chain([temporary]).collect()
+}
+
+/// Whether a folder is this user's, and nobody else can write there.
+fn is_own(folder: &Path) -> bool {
+    let own = geteuid().as_raw();
+    fs::symlink_metadata(folder).is_ok_and(|is| is.is_dir() && is.uid() == own && is.mode() & 0o022 == 0)
+}
+
+/// Where this user's links are, if there are any.
+fn folder() -> Option<PathBuf> {
+    candidates().into_iter().find(|folder| is_own(folder))
+}
+
+fn make_folder() -> Result<PathBuf, ControlError> {
+    let candidates = candidates();
+    let make = |folder: &&PathBuf| {
+        // What is there already is judged by whose it is.
+        let _ = DirBuilder::new().mode(0o700).create(folder);
+        is_own(folder)
+    };
+    candidates.iter().find(make).cloned().ok_or_else(|| {
+        let shown: Vec<String> = candidates.iter().map(|folder| folder.display().to_string()).collect();
+        ControlError::NoFolder(shown.join(", "))
+    })
+}
+
+/// The files of one link.
+struct Files {
+    name: String,
+    lock: PathBuf,
+    socket: PathBuf,
+    error: PathBuf,
+}
+
+fn is_name(name: &str) -> bool {
     let is_good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    match (1..=40).contains(&name.len()) && name.chars().all(is_good) {
-        true => Ok(folder().join(format!("{name}.sock"))),
-        false => Err(ControlError::Name(name.to_owned())),
+    (1..=40).contains(&name.len()) && name.chars().all(is_good)
+}
+
+impl Files {
+    fn of(name: &str, folder: &Path) -> Self {
+        let file = |ending: &str| folder.join(format!("{name}.{ending}"));
+        Files { name: name.to_owned(), lock: file("lock"), socket: file("sock"), error: file("error") }
+    }
+
+    /// Of a link that may run.
+    fn find(name: &str) -> Result<Self, ControlError> {
+        match (is_name(name), folder()) {
+            (false, _) => Err(ControlError::Name(name.to_owned())),
+            (true, Some(folder)) => Ok(Files::of(name, &folder)),
+            (true, None) => Err(ControlError::NotRunning { name: name.to_owned(), reason: None }),
+        }
+    }
+
+    /// The lock of the name; `None` while another process holds it.
+    fn try_lock(&self) -> io::Result<Option<Flock<File>>> {
+        loop {
+            let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&self.lock)?;
+            let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => lock,
+                Err((_, nix::Error::EWOULDBLOCK)) => return Ok(None),
+                Err((_, error)) => return Err(error.into()),
+            };
+            // Who held it before may have removed the file, and another process made a new one.
+            let is_current =
+                fs::symlink_metadata(&self.lock).is_ok_and(|is| lock.metadata().is_ok_and(|own| own.ino() == is.ino()));
+            if is_current {
+                return Ok(Some(lock));
+            }
+        }
+    }
+
+    /// Only for who holds the lock.
+    fn remove(&self) {
+        for path in [&self.socket, &self.lock] {
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    fn not_running(&self) -> ControlError {
+        let reason = fs::read_to_string(&self.error).ok();
+        ControlError::NotRunning { name: self.name.clone(), reason }
     }
 }
 
 /// The names of links that run, or that ended without cleaning up.
 pub fn names() -> Vec<String> {
-    let entries = fs::read_dir(folder()).into_iter().flatten().flatten();
-    let name = |entry: fs::DirEntry| Some(entry.file_name().to_str()?.strip_suffix(".sock")?.to_owned());
-    let mut names: Vec<String> = entries.filter_map(name).collect();
+    let entries = folder().and_then(|folder| fs::read_dir(folder).ok());
+    let name = |entry: fs::DirEntry| {
+        let file = entry.file_name();
+        let name = file.to_str()?.strip_suffix(".lock")?;
+        is_name(name).then(|| name.to_owned())
+    };
+    let mut names: Vec<String> = entries.into_iter().flatten().flatten().filter_map(name).collect();
     names.sort();
     names
 }
 
-/// The socket of a link that runs. Its name is free again when this is dropped.
+// --- the link's side ------------------------------------------------------------------------------------------------
+
+/// The socket of a link that runs. Its name is free again when this is dropped, or its process has ended.
 pub struct ControlSocket {
     listener: UnixListener,
-    path: PathBuf,
+    files: Files,
+    // Dropped last.
+    _lock: Flock<File>,
 }
 
 impl ControlSocket {
     /// For a link of this name.
     pub fn open(name: &str) -> Result<Self, ControlError> {
-        let path = path_of(name)?;
-        make_folder()?;
-        if UnixStream::connect(&path).is_ok() {
-            return Err(ControlError::Taken(name.to_owned()));
+        if !is_name(name) {
+            return Err(ControlError::Name(name.to_owned()));
         }
-        // Left by one that was killed.
-        let _ = fs::remove_file(&path);
-        let listener = UnixListener::bind(&path)
-            .map_err(|source| ControlError::Make { path: path.display().to_string(), source })?;
-        Ok(ControlSocket { listener, path })
+        let files = Files::of(name, &make_folder()?);
+        let failed = |path: &Path, source| ControlError::Make { path: path.display().to_string(), source };
+        let lock = files.try_lock().map_err(|error| failed(&files.lock, error))?;
+        let lock = lock.ok_or_else(|| ControlError::Taken(name.to_owned()))?;
+        // Left by one that was killed, or has failed.
+        let _ = fs::remove_file(&files.socket);
+        let _ = fs::remove_file(&files.error);
+        let listener = UnixListener::bind(&files.socket).map_err(|error| failed(&files.socket, error))?;
+        Ok(ControlSocket { listener, files, _lock: lock })
     }
 
     /// The socket.
@@ -133,90 +230,131 @@ impl ControlSocket {
         &self.listener
     }
 
-    /// Answers the next request, if there is one, and waits for nobody else than the process that makes it.
+    /// Answers the next request, if there is one.
     pub fn answer_one(&self, answer: impl FnOnce(Request) -> Answer) {
         let Ok((stream, _)) = self.listener.accept() else { return };
+        // A process that does not ask in time, or does not listen, gets no answer.
         let _ = converse(stream, answer);
+    }
+
+    /// Leave behind why the link has ended, for who looks for it later.
+    pub fn leave_reason(&self, reason: &str) {
+        let _ = fs::write(&self.files.error, reason);
     }
 }
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        self.files.remove();
     }
 }
 
 fn converse(mut stream: UnixStream, answer: impl FnOnce(Request) -> Answer) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut line = String::new();
-    BufReader::new((&stream).take(LINE_BYTES_MAX)).read_line(&mut line)?;
-    let answer = match serde_json::from_str(&line) {
+    stream.set_write_timeout(Some(REQUEST_PATIENCE))?;
+    let line = read_line(&mut stream, Instant::now() + REQUEST_PATIENCE)?;
+    let answer = match serde_json::from_slice(&line) {
         Ok(request) => answer(request),
         Err(error) => Err(format!("a request that cannot be read: {error}")),
     };
-    let mut line = serde_json::to_string(&answer).map_err(io::Error::other)?;
-    line.push('\n');
-    stream.write_all(line.as_bytes())
+    write_line(&mut stream, &answer)
 }
+
+// --- the other side -------------------------------------------------------------------------------------------------
 
 /// Asks a link that runs.
 pub fn ask(name: &str, request: &Request) -> Result<serde_json::Value, ControlError> {
-    let path = path_of(name)?;
-    let stream = UnixStream::connect(path).map_err(|_| ControlError::NotRunning(name.to_owned()))?;
-    let answer: Answer =
+    let files = Files::find(name)?;
+    let stream = UnixStream::connect(&files.socket).map_err(|_| files.not_running())?;
+    let answer =
         exchange(stream, request).map_err(|source| ControlError::NoAnswer { name: name.to_owned(), source })?;
     answer.map_err(ControlError::Refused)
 }
 
+/// How a link was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cleaned {
+    /// It ended when it was asked to.
+    Ended,
+    /// It did not answer, and was killed.
+    Killed,
+    /// It had ended before, and what it left was removed.
+    WasGone,
+}
+
+/// Ends a link, and removes what it has left.
+pub fn clean(name: &str) -> Result<Cleaned, ControlError> {
+    let files = Files::find(name)?;
+    let failed = |source| ControlError::NoAnswer { name: name.to_owned(), source };
+    let Ok(stream) = UnixStream::connect(&files.socket) else {
+        let is_left = [&files.socket, &files.lock, &files.error].into_iter().any(|path| path.exists());
+        if !is_left {
+            return Err(files.not_running());
+        }
+        // One that is just starting holds the lock, and has no socket yet.
+        let lock = files.try_lock().map_err(failed)?.ok_or_else(|| failed(io::ErrorKind::WouldBlock.into()))?;
+        files.remove();
+        let _ = fs::remove_file(&files.error);
+        drop(lock);
+        return Ok(Cleaned::WasGone);
+    };
+    let process = getsockopt(&stream, sockopt::PeerCredentials).map_err(|error| failed(error.into()))?.pid();
+    // Whether it answers or not shows below.
+    let _ = exchange(stream, &Request::End);
+    if has_ended(&files, PATIENCE).map_err(failed)? {
+        return Ok(Cleaned::Ended);
+    }
+    kill(Pid::from_raw(process), Signal::SIGKILL).map_err(|error| failed(error.into()))?;
+    match has_ended(&files, PATIENCE).map_err(failed)? {
+        true => Ok(Cleaned::Killed),
+        false => Err(failed(io::ErrorKind::TimedOut.into())),
+    }
+}
+
+/// Whether the name is free again within a time; then nothing of the link is left.
+fn has_ended(files: &Files, patience: Duration) -> io::Result<bool> {
+    let begun = Instant::now();
+    loop {
+        if let Some(lock) = files.try_lock()? {
+            files.remove();
+            drop(lock);
+            return Ok(true);
+        }
+        if begun.elapsed() >= patience {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn exchange(mut stream: UnixStream, request: &Request) -> io::Result<Answer> {
-    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut line = serde_json::to_string(request).map_err(io::Error::other)?;
-    line.push('\n');
-    stream.write_all(line.as_bytes())?;
-    let mut answer = String::new();
-    BufReader::new(stream.take(LINE_BYTES_MAX)).read_line(&mut answer)?;
-    serde_json::from_str(&answer).map_err(io::Error::other)
+    write_line(&mut stream, request)?;
+    let line = read_line(&mut stream, Instant::now() + PATIENCE)?;
+    serde_json::from_slice(&line).map_err(io::Error::other)
 }
 
-/// Ends a link, and removes what one that was killed has left. Returns whether it ran.
-pub fn clean(name: &str) -> Result<bool, ControlError> {
-    let path = path_of(name)?;
-    match ask(name, &Request::End) {
-        Ok(_) => {
-            let begun = std::time::Instant::now();
-            while path.exists() && begun.elapsed() < PATIENCE {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            Ok(true)
+// --- lines ----------------------------------------------------------------------------------------------------------
+
+fn write_line(stream: &mut UnixStream, value: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(value).map_err(io::Error::other)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+/// All of a line by then, however slowly it comes.
+fn read_line(stream: &mut UnixStream, deadline: Instant) -> io::Result<Vec<u8>> {
+    let (mut line, mut piece) = (Vec::new(), [0; 1024]);
+    while !line.ends_with(b"\n") && line.len() < LINE_BYTES_MAX {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
         }
-        Err(ControlError::NotRunning(_)) => {
-            let existed = path.exists();
-            let _ = fs::remove_file(&path);
-            match existed {
-                true => Ok(false),
-                false => Err(ControlError::NotRunning(name.to_owned())),
-            }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut piece)? {
+            0 => break,
+            count => line.extend_from_slice(&piece[..count]),
         }
-        Err(error) => Err(error),
     }
-}
-
-fn make_folder() -> Result<(), ControlError> {
-    let folder = folder();
-    let shown = || folder.display().to_string();
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-    made.map_err(|source| ControlError::Make { path: shown(), source })?;
-    match is_own(&folder) {
-        true => Ok(()),
-        false => Err(ControlError::ForeignFolder(shown())),
-    }
-}
-
-/// Whether a folder is this user's, and nobody else can write there.
-fn is_own(folder: &Path) -> bool {
-    let own = geteuid().as_raw();
-    fs::symlink_metadata(folder).is_ok_and(|is| is.is_dir() && is.uid() == own && is.mode() & 0o022 == 0)
+    Ok(line)
 }

@@ -17,8 +17,8 @@ pub struct DirectionOptions {
     pub profile: Arc<Profile>,
     /// Decides which of them it happens to.
     pub seed: u64,
-    /// Bytes of frames that may be kept until their time has come: what waits for the wire, and what is on it. More are
-    /// dropped, and counted apart.
+    /// Bytes of memory for frames that are kept until their time has come: those that wait for the wire, and those on it. More
+    /// are dropped, and counted apart.
     pub kept_bytes_max: u64,
 }
 
@@ -31,9 +31,11 @@ pub struct DirectionCounters {
     pub no_memory: u64,
     /// Frames that were to be marked, and went on without a mark: they are not of IP, or their ends do not know marks.
     pub not_markable: u64,
-    /// Frames that are kept now, and their bytes.
+    /// Frames that were marked.
+    pub marked: u64,
+    /// Frames that are kept now.
     pub kept: u64,
-    /// Their bytes.
+    /// The memory that they take.
     pub kept_bytes: u64,
 }
 
@@ -50,6 +52,14 @@ pub(crate) struct Direction {
     now: Instant,
     no_memory: u64,
     not_markable: u64,
+    marked: u64,
+}
+
+/// What a frame that is kept takes in addition to its bytes: its places in the heap, which may be half empty, and the allocator's own.
+const KEPT_OVERHEAD_BYTES: u64 = 128;
+
+fn memory_of(frame: &Vec<u8>) -> u64 {
+    frame.capacity() as u64 + KEPT_OVERHEAD_BYTES
 }
 
 struct Kept {
@@ -90,6 +100,7 @@ impl Direction {
             now: Instant::ZERO,
             no_memory: 0,
             not_markable: 0,
+            marked: 0,
         })
     }
 
@@ -108,6 +119,7 @@ impl Direction {
             impaired: self.impairment.counters(),
             no_memory: self.no_memory,
             not_markable: self.not_markable,
+            marked: self.marked,
             kept: self.kept.len() as u64,
             kept_bytes: self.kept_bytes,
         }
@@ -137,8 +149,11 @@ impl Direction {
 
     /// Do to a frame what happens to its bytes.
     fn alter(&mut self, frame: &mut [u8], delivery: &Delivery) {
-        if delivery.ecn_mark && !frame::mark_congestion(frame) {
-            self.not_markable += 1;
+        if delivery.ecn_mark {
+            match frame::mark_congestion(frame) {
+                true => self.marked += 1,
+                false => self.not_markable += 1,
+            }
         }
         if let Some(corruption) = delivery.corruption {
             frame::corrupt(frame, corruption);
@@ -146,13 +161,15 @@ impl Direction {
     }
 
     fn keep(&mut self, frame: &[u8], delivery: &Delivery, outbox: &mut Outbox) {
-        if self.kept_bytes + frame.len() as u64 > self.kept_bytes_max {
+        let mut copy = outbox.copy(frame);
+        // Memory is used again, and may be longer than the frame.
+        if self.kept_bytes + memory_of(&copy) > self.kept_bytes_max {
             self.no_memory += 1;
+            outbox.give_back(copy);
             return;
         }
-        let mut copy = outbox.copy(frame);
         self.alter(&mut copy, delivery);
-        self.kept_bytes += copy.len() as u64;
+        self.kept_bytes += memory_of(&copy);
         self.kept.push(Reverse(Kept { at: delivery.at, order: self.next_order, frame: copy }));
         self.next_order += 1;
     }
@@ -163,7 +180,7 @@ impl Direction {
             && next.at <= now
             && let Some(Reverse(kept)) = self.kept.pop()
         {
-            self.kept_bytes -= kept.frame.len() as u64;
+            self.kept_bytes -= memory_of(&kept.frame);
             left(&kept.frame);
             outbox.send(self.to, kept.frame, kept.at);
         }

@@ -169,6 +169,8 @@ impl Namespaces {
         let end = format!("{name}-end");
         ip(&format!("link add {name} mtu {mtu} type veth peer name {end} mtu {mtu}"))?;
         ip(&format!("link set {end} netns /proc/{}/fd/{}", std::process::id(), self.descriptor(side)))?;
+        // Where IPv6 cannot be switched off, interfaces at least get no address, so that nobody looks for routers.
+        let _ = ip(&format!("link set {name} addrgenmode none"));
         ip(&format!("link set {name} up"))?;
         self.within(side, || {
             without_ipv6();
@@ -176,6 +178,7 @@ impl Namespaces {
             ip("link set lo up")?;
             ip(&format!("link set {end} name {END_INTERFACE} address {}", side.hardware_address()))?;
             ip(&format!("address add {address}/24 dev {END_INTERFACE}"))?;
+            let _ = ip(&format!("link set {END_INTERFACE} addrgenmode none"));
             offloads::set(END_INTERFACE, Offload::TransmitChecksum, false)
                 .map_err(|error| NamespaceError::Offload(END_INTERFACE, error))?;
             ip(&format!("link set {END_INTERFACE} up"))?;

@@ -54,6 +54,9 @@ pub enum LinkError {
     /// Both ends are one interface.
     #[error("both ends of the link are {0}: a link joins two interfaces")]
     SameInterface(String),
+    /// Both ends are one pair.
+    #[error("{} and {} are the two ends of one pair: frames would circle between them; use one end each of two pairs", .0[0], .0[1])]
+    Pair([String; 2]),
     /// Frames cannot be moved.
     #[error(transparent)]
     Forward(#[from] ForwardError),
@@ -129,7 +132,22 @@ impl RunningLink {
         if names[0] == names[1] {
             return Err(LinkError::SameInterface(names[0].clone()));
         }
+        if is_pair(names) {
+            return Err(LinkError::Pair(names.clone()));
+        }
         let mut link = Link::new(&options.towards_second, &options.towards_first)?;
+        let open = |name: &String| -> Result<Interface, LinkError> {
+            match options.ports {
+                Ports::Taps(_) => Ok(tap::open(name, clock)?),
+                Ports::Interfaces(_) => Ok(ring::open(name, clock)?),
+            }
+        };
+        let interfaces = vec![open(&names[0])?, open(&names[1])?];
+        let joining = match &options.ports {
+            Ports::Taps(_) => Vec::new(),
+            Ports::Interfaces(_) => names.iter().map(|name| ReceivesOneByOne::of(name)).collect::<Result<_, _>>()?,
+        };
+        // Last: a mistake in the names must not cost an earlier capture.
         if let Some(path) = &options.capture {
             let file = std::fs::File::create(path)
                 .map_err(|source| LinkError::File { file: path.display().to_string(), source })?;
@@ -137,17 +155,6 @@ impl RunningLink {
             capture.set_origin(clock.origin_of_day());
             link.record(capture, [&names[0], &names[1]])?;
         }
-        let open = |name: &String| -> Result<Interface, LinkError> {
-            match options.ports {
-                Ports::Taps(_) => Ok(tap::open(name, clock)?),
-                Ports::Interfaces(_) => {
-                    let interface = ring::open(name, clock)?;
-                    receive_frames_one_by_one(name)?;
-                    Ok(interface)
-                }
-            }
-        };
-        let interfaces = vec![open(&names[0])?, open(&names[1])?];
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(start_failed)?);
         let (requests, received) = mpsc::channel();
         let (prepared, is_prepared) = mpsc::channel();
@@ -159,6 +166,7 @@ impl RunningLink {
             let _ = processor.map(priority::run_on);
             let has_priority = priority::run_before_others(priority::LINK).is_ok();
             let _ = prepared.send(has_priority);
+            let _joining = joining;
             run(Forwarding::new(interfaces, link, clock), &waking, &received)
         });
         let thread = thread.map_err(LinkError::Start)?;
@@ -219,15 +227,42 @@ fn start_failed(error: nix::Error) -> LinkError {
     LinkError::Start(error.into())
 }
 
-/// An interface that joins frames would lose and delay several as one.
-fn receive_frames_one_by_one(interface: &str) -> Result<(), LinkError> {
-    // Drivers that cannot join frames may not know the question.
-    if !offloads::is_on(interface, Offload::ReceiveJoining).unwrap_or(false) {
-        return Ok(());
+/// An interface that does not join frames, which would lose and delay several as one. Dropped, it does again what it did before.
+struct ReceivesOneByOne {
+    interface: String,
+    did_join: bool,
+}
+
+impl ReceivesOneByOne {
+    fn of(interface: &str) -> Result<Self, LinkError> {
+        // Drivers that cannot join frames may not know the question.
+        let did_join = offloads::is_on(interface, Offload::ReceiveJoining).unwrap_or(false);
+        if did_join {
+            tracing::info!(interface, "switching off that received frames are joined (gro)");
+            offloads::set(interface, Offload::ReceiveJoining, false)
+                .map_err(|source| LinkError::Joining { interface: interface.to_owned(), source })?;
+        }
+        Ok(ReceivesOneByOne { interface: interface.to_owned(), did_join })
     }
-    tracing::info!(interface, "switching off that received frames are joined (gro)");
-    offloads::set(interface, Offload::ReceiveJoining, false)
-        .map_err(|source| LinkError::Joining { interface: interface.to_owned(), source })
+}
+
+impl Drop for ReceivesOneByOne {
+    fn drop(&mut self) {
+        if self.did_join {
+            // It may be gone.
+            let _ = offloads::set(&self.interface, Offload::ReceiveJoining, true);
+        }
+    }
+}
+
+/// Whether two interfaces are the ends of one pair: what one sends arrives at the other, and would circle for ever.
+fn is_pair(names: &[String; 2]) -> bool {
+    let number = |name: &str, file: &str| {
+        let text = std::fs::read_to_string(format!("/sys/class/net/{name}/{file}")).ok()?;
+        text.trim().parse::<u32>().ok()
+    };
+    let leads = |from: &str, to: &str| number(from, "iflink").is_some_and(|other| number(to, "ifindex") == Some(other));
+    leads(&names[0], &names[1]) && leads(&names[1], &names[0])
 }
 
 /// Forwards until it is told to end.

@@ -22,7 +22,6 @@ use longhaul_link::namespaces::{Namespaces, Side};
 use longhaul_link::{DirectionOptions, LinkOptions, Ports, RunningLink};
 
 use self::paced::Paced;
-use self::witness::steal_share;
 
 pub use self::report::{CheckError, LossRow, PacedRow, Percentiles, Report, Row};
 
@@ -52,7 +51,7 @@ pub const RATES: [(usize, f64); 2] = [(1500, 1e9), (4200, 2e9)];
 
 /// Measures. The process must have one thread only. `progress` hears what is done next.
 pub fn check(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report, CheckError> {
-    let steal = steal_share();
+    let steal = witness::steal();
     let (mut rows, mut loss, mut has_priority) = (Vec::new(), None, false);
     for (mtu, bits_per_second) in RATES {
         let namespaces = Namespaces::make(mtu)?;
@@ -86,7 +85,8 @@ impl Ground {
     fn start(&self, profile: &Profile) -> Result<RunningLink, CheckError> {
         let direction = |profile: &Profile| DirectionOptions {
             profile: Arc::new(profile.clone()),
-            seed: 1,
+            // Another one in each run: what is judged by its distribution must vary.
+            seed: witness::now().as_nanos() as u64,
             kept_bytes_max: 256 << 20,
         };
         let link = RunningLink::start(&LinkOptions {
@@ -151,13 +151,17 @@ impl Ground {
             let link = self.start(&Profile::default().with_propagation_delay(DELAY))?;
             let has_priority = link.has_priority();
             let witness = witness::Witness::start(LINK_PROCESSOR);
+            let steal = witness::steal_of(LINK_PROCESSOR);
             let paced = Paced::send(&self.namespaces, self.mtu, bits_per_second, self.duration)?;
+            let steal_share = steal.so_far();
             let stalls = witness.end();
             let counters = link.counters()?;
             link.end()?;
             let mut row = paced.row(bits_per_second, DELAY, &stalls)?;
             row.ring_full_frames = counters.arrived[0].no_room;
             row.late_frames = counters.forwarded.late;
+            row.refused_frames = counters.forwarded.refused;
+            row.steal_share = steal_share;
             let share = row.set_aside_share;
             if best.as_ref().is_none_or(|(best, _)| share < best.set_aside_share) {
                 best = Some((row, has_priority));
@@ -172,14 +176,11 @@ impl Ground {
     fn loss(&self) -> Result<LossRow, CheckError> {
         let link = self.start(&Profile::default().with_loss(Loss::Independent { probability: LOSS }))?;
         let paced = Paced::send(&self.namespaces, self.mtu, 2e8, self.duration)?;
+        let counted_frames = link.counters()?.link.towards_second.impaired.lost;
         link.end()?;
         let (frames, lost_frames) = (paced.sent(), paced.missing());
-        Ok(LossRow {
-            set: LOSS,
-            frames,
-            lost_frames,
-            is_within_interval: is_within_interval(frames, lost_frames, LOSS),
-        })
+        let is_within_interval = is_within_interval(frames, lost_frames, LOSS);
+        Ok(LossRow { set: LOSS, frames, lost_frames, counted_frames, is_within_interval })
     }
 }
 

@@ -147,3 +147,52 @@ fn a_link_ends_with_its_interface_and_says_so() {
         assert!(error.contains("right-in is gone"), "{error}");
     });
 }
+
+#[test]
+fn a_link_whose_interface_goes_down_first_ends_too_when_it_is_deleted() {
+    in_namespace("frames::a_link_whose_interface_goes_down_first_ends_too_when_it_is_deleted", 1500, || {
+        let link = RunningLink::start(&options(Profile::default(), Profile::default(), 1)).expect("a link");
+        crate::ground::set_down("right-in");
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!link.has_ended(), "it may come back");
+        crate::ground::delete("right");
+        let begun = std::time::Instant::now();
+        while !link.has_ended() {
+            assert!(begun.elapsed() < Duration::from_secs(5), "it has not noticed");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(link.end().expect_err("it has failed").to_string().contains("right-in is gone"));
+    });
+}
+
+#[test]
+fn both_ends_of_one_pair_are_refused() {
+    in_namespace("frames::both_ends_of_one_pair_are_refused", 1500, || {
+        let mut pair = options(Profile::default(), Profile::default(), 1);
+        pair.ports = longhaul_link::Ports::Interfaces(["left".to_owned(), "left-in".to_owned()]);
+        assert!(matches!(RunningLink::start(&pair), Err(LinkError::Pair(_))));
+    });
+}
+
+#[test]
+fn taps_are_ends_too() {
+    in_namespace("frames::taps_are_ends_too", 1500, || {
+        if !std::path::Path::new("/dev/net/tun").exists() {
+            eprintln!("SKIPPED: there is no /dev/net/tun here");
+            return;
+        }
+        let mut taps = options(Profile::default(), Profile::default(), 1);
+        taps.ports = longhaul_link::Ports::Taps(["tap-one".to_owned(), "tap-two".to_owned()]);
+        let link = RunningLink::start(&taps).expect("a link");
+        crate::ground::set_up_interface("tap-one");
+        crate::ground::set_up_interface("tap-two");
+        let clock = Clock::start();
+        let [mut one, mut two] = ["tap-one", "tap-two"].map(|name| End::open(name, clock));
+        let frames = numbered(0..100, 300);
+        one.send(&frames);
+        assert!(two.receive(100, QUIET).iter().map(|(_, frame)| frame).eq(&frames));
+        two.send(&frames);
+        assert!(one.receive(100, QUIET).iter().map(|(_, frame)| frame).eq(&frames));
+        assert_eq!(link.counters().expect("it runs").forwarded.sent, 200);
+    });
+}

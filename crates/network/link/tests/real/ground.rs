@@ -38,7 +38,7 @@ pub(crate) fn in_namespace(test: &str, mtu: usize, work: impl FnOnce()) {
         eprintln!("SKIPPED: no network namespace can be made here: {said}");
         return;
     }
-    assert!(output.status.success(), "{said}");
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
 fn ip(arguments: &str) {
@@ -54,6 +54,16 @@ fn set_up(mtu: usize) {
         ip(&format!("link set {side} up"));
         ip(&format!("link set {side}-in up"));
     }
+}
+
+/// Takes an interface down.
+pub(crate) fn set_down(name: &str) {
+    ip(&format!("link set {name} down"));
+}
+
+/// Brings an interface up.
+pub(crate) fn set_up_interface(name: &str) {
+    ip(&format!("link set {name} up"));
 }
 
 /// Deletes an interface.

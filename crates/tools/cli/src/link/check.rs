@@ -15,6 +15,8 @@ use crate::stop::{self, Stop};
 const OVER_BARE_MIN: f64 = 0.7;
 const DELAY_ERROR_P99_US_MAX: f64 = 100.0;
 const SET_ASIDE_MAX: f64 = 0.2;
+/// What is called a stall of the host must be: share of the link's processor.
+const STALLED_BEYOND_STEAL_MAX: f64 = 0.1;
 /// Of the rate at which delay is measured, as the sender does not catch up after a stall.
 const PACED_SHARE_MIN: f64 = 0.9;
 /// What TCP must carry, by MTU.
@@ -55,6 +57,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
     progress.finish_and_clear();
     let report = report.map_err(|error| match error {
         CheckError::Link(error) => stop_of(error),
+        CheckError::Forward(error) => stop_of(error.into()),
         CheckError::Namespace(error) => error.into(),
         error => Stop::Failed(with_sources(&error)),
     })?;
@@ -82,6 +85,11 @@ fn judge(report: &Report) -> Vec<Judged> {
         let share = paced.sent_bits_per_second / paced.asked_bits_per_second;
         let least = format!("at least {PACED_SHARE_MIN}");
         judge(format!("share of the paced rate that was sent, MTU {mtu}"), share, least, share >= PACED_SHARE_MIN);
+        let gone = (paced.missing_frames + paced.refused_frames) as f64;
+        judge(format!("frames lost without loss, MTU {mtu}"), gone, "0".to_owned(), gone == 0.0);
+        let excess = paced.stalled_share - paced.steal_share;
+        let most = format!("at most {STALLED_BEYOND_STEAL_MAX}");
+        judge(format!("stalls beyond what the host took, MTU {mtu}"), excess, most, excess <= STALLED_BEYOND_STEAL_MAX);
         let full = paced.ring_full_frames as f64;
         judge(
             format!("ring drops at {} Gbit/s, MTU {mtu}", paced.asked_bits_per_second / 1e9),
@@ -103,6 +111,8 @@ fn judge(report: &Report) -> Vec<Judged> {
     let loss = report.loss;
     let seen = loss.lost_frames as f64 / loss.frames.max(1) as f64;
     judge("loss".to_owned(), seen, format!("{} within its interval", loss.set), loss.is_within_interval);
+    let others = loss.lost_frames.abs_diff(loss.counted_frames) as f64;
+    judge("frames lost that the link did not count".to_owned(), others, "0".to_owned(), others == 0.0);
     judged
 }
 
@@ -128,6 +138,8 @@ fn row_to_json(row: &Row) -> Value {
         "delay_error_all_us": { "p50": paced.delay_error_all_us.p50, "p99": paced.delay_error_all_us.p99 },
         "set_aside_share": paced.set_aside_share,
         "stalled_share": paced.stalled_share,
+        "steal_share": paced.steal_share,
+        "refused_frames": paced.refused_frames,
     })
 }
 

@@ -1,6 +1,6 @@
 //! `longhaul link clean`: ends links, and removes what they have left.
 
-use longhaul_link::control;
+use longhaul_link::control::{self, Cleaned};
 use serde_json::json;
 
 use crate::stop::{self, Stop};
@@ -19,21 +19,31 @@ pub(crate) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let names = arguments.name.clone().map_or_else(control::names, |name| vec![name]);
-    let mut ended = Vec::new();
+    let (mut ended, mut failed) = (Vec::new(), None);
     for name in names {
-        let was_running = control::clean(&name)?;
-        ended.push((name, was_running));
+        match control::clean(&name) {
+            Ok(how) => ended.push((name, how)),
+            // The others are ended all the same.
+            Err(error) => failed = Some(Stop::from(error)),
+        }
+    }
+    if ended.is_empty()
+        && let Some(stop) = failed
+    {
+        return Err(stop);
     }
     let text = || match ended.is_empty() {
         true => "no link of this user runs, and none has left anything\n".to_owned(),
         false => {
-            let line = |(name, was_running): &(String, bool)| match was_running {
-                true => format!("link \"{name}\" ended\n"),
-                false => format!("link \"{name}\" was not running; removed what it had left\n"),
+            let line = |(name, how): &(String, Cleaned)| match how {
+                Cleaned::Ended => format!("link \"{name}\" ended\n"),
+                Cleaned::Killed => format!("link \"{name}\" did not answer, and was killed\n"),
+                Cleaned::WasGone => format!("link \"{name}\" was not running; removed what it had left\n"),
             };
             ended.iter().map(line).collect()
         }
     };
-    let links: Vec<_> = ended.iter().map(|(name, running)| json!({ "name": name, "was_running": running })).collect();
-    stop::tell(arguments.json, || json!({ "schema": 1, "links": links }), text, None)
+    let link = |(name, how): &(String, Cleaned)| json!({ "name": name, "was_running": *how != Cleaned::WasGone, "was_killed": *how == Cleaned::Killed });
+    let links: Vec<_> = ended.iter().map(link).collect();
+    stop::tell(arguments.json, || json!({ "schema": 1, "links": links }), text, failed)
 }

@@ -125,7 +125,9 @@ pub(crate) fn stop_of(error: LinkError) -> Stop {
     );
     match (is_missing, &error) {
         (true, _) => Stop::Missing(with_sources(&error)),
-        (false, LinkError::SameInterface(_) | LinkError::Profile(_)) => Stop::Usage(with_sources(&error)),
+        (false, LinkError::SameInterface(_) | LinkError::Pair(_) | LinkError::Profile(_)) => {
+            Stop::Usage(with_sources(&error))
+        }
         (false, _) => Stop::Failed(with_sources(&error)),
     }
 }
@@ -135,7 +137,7 @@ impl From<ControlError> for Stop {
         let text = with_sources(&error);
         match error {
             ControlError::Name(_) => Stop::Usage(text),
-            ControlError::NotRunning(_) | ControlError::ForeignFolder(_) | ControlError::Make { .. } => {
+            ControlError::NotRunning { .. } | ControlError::NoFolder(_) | ControlError::Make { .. } => {
                 Stop::Missing(text)
             }
             _ => Stop::Failed(text),

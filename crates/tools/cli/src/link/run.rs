@@ -1,5 +1,6 @@
 //! `longhaul link run`: a link between two interfaces, until somebody ends it.
 
+use longhaul_forward::offloads;
 use longhaul_link::control::ControlSocket;
 use longhaul_link::{Ports, RunningLink};
 
@@ -35,6 +36,18 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
+/// What is likely not meant.
+fn warn_about(ends: &[String; 2]) {
+    for end in ends.iter().filter(|end| !offloads::is_up(end).unwrap_or(true)) {
+        eprintln!("{end} is down: no frame passes until it is up (ip link set {end} up)");
+    }
+    if let [Ok(first), Ok(second)] = [offloads::mtu(&ends[0]), offloads::mtu(&ends[1])]
+        && first != second
+    {
+        eprintln!("{} has MTU {first}, {} has {second}: longer packets do not pass", ends[0], ends[1]);
+    }
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
     if arguments.new.settings.prints_help() {
         return Ok(());
@@ -48,6 +61,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let link = RunningLink::start(&options).map_err(stop_of)?;
     let name = arguments.new.name.clone();
     eprintln!("link \"{name}\" between {first} and {second}, seed {seed}; Ctrl-C ends it");
+    warn_about(&ends);
     if !link.has_priority() {
         eprintln!("without real-time priority (root has it), so that frames may leave late on a busy host");
     }

@@ -25,12 +25,22 @@ impl Signals {
         let failed = |error: nix::Error| Stop::failed("cannot wait for signals", std::io::Error::from(error));
         let mut signals = SigSet::empty();
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-            signals.add(signal);
+            // Who starts it with `nohup` wants it to outlive the terminal.
+            if !is_ignored(signal) {
+                signals.add(signal);
+            }
         }
         signals.thread_block().map_err(failed)?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         SignalFd::with_flags(&signals, flags).map(Signals).map_err(failed)
     }
+}
+
+/// Whether this process was started with the signal ignored.
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.unwrap_or_default() & 1 << (signal as u32 - 1) != 0
 }
 
 /// What a link says about itself.
@@ -69,11 +79,17 @@ pub(super) fn serve(
             });
         }
     }
-    let counted = link.counters().map(|counters| to_json(&described, &counters));
+    let mut counted = link.counters().map(|counters| to_json(&described, &counters));
     // The name is free, and the link gone, when the process that asked for the end goes on.
-    let ended = link.end();
+    let ended = link.end().map_err(options::stop_of);
+    if let Err(stop) = &ended {
+        control.leave_reason(&stop.to_string());
+    }
     drop(control);
-    ended.map_err(options::stop_of)?;
+    if let (Some(captured), Ok(counted)) = (ended?, &mut counted) {
+        counted["captured_frames"] = captured.frames_written.into();
+        counted["not_captured_frames"] = captured.frames_left_out.into();
+    }
     counted.map_err(options::stop_of)
 }
 
@@ -109,7 +125,7 @@ fn to_json(described: &Described, counters: &RunningCounters) -> Value {
             "bytes": impaired.bytes,
             "queue_full_frames": impaired.queue_full,
             "lost_frames": impaired.lost,
-            "marked_frames": impaired.ecn_marked,
+            "marked_frames": counted.marked,
             "not_markable_frames": counted.not_markable,
             "reordered_frames": impaired.reordered,
             "duplicated_frames": impaired.duplicated,

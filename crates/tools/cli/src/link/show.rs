@@ -28,8 +28,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
                 match ask(&name, &Request::Show) {
                     Ok(link) => shown.push(link),
                     // It was killed; `longhaul link clean` removes the rest.
-                    Err(ControlError::NotRunning(_)) => {}
-                    Err(error) => return Err(error.into()),
+                    Err(ControlError::NotRunning { .. }) => {}
+                    // The others are shown all the same.
+                    Err(error) => eprintln!("{}", longhaul::with_sources(&error)),
                 }
             }
         }
@@ -74,6 +75,24 @@ pub(super) fn to_table(link: &Value) -> String {
         if is_always_shown || forth != "0" || back != "0" {
             let _ = writeln!(text, "{name:<22} {forth:>20} {back:>20}");
         }
+    }
+    let refused = link["refused_frames"].as_u64().unwrap_or_default();
+    if refused > 0 {
+        let _ = writeln!(
+            text,
+            "{refused} frames were refused by an interface: is it down, or its MTU smaller than the other's?"
+        );
+    }
+    if let Some(frames) = link["captured_frames"].as_u64() {
+        let left_out = link["not_captured_frames"].as_u64().unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "the capture has {frames} frames{}",
+            match left_out {
+                0 => String::new(),
+                _ => format!("; {left_out} more were left out, because the file had reached its limit"),
+            }
+        );
     }
     let late = link["late_frames"].as_u64().unwrap_or_default();
     if late > 0 {

@@ -60,7 +60,9 @@ impl Paced {
         let [left, right] = sockets(namespaces)?;
         let frame_bytes = mtu + ETHERNET_BYTES;
         let gap = Duration::from_secs_f64(8.0 * frame_bytes as f64 / bits_per_second);
-        let receiver = std::thread::spawn(move || receive(&right, mtu));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ends = is_over.clone();
+        let receiver = std::thread::spawn(move || receive(&right, mtu, &ends));
         let mut datagram = vec![0; mtu - HEADERS_BYTES];
         let (begun, mut sent) = (now(), Vec::new());
         let mut next = begun;
@@ -75,6 +77,7 @@ impl Paced {
             // After a stall it goes on at the same rate: a burst would measure the sender.
             next = (next + gap).max(now());
         }
+        is_over.store(true, Ordering::Relaxed);
         let received = receiver.join().map_err(|_| CheckError::Nothing)?.map_err(failed("receive"))?;
         let mut arrived = vec![None; sent.len()];
         for (number, at) in received {
@@ -130,7 +133,7 @@ fn percentiles(mut values: Vec<f64>) -> Percentiles {
 }
 
 /// Numbers of datagrams with the time at which the kernel got them, by the monotonic clock.
-fn receive(socket: &UdpSocket, mtu: usize) -> io::Result<Vec<(u64, Duration)>> {
+fn receive(socket: &UdpSocket, mtu: usize, is_over: &AtomicBool) -> io::Result<Vec<(u64, Duration)>> {
     let mut received = Vec::new();
     let mut datagram = vec![0; mtu];
     let mut space = nix::cmsg_space!(nix::sys::time::TimeSpec);
@@ -145,8 +148,9 @@ fn receive(socket: &UdpSocket, mtu: usize) -> io::Result<Vec<(u64, Duration)>> {
                 });
                 (message.bytes, stamp)
             }
-            Err(nix::Error::EAGAIN) => return Ok(received),
-            Err(nix::Error::EINTR) => continue,
+            // Silence in the middle is a stall of the sender.
+            Err(nix::Error::EAGAIN) if is_over.load(Ordering::Relaxed) => return Ok(received),
+            Err(nix::Error::EAGAIN | nix::Error::EINTR) => continue,
             Err(error) => return Err(error.into()),
         };
         let time_of_day = clock_gettime(ClockId::CLOCK_REALTIME).map_or(Duration::ZERO, Duration::from);

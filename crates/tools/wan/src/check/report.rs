@@ -68,8 +68,12 @@ pub struct PacedRow {
     pub delay_error_all_us: Percentiles,
     /// Share of frames that met a stall.
     pub set_aside_share: f64,
-    /// Share of the link's processor that the witness missed.
+    /// Share of the link's processor that the witness missed; zero where it could not watch that processor before others.
     pub stalled_share: f64,
+    /// Share of that processor that the host gave to others, as the kernel counts it.
+    pub steal_share: f64,
+    /// Frames that an interface did not take.
+    pub refused_frames: u64,
 }
 
 /// Of many values.
@@ -90,6 +94,8 @@ pub struct LossRow {
     pub frames: u64,
     /// Frames that did not arrive.
     pub lost_frames: u64,
+    /// Frames that the link counted as lost.
+    pub counted_frames: u64,
     /// Whether that many are as likely as they should be.
     pub is_within_interval: bool,
 }

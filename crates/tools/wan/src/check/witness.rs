@@ -25,6 +25,8 @@ pub(super) struct Stall {
 #[derive(Debug, Default)]
 pub(super) struct Stalls {
     stalls: Vec<Stall>,
+    /// For each, until when the aftermath of it or of one before it lasts.
+    aftermath_until: Vec<Duration>,
     watched: Duration,
 }
 
@@ -44,8 +46,10 @@ impl Witness {
         let ends = is_over.clone();
         let thread = std::thread::spawn(move || {
             let _ = priority::wake_on_time();
-            let _ = priority::run_on(processor);
-            let _ = priority::run_before_others(priority::LINK + 1);
+            // One that is not there, or not before the link, would take the link's own work for a stall.
+            if priority::run_on(processor).is_err() || priority::run_before_others(priority::LINK + 1).is_err() {
+                return Stalls::default();
+            }
             let begun = now();
             let mut stalls = Vec::new();
             while !ends.load(Ordering::Relaxed) {
@@ -56,7 +60,7 @@ impl Witness {
                     stalls.push(Stall { from: due, to: woken });
                 }
             }
-            Stalls { stalls, watched: now() - begun }
+            Stalls::new(stalls, now() - begun)
         });
         Witness { is_over, thread }
     }
@@ -68,13 +72,21 @@ impl Witness {
 }
 
 impl Stalls {
+    fn new(stalls: Vec<Stall>, watched: Duration) -> Self {
+        let mut latest = Duration::ZERO;
+        let until = |stall: &Stall| {
+            latest = latest.max(stall.to + (stall.to - stall.from));
+            latest
+        };
+        Stalls { aftermath_until: stalls.iter().map(until).collect(), stalls, watched }
+    }
+
     /// Whether a frame that was to leave at `due` and left at `left` met a stall: one between the two, or one that was so short
     /// ago that what waited for it was still being sent.
     pub(super) fn explain(&self, due: Duration, left: Duration) -> bool {
-        // The first that ends, with its aftermath, after the frame was due.
-        let after = |stall: &Stall| stall.to + (stall.to - stall.from) >= due;
-        let first = self.stalls.partition_point(|stall| !after(stall) && stall.to < due);
-        self.stalls[first.saturating_sub(1)..].iter().take_while(|stall| stall.from <= left).any(after)
+        let begun = self.stalls.partition_point(|stall| stall.from <= left);
+        // Of those that had begun: until when the longest aftermath lasts.
+        begun > 0 && self.aftermath_until[begun - 1] >= due
     }
 
     /// Share of the time that was stalled.
@@ -86,21 +98,33 @@ impl Stalls {
 
 /// Processor time that the host gave to others, from here on.
 pub(super) struct Steal {
+    name: String,
     stolen: u64,
     all: u64,
 }
 
-pub(super) fn steal_share() -> Steal {
-    // The first line: user, nice, system, idle, iowait, irq, softirq, steal.
+/// Of all processors.
+pub(super) fn steal() -> Steal {
+    read_steal("cpu".to_owned())
+}
+
+/// Of one processor.
+pub(super) fn steal_of(processor: usize) -> Steal {
+    read_steal(format!("cpu{processor}"))
+}
+
+fn read_steal(name: String) -> Steal {
+    // A line has a name, and user, nice, system, idle, iowait, irq, softirq, steal.
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let line = text.lines().next().unwrap_or_default();
+    let is_it = |line: &&str| line.split(' ').next() == Some(&name);
+    let line = text.lines().find(is_it).unwrap_or_default();
     let numbers: Vec<u64> = line.split_whitespace().skip(1).take(8).filter_map(|number| number.parse().ok()).collect();
-    Steal { stolen: numbers.get(7).copied().unwrap_or_default(), all: numbers.iter().sum() }
+    Steal { stolen: numbers.get(7).copied().unwrap_or_default(), all: numbers.iter().sum(), name }
 }
 
 impl Steal {
     pub(super) fn so_far(&self) -> f64 {
-        let now = steal_share();
+        let now = read_steal(self.name.clone());
         (now.stolen - self.stolen) as f64 / ((now.all - self.all) as f64).max(1.0)
     }
 }
@@ -113,7 +137,7 @@ mod tests {
     fn a_stall_explains_what_it_touches_and_as_much_after_it() {
         let at = Duration::from_micros;
         let stall = |from, to| Stall { from: at(from), to: at(to) };
-        let stalls = Stalls { stalls: vec![stall(100, 200), stall(1000, 1300)], watched: at(2000) };
+        let stalls = Stalls::new(vec![stall(100, 200), stall(1000, 1300)], at(2000));
         for (due, left, expected) in [
             (50, 60, false),
             (90, 210, true),
@@ -128,6 +152,8 @@ mod tests {
             assert_eq!(stalls.explain(at(due), at(left)), expected, "due {due}, left {left}");
         }
         assert_eq!(stalls.share(), 0.2);
+        let long = Stalls::new(vec![stall(0, 1000), stall(1100, 1160), stall(1300, 1360)], at(3000));
+        assert!(long.explain(at(1500), at(1600)), "the first has the longest aftermath");
         assert!(!Stalls::default().explain(at(1), at(2)));
     }
 }
