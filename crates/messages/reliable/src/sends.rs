@@ -77,6 +77,8 @@ pub(crate) struct OpenSend {
     arrived: u64,
     progressed: Instant,
     cleared: Option<Instant>,
+    /// The receiver has all that it needs, and computes the rest.
+    is_computed: bool,
     /// When the receiver told something of it last.
     heard: Option<Instant>,
     /// Of offers: the receiver answers each, but progress is what counts.
@@ -112,6 +114,7 @@ impl OpenSend {
             arrived: 0,
             progressed: begun,
             cleared: None,
+            is_computed: false,
             heard: None,
             back_off: BackOff::default(),
             outcome: None,
@@ -280,6 +283,10 @@ impl OpenSend {
             return Some(offered + (moment.round_trip / OFFERS_A_ROUND_TRIP).max(OFFERS_APART_MIN));
         }
         let wait = self.back_off.wait(moment.patience);
+        if self.is_computed {
+            // It takes as long as it takes, and every answer says that it goes on.
+            return Some(since + wait.min(timeout / OFFERS_A_TIMEOUT));
+        }
         // A receiver that knows of it has little to tell before the rest has left: only that bytes come, for the time-out's sake.
         let is_over = self.outbox.data.status() == SendStatus::Over;
         let is_sending = self.heard.is_some() && !is_over && !self.has_sent_all();
@@ -351,7 +358,9 @@ impl OpenSend {
             }
             // It has all that it needs, and computes what has not arrived, behind other messages perhaps. (A peer that lies
             // keeps the message open, as one does that posts no receive.)
-            Record::Arrived(packets) if *packets == self.shape.packets_with_parity() => self.progressed = moment.now,
+            Record::Arrived(packets) if *packets == self.shape.packets_with_parity() => {
+                (self.progressed, self.is_computed) = (moment.now, true);
+            }
             Record::Accepted | Record::Offer(_) | Record::Withdrawn(_) | Record::Arrived(_) | Record::Feedback(_) => {}
         }
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
@@ -255,14 +256,14 @@ impl Drop for ReceivesOneByOne {
     }
 }
 
-/// Whether two interfaces are the ends of one pair: what one sends arrives at the other, and would circle for ever.
+/// Whether two interfaces are the ends of one pair: what one sends arrives at the other, and would circle for ever. (sysfs would say
+/// it too, but of the namespace where it was mounted.)
 fn is_pair(names: &[String; 2]) -> bool {
-    let number = |name: &str, file: &str| {
-        let text = std::fs::read_to_string(format!("/sys/class/net/{name}/{file}")).ok()?;
-        text.trim().parse::<u32>().ok()
+    let leads = |from: &str, to: &str| {
+        let shown = Command::new("ip").args(["-o", "link", "show", "dev", from]).output();
+        shown.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(&format!(" {from}@{to}:")))
     };
-    let leads = |from: &str, to: &str| number(from, "iflink").is_some_and(|other| number(to, "ifindex") == Some(other));
-    leads(&names[0], &names[1]) && leads(&names[1], &names[0])
+    leads(&names[0], &names[1])
 }
 
 /// Forwards until it is told to end.

@@ -130,7 +130,7 @@ mod tests {
             ("burst=3", "loss"),
             ("hold=3ms", "reorder"),
             ("ecn=1KiB", "rate"),
-            ("queue=many", "number"),
+            ("rate=1gbit,queue=many", "neither"),
         ] {
             let error = parse(text).expect_err(text);
             assert!(error.contains(word), "{text}: {error}");
