@@ -35,7 +35,7 @@ const BANNED: &[(&str, &str)] = &[
 ];
 
 /// What each crate may still hold. A crate that is not listed holds none.
-const ALLOWED: &[(&str, usize)] = &[("cli", 4)];
+const ALLOWED: &[(&str, usize)] = &[];
 
 /// The table above spells the phrases out.
 const THIS_FILE: &str = "crates/testing/rules/tests/words.rs";

@@ -23,7 +23,7 @@ fn connections_cost_a_descriptor_and_little_memory() {
     assert!((CONNECTIONS..=CONNECTIONS + 64.0).contains(&descriptors), "{value}");
     let bytes = number(many, "bytes_per_idle_connection");
     assert!((1000.0..=BYTES_PER_IDLE_CONNECTION_MAX).contains(&bytes), "{value}");
-    // Other tests may run beside this one, but an idle endpoint does not look for work. A hundredth is the aim.
+    // Other tests may run at the same time, but an idle endpoint does not look for work. A hundredth is the aim.
     assert!(number(many, "idle_cpu_share") < 0.05, "{value}");
     assert!(number(many, "messages_per_second") > 0.0 && number(many, "jain") > 0.5, "{value}");
 }

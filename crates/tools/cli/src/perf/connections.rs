@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = longhaul_units::seconds_within(0.1..=600.0))]
     idle_seconds: f64,
 
-    /// Messages that are on their way at once on each connection
+    /// Messages in flight at once on each connection
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = longhaul_units::whole_number(1_u32..=1000))]
     in_flight: u32,
 
@@ -135,7 +135,7 @@ fn to_table(rows: &[Row]) -> String {
             row.jain
         );
     }
-    text + "\nEach end is a process of its own; the larger figure of the two. KiB: growth of resident memory for each connection beside 32\n\
+    text + "\nEach end is a process of its own; the larger figure of the two. KiB: growth of resident memory for each connection after 32\n\
             that were there before and are not counted, after at least 100 messages each and the silence; pages of the program's\n\
-            file are not counted. Messages have 64 bytes; --in-flight says how many are on their way at once on each connection.\n"
+            file are not counted. Messages have 64 bytes; --in-flight says how many are in flight at once on each connection.\n"
 }
