@@ -21,7 +21,6 @@ const LATE: Duration = Duration::from_millis(1);
 
 /// Interfaces, and who decides what becomes of their frames.
 pub struct Forwarding<H> {
-    names: Vec<String>,
     sources: Vec<Box<dyn Source>>,
     sinks: Vec<Box<dyn Sink>>,
     handler: H,
@@ -76,14 +75,8 @@ impl Counters {
 impl<H: Handler> Forwarding<H> {
     /// Between interfaces, which the handler knows by their index. Times are those of `clock`, which the sources use too.
     pub fn new(interfaces: Vec<Interface>, handler: H, clock: Clock) -> Self {
-        let (mut names, mut sources, mut sinks) = (Vec::new(), Vec::new(), Vec::new());
-        for Interface { name, source, sink } in interfaces {
-            names.push(name);
-            sources.push(source);
-            sinks.push(sink);
-        }
+        let (sources, sinks) = interfaces.into_iter().map(|Interface { source, sink }| (source, sink)).unzip();
         Forwarding {
-            names,
             sources,
             sinks,
             handler,
@@ -92,11 +85,6 @@ impl<H: Handler> Forwarding<H> {
             counters: Counters::default(),
             checked: clock.now(),
         }
-    }
-
-    /// Names of the interfaces.
-    pub fn names(&self) -> &[String] {
-        &self.names
     }
 
     /// Who decides.
@@ -146,7 +134,7 @@ impl<H: Handler> Forwarding<H> {
         let has = |polled: &PollFd<'_>, flags| polled.revents().is_some_and(|events| events.intersects(flags));
         let is_woken = polled.last().is_some_and(|other| has(other, PollFlags::all()));
         let trouble = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
-        let in_trouble: Vec<usize> = (0..self.names.len()).filter(|port| has(&polled[*port], trouble)).collect();
+        let in_trouble: Vec<usize> = (0..self.sources.len()).filter(|port| has(&polled[*port], trouble)).collect();
         drop(polled);
         in_trouble.into_iter().try_for_each(|port| self.sources[port].check())?;
         let now = self.clock.now();
@@ -204,10 +192,5 @@ impl<H: Handler> Forwarding<H> {
         // Their memory goes back at once, so that the interface can use it.
         self.sources[port].receive(0, &mut Vec::new())?;
         self.flush()
-    }
-
-    /// The next deadline of the handler.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        self.handler.next_deadline()
     }
 }

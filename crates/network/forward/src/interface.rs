@@ -8,8 +8,6 @@ use crate::error::ForwardError;
 
 /// An interface: where its frames come from, and where frames for it go.
 pub struct Interface {
-    /// Its name.
-    pub name: String,
     /// Frames that arrive at it.
     pub source: Box<dyn Source>,
     /// Frames that leave by it.

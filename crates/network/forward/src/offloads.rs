@@ -19,15 +19,11 @@ pub enum Offload {
     TransmitChecksum,
     /// Joining of frames that are received (`gro`).
     ReceiveJoining,
-    /// Cutting of segments of TCP (`tso`).
-    TcpSegmentation,
 }
 
 // From linux/ethtool.h.
 const ETHTOOL_GTXCSUM: u32 = 0x16;
 const ETHTOOL_STXCSUM: u32 = 0x17;
-const ETHTOOL_GTSO: u32 = 0x1e;
-const ETHTOOL_STSO: u32 = 0x1f;
 const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_SGRO: u32 = 0x2c;
 
@@ -43,7 +39,6 @@ impl Offload {
         match self {
             Offload::TransmitChecksum => (ETHTOOL_GTXCSUM, ETHTOOL_STXCSUM),
             Offload::ReceiveJoining => (ETHTOOL_GGRO, ETHTOOL_SGRO),
-            Offload::TcpSegmentation => (ETHTOOL_GTSO, ETHTOOL_STSO),
         }
     }
 }

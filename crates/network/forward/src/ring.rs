@@ -46,7 +46,7 @@ const ETHERTYPE_VLAN: u16 = 0x8100;
 pub fn open(name: &str, clock: Clock) -> Result<Interface, ForwardError> {
     let source = RingSource::open(name, clock, RING_BYTES)?;
     let sink = RawSink::open(name)?;
-    Ok(Interface { name: name.to_owned(), source: Box::new(source), sink: Box::new(sink) })
+    Ok(Interface { source: Box::new(source), sink: Box::new(sink) })
 }
 
 /// A packet socket, which gets no frames before it is bound to a protocol.

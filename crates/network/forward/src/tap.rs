@@ -40,7 +40,7 @@ pub fn open(name: &str, clock: Clock) -> Result<Interface, ForwardError> {
     let memory = vec![0; FRAMES * FRAME_BYTES_MAX].into_boxed_slice();
     let source = TapSource { name: name.to_owned(), file, memory, clock, counters: SourceCounters::default() };
     let sink = TapSink { name: name.to_owned(), file: sending };
-    Ok(Interface { name: name.to_owned(), source: Box::new(source), sink: Box::new(sink) })
+    Ok(Interface { source: Box::new(source), sink: Box::new(sink) })
 }
 
 struct TapSource {

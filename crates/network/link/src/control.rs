@@ -292,10 +292,10 @@ pub fn clean(name: &str) -> Result<Cleaned, ControlError> {
             return Err(files.not_running());
         }
         // One that is just starting holds the lock, and has no socket yet.
-        let lock = files.try_lock().map_err(failed)?.ok_or_else(|| failed(io::ErrorKind::WouldBlock.into()))?;
-        files.remove();
+        if !has_ended(&files, Duration::ZERO).map_err(failed)? {
+            return Err(failed(io::ErrorKind::WouldBlock.into()));
+        }
         let _ = fs::remove_file(&files.error);
-        drop(lock);
         return Ok(Cleaned::WasGone);
     };
     let process = getsockopt(&stream, sockopt::PeerCredentials).map_err(|error| failed(error.into()))?.pid();

@@ -110,10 +110,6 @@ impl Direction {
         self.impairment.set_profile(profile, self.now)
     }
 
-    pub(crate) fn profile(&self) -> &Profile {
-        self.impairment.profile()
-    }
-
     pub(crate) fn counters(&self) -> DirectionCounters {
         DirectionCounters {
             impaired: self.impairment.counters(),

@@ -76,11 +76,6 @@ impl Link {
         self.directions[towards.index()].set_profile(profile, now)
     }
 
-    /// What happens to frames that enter now.
-    pub fn profile(&self, towards: Towards) -> &Profile {
-        self.directions[towards.index()].profile()
-    }
-
     /// What was counted so far.
     pub fn counters(&self) -> LinkCounters {
         let [towards_second, towards_first] = [0, 1].map(|index| self.directions[index].counters());

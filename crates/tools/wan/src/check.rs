@@ -29,14 +29,14 @@ pub use self::report::{CheckError, LossRow, PacedRow, Percentiles, Report, Row};
 const DELAY: Duration = Duration::from_millis(10);
 /// Runs of which the median is taken.
 const ROUNDS: usize = 3;
-/// A run with more of its frames set aside than this is repeated.
-const SET_ASIDE_MAX: f64 = 0.2;
+/// A run with more of its frames set aside than this is repeated, and says nothing if all are.
+pub const SET_ASIDE_MAX: f64 = 0.2;
 const TRIES_MAX: usize = 4;
 /// What is lost when loss is measured.
 const LOSS: f64 = 0.01;
 /// Standard deviations of the binomial distribution: one run in 2,000 is outside by chance.
 const DEVIATIONS: f64 = 3.5;
-/// Where the link runs; the ends have the others.
+/// Where the link and its witness run; the ends run anywhere.
 const LINK_PROCESSOR: usize = 1;
 
 /// What is measured.

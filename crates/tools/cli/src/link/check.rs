@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use longhaul::with_sources;
 use longhaul_units::seconds_within;
-use longhaul_wan::check::{self, CheckError, Options, Report, Row};
+use longhaul_wan::check::{self, CheckError, Options, Report, Row, SET_ASIDE_MAX};
 use serde_json::{Value, json};
 
 use super::options::stop_of;
@@ -14,7 +14,6 @@ use crate::stop::{self, Stop};
 /// Of a link that moves frames as fast as it should.
 const OVER_BARE_MIN: f64 = 0.7;
 const DELAY_ERROR_P99_US_MAX: f64 = 100.0;
-const SET_ASIDE_MAX: f64 = 0.2;
 /// What is called a stall of the host must be: share of the link's processor.
 const STALLED_BEYOND_STEAL_MAX: f64 = 0.1;
 /// Of the rate at which delay is measured, as the sender does not catch up after a stall.
