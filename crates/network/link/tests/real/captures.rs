@@ -115,6 +115,21 @@ fn delay_and_jitter() {
     });
 }
 
+/// How long each frame takes that fits a queue of this many bytes in front of a wire of this rate, from when it entered.
+fn leave_the_wire(passed: &Passed, rate_bits_per_second: u64, queue_bytes: u64) -> BTreeMap<u32, Duration> {
+    let span = |bytes: u64| Duration::from_nanos(bytes * 8_000_000_000 / rate_bits_per_second);
+    let mut idle_at = Duration::ZERO;
+    let mut spans = BTreeMap::new();
+    for seen in &passed.entered {
+        let left_at = idle_at.max(seen.at) + span(seen.bytes.len() as u64);
+        if left_at - seen.at <= span(queue_bytes) {
+            idle_at = left_at;
+            spans.insert(number_of(&seen.bytes), left_at - seen.at);
+        }
+    }
+    spans
+}
+
 #[test]
 fn rate_queue_and_marks() {
     in_namespace("captures::rate_queue_and_marks", 1500, || {
@@ -124,10 +139,13 @@ fn rate_queue_and_marks() {
             .with_rate_bits_per_second(8_000_000)
             .with_ecn(EcnMarking::Step { threshold_bytes: 4_500 });
         let [forth, back] = pass("rate", limited, marking, 40, Duration::ZERO, 1000);
-        assert!((8..=14).contains(&forth.left.len()), "{} of 40 fit the queue", forth.left.len());
-        let (first, last) = (forth.left[0].at, forth.left[forth.left.len() - 1].at);
-        let each = (last - first) / (forth.left.len() as u32 - 1);
-        assert!((MILLI * 9 / 10..MILLI * 2).contains(&each), "{each:?} a frame, a millisecond at this rate");
+        let expected = leave_the_wire(&forth, 8_000_000, 10_000);
+        let delays = forth.delays();
+        assert!((10..40).contains(&expected.len()), "{} of 40 fit the queue: the sender was stopped", expected.len());
+        assert!(delays.keys().eq(expected.keys()), "{:?}, not {:?}", delays.keys(), expected.keys());
+        let lateness = delays.iter().map(|(number, delay)| (*number, delay.saturating_sub(expected[number]))).collect();
+        assert!(delays.iter().all(|(number, delay)| *delay + MILLI / 100 >= expected[number]), "none leaves too early");
+        assert!(median(&lateness) < 4 * MILLI, "{:?} later than the rate says", median(&lateness));
         // Frames without IP cannot be marked; they pass as they are.
         assert_eq!(back.left.len(), 40);
     });
@@ -156,8 +174,8 @@ fn marks_are_set_in_packets_that_can_carry_them() {
         let marked: Vec<bool> = received.iter().map(|(_, frame)| frame[15] & 3 == 3).collect();
         assert_eq!(marked.len(), 20);
         let first = marked.iter().position(|marked| *marked).expect("the queue grows");
-        assert!((3..=8).contains(&first), "the first mark is at {first}");
-        assert!(marked[first..].iter().all(|marked| *marked));
+        assert!(first >= 3, "the first mark is at {first}: not before five frames wait");
+        assert!(marked.iter().filter(|marked| **marked).count() >= 8, "the queue holds more than five: {marked:?}");
         assert_eq!(link.counters().expect("it runs").link.towards_second.not_markable, 0);
     });
 }
@@ -178,9 +196,13 @@ fn loss_bursts_duplicates_and_order() {
         assert!((400..=600).contains(&copies), "{copies} duplicates, 500 expected");
         let held = Profile::default().with_reordering(0.1, 3 * MILLI);
         let [forth, back] = pass("order", held, Profile::default(), 1000, Duration::from_micros(50), 100);
-        let late = forth.delays().values().filter(|delay| **delay >= 3 * MILLI).count();
-        assert!((60..=150).contains(&late), "{late} held back, 100 expected");
-        assert!(forth.numbers().windows(2).any(|pair| pair[1] < pair[0]), "others overtake them");
+        // Those that others overtake: the host may stop for a moment, and then all are late.
+        let numbers = forth.numbers();
+        let is_overtaken = |place: &usize| numbers[..*place].iter().any(|earlier| *earlier > numbers[*place]);
+        let overtaken: Vec<u32> = (0..numbers.len()).filter(is_overtaken).map(|place| numbers[place]).collect();
+        let delays = forth.delays();
+        assert!((60..=150).contains(&overtaken.len()), "{} held back, 100 expected", overtaken.len());
+        assert!(overtaken.iter().all(|number| delays[number] >= 3 * MILLI), "they are held back for 3 ms");
         assert_eq!(back.numbers(), (0..1000).collect::<Vec<_>>());
     });
 }
