@@ -83,6 +83,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("coding", &[]),
     ("scheme", &["coding"]),
     ("plan", &["scheme"]),
+    ("congestion", &["time", "units"]),
     ("impair", &["time"]),
     ("capture", &["time"]),
     ("forward", &["time"]),
@@ -103,6 +104,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         &["time", "wire", "verbs", "impair", "softnic", "softnic-udp", "sdr", "reliable", "runtime", "rdmacore"],
     ),
     ("world", &["time", "wire", "verbs", "impair", "netsim", "softnic"]),
+    ("congestion-testing", &["time", "congestion", "impair"]),
     // For makers of devices: nothing of messages, schemes or the library.
     ("conformance", &["time", "wire", "verbs", "impair", "softnic", "softnic-udp", "world"]),
     (
@@ -168,6 +170,7 @@ const DRIVEN_CRATES: &[&str] = &[
     "verbs",
     "coding",
     "plan",
+    "congestion",
     "impair",
     "capture",
     "link",

@@ -14,6 +14,8 @@ const LARGEST_CIRCLES: &[(&str, usize)] = &[
     ("cli", 3),
     ("coding", 3),
     ("conformance", 2),
+    // One state machine in three files.
+    ("congestion", 2),
     ("impair", 2),
     ("longhaul", 2),
     ("netsim", 2),

@@ -1,0 +1,108 @@
+//! What a sender owns for each path: sampler, controller and pacer together.
+
+use longhaul_time::{Duration, Instant};
+
+use crate::controller::{Controller, PathFacts, Sample};
+use crate::name::ControllerName;
+use crate::pacer::Pacer;
+use crate::sampler::{Arrivals, Sampler};
+
+/// Congestion control of one path.
+#[derive(Debug)]
+pub struct Flow {
+    sampler: Sampler,
+    controller: Box<dyn Controller>,
+    pacer: Pacer,
+}
+
+impl Flow {
+    /// With a controller by name.
+    pub fn new(name: ControllerName, facts: &PathFacts) -> Self {
+        Flow::with_controller(name.controller(facts), facts)
+    }
+
+    /// With a controller of the caller's own.
+    pub fn with_controller(controller: Box<dyn Controller>, facts: &PathFacts) -> Self {
+        Flow { sampler: Sampler::default(), controller, pacer: Pacer::new(facts.packet_bytes) }
+    }
+
+    /// Bytes that may be sent now. A sender with a packet of at most this size sends it; others wait until
+    /// [`ready_at`](Self::ready_at), or for a report.
+    pub fn room_bytes(&mut self, now: Instant) -> u64 {
+        self.pacer.set_rate(now, self.controller.bits_per_second());
+        self.window_room_bytes().min(self.pacer.room_bytes(now))
+    }
+
+    /// What the window alone would allow.
+    pub fn window_room_bytes(&self) -> u64 {
+        self.controller.window_bytes().saturating_sub(self.sampler.in_flight_bytes())
+    }
+
+    /// When the pacer lets more be sent, if the window does.
+    pub fn ready_at(&self) -> Option<Instant> {
+        self.pacer.ready_at()
+    }
+
+    /// Packets were given to the device. Returns the number of the first.
+    pub fn on_sent(&mut self, now: Instant, packets: u64, bytes: u64) -> u64 {
+        let first = self.sampler.sent_packets();
+        self.sampler.on_sent(now, packets, bytes);
+        self.pacer.on_sent(now, bytes);
+        self.controller.on_sent(now, bytes, self.sampler.in_flight_bytes());
+        first
+    }
+
+    /// Packets have left the device, in the order of sending.
+    pub fn on_left(&mut self, now: Instant, packets: u64) {
+        self.sampler.on_left(now, packets);
+    }
+
+    /// The sender has nothing to send, although there is room.
+    pub fn on_app_limited(&mut self) {
+        self.sampler.on_app_limited();
+    }
+
+    /// The receiver has reported; see [`Sampler::on_report`].
+    pub fn on_report(&mut self, now: Instant, arrivals: &Arrivals, horizon: Duration) -> Sample {
+        let sample = self.sampler.on_report(now, arrivals, horizon);
+        self.controller.on_sample(&sample);
+        self.pacer.set_rate(now, self.controller.bits_per_second());
+        sample
+    }
+
+    /// A congestion notification packet has come.
+    pub fn on_notification(&mut self, now: Instant) {
+        self.controller.on_notification(now);
+    }
+
+    /// Nothing was reported for so long that everything in flight is presumed lost.
+    pub fn on_timeout(&mut self, now: Instant) {
+        self.controller.on_timeout(now);
+    }
+
+    /// The receiver has granted this many bytes more.
+    pub fn on_credit(&mut self, now: Instant, bytes: u64) {
+        self.controller.on_credit(now, bytes);
+    }
+
+    /// When [`on_deadline`](Self::on_deadline) is due, for the controller's own timers.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.controller.next_deadline()
+    }
+
+    /// The deadline has passed.
+    pub fn on_deadline(&mut self, now: Instant) {
+        self.controller.on_deadline(now);
+        self.pacer.set_rate(now, self.controller.bits_per_second());
+    }
+
+    /// What is in flight.
+    pub fn sampler(&self) -> &Sampler {
+        &self.sampler
+    }
+
+    /// What decides.
+    pub fn controller(&self) -> &dyn Controller {
+        self.controller.as_ref()
+    }
+}

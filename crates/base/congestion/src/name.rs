@@ -1,0 +1,88 @@
+//! Controllers by their names, as users write them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use longhaul_units::{QuantityError, rate};
+use thiserror::Error;
+
+use crate::controller::{Controller, PathFacts};
+use crate::fixed::FixedRate;
+use crate::wan::Wan;
+
+/// A controller that a connection can have: `fixed:1G`, `wan`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum ControllerName {
+    /// `fixed:RATE`: this rate in bits per second, whatever happens.
+    Fixed(u64),
+    /// `wan`: finds the bandwidth of a path by itself, and does not take random loss for congestion.
+    #[default]
+    Wan,
+}
+
+/// A name that stands for no controller.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ControllerNameError {
+    /// No such controller.
+    #[error("unknown congestion control \"{0}\"; use wan or fixed:RATE, such as fixed:1G")]
+    Unknown(String),
+    /// A rate that is none.
+    #[error("congestion control \"{name}\": {source}")]
+    Rate {
+        /// The whole name.
+        name: String,
+        /// What is wrong with it.
+        source: QuantityError,
+    },
+}
+
+impl ControllerName {
+    /// A controller at its start.
+    pub fn controller(self, facts: &PathFacts) -> Box<dyn Controller> {
+        match self {
+            ControllerName::Fixed(bits_per_second) => Box::new(FixedRate(bits_per_second)),
+            ControllerName::Wan => Box::new(Wan::new(facts)),
+        }
+    }
+}
+
+impl FromStr for ControllerName {
+    type Err = ControllerNameError;
+
+    fn from_str(name: &str) -> Result<Self, ControllerNameError> {
+        match (name, name.strip_prefix("fixed:")) {
+            ("wan", _) => Ok(ControllerName::Wan),
+            (_, Some(text)) => match rate(text) {
+                Ok(bits_per_second) => Ok(ControllerName::Fixed(bits_per_second)),
+                Err(source) => Err(ControllerNameError::Rate { name: name.to_owned(), source }),
+            },
+            _ => Err(ControllerNameError::Unknown(name.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for ControllerName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ControllerName::Fixed(bits_per_second) => write!(formatter, "fixed:{bits_per_second}"),
+            ControllerName::Wan => formatter.write_str("wan"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for name in ["wan", "fixed:1000000"] {
+            assert_eq!(name.parse::<ControllerName>().expect("a controller").to_string(), name);
+        }
+        assert_eq!("fixed:2.5G".parse(), Ok(ControllerName::Fixed(2_500_000_000)));
+        let error = |name: &str| name.parse::<ControllerName>().expect_err("no controller").to_string();
+        assert!(error("cubic").starts_with("unknown congestion control \"cubic\"; use "), "{}", error("cubic"));
+        assert!(error("fixed:fast").starts_with("congestion control \"fixed:fast\": "), "{}", error("fixed:fast"));
+    }
+}

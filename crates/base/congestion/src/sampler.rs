@@ -1,0 +1,356 @@
+//! From what was sent and what the receiver reports to samples: what was delivered and lost, how fast, and how long it
+//! took.
+//!
+//! Packets have numbers in the order in which they were sent, over all queue pairs of a path; a repeated packet gets a
+//! new number. The receiver reports counts and the newest packet that it has, not each packet: verbs show a sender's
+//! packets only as completions at the receiver. What is missing up to the newest packet is presumed lost once a later
+//! report, with a packet newer by at least [`REORDERING_PACKETS`], still misses as many; what arrives afterwards is
+//! found again. Packets that left long ago are settled with any report.
+
+use std::collections::VecDeque;
+
+use longhaul_time::{Duration, Instant};
+
+use crate::controller::Sample;
+
+/// Packets that may overtake another before it is presumed lost (RFC 9002, section 6.1.1).
+pub(crate) const REORDERING_PACKETS: u64 = 3;
+/// Bursts that are remembered; more are merged.
+const BURSTS_MAX: usize = 8192;
+
+/// What the receiver reports, counted since the flow began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrivals {
+    /// Packets that have arrived.
+    pub packets: u64,
+    /// Of these, with a mark of congestion.
+    pub marked: u64,
+    /// The number of the newest packet that has arrived; `None` when that is not known, for one that was sent twice.
+    pub newest: Option<u64>,
+    /// How long the receiver has had that packet before it reported.
+    pub held: Duration,
+}
+
+/// Packets that were sent at once.
+#[derive(Clone, Copy, Debug)]
+struct Burst {
+    /// One past its last packet's number.
+    end: u64,
+    packets: u64,
+    /// Bytes sent up to its end.
+    bytes_through: u64,
+    bytes: u64,
+    sent_at: Instant,
+    /// When it left the device.
+    left_at: Instant,
+    /// When the newest packet known to have been delivered had been sent: the beginning of what the rate is measured over.
+    base_sent_at: Instant,
+    delivered_bytes: u64,
+    delivered_at: Instant,
+    in_flight_bytes: u64,
+    in_flight_packets: u64,
+    lost: u64,
+    is_app_limited: bool,
+}
+
+/// Keeps what is in flight, and makes a [`Sample`] of each report.
+#[derive(Clone, Debug, Default)]
+pub struct Sampler {
+    /// From the oldest that is not settled, in order of sending.
+    bursts: VecDeque<Burst>,
+    sent: u64,
+    sent_bytes: u64,
+    /// Packets that have left the device.
+    left: u64,
+    delivered: u64,
+    delivered_bytes: u64,
+    delivered_at: Instant,
+    marked: u64,
+    lost: u64,
+    /// Bytes of all packets that are delivered or presumed lost.
+    settled_bytes: u64,
+    /// One past the newest packet that has arrived.
+    newest_end: u64,
+    /// That, and how many were missing up to it, at an earlier report.
+    missing_at: (u64, u64),
+    base_sent_at: Instant,
+    /// The sender had nothing to send until this many bytes are delivered.
+    app_limited_until: Option<u64>,
+}
+
+impl Sampler {
+    /// Packets in flight: sent, neither delivered nor presumed lost.
+    pub fn in_flight_packets(&self) -> u64 {
+        self.sent - (self.delivered + self.lost).min(self.sent)
+    }
+
+    /// Bytes in flight.
+    pub fn in_flight_bytes(&self) -> u64 {
+        self.sent_bytes - self.settled_bytes
+    }
+
+    /// Packets that were sent so far: the number of the next one.
+    pub fn sent_packets(&self) -> u64 {
+        self.sent
+    }
+
+    /// Packets presumed lost so far.
+    pub fn lost_packets(&self) -> u64 {
+        self.lost
+    }
+
+    /// Packets were given to the device at once.
+    pub fn on_sent(&mut self, now: Instant, packets: u64, bytes: u64) {
+        if packets == 0 {
+            return;
+        }
+        if self.in_flight_packets() == 0 {
+            // Nothing was measured while nothing was in flight.
+            (self.base_sent_at, self.delivered_at) = (now, now);
+        }
+        self.sent += packets;
+        self.sent_bytes += bytes;
+        if self.bursts.len() == BURSTS_MAX {
+            self.merge();
+        }
+        self.bursts.push_back(Burst {
+            end: self.sent,
+            packets,
+            bytes_through: self.sent_bytes,
+            bytes,
+            sent_at: now,
+            left_at: Instant::FAR_FUTURE,
+            base_sent_at: self.base_sent_at,
+            delivered_bytes: self.delivered_bytes,
+            delivered_at: self.delivered_at,
+            in_flight_bytes: self.in_flight_bytes(),
+            in_flight_packets: self.in_flight_packets(),
+            lost: self.lost,
+            is_app_limited: self.app_limited_until.is_some(),
+        });
+    }
+
+    /// Packets have left the device, in the order of sending.
+    pub fn on_left(&mut self, now: Instant, packets: u64) {
+        self.left = (self.left + packets).min(self.sent);
+        let first = self.bursts.partition_point(|burst| burst.left_at != Instant::FAR_FUTURE);
+        for burst in self.bursts.range_mut(first..).take_while(|burst| burst.end <= self.left) {
+            burst.left_at = now;
+        }
+    }
+
+    /// The sender could have sent more, and had nothing to send.
+    pub fn on_app_limited(&mut self) {
+        self.app_limited_until = Some((self.delivered_bytes + self.in_flight_bytes()).max(1));
+    }
+
+    /// The receiver has reported. What left the device longer ago than `horizon` is settled with that: it was delivered,
+    /// or it is lost.
+    pub fn on_report(&mut self, now: Instant, arrivals: &Arrivals, horizon: Duration) -> Sample {
+        let before = (self.delivered, self.delivered_bytes, self.lost, self.marked);
+        // Never less than known, for an old report; never more than was sent, for a wrong one.
+        self.delivered = arrivals.packets.clamp(self.delivered, self.sent);
+        self.marked = arrivals.marked.clamp(self.marked, self.delivered);
+        let newest = arrivals.newest.filter(|number| *number >= self.newest_end && *number < self.sent);
+        let burst = newest.and_then(|number| self.burst_of(number));
+        self.newest_end = self.newest_end.max(newest.map_or(0, |number| number + 1));
+        self.lost = self.count_lost(now, horizon);
+        self.settle();
+        let arrived_at = Instant::from_nanos(now.as_nanos().saturating_sub(arrivals.held.as_nanos() as u64));
+        if self.app_limited_until.is_some_and(|until| self.delivered_bytes > until) {
+            self.app_limited_until = None;
+        }
+        let delivered_bytes = self.delivered_bytes.saturating_sub(before.1);
+        let mut sample = Sample {
+            now,
+            round_trip: None,
+            sent_at: self.base_sent_at,
+            delivery_rate: None,
+            is_app_limited: self.app_limited_until.is_some(),
+            delivered_packets: self.delivered - before.0,
+            delivered_bytes,
+            delivered_bytes_total: self.delivered_bytes,
+            delivered_bytes_at_sending: 0,
+            lost_packets: self.lost.saturating_sub(before.2),
+            found_packets: before.2.saturating_sub(self.lost),
+            lost_packets_since_sending: 0,
+            marked_packets: self.marked - before.3,
+            in_flight_bytes_at_sending: 0,
+            in_flight_packets_at_sending: 0,
+            in_flight_bytes: self.in_flight_bytes(),
+        };
+        if let Some(burst) = burst {
+            let sending = burst.sent_at - burst.base_sent_at;
+            let arriving = arrived_at - burst.delivered_at;
+            let took = sending.max(arriving);
+            let bytes = self.delivered_bytes.saturating_sub(burst.delivered_bytes);
+            sample.round_trip = Some(arrived_at - burst.sent_at).filter(|time| !time.is_zero());
+            sample.delivery_rate =
+                (!took.is_zero() && bytes > 0).then(|| (bytes as f64 * 8.0 / took.as_secs_f64()) as u64);
+            sample.sent_at = burst.sent_at;
+            sample.is_app_limited = burst.is_app_limited;
+            sample.delivered_bytes_at_sending = burst.delivered_bytes;
+            sample.lost_packets_since_sending = self.lost.saturating_sub(burst.lost);
+            sample.in_flight_bytes_at_sending = burst.in_flight_bytes;
+            sample.in_flight_packets_at_sending = burst.in_flight_packets;
+            self.base_sent_at = burst.sent_at;
+            self.delivered_at = arrived_at.max(self.delivered_at);
+        }
+        sample
+    }
+
+    fn burst_of(&self, number: u64) -> Option<Burst> {
+        let index = self.bursts.partition_point(|burst| burst.end <= number);
+        self.bursts.get(index).copied()
+    }
+
+    /// Packets presumed lost now.
+    fn count_lost(&mut self, now: Instant, horizon: Duration) -> u64 {
+        let missing = self.newest_end.saturating_sub(self.delivered);
+        let mut lost = self.lost.min(missing);
+        if self.newest_end >= self.missing_at.0 + REORDERING_PACKETS {
+            lost = lost.max(self.missing_at.1.min(missing));
+            self.missing_at = (self.newest_end, missing);
+        } else {
+            self.missing_at.1 = self.missing_at.1.min(missing);
+        }
+        let has_left_long_ago = |burst: &Burst| burst.left_at != Instant::FAR_FUTURE && now >= burst.left_at + horizon;
+        let old = self.bursts.partition_point(has_left_long_ago);
+        let old_end = old.checked_sub(1).map_or(0, |index| self.bursts[index].end);
+        lost.max(old_end.saturating_sub(self.delivered)).min(self.sent - self.delivered)
+    }
+
+    /// Forgets bursts that are settled, and counts their bytes.
+    fn settle(&mut self) {
+        let settled = self.delivered + self.lost;
+        while let Some(burst) = self.bursts.front()
+            && burst.end <= settled.min(self.newest_end.max(settled))
+            && self.bursts.len() > 1
+        {
+            self.bursts.pop_front();
+        }
+        if let Some(burst) = self.bursts.front() {
+            let ahead = burst.end.saturating_sub(settled).min(burst.packets);
+            // Packets of one burst count as equally long.
+            let ahead_bytes = burst.bytes * ahead / burst.packets;
+            self.settled_bytes = (burst.bytes_through - ahead_bytes).max(self.settled_bytes);
+        }
+        let lost_bytes = (u128::from(self.settled_bytes) * u128::from(self.lost)).checked_div(settled.into());
+        self.delivered_bytes = self.delivered_bytes.max(self.settled_bytes - lost_bytes.unwrap_or(0) as u64);
+    }
+
+    /// Makes room by merging each burst with its neighbor.
+    fn merge(&mut self) {
+        let bursts: Vec<Burst> = self.bursts.drain(..).collect();
+        for pair in bursts.chunks(2) {
+            let mut burst = pair[pair.len() - 1];
+            if pair.len() == 2 {
+                burst.packets += pair[0].packets;
+                burst.bytes += pair[0].bytes;
+            }
+            self.bursts.push_back(burst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HORIZON: Duration = Duration::from_millis(50);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    fn report(packets: u64, newest: u64) -> Arrivals {
+        Arrivals { packets, marked: 0, newest: Some(newest), held: Duration::ZERO }
+    }
+
+    /// One packet of 1,000 bytes every millisecond, from `from` on.
+    fn send(sampler: &mut Sampler, from: u64, count: u64) {
+        for millis in from..from + count {
+            sampler.on_sent(at(millis), 1, 1000);
+            sampler.on_left(at(millis), 1);
+        }
+    }
+
+    #[test]
+    fn a_steady_flow_is_measured() {
+        let mut sampler = Sampler::default();
+        send(&mut sampler, 0, 10);
+        let mut samples = Vec::new();
+        for number in 0..20 {
+            samples.push(sampler.on_report(at(10 + number), &report(number + 1, number), HORIZON));
+            send(&mut sampler, 10 + number, 1);
+        }
+        assert!(samples.iter().all(|sample| sample.round_trip == Some(Duration::from_millis(10))));
+        assert!(samples.iter().all(|sample| sample.lost_packets == 0 && sample.delivered_bytes == 1000));
+        assert_eq!(samples[19].delivery_rate, Some(8_000_000), "a packet of 1,000 bytes a millisecond");
+        assert_eq!(samples[19].in_flight_packets_at_sending, 10);
+        assert_eq!((sampler.in_flight_packets(), sampler.in_flight_bytes()), (10, 10_000));
+    }
+
+    #[test]
+    fn what_is_still_missing_behind_three_later_packets_is_lost_and_found_if_it_arrives() {
+        let mut sampler = Sampler::default();
+        send(&mut sampler, 0, 20);
+        // Number 4 is missing.
+        assert_eq!(sampler.on_report(at(10), &report(4, 3), HORIZON).lost_packets, 0);
+        assert_eq!(sampler.on_report(at(12), &report(6, 6), HORIZON).lost_packets, 0, "it may be late");
+        let sample = sampler.on_report(at(15), &report(9, 9), HORIZON);
+        assert_eq!((sample.lost_packets, sampler.in_flight_packets()), (1, 10));
+        let sample = sampler.on_report(at(16), &report(11, 10), HORIZON);
+        assert_eq!((sample.lost_packets, sample.found_packets), (0, 1), "late after all");
+        assert_eq!((sampler.lost_packets(), sampler.in_flight_packets()), (0, 9));
+    }
+
+    #[test]
+    fn after_the_horizon_a_report_settles_everything() {
+        let mut sampler = Sampler::default();
+        send(&mut sampler, 0, 20);
+        sampler.on_report(at(10), &report(5, 4), HORIZON);
+        let sample = sampler.on_report(at(100), &Arrivals { packets: 5, newest: None, ..Arrivals::default() }, HORIZON);
+        assert_eq!((sample.lost_packets, sampler.in_flight_packets(), sampler.in_flight_bytes()), (15, 0, 0));
+        // Packets that wait in the device are not lost.
+        sampler.on_sent(at(100), 5, 5000);
+        sampler.on_report(at(300), &Arrivals { packets: 5, newest: None, ..Arrivals::default() }, HORIZON);
+        assert_eq!(sampler.in_flight_packets(), 5);
+    }
+
+    #[test]
+    fn wild_reports_change_nothing_for_the_worse() {
+        let mut sampler = Sampler::default();
+        send(&mut sampler, 0, 20);
+        let wild = Arrivals { packets: u64::MAX, marked: u64::MAX, newest: Some(u64::MAX), held: Duration::MAX };
+        let sample = sampler.on_report(at(10), &wild, HORIZON);
+        assert_eq!((sample.delivered_packets, sample.lost_packets, sample.round_trip), (20, 0, None));
+        let sample = sampler.on_report(at(11), &report(3, 2), HORIZON);
+        assert_eq!((sample.delivered_packets, sample.delivered_bytes), (0, 0), "an old one");
+        assert_eq!(sampler.in_flight_bytes(), 0);
+    }
+
+    #[test]
+    fn time_without_data_is_not_a_slow_path() {
+        let mut sampler = Sampler::default();
+        send(&mut sampler, 0, 5);
+        sampler.on_app_limited();
+        for number in 0..5 {
+            sampler.on_report(at(10 + number), &report(number + 1, number), HORIZON);
+        }
+        send(&mut sampler, 10_000, 5);
+        let sample = sampler.on_report(at(10_010), &report(6, 5), HORIZON);
+        assert!(sample.is_app_limited, "it was, when this was sent");
+        assert_eq!(sample.round_trip, Some(Duration::from_millis(10)));
+        assert!(sample.delivery_rate.is_some_and(|rate| rate >= 800_000), "{:?}", sample.delivery_rate);
+    }
+
+    #[test]
+    fn memory_is_bounded_however_much_is_in_flight() {
+        let mut sampler = Sampler::default();
+        send(&mut sampler, 0, 100_000);
+        assert!(sampler.bursts.len() <= BURSTS_MAX);
+        let sample = sampler.on_report(at(100_000), &report(100_000, 99_999), HORIZON);
+        assert_eq!((sample.delivered_bytes, sampler.in_flight_bytes()), (100_000_000, 0));
+    }
+}

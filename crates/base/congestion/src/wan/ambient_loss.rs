@@ -1,0 +1,129 @@
+//! The loss that a path has without congestion.
+//!
+//! Where the queue is short, nothing is dropped for want of room: what is lost there is lost by the path itself. Packets
+//! are counted by the queueing delay that the report about them shows. They are counted apart for the states of the
+//! controller that leave the queue alone and for those that drain it, and the smaller share counts: a queue that is
+//! shorter than what counts as short is full without delay, but not while it is drained.
+
+use std::collections::VecDeque;
+
+use longhaul_time::{Duration, Instant};
+
+const SLICE: Duration = Duration::from_millis(500);
+const SLICES: usize = 20;
+/// Fewer packets say nothing.
+const PACKETS_MIN: u64 = 300;
+/// More is not ambient.
+const SHARE_MAX: f64 = 0.1;
+/// Phases change a few times in a round trip at most.
+const PHASES_MAX: usize = 64;
+/// Shorter delays are none.
+pub(super) const DELAY_MIN: Duration = Duration::from_millis(1);
+
+/// When packets were sent, as far as loss is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The bandwidth is not known yet.
+    Beginning,
+    /// Neither probing nor draining.
+    Steady,
+    /// The queue is drained.
+    Draining,
+    /// More is sent than the path carries: says nothing.
+    Probing,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    packets: u64,
+    lost: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slice {
+    begun: Instant,
+    steady: Counted,
+    draining: Counted,
+    delay_max: Duration,
+}
+
+/// Estimates the ambient loss of a path.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AmbientLoss {
+    slices: VecDeque<Slice>,
+    /// When which phase began, from that of the newest packet that was reported.
+    phases: VecDeque<(Instant, Phase)>,
+    beginning: Counted,
+    share: f64,
+}
+
+impl AmbientLoss {
+    /// The share of packets that the path loses by itself.
+    pub(super) fn share(&self) -> f64 {
+        self.share
+    }
+
+    /// The longest queueing delay lately.
+    pub(super) fn delay_max(&self) -> Duration {
+        self.slices.iter().map(|slice| slice.delay_max).max().unwrap_or_default()
+    }
+
+    /// What is sent from now on is sent in this phase.
+    pub(super) fn enter(&mut self, now: Instant, phase: Phase) {
+        if self.phases.back().is_none_or(|(_, last)| *last != phase) {
+            self.phases.push_back((now, phase));
+            if self.phases.len() > PHASES_MAX {
+                self.phases.pop_front();
+            }
+        }
+    }
+
+    /// The phase in which a packet was sent.
+    fn phase_at(&mut self, sent_at: Instant) -> Phase {
+        while self.phases.get(1).is_some_and(|(begun, _)| *begun <= sent_at) {
+            self.phases.pop_front();
+        }
+        self.phases.front().map_or(Phase::Beginning, |(_, phase)| *phase)
+    }
+
+    /// A report: packets delivered and lost, when the newest was sent, and its queueing delay.
+    pub(super) fn count(&mut self, now: Instant, sent_at: Instant, delivered: u64, lost: i64, delay: Duration) {
+        let phase = self.phase_at(sent_at);
+        if self.slices.back().is_none_or(|slice| now - slice.begun >= SLICE) {
+            let (steady, draining) = (Counted::default(), Counted::default());
+            self.slices.push_back(Slice { begun: now, steady, draining, delay_max: Duration::ZERO });
+            if self.slices.len() > SLICES {
+                self.slices.pop_front();
+            }
+        }
+        let is_short = delay <= DELAY_MIN.max(self.delay_max() / 4);
+        let Some(slice) = self.slices.back_mut() else { return };
+        slice.delay_max = slice.delay_max.max(delay);
+        if !is_short {
+            return;
+        }
+        let counted = match phase {
+            Phase::Beginning => &mut self.beginning,
+            Phase::Steady => &mut slice.steady,
+            Phase::Draining => &mut slice.draining,
+            Phase::Probing => return,
+        };
+        counted.packets = counted.packets.saturating_add(delivered).saturating_add_signed(lost);
+        counted.lost = counted.lost.saturating_add_signed(lost);
+        self.estimate();
+    }
+
+    fn estimate(&mut self) {
+        let sum = |of: fn(&Slice) -> Counted| {
+            self.slices.iter().map(of).fold(Counted::default(), |sum, counted| Counted {
+                packets: sum.packets + counted.packets,
+                lost: sum.lost + counted.lost,
+            })
+        };
+        let both = [sum(|slice| slice.steady), sum(|slice| slice.draining)];
+        let share = |counted: &Counted| counted.lost as f64 / counted.packets as f64;
+        let known = both.iter().filter(|counted| counted.packets >= PACKETS_MIN).map(share).reduce(f64::min);
+        let beginning = Some(&self.beginning).filter(|counted| counted.packets >= PACKETS_MIN).map(share);
+        self.share = known.or(beginning).unwrap_or(self.share).clamp(0.0, SHARE_MAX);
+    }
+}

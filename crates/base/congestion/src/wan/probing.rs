@@ -1,0 +1,158 @@
+//! Probing for bandwidth: the cycle of Down, Cruise, Refill and Up, and the long-term bound that it finds.
+
+use longhaul_time::{Duration, Instant};
+use rand_core::Rng as _;
+
+use super::{BETA, Feedback, HEADROOM, Lateness, QUEUE_BUDGET_UP, State, Wan};
+use crate::controller::Sample;
+
+/// Rounds between probes at most: as often as a Reno flow in a queue of that many packets cuts its window.
+const PROBE_ROUNDS_MAX: u64 = 63;
+/// The slope of Up at its beginning, as a part of the long-term bound in a round.
+const UP_SLOPE: f64 = 1.0 / 64.0;
+/// A probe that has gained this much is followed by another after a few round trips.
+const PROBE_GAINED: f64 = 1.15;
+const PROBE_AGAIN_ROUNDS: u64 = 3;
+
+impl Wan {
+    pub(super) fn update_probing(&mut self, sample: &Sample) {
+        if !self.is_full {
+            return;
+        }
+        self.adapt_long_term_bounds(sample);
+        let in_flight = sample.in_flight_bytes as f64;
+        let state = self.state;
+        match state {
+            State::Down if self.is_time_to_probe(sample.now) => self.start_refill(sample),
+            State::Down => {
+                let has_room = in_flight <= (1.0 - HEADROOM) * self.in_flight_long;
+                if in_flight <= self.product(self.bandwidth_long(), 1.0) && (has_room || self.is_cruise_capped()) {
+                    self.state = State::Cruise;
+                }
+            }
+            State::Cruise if self.is_time_to_probe(sample.now) => self.start_refill(sample),
+            State::Refill if self.is_round_start => self.start_up(sample),
+            State::Up if self.is_time_to_go_down(sample) => self.start_down(sample),
+            _ => {}
+        }
+    }
+
+    /// Cruising is bounded by one bandwidth-delay product, not by the long-term bound.
+    pub(super) fn is_cruise_capped(&self) -> bool {
+        (1.0 - HEADROOM) * self.in_flight_long <= self.product(self.bandwidth_long(), 1.0)
+    }
+
+    pub(super) fn adapt_long_term_bounds(&mut self, sample: &Sample) {
+        if self.feedback == Feedback::Starting && self.is_round_start {
+            self.feedback = Feedback::OfProbe;
+        }
+        if self.feedback == Feedback::Stopping && self.is_round_start {
+            // The bandwidth is the maximum of two cycles.
+            if !sample.is_app_limited {
+                self.bandwidth_max = [self.bandwidth_max[1], 0.0];
+            }
+            self.feedback = Feedback::None;
+        }
+        if self.is_too_high(sample) {
+            if self.has_probe_samples {
+                self.on_too_high(sample);
+            }
+            return;
+        }
+        if self.in_flight_long.is_infinite() {
+            return;
+        }
+        self.in_flight_long = self.in_flight_long.max(sample.in_flight_bytes_at_sending as f64);
+        if self.state == State::Up {
+            self.raise_long_term_bound(sample);
+        }
+    }
+
+    pub(super) fn on_too_high(&mut self, sample: &Sample) {
+        self.was_last_too_high = true;
+        self.has_probe_samples = false;
+        if !sample.is_app_limited {
+            let target = self.product(self.bandwidth(), 1.0).min(self.in_flight_long);
+            self.in_flight_long = (sample.in_flight_bytes_at_sending as f64).max(BETA * target);
+        }
+        if self.state == State::Up {
+            self.start_down(sample);
+        }
+    }
+
+    pub(super) fn raise_long_term_bound(&mut self, sample: &Sample) {
+        if self.is_round_start {
+            self.set_slope();
+        }
+        if self.is_window_limited && self.window >= self.in_flight_long {
+            let share = sample.delivered_bytes as f64 / self.window.max(self.packet_bytes);
+            self.in_flight_long += self.up_bytes_per_round * share;
+        }
+    }
+
+    /// Twice as steep each round.
+    pub(super) fn set_slope(&mut self) {
+        let first = (self.in_flight_long.min(self.window) * UP_SLOPE).max(self.packet_bytes);
+        self.up_bytes_per_round = first * f64::from(1_u32 << self.up_rounds.min(20));
+        self.up_rounds = (self.up_rounds + 1).min(20);
+    }
+
+    pub(super) fn is_time_to_probe(&self, now: Instant) -> bool {
+        let product_packets = self.product(self.bandwidth(), 1.0) / self.packet_bytes;
+        let rounds = (product_packets as u64).min(PROBE_ROUNDS_MAX);
+        let again = self.probes_again && self.rounds_since_probe >= PROBE_AGAIN_ROUNDS;
+        now - self.cycle_at >= self.probe_wait || self.rounds_since_probe >= rounds.max(1) || again
+    }
+
+    pub(super) fn is_time_to_go_down(&mut self, sample: &Sample) -> bool {
+        if sample.marked_packets > 0 || self.queue_delay().as_secs_f64() > QUEUE_BUDGET_UP {
+            return true;
+        }
+        if self.was_last_too_high && sample.in_flight_bytes as f64 >= self.in_flight_long {
+            self.was_last_too_high = false;
+            return true;
+        }
+        if self.is_window_limited && self.window >= self.in_flight_long {
+            // The bound held the bandwidth down, not the path.
+            self.reset_full_bandwidth(sample.delivery_rate.unwrap_or(0) as f64 / 8.0);
+            return false;
+        }
+        self.is_full_now
+    }
+
+    pub(super) fn start_down(&mut self, sample: &Sample) {
+        let bandwidth = self.bandwidth_long();
+        self.probes_again = self.state == State::Up && bandwidth >= PROBE_GAINED * self.bandwidth_before_probe;
+        self.state = State::Down;
+        self.reset_congestion_signals();
+        self.cycle_at = sample.now;
+        self.probe_wait = Duration::from_millis(2000 + u64::from(self.random.next_u32() % 1000));
+        self.rounds_since_probe = u64::from(self.random.next_u32() & 1);
+        self.feedback = Feedback::Stopping;
+        self.start_round(sample);
+    }
+
+    pub(super) fn reset_congestion_signals(&mut self) {
+        self.round_late = Lateness::default();
+        self.round_marks = 0;
+        (self.latest_bandwidth, self.latest_in_flight) = (0.0, 0.0);
+    }
+
+    pub(super) fn start_refill(&mut self, sample: &Sample) {
+        self.state = State::Refill;
+        self.reset_short_term_bounds();
+        self.up_rounds = 0;
+        self.bandwidth_before_probe = self.bandwidth_long();
+        self.start_round(sample);
+    }
+
+    pub(super) fn start_up(&mut self, sample: &Sample) {
+        self.state = State::Up;
+        self.has_probe_samples = true;
+        self.feedback = Feedback::Starting;
+        self.cycle_at = sample.now;
+        self.start_round(sample);
+        self.reset_full_bandwidth(sample.delivery_rate.unwrap_or(0) as f64 / 8.0);
+        self.set_slope();
+    }
+}

@@ -1,0 +1,72 @@
+//! The shortest round trip, and probing for it: a queue that never drains hides it.
+
+use longhaul_time::Duration;
+
+use super::{Feedback, State, WINDOW_GAIN_PROBE_RTT, WINDOW_PACKETS_MIN, Wan};
+use crate::controller::Sample;
+
+const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
+const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
+const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
+
+impl Wan {
+    pub(super) fn update_min_rtt(&mut self, sample: &Sample) {
+        let Some(rtt) = sample.round_trip else { return };
+        self.rtt = Some(rtt);
+        let now = sample.now;
+        let is_probe_due = self.probe_rtt_min.is_some() && now - self.probe_rtt_min_at > PROBE_RTT_INTERVAL;
+        if is_probe_due || self.probe_rtt_min.is_none_or(|least| rtt <= least) {
+            (self.probe_rtt_min, self.probe_rtt_min_at) = (Some(rtt), now);
+        }
+        let is_old = now - self.min_rtt_at > MIN_RTT_WINDOW;
+        if let Some(probed) = self.probe_rtt_min
+            && (is_old || self.min_rtt.is_none_or(|least| probed <= least))
+        {
+            (self.min_rtt, self.min_rtt_at) = (Some(probed), self.probe_rtt_min_at);
+        }
+        if is_probe_due && self.state != State::ProbeRtt && !self.is_idle_restart {
+            self.window_before = self.window;
+            self.state = State::ProbeRtt;
+            self.probe_rtt_ends = None;
+            self.feedback = Feedback::Stopping;
+            self.start_round(sample);
+        }
+    }
+
+    pub(super) fn check_probe_rtt(&mut self, sample: &Sample) {
+        if self.state != State::ProbeRtt {
+            return;
+        }
+        match self.probe_rtt_ends {
+            None if sample.in_flight_bytes as f64 <= self.probe_rtt_window() => {
+                self.probe_rtt_ends = Some(sample.now + PROBE_RTT_TIME);
+                self.has_probe_rtt_round = false;
+                self.start_round(sample);
+            }
+            None => {}
+            Some(ends) => {
+                self.has_probe_rtt_round |= self.is_round_start;
+                if self.has_probe_rtt_round && sample.now > ends {
+                    self.probe_rtt_min_at = sample.now;
+                    self.leave_probe_rtt(sample);
+                }
+            }
+        }
+    }
+
+    pub(super) fn leave_probe_rtt(&mut self, sample: &Sample) {
+        self.reset_short_term_bounds();
+        self.window = self.window.max(self.window_before);
+        match self.is_full {
+            true => {
+                self.start_down(sample);
+                self.state = State::Cruise;
+            }
+            false => self.state = State::Startup,
+        }
+    }
+
+    pub(super) fn probe_rtt_window(&self) -> f64 {
+        self.product(self.bandwidth(), WINDOW_GAIN_PROBE_RTT).max(WINDOW_PACKETS_MIN * self.packet_bytes)
+    }
+}
