@@ -18,7 +18,8 @@
 //! 4. The window is bound to 10 ms of queue (20 ms while probing), so that deep queues stay short and flows that join
 //!    late get their share.
 //! 5. While cruising the window may always be one bandwidth-delay product: small queues would keep the link idle.
-//! 6. Probing upwards begins steeper, and begins again soon after it has gained: links are fast, and change.
+//! 6. Probing upwards begins steeper, and begins again soon after it has gained from an idle path: links are fast, and
+//!    change.
 //! 7. Marks (ECN) cut the short-term bounds by 0.85 once a round (RFC 8511), at any round trip.
 
 mod aggregation;
@@ -122,6 +123,7 @@ pub struct Wan {
     bandwidth_short: f64,
     in_flight_short: f64,
     latest_bandwidth: f64,
+    previous_bandwidth: f64,
     latest_in_flight: f64,
     /// Of this round, at a long queueing delay.
     round_late: Lateness,
@@ -136,6 +138,7 @@ pub struct Wan {
     rounds_since_probe: u64,
     probes_again: bool,
     bandwidth_before_probe: f64,
+    queue_before_probe: Duration,
     feedback: Feedback,
     has_probe_samples: bool,
     was_last_too_high: bool,
@@ -185,6 +188,7 @@ impl Wan {
             bandwidth_short: f64::INFINITY,
             in_flight_short: f64::INFINITY,
             latest_bandwidth: 0.0,
+            previous_bandwidth: 0.0,
             latest_in_flight: 0.0,
             round_late: Lateness::default(),
             round_marks: 0,
@@ -196,6 +200,7 @@ impl Wan {
             rounds_since_probe: 0,
             probes_again: false,
             bandwidth_before_probe: 0.0,
+            queue_before_probe: Duration::ZERO,
             feedback: Feedback::None,
             has_probe_samples: false,
             was_last_too_high: false,
@@ -298,19 +303,22 @@ impl Wan {
         let late = std::mem::take(&mut self.round_late);
         let excess = late.lost - self.ambient.share() * late.packets;
         let has_loss = excess >= 2.0 && excess >= 0.005 * late.packets;
-        let has_marks = std::mem::take(&mut self.round_marks) > 0;
+        // The marks of a probe have ended it, and count no more.
+        let has_marks = std::mem::take(&mut self.round_marks) > 0 && self.feedback != Feedback::Stopping;
         let is_probing = matches!(self.state, State::Startup | State::Refill | State::Up);
         if !is_probing && (has_loss || has_marks) {
             let bandwidth = self.bandwidth_short.min(self.bandwidth_long());
             let in_flight = self.in_flight_short.min(self.window);
             if has_loss {
-                self.bandwidth_short = (BETA * bandwidth).max(self.latest_bandwidth);
+                // Of two rounds: one whose packets were lost shows less than the path carries.
+                self.bandwidth_short = (BETA * bandwidth).max(self.latest_bandwidth).max(self.previous_bandwidth);
                 self.in_flight_short = (BETA * in_flight).max(self.latest_in_flight);
             } else {
                 self.bandwidth_short = BETA_ECN * bandwidth;
                 self.in_flight_short = BETA_ECN * in_flight;
             }
         }
+        self.previous_bandwidth = self.latest_bandwidth;
         (self.latest_bandwidth, self.latest_in_flight) = (0.0, 0.0);
     }
 
@@ -355,7 +363,7 @@ impl Wan {
         let is_suspicious = self.queue_delay() > DELAY_MIN || self.full_rounds > 0;
         let is_lossy = losses >= STARTUP_LOSSES && self.is_too_high(sample) && is_suspicious;
         let is_queued = self.queue_delay().as_secs_f64() > QUEUE_BUDGET_UP.max(self.min_rtt_secs());
-        if self.is_full_now || is_lossy || is_queued || sample.marked_packets > 0 {
+        if self.is_full_now || is_lossy || is_queued || is_mostly_marked(sample) {
             if is_lossy {
                 let product = self.product(self.bandwidth_long(), 1.0);
                 self.in_flight_long = product.max(delivered_in_round_trip(sample));
@@ -437,6 +445,11 @@ impl Wan {
 /// Delivered between the sending of the newest packet and its report: what was in flight and arrived.
 fn delivered_in_round_trip(sample: &Sample) -> f64 {
     sample.delivered_bytes_total.saturating_sub(sample.delivered_bytes_at_sending) as f64
+}
+
+/// Most of what was delivered met congestion: a probe has found the end of the path. Single marks are others' bursts.
+fn is_mostly_marked(sample: &Sample) -> bool {
+    2 * sample.marked_packets > sample.delivered_packets
 }
 
 impl Controller for Wan {

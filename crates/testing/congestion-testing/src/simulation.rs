@@ -106,13 +106,13 @@ pub struct Simulation {
 impl Simulation {
     /// With controllers by their names.
     pub fn new(plan: SimulationPlan) -> Self {
-        Simulation::with_controllers(plan, |name, facts| name.controller(facts))
+        Simulation::with_controllers(plan, |_, name, facts| name.controller(facts))
     }
 
-    /// With controllers that `make` makes, in the place of those that are named.
+    /// With controllers that `make` makes for each flow, by its number, in the place of those that are named.
     pub fn with_controllers(
         plan: SimulationPlan,
-        make: impl Fn(ControllerName, &PathFacts) -> Box<dyn Controller>,
+        make: impl Fn(usize, ControllerName, &PathFacts) -> Box<dyn Controller>,
     ) -> Self {
         let bottleneck = Impairment::new(plan.bottleneck.clone(), plan.seed).expect("a profile of ours is good");
         let party = |(index, flow): (usize, &FlowPlan)| {
@@ -124,7 +124,7 @@ impl Simulation {
             };
             Party {
                 plan: flow.clone(),
-                flow: Flow::with_controller(make(flow.controller, &facts), &facts),
+                flow: Flow::with_controller(make(index, flow.controller, &facts), &facts),
                 send_at: Instant::FAR_FUTURE,
                 deadline_at: Instant::FAR_FUTURE,
                 arrived: 0,

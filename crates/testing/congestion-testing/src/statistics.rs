@@ -93,6 +93,11 @@ impl Statistics {
         (0..self.flows.len()).map(|flow| self.bits_per_second(flow, from, until)).sum()
     }
 
+    /// Packets that a flow sent in that time.
+    pub fn sent_packets(&self, flow: usize, from: Duration, until: Duration) -> u64 {
+        self.flows[flow].sent[self.range(from, until)].iter().sum()
+    }
+
     /// The share of packets of all flows that were dropped for want of room in that time.
     pub fn loss_caused(&self, from: Duration, until: Duration) -> f64 {
         let range = self.range(from, until);
@@ -119,6 +124,13 @@ impl Statistics {
     pub fn jain(&self, from: Duration, until: Duration) -> f64 {
         let shares: Vec<f64> = (0..self.flows.len()).map(|flow| self.bits_per_second(flow, from, until)).collect();
         jain(&shares)
+    }
+
+    /// From `from` on, how long until all flows together deliver `bits_per_second` on average over the five seconds that
+    /// follow: shorter averages show single probes. `None` when they never do.
+    pub fn averages(&self, bits_per_second: f64, from: Duration) -> Option<Duration> {
+        let over = Duration::from_secs(5);
+        self.reached(bits_per_second, from, over).map(|at| at.saturating_sub(over))
     }
 
     /// From `from` on, how long until all flows together have delivered at least `bits_per_second`, over a window of

@@ -3,22 +3,25 @@
 use longhaul_time::{Duration, Instant};
 use rand_core::Rng as _;
 
-use super::{BETA, Feedback, HEADROOM, Lateness, QUEUE_BUDGET_UP, State, Wan};
+use super::ambient_loss::DELAY_MIN;
+use super::{BETA, Feedback, HEADROOM, Lateness, QUEUE_BUDGET, QUEUE_BUDGET_UP, State, Wan, is_mostly_marked};
 use crate::controller::Sample;
 
 /// Rounds between probes at most: as often as a Reno flow in a queue of that many packets cuts its window.
 const PROBE_ROUNDS_MAX: u64 = 63;
-/// The slope of Up at its beginning, as a part of the long-term bound in a round.
-const UP_SLOPE: f64 = 1.0 / 64.0;
 /// A probe that has gained this much is followed by another after a few round trips.
 const PROBE_GAINED: f64 = 1.15;
 const PROBE_AGAIN_ROUNDS: u64 = 3;
+/// Loss of this part of what was in flight, while probing for a quarter more.
+const PATH_GONE: f64 = 0.3;
 
 impl Wan {
     pub(super) fn update_probing(&mut self, sample: &Sample) {
         if !self.is_full {
             return;
         }
+        // Before the bound is raised.
+        let is_bound = self.is_window_limited && self.window >= self.in_flight_long;
         self.adapt_long_term_bounds(sample);
         let in_flight = sample.in_flight_bytes as f64;
         let state = self.state;
@@ -32,7 +35,7 @@ impl Wan {
             }
             State::Cruise if self.is_time_to_probe(sample.now) => self.start_refill(sample),
             State::Refill if self.is_round_start => self.start_up(sample),
-            State::Up if self.is_time_to_go_down(sample) => self.start_down(sample),
+            State::Up if self.is_time_to_go_down(sample, is_bound) => self.start_down(sample),
             _ => {}
         }
     }
@@ -75,6 +78,11 @@ impl Wan {
             let target = self.product(self.bandwidth(), 1.0).min(self.in_flight_long);
             self.in_flight_long = (sample.in_flight_bytes_at_sending as f64).max(BETA * target);
         }
+        if sample.lost_packets_since_sending as f64 > PATH_GONE * sample.in_flight_packets_at_sending as f64 {
+            // No probe loses as much on the path that was measured: it has less bandwidth now.
+            let measured = self.latest_bandwidth.max(self.previous_bandwidth);
+            self.bandwidth_max = self.bandwidth_max.map(|before| before.min(measured));
+        }
         if self.state == State::Up {
             self.start_down(sample);
         }
@@ -90,9 +98,11 @@ impl Wan {
         }
     }
 
-    /// Twice as steep each round.
+    /// Twice as steep each round, from half the square root of the packets in flight on.
     pub(super) fn set_slope(&mut self) {
-        let first = (self.in_flight_long.min(self.window) * UP_SLOPE).max(self.packet_bytes);
+        // Less than proportional to what the flow has, so that a small flow gains more than a large one.
+        let packets = self.in_flight_long.min(self.window) / self.packet_bytes;
+        let first = (packets.sqrt() / 2.0).max(1.0) * self.packet_bytes;
         self.up_bytes_per_round = first * f64::from(1_u32 << self.up_rounds.min(20));
         self.up_rounds = (self.up_rounds + 1).min(20);
     }
@@ -104,15 +114,19 @@ impl Wan {
         now - self.cycle_at >= self.probe_wait || self.rounds_since_probe >= rounds.max(1) || again
     }
 
-    pub(super) fn is_time_to_go_down(&mut self, sample: &Sample) -> bool {
-        if sample.marked_packets > 0 || self.queue_delay().as_secs_f64() > QUEUE_BUDGET_UP {
+    pub(super) fn is_time_to_go_down(&mut self, sample: &Sample, is_bound: bool) -> bool {
+        // A queue that others keep up must not keep a small flow small.
+        let queue_max = QUEUE_BUDGET_UP.max(self.queue_before_probe.as_secs_f64() + QUEUE_BUDGET);
+        if is_mostly_marked(sample) || self.queue_delay().as_secs_f64() > queue_max {
             return true;
         }
-        if self.was_last_too_high && sample.in_flight_bytes as f64 >= self.in_flight_long {
+        // The last probe went too far here.
+        let is_far = sample.in_flight_bytes as f64 >= self.in_flight_long;
+        if self.was_last_too_high && is_far {
             self.was_last_too_high = false;
             return true;
         }
-        if self.is_window_limited && self.window >= self.in_flight_long {
+        if is_bound {
             // The bound held the bandwidth down, not the path.
             self.reset_full_bandwidth(sample.delivery_rate.unwrap_or(0) as f64 / 8.0);
             return false;
@@ -122,7 +136,10 @@ impl Wan {
 
     pub(super) fn start_down(&mut self, sample: &Sample) {
         let bandwidth = self.bandwidth_long();
-        self.probes_again = self.state == State::Up && bandwidth >= PROBE_GAINED * self.bandwidth_before_probe;
+        // Gained from the path, not from others: then no queue has built up.
+        let has_room = self.queue_delay() <= DELAY_MIN;
+        self.probes_again =
+            self.state == State::Up && has_room && bandwidth >= PROBE_GAINED * self.bandwidth_before_probe;
         self.state = State::Down;
         self.reset_congestion_signals();
         self.cycle_at = sample.now;
@@ -135,7 +152,7 @@ impl Wan {
     pub(super) fn reset_congestion_signals(&mut self) {
         self.round_late = Lateness::default();
         self.round_marks = 0;
-        (self.latest_bandwidth, self.latest_in_flight) = (0.0, 0.0);
+        (self.latest_bandwidth, self.previous_bandwidth, self.latest_in_flight) = (0.0, 0.0, 0.0);
     }
 
     pub(super) fn start_refill(&mut self, sample: &Sample) {
@@ -148,6 +165,7 @@ impl Wan {
 
     pub(super) fn start_up(&mut self, sample: &Sample) {
         self.state = State::Up;
+        self.queue_before_probe = self.queue_delay();
         self.has_probe_samples = true;
         self.feedback = Feedback::Starting;
         self.cycle_at = sample.now;

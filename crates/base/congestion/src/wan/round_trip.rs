@@ -7,6 +7,9 @@ use crate::controller::Sample;
 
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
 const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
+/// What a flow keeps of its bandwidth after the probe. Flows that share a queue shorter than what they would keep in it
+/// hardly move otherwise: with 10 ms, two flows had a fairness of 0.83 after 90 s, with this 0.99.
+const YIELD: f64 = 0.8;
 const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
 
 impl Wan {
@@ -28,7 +31,8 @@ impl Wan {
             self.window_before = self.window;
             self.state = State::ProbeRtt;
             self.probe_rtt_ends = None;
-            self.feedback = Feedback::Stopping;
+            // The cycle ends with the probe's end, once: half a window shows half a bandwidth.
+            self.feedback = Feedback::None;
             self.start_round(sample);
         }
     }
@@ -61,6 +65,8 @@ impl Wan {
             true => {
                 self.start_down(sample);
                 self.state = State::Cruise;
+                self.feedback = Feedback::None;
+                self.bandwidth_max = [YIELD * self.bandwidth_long(), 0.0];
             }
             false => self.state = State::Startup,
         }
