@@ -44,6 +44,12 @@ pub trait Controller: Send + fmt::Debug {
 
     /// The rate; `None` does not pace.
     fn bits_per_second(&self) -> Option<u64>;
+
+    /// How long a burst may last at the rate. By default short against the queues of wide-area links, and long enough
+    /// for segmentation offload.
+    fn burst(&self) -> Duration {
+        Duration::from_micros(500)
+    }
 }
 
 /// What is known about a path before anything was sent on it.
@@ -57,6 +63,13 @@ pub struct PathFacts {
     pub line_bits_per_second: Option<u64>,
     /// Controllers draw random numbers so that flows do not probe in step.
     pub seed: u64,
+}
+
+impl PathFacts {
+    /// How long a burst may last in a private fabric, where 500 µs are many round trips: an eighth of one.
+    pub(crate) fn fabric_burst(&self) -> Duration {
+        self.round_trip.map_or(Duration::ZERO, |time| (time / 8).min(Duration::from_micros(500)))
+    }
 }
 
 /// What one report of the receiver says about the path.

@@ -23,7 +23,8 @@ impl Flow {
 
     /// With a controller of the caller's own.
     pub fn with_controller(controller: Box<dyn Controller>, facts: &PathFacts) -> Self {
-        Flow { sampler: Sampler::default(), controller, pacer: Pacer::new(facts.packet_bytes) }
+        let pacer = Pacer::new(facts.packet_bytes, controller.burst());
+        Flow { sampler: Sampler::default(), controller, pacer }
     }
 
     /// Bytes that may be sent now. A sender with a packet of at most this size sends it; others wait until

@@ -15,6 +15,7 @@
 //! All bytes are bytes on the wire, headers included; all rates are bits per second on the wire.
 
 mod controller;
+mod dcqcn;
 mod fixed;
 mod flow;
 mod name;
@@ -23,6 +24,7 @@ mod sampler;
 mod wan;
 
 pub use controller::{Controller, PathFacts, Sample};
+pub use dcqcn::Dcqcn;
 pub use fixed::FixedRate;
 pub use flow::Flow;
 pub use name::{ControllerName, ControllerNameError};

@@ -7,6 +7,7 @@ use longhaul_units::{QuantityError, rate};
 use thiserror::Error;
 
 use crate::controller::{Controller, PathFacts};
+use crate::dcqcn::Dcqcn;
 use crate::fixed::FixedRate;
 use crate::wan::Wan;
 
@@ -15,6 +16,8 @@ use crate::wan::Wan;
 pub enum ControllerName {
     /// `fixed:RATE`: this rate in bits per second, whatever happens.
     Fixed(u64),
+    /// `dcqcn`: for private fabrics with ECN marks and congestion notification packets.
+    Dcqcn,
     /// `wan`: finds the bandwidth of a path by itself, and does not take random loss for congestion.
     #[default]
     Wan,
@@ -25,7 +28,7 @@ pub enum ControllerName {
 #[non_exhaustive]
 pub enum ControllerNameError {
     /// No such controller.
-    #[error("unknown congestion control \"{0}\"; use wan or fixed:RATE, such as fixed:1G")]
+    #[error("unknown congestion control \"{0}\"; use wan, dcqcn or fixed:RATE, such as fixed:1G")]
     Unknown(String),
     /// A rate that is none.
     #[error("congestion control \"{name}\": {source}")]
@@ -42,6 +45,7 @@ impl ControllerName {
     pub fn controller(self, facts: &PathFacts) -> Box<dyn Controller> {
         match self {
             ControllerName::Fixed(bits_per_second) => Box::new(FixedRate(bits_per_second)),
+            ControllerName::Dcqcn => Box::new(Dcqcn::new(facts)),
             ControllerName::Wan => Box::new(Wan::new(facts)),
         }
     }
@@ -52,6 +56,7 @@ impl FromStr for ControllerName {
 
     fn from_str(name: &str) -> Result<Self, ControllerNameError> {
         match (name, name.strip_prefix("fixed:")) {
+            ("dcqcn", _) => Ok(ControllerName::Dcqcn),
             ("wan", _) => Ok(ControllerName::Wan),
             (_, Some(text)) => match rate(text) {
                 Ok(bits_per_second) => Ok(ControllerName::Fixed(bits_per_second)),
@@ -66,6 +71,7 @@ impl fmt::Display for ControllerName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ControllerName::Fixed(bits_per_second) => write!(formatter, "fixed:{bits_per_second}"),
+            ControllerName::Dcqcn => formatter.write_str("dcqcn"),
             ControllerName::Wan => formatter.write_str("wan"),
         }
     }
@@ -77,7 +83,7 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for name in ["wan", "fixed:1000000"] {
+        for name in ["wan", "dcqcn", "fixed:1000000"] {
             assert_eq!(name.parse::<ControllerName>().expect("a controller").to_string(), name);
         }
         assert_eq!("fixed:2.5G".parse(), Ok(ControllerName::Fixed(2_500_000_000)));

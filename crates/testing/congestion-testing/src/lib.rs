@@ -5,11 +5,13 @@
 //! [`Impairment`](longhaul_impair::Impairment). Repair is ideal: what is lost is not sent again, and does not count.
 
 mod cross_traffic;
+mod fabric;
 mod row;
 mod simulation;
 mod statistics;
 
 pub use cross_traffic::CrossTraffic;
+pub use fabric::fabric;
 pub use row::{Bar, Check, Report, Row, median};
 pub use simulation::{FlowPlan, Simulation, SimulationPlan};
 pub use statistics::{FlowStatistics, Statistics, jain};
