@@ -21,6 +21,7 @@ mod flow;
 mod name;
 mod pacer;
 mod sampler;
+mod swift;
 mod wan;
 
 pub use controller::{Controller, PathFacts, Sample};
@@ -30,4 +31,5 @@ pub use flow::Flow;
 pub use name::{ControllerName, ControllerNameError};
 pub use pacer::Pacer;
 pub use sampler::{Arrivals, Sampler};
+pub use swift::Swift;
 pub use wan::Wan;

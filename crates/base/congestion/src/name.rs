@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::controller::{Controller, PathFacts};
 use crate::dcqcn::Dcqcn;
 use crate::fixed::FixedRate;
+use crate::swift::Swift;
 use crate::wan::Wan;
 
 /// A controller that a connection can have: `fixed:1G`, `wan`.
@@ -18,6 +19,8 @@ pub enum ControllerName {
     Fixed(u64),
     /// `dcqcn`: for private fabrics with ECN marks and congestion notification packets.
     Dcqcn,
+    /// `swift`: for private fabrics, by delay alone.
+    Swift,
     /// `wan`: finds the bandwidth of a path by itself, and does not take random loss for congestion.
     #[default]
     Wan,
@@ -28,7 +31,7 @@ pub enum ControllerName {
 #[non_exhaustive]
 pub enum ControllerNameError {
     /// No such controller.
-    #[error("unknown congestion control \"{0}\"; use wan, dcqcn or fixed:RATE, such as fixed:1G")]
+    #[error("unknown congestion control \"{0}\"; use wan, dcqcn, swift or fixed:RATE, such as fixed:1G")]
     Unknown(String),
     /// A rate that is none.
     #[error("congestion control \"{name}\": {source}")]
@@ -46,6 +49,7 @@ impl ControllerName {
         match self {
             ControllerName::Fixed(bits_per_second) => Box::new(FixedRate(bits_per_second)),
             ControllerName::Dcqcn => Box::new(Dcqcn::new(facts)),
+            ControllerName::Swift => Box::new(Swift::new(facts)),
             ControllerName::Wan => Box::new(Wan::new(facts)),
         }
     }
@@ -57,6 +61,7 @@ impl FromStr for ControllerName {
     fn from_str(name: &str) -> Result<Self, ControllerNameError> {
         match (name, name.strip_prefix("fixed:")) {
             ("dcqcn", _) => Ok(ControllerName::Dcqcn),
+            ("swift", _) => Ok(ControllerName::Swift),
             ("wan", _) => Ok(ControllerName::Wan),
             (_, Some(text)) => match rate(text) {
                 Ok(bits_per_second) => Ok(ControllerName::Fixed(bits_per_second)),
@@ -72,6 +77,7 @@ impl fmt::Display for ControllerName {
         match self {
             ControllerName::Fixed(bits_per_second) => write!(formatter, "fixed:{bits_per_second}"),
             ControllerName::Dcqcn => formatter.write_str("dcqcn"),
+            ControllerName::Swift => formatter.write_str("swift"),
             ControllerName::Wan => formatter.write_str("wan"),
         }
     }
@@ -83,7 +89,7 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for name in ["wan", "dcqcn", "fixed:1000000"] {
+        for name in ["wan", "dcqcn", "swift", "fixed:1000000"] {
             assert_eq!(name.parse::<ControllerName>().expect("a controller").to_string(), name);
         }
         assert_eq!("fixed:2.5G".parse(), Ok(ControllerName::Fixed(2_500_000_000)));

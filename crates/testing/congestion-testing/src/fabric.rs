@@ -1,6 +1,6 @@
 //! The controllers of private fabrics: `dcqcn`, `swift` and `credit`.
 
-use longhaul_congestion::ControllerName;
+use longhaul_congestion::{ControllerName, Swift};
 use longhaul_impair::{EcnMarking, Profile};
 use longhaul_time::Duration;
 use rand_chacha::ChaCha8Rng;
@@ -110,6 +110,7 @@ pub fn fabric(seeds: &[u64], progress: &mut dyn FnMut(&str)) -> Report {
     let mut report = Report::default();
     let mut runner = Runner { seeds, progress, report: &mut report };
     dcqcn(&mut runner);
+    swift(&mut runner);
     report
 }
 
@@ -223,6 +224,55 @@ fn dcqcn(runner: &mut Runner<'_>) {
     }
 }
 
+fn swift_scene(flows: usize, round_trip: Duration) -> Scene {
+    Scene {
+        controller: ControllerName::Swift,
+        name: "swift",
+        what: format!(
+            "{flows} {}, 100 Gbit/s, {} µs",
+            if flows == 1 { "flow" } else { "flows" },
+            round_trip.as_micros()
+        ),
+        flows,
+        bits_per_second: 100 * GIGABIT,
+        round_trip,
+        buffer_bytes: 4_000_000,
+        marks: EcnMarking::Off,
+        packet_bytes: LARGE_PACKET,
+        cross: 0.0,
+        last_joins: Duration::ZERO,
+        settled: Duration::ZERO,
+        lasts: millis(100),
+    }
+}
+
+/// What flows with a fair share of the link aim at: the window that fills the link and that queue.
+fn swift_target(scene: &Scene) -> Duration {
+    let mut target = Swift::target_queueing(1.0);
+    for _ in 0..50 {
+        let bytes = (scene.round_trip + target).as_secs_f64() * scene.bits_per_second as f64 / 8.0;
+        target = Swift::target_queueing(bytes / scene.flows as f64 / f64::from(scene.packet_bytes));
+    }
+    target
+}
+
+fn swift(runner: &mut Runner<'_>) {
+    let check = |runner: &mut Runner<'_>, scene: &Scene| {
+        let runs = runner.run(scene);
+        let target = swift_target(scene).as_secs_f64();
+        let queue = runs.most(|row, _| row.queue_p99.as_secs_f64()) / target;
+        runner.check(&runs, "queueing with start at p99 over its target, worst", queue, Bar::AtMost(2.0));
+    };
+    for round_trip in [10, 30, 100] {
+        for flows in [1, 2, 16, 64] {
+            check(runner, &swift_scene(flows, micros(round_trip)));
+        }
+    }
+    check(runner, &swift_scene(16, micros(30)).with_cross(0.1));
+    // Twice as much adds 0.4 round trips to the queue each time it begins, before anybody can know of it: no bar.
+    runner.run(&swift_scene(16, micros(30)).with_cross(0.2));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,5 +295,20 @@ mod tests {
         let before = statistics.bits_per_second(0, millis(10), millis(20));
         assert!(before > 0.95 * 25e9, "alone it has the link: {before}");
         assert!(row.jain >= 0.9 && row.goodput_of_link >= 0.8, "{row:?}");
+    }
+
+    #[test]
+    fn swift_keeps_the_queue_near_its_target() {
+        // 20 ms in the place of 100.
+        let scene = Scene { lasts: millis(20), ..swift_scene(16, micros(30)) };
+        let (row, _) = scene.run(7);
+        assert!(row.queue_p99 <= 2 * swift_target(&scene), "{row:?}");
+        assert!(row.goodput_of_link > 0.9 && row.jain > 0.9 && row.loss_caused == 0.0, "{row:?}");
+    }
+
+    #[test]
+    fn the_target_of_swift_is_longer_for_more_flows() {
+        let targets = [1, 16, 64, 1024].map(|flows| swift_target(&swift_scene(flows, micros(30))));
+        assert!(targets.is_sorted() && targets[0] == micros(20) && targets[3] > micros(60), "{targets:?}");
     }
 }

@@ -65,6 +65,8 @@ enum Event {
         held_nanos: u64,
     },
     Notification,
+    /// The sender's patience has ended.
+    Timeout,
     Deadline,
     Cross,
     Change {
@@ -80,6 +82,9 @@ struct Party {
     /// The next event of its own that is scheduled.
     send_at: Instant,
     deadline_at: Instant,
+    is_timeout_due: bool,
+    /// When the last report came, or the first packet was sent after all had been settled.
+    heard_at: Instant,
     // The receiver.
     arrived: u64,
     marked: u64,
@@ -127,6 +132,8 @@ impl Simulation {
                 flow: Flow::with_controller(make(flow.controller, &facts), &facts),
                 send_at: Instant::FAR_FUTURE,
                 deadline_at: Instant::FAR_FUTURE,
+                is_timeout_due: false,
+                heard_at: Instant::ZERO,
                 arrived: 0,
                 marked: 0,
                 newest: 0,
@@ -200,6 +207,7 @@ impl Simulation {
             }
             Event::Report { packets, marked, newest, held_nanos } => {
                 let party = &mut self.parties[index];
+                party.heard_at = now;
                 let held = Duration::from_nanos(held_nanos);
                 let arrivals = Arrivals { packets, marked, newest: Some(newest), held };
                 let sample = party.flow.on_report(now, &arrivals, 4 * party.plan.round_trip);
@@ -210,6 +218,7 @@ impl Simulation {
                 self.parties[index].flow.on_notification(now);
                 self.send(now, index);
             }
+            Event::Timeout => self.time_out(now, index),
             Event::Deadline => {
                 if self.parties[index].deadline_at == now {
                     self.parties[index].deadline_at = Instant::FAR_FUTURE;
@@ -248,12 +257,16 @@ impl Simulation {
         let packet = u64::from(self.plan.packet_bytes);
         let room = self.parties[index].flow.room_bytes(now) / packet;
         if room > 0 {
+            if self.parties[index].flow.sampler().in_flight_packets() == 0 {
+                self.parties[index].heard_at = now;
+            }
             let first = self.parties[index].flow.on_sent(now, room, room * packet);
             self.parties[index].flow.on_left(now, room);
             for number in first..first + room {
                 self.enter(now, index, number);
             }
         }
+        self.schedule_timeout(index);
         let party = &self.parties[index];
         if party.flow.window_room_bytes() >= packet
             && let Some(at) = party.flow.ready_at()
@@ -266,6 +279,38 @@ impl Simulation {
             self.parties[index].deadline_at = at;
             self.push(at.max(now), index, Event::Deadline);
         }
+    }
+
+    /// Nothing is heard for this long only when everything in flight was lost.
+    fn timeout(&self, index: usize) -> Duration {
+        let bottleneck = &self.plan.bottleneck;
+        let drain =
+            bottleneck.queue_limit_bytes as f64 * 8.0 / bottleneck.rate_bits_per_second.unwrap_or(u64::MAX) as f64;
+        10 * self.parties[index].plan.round_trip + Duration::from_secs_f64(drain)
+    }
+
+    fn schedule_timeout(&mut self, index: usize) {
+        let party = &self.parties[index];
+        if !party.is_timeout_due && party.flow.sampler().in_flight_packets() > 0 {
+            let at = party.heard_at + self.timeout(index);
+            self.parties[index].is_timeout_due = true;
+            self.push(at, index, Event::Timeout);
+        }
+    }
+
+    fn time_out(&mut self, now: Instant, index: usize) {
+        self.parties[index].is_timeout_due = false;
+        let timeout = self.timeout(index);
+        let party = &mut self.parties[index];
+        if party.flow.sampler().in_flight_packets() > 0 && now - party.heard_at >= timeout {
+            party.heard_at = now;
+            party.flow.on_timeout(now);
+            // The receiver, asked, has nothing new.
+            let arrivals = Arrivals { packets: party.arrived, marked: party.marked, ..Arrivals::default() };
+            party.flow.on_report(now, &arrivals, 4 * party.plan.round_trip);
+            self.send(now, index);
+        }
+        self.schedule_timeout(index);
     }
 
     fn enter(&mut self, now: Instant, index: usize, number: u64) {
