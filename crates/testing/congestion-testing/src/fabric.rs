@@ -111,6 +111,7 @@ pub fn fabric(seeds: &[u64], progress: &mut dyn FnMut(&str)) -> Report {
     let mut runner = Runner { seeds, progress, report: &mut report };
     dcqcn(&mut runner);
     swift(&mut runner);
+    credit(&mut runner);
     report
 }
 
@@ -130,12 +131,12 @@ struct Runs {
 impl Runs {
     /// The worst of what may not be too small.
     fn least(&self, figure: impl Fn(&Row, &Statistics) -> f64) -> f64 {
-        self.rows.iter().map(|(row, statistics)| figure(row, statistics)).fold(f64::INFINITY, f64::min)
+        self.rows.iter().map(|(row, statistics)| figure(row, statistics)).reduce(f64::min).unwrap_or(f64::NAN)
     }
 
     /// The worst of what may not be too large.
     fn most(&self, figure: impl Fn(&Row, &Statistics) -> f64) -> f64 {
-        self.rows.iter().map(|(row, statistics)| figure(row, statistics)).fold(f64::NEG_INFINITY, f64::max)
+        self.rows.iter().map(|(row, statistics)| figure(row, statistics)).reduce(f64::max).unwrap_or(f64::NAN)
     }
 }
 
@@ -273,9 +274,53 @@ fn swift(runner: &mut Runner<'_>) {
     runner.run(&swift_scene(16, micros(30)).with_cross(0.2));
 }
 
+/// A thousand round trips.
+fn credit_scene(flows: usize, round_trip: Duration) -> Scene {
+    let senders = if flows == 1 { "sender" } else { "senders" };
+    Scene {
+        controller: ControllerName::Credit,
+        name: "credit",
+        what: format!("{flows} {senders} to one receiver, 100 Gbit/s, {} µs", round_trip.as_micros()),
+        buffer_bytes: 1_000_000,
+        lasts: 1000 * round_trip,
+        ..swift_scene(flows, round_trip)
+    }
+}
+
+fn credit_drops(scene: &Scene, statistics: &Statistics) -> f64 {
+    statistics.loss_caused(10 * scene.round_trip, scene.lasts)
+}
+
+fn credit(runner: &mut Runner<'_>) {
+    for round_trip in [10, 30, 100] {
+        for flows in [1, 64, 256] {
+            let scene = credit_scene(flows, micros(round_trip));
+            let runs = runner.run(&scene);
+            let drops = runs.most(|_, statistics| credit_drops(&scene, statistics));
+            runner.check(&runs, "dropped after 10 round trips, worst", drops, Bar::AtMost(0.0));
+            let goodput = runs.least(|row, _| row.goodput_of_link);
+            runner.check(&runs, "of the link with start, worst", goodput, Bar::AtLeast(0.9));
+        }
+    }
+    let crossed = credit_scene(64, micros(30)).with_cross(0.2);
+    let runs = runner.run(&crossed);
+    let drops = runs.most(|_, statistics| credit_drops(&crossed, statistics));
+    runner.check(&runs, "dropped after 10 round trips, worst", drops, Bar::AtMost(0.0));
+}
+
 #[cfg(test)]
 mod tests {
+    use longhaul_impair::Loss;
+
     use super::*;
+
+    #[test]
+    fn without_seeds_no_check_is_good() {
+        let mut steps = Vec::new();
+        let report = fabric(&[], &mut |step| steps.push(step.to_owned()));
+        assert!(report.rows.is_empty() && report.checks.len() > 20 && steps.len() > 20);
+        assert!(report.checks.iter().all(|check| !check.is_good()));
+    }
 
     #[test]
     fn dcqcn_stops_dropping_within_5_ms_of_an_incast_and_uses_the_link() {
@@ -310,5 +355,42 @@ mod tests {
     fn the_target_of_swift_is_longer_for_more_flows() {
         let targets = [1, 16, 64, 1024].map(|flows| swift_target(&swift_scene(flows, micros(30))));
         assert!(targets.is_sorted() && targets[0] == micros(20) && targets[3] > micros(60), "{targets:?}");
+    }
+
+    #[test]
+    fn with_credit_64_senders_share_the_link_without_loss_after_the_start() {
+        // 200 round trips in the place of 1,000.
+        for round_trip in [10, 100] {
+            let scene = Scene { lasts: micros(200 * round_trip), ..credit_scene(64, micros(round_trip)) };
+            let (row, statistics) = scene.run(7);
+            assert!(row.loss_caused > 0.0, "without trimming, first windows are lost");
+            assert_eq!(credit_drops(&scene, &statistics), 0.0);
+            assert!(row.goodput_of_link >= 0.9 && row.jain > 0.95, "{row:?}");
+        }
+    }
+
+    #[test]
+    fn credit_that_lost_packets_have_used_comes_back() {
+        let scene = credit_scene(8, micros(30));
+        let mut plan = scene.plan(7);
+        plan.bottleneck.loss = Loss::Independent { probability: 0.02 };
+        let statistics = Simulation::new(plan).run();
+        let rate = statistics.total_bits_per_second(scene.lasts / 2, scene.lasts);
+        assert!(rate > 0.9 * 0.98 * 100e9, "{rate}");
+    }
+
+    #[test]
+    fn credit_of_senders_that_pause_goes_to_the_others() {
+        let scene = credit_scene(4, micros(30));
+        let mut plan = scene.plan(7);
+        for flow in &mut plan.flows[..3] {
+            flow.pauses = vec![(millis(10), millis(20))];
+        }
+        let statistics = Simulation::new(plan).run();
+        let alone = statistics.bits_per_second(3, millis(11), millis(20));
+        assert!(alone > 0.9 * 100e9, "{alone}");
+        let shared = statistics.jain(millis(21), millis(30));
+        let total = statistics.total_bits_per_second(millis(21), millis(30));
+        assert!(shared > 0.99 && total > 0.9 * 100e9, "{shared} {total}");
     }
 }

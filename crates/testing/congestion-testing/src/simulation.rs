@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use longhaul_congestion::{Arrivals, Controller, ControllerName, Flow, PathFacts};
+use longhaul_congestion::{Announcement, Arrivals, Controller, ControllerName, CreditReceiver, Flow, PathFacts};
 use longhaul_impair::{DropReason, Impairment, Profile, Verdict};
 use longhaul_time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ const REPORT_PACKETS: u64 = 16;
 const REPORT_GAP_MIN: Duration = Duration::from_micros(250);
 /// A device sends no more than one congestion notification in this time.
 const NOTIFICATION_GAP: Duration = Duration::from_micros(50);
+/// What a sender has to send: without end, for these times.
+const BACKLOG_BYTES: u64 = 1 << 50;
 
 /// One sender and its receiver.
 #[derive(Clone, Debug)]
@@ -65,6 +67,15 @@ enum Event {
         held_nanos: u64,
     },
     Notification,
+    /// To the receiver, which grants credit.
+    Announce {
+        announcement: Announcement,
+    },
+    Credit {
+        bytes: u64,
+    },
+    /// The receiver's next grant.
+    Grant,
     /// The sender's patience has ended.
     Timeout,
     Deadline,
@@ -102,6 +113,9 @@ pub struct Simulation {
     plan: SimulationPlan,
     bottleneck: Impairment,
     parties: Vec<Party>,
+    /// The one receiver of all flows with `credit`, and when it is polled next.
+    granter: Option<CreditReceiver>,
+    grant_at: Instant,
     cross: Option<Source>,
     events: BinaryHeap<Reverse<(Instant, u64, usize, Event)>>,
     next_event: u64,
@@ -144,8 +158,20 @@ impl Simulation {
                 notified_at: None,
             }
         };
+        let is_credited = |flow: &&FlowPlan| flow.controller == ControllerName::Credit;
+        let longest = plan.flows.iter().filter(is_credited).map(|flow| flow.round_trip).max();
+        let granter = longest.map(|round_trip| {
+            CreditReceiver::new(&PathFacts {
+                packet_bytes: plan.packet_bytes,
+                round_trip: Some(round_trip),
+                line_bits_per_second: plan.bottleneck.rate_bits_per_second,
+                seed: plan.seed,
+            })
+        });
         let mut simulation = Simulation {
             bottleneck,
+            granter,
+            grant_at: Instant::FAR_FUTURE,
             parties: plan.flows.iter().enumerate().map(party).collect(),
             cross: plan.cross_traffic.map(|cross| Source::new(cross, plan.seed)),
             events: BinaryHeap::new(),
@@ -218,6 +244,22 @@ impl Simulation {
                 self.parties[index].flow.on_notification(now);
                 self.send(now, index);
             }
+            Event::Announce { announcement } => {
+                if let Some(granter) = &mut self.granter {
+                    granter.on_announcement(now, index as u32, &announcement);
+                }
+                self.grant(now);
+            }
+            Event::Credit { bytes } => {
+                self.parties[index].flow.on_credit(now, bytes);
+                self.send(now, index);
+            }
+            Event::Grant => {
+                if self.grant_at == now {
+                    self.grant_at = Instant::FAR_FUTURE;
+                    self.grant(now);
+                }
+            }
             Event::Timeout => self.time_out(now, index),
             Event::Deadline => {
                 if self.parties[index].deadline_at == now {
@@ -251,10 +293,13 @@ impl Simulation {
         {
             let until = Instant::ZERO + *until;
             self.parties[index].flow.on_app_limited();
+            self.announce(now, index, 0);
             self.schedule_send(index, until);
             return;
         }
         let packet = u64::from(self.plan.packet_bytes);
+        let sent_bytes = self.parties[index].flow.sampler().sent_packets() * packet;
+        self.announce(now, index, BACKLOG_BYTES - sent_bytes);
         let room = self.parties[index].flow.room_bytes(now) / packet;
         if room > 0 {
             if self.parties[index].flow.sampler().in_flight_packets() == 0 {
@@ -279,6 +324,33 @@ impl Simulation {
             self.parties[index].deadline_at = at;
             self.push(at.max(now), index, Event::Deadline);
         }
+    }
+
+    /// The sender has this much to send, and announces what it must.
+    fn announce(&mut self, now: Instant, index: usize, backlog_bytes: u64) {
+        let party = &mut self.parties[index];
+        party.flow.on_backlog(now, backlog_bytes);
+        if let Some(announcement) = party.flow.announcement(now) {
+            let at = now + party.plan.round_trip / 2;
+            self.push(at, index, Event::Announce { announcement });
+        }
+    }
+
+    /// The receiver grants what it may, and schedules the next time.
+    fn grant(&mut self, now: Instant) {
+        let Some(mut granter) = self.granter.take() else { return };
+        while let Some(grant) = granter.poll(now) {
+            let index = grant.sender as usize;
+            let at = now + self.parties[index].plan.round_trip / 2;
+            self.push(at, index, Event::Credit { bytes: grant.bytes });
+        }
+        if let Some(at) = granter.next_deadline()
+            && at < self.grant_at
+        {
+            self.grant_at = at;
+            self.push(at.max(now), 0, Event::Grant);
+        }
+        self.granter = Some(granter);
     }
 
     /// Nothing is heard for this long only when everything in flight was lost.
@@ -327,6 +399,10 @@ impl Simulation {
 
     fn arrive(&mut self, now: Instant, index: usize, number: u64, is_marked: bool) {
         self.statistics.on_delivered(index, now, self.plan.packet_bytes);
+        if let Some(granter) = &mut self.granter {
+            granter.on_arrived(index as u32, self.plan.packet_bytes.into());
+            self.grant(now);
+        }
         let party = &mut self.parties[index];
         party.arrived += 1;
         party.marked += u64::from(is_marked);
