@@ -12,11 +12,11 @@
 //!     both beyond F            hyper increase     target += i · 400 Mbit/s, i = the smaller count − F, then the same
 //! ```
 //!
-//! What the paper leaves open, and what differs:
+//! What is not the paper's:
 //!
-//! - It names no step for hyper increase. This is ten times the additive step, as in QCN, where it comes from.
-//! - It names no smallest rate. This is a thousandth of the line rate.
-//! - It assumes a lossless fabric, so loss means nothing. Here a timeout counts as a notification.
+//! - The step of hyper increase is ten times the additive one, as on NVIDIA's devices (5 and 50 Mbit/s there).
+//! - The smallest rate is a thousandth of the line rate.
+//! - DCQCN is made for lossless fabrics: loss means nothing. Here a timeout counts as a notification.
 //! - Timers do not run before the first notification, nor once the rate is back at line rate and α is negligible: an
 //!   idle sender has no deadlines.
 //!

@@ -13,19 +13,20 @@
 //!
 //! The window is counted in packets and may be less than one: then one packet is sent every round trip / window.
 //!
-//! Where the numbers come from: 0.1 and 100 packets for flow scaling are the paper's. The paper names no values for the
-//! others; 0.8, 0.5, one packet, 20 µs, and a range of flow scaling that is five times as long are those of public
-//! implementations (htsim). There 20 µs are the whole target in a small fabric. Here they are for the queue alone.
+//! Where the numbers come from: 0.1 and 100 packets for flow scaling are the paper's. The others (0.8, 0.5, one packet,
+//! 20 µs, and a range of flow scaling that is five times as long) are those of public implementations (htsim). There
+//! 20 µs are the whole target in a small fabric. Here they are for the queue alone.
 //!
 //! What differs from the paper:
 //!
 //! - The shortest round trip ever seen takes the place of the term for each hop: verbs do not show how many hops there
-//!   were. After a change to a longer path the target is too small: the flow stays slower than it could be.
+//!   were. After a change to a longer path the target is too small: the flow stays slower than it could be. A flow that
+//!   was not told its round trip and joins a queue takes that queue for a part of the path.
 //! - There is no second window for delay at the receiving host: reports do not separate it.
 //! - Windows of more than one packet are paced at two windows a round trip, at most at line rate: reports come for many
 //!   packets at once, and would let as many go at once.
-//! - A flow starts with one packet and doubles its window each round trip until the first cut. The paper says nothing
-//!   about it; a packet a round trip alone would take 300 round trips to fill 100 Gbit/s over 100 µs.
+//! - A flow starts with one packet and doubles its window each round trip until the first cut. Growing by a packet
+//!   each round trip from the beginning would take 300 of them to fill 100 Gbit/s over 100 µs.
 
 use longhaul_time::{Duration, Instant};
 

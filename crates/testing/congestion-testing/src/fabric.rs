@@ -187,10 +187,9 @@ fn dcqcn_incast(gigabits: u64, round_trip: Duration) -> Scene {
     Scene { what: format!("16:1 incast, {}", scene.what), ..scene }
 }
 
-/// The paper chooses its parameters so that the rates of two flows come together (section 5: with QCN's own byte counter
-/// and timer they do not), and shows it in figures without a number. Here the second flow joins 20 ms after the first;
-/// Jain's index is taken from 80 to 180 ms after that. 0.9 is what shares of two to one have. Each rise is 40 Mbit/s,
-/// so this takes longer on faster links and over longer round trips.
+/// The paper's parameters are chosen so that the rates of two flows come together. Here the second flow joins 20 ms after
+/// the first; Jain's index is taken from 80 to 180 ms after that. 0.9 is what shares of two to one have. The target
+/// rises in steps of 40 Mbit/s, so this takes longer on faster links and over longer round trips.
 fn dcqcn_joins(gigabits: u64, round_trip: Duration) -> Scene {
     let scene = dcqcn_scene(gigabits, round_trip);
     Scene {
