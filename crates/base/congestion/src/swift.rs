@@ -38,7 +38,8 @@ const INCREASE: f64 = 1.0;
 const DECREASE: f64 = 0.8;
 /// The most by which the window is cut at once (max_mdf).
 const DECREASE_MAX: f64 = 0.5;
-/// The part of the target that is for the queue.
+/// The part of the target that is for the queue. With 10 µs, and a range of 50, 64 flows over 100 µs have 2.4 times their
+/// target at p99: they all grow by a packet before the first of them sees it.
 const BASE_QUEUEING: Duration = Duration::from_micros(20);
 /// What flow scaling adds to it at most, at
 const SCALING_RANGE: Duration = Duration::from_micros(100);

@@ -269,7 +269,8 @@ fn swift(runner: &mut Runner<'_>) {
         }
     }
     check(runner, &swift_scene(16, micros(30)).with_cross(0.1));
-    // Twice as much adds 0.4 round trips to the queue each time it begins, before anybody can know of it: no bar.
+    // Twice as much adds 0.4 round trips to the queue each time it begins, before anybody can know of it. The bar is
+    // missed there (2.2 to 2.3 times the target), so this row is reported without a check.
     runner.run(&swift_scene(16, micros(30)).with_cross(0.2));
 }
 
