@@ -29,7 +29,18 @@ pub trait Controller: Send + fmt::Debug {
         let _ = (now, bytes);
     }
 
-    /// When [`on_deadline`](Self::on_deadline) is due.
+    /// The sender has this much to send, repeats included; what is sent afterwards is subtracted.
+    fn on_backlog(&mut self, now: Instant, bytes: u64) {
+        let _ = (now, bytes);
+    }
+
+    /// What is to be announced to the receiver now, if it grants credit.
+    fn announcement(&mut self, now: Instant) -> Option<Announcement> {
+        let _ = now;
+        None
+    }
+
+    /// When [`on_deadline`](Self::on_deadline) is due, or an [`announcement`](Self::announcement).
     fn next_deadline(&self) -> Option<Instant> {
         None
     }
@@ -44,6 +55,25 @@ pub trait Controller: Send + fmt::Debug {
 
     /// The rate; `None` does not pace.
     fn bits_per_second(&self) -> Option<u64>;
+
+    /// How long a burst may last at the rate. By default short against the queues of wide-area links, and long enough
+    /// for segmentation offload.
+    fn burst(&self) -> Duration {
+        Duration::from_micros(500)
+    }
+}
+
+/// What a sender announces to a receiver that grants credit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Announcement {
+    /// What it has to send and no credit for.
+    pub wanted_bytes: u64,
+    /// All credit that has come so far.
+    pub received_bytes: u64,
+    /// What it has sent without credit so far, with what is left of its first window.
+    pub uncredited_bytes: u64,
+    /// What is presumed lost of all that it has sent.
+    pub lost_bytes: u64,
 }
 
 /// What is known about a path before anything was sent on it.
@@ -57,6 +87,13 @@ pub struct PathFacts {
     pub line_bits_per_second: Option<u64>,
     /// Controllers draw random numbers so that flows do not probe in step.
     pub seed: u64,
+}
+
+impl PathFacts {
+    /// How long a burst may last in a private fabric, where 500 µs are many round trips: an eighth of one.
+    pub(crate) fn fabric_burst(&self) -> Duration {
+        self.round_trip.map_or(Duration::ZERO, |time| (time / 8).min(Duration::from_micros(500)))
+    }
 }
 
 /// What one report of the receiver says about the path.

@@ -2,7 +2,7 @@
 
 use longhaul_time::{Duration, Instant};
 
-use crate::controller::{Controller, PathFacts, Sample};
+use crate::controller::{Announcement, Controller, PathFacts, Sample};
 use crate::name::ControllerName;
 use crate::pacer::Pacer;
 use crate::sampler::{Arrivals, Sampler};
@@ -23,7 +23,8 @@ impl Flow {
 
     /// With a controller of the caller's own.
     pub fn with_controller(controller: Box<dyn Controller>, facts: &PathFacts) -> Self {
-        Flow { sampler: Sampler::default(), controller, pacer: Pacer::new(facts.packet_bytes) }
+        let pacer = Pacer::new(facts.packet_bytes, controller.burst());
+        Flow { sampler: Sampler::default(), controller, pacer }
     }
 
     /// Bytes that may be sent now. A sender with a packet of at most this size sends it; others wait until
@@ -83,6 +84,17 @@ impl Flow {
     /// The receiver has granted this many bytes more.
     pub fn on_credit(&mut self, now: Instant, bytes: u64) {
         self.controller.on_credit(now, bytes);
+    }
+
+    /// The sender has this much to send, repeats included; what is sent afterwards is subtracted.
+    pub fn on_backlog(&mut self, now: Instant, bytes: u64) {
+        self.controller.on_backlog(now, bytes);
+    }
+
+    /// What is to be announced to the receiver now, if it grants credit. Ask after a change of the backlog, after
+    /// reports and credit, and at deadlines.
+    pub fn announcement(&mut self, now: Instant) -> Option<Announcement> {
+        self.controller.announcement(now)
     }
 
     /// When [`on_deadline`](Self::on_deadline) is due, for the controller's own timers.

@@ -2,9 +2,6 @@
 
 use longhaul_time::{Duration, Instant};
 
-/// A burst lasts this long at the rate: short against the queues of wide-area links, long enough for segmentation
-/// offload.
-const BURST: Duration = Duration::from_micros(500);
 const BURST_PACKETS_MIN: u64 = 2;
 const BURST_BYTES_MAX: u64 = 64 << 10;
 
@@ -15,6 +12,7 @@ const BURST_BYTES_MAX: u64 = 64 << 10;
 #[derive(Clone, Debug)]
 pub struct Pacer {
     bits_per_second: Option<u64>,
+    burst: Duration,
     burst_bytes: u64,
     packet_bytes: u64,
     /// What may be sent besides a burst; negative while the last burst has not been earned.
@@ -24,10 +22,16 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// For packets of at most this size.
-    pub fn new(packet_bytes: u32) -> Self {
-        let packet_bytes = u64::from(packet_bytes.max(1));
-        Pacer { bits_per_second: None, burst_bytes: u64::MAX, packet_bytes, credit_bytes: 0.0, computed: Instant::ZERO }
+    /// For packets of at most this size, in bursts that last this long at the rate, but are two packets at least.
+    pub fn new(packet_bytes: u32, burst: Duration) -> Self {
+        Pacer {
+            bits_per_second: None,
+            burst,
+            burst_bytes: u64::MAX,
+            packet_bytes: u64::from(packet_bytes.max(1)),
+            credit_bytes: 0.0,
+            computed: Instant::ZERO,
+        }
     }
 
     /// Changes the rate; `None` does not pace.
@@ -37,7 +41,7 @@ impl Pacer {
         }
         self.earn(now);
         self.bits_per_second = bits_per_second;
-        let of_rate = bits_per_second.map(|rate| (rate as f64 / 8.0 * BURST.as_secs_f64()) as u64);
+        let of_rate = bits_per_second.map(|rate| (rate as f64 / 8.0 * self.burst.as_secs_f64()) as u64);
         let least = BURST_PACKETS_MIN * self.packet_bytes;
         self.burst_bytes = of_rate.map_or(u64::MAX, |bytes| bytes.clamp(least, BURST_BYTES_MAX.max(least)));
     }
@@ -84,6 +88,8 @@ impl Pacer {
 mod tests {
     use super::*;
 
+    const BURST: Duration = Duration::from_micros(500);
+
     fn at(micros: u64) -> Instant {
         Instant::from_nanos(micros * 1000)
     }
@@ -105,7 +111,7 @@ mod tests {
     #[test]
     fn the_rate_holds_for_punctual_and_for_late_senders() {
         for wake in [1, 400, 900] {
-            let mut pacer = Pacer::new(1000);
+            let mut pacer = Pacer::new(1000, BURST);
             pacer.set_rate(at(5), Some(800_000_000));
             let sent = send(&mut pacer, at(5), Duration::from_secs(1), Duration::from_micros(wake));
             assert!((99_900_000..=100_000_000 + 2 * 50_000).contains(&sent), "{sent} when woken after {wake} µs");
@@ -114,14 +120,14 @@ mod tests {
 
     #[test]
     fn a_sender_that_slept_catches_up_by_one_burst() {
-        let mut pacer = Pacer::new(1000);
+        let mut pacer = Pacer::new(1000, BURST);
         pacer.set_rate(at(0), Some(800_000_000));
         assert_eq!(pacer.room_bytes(at(60_000_000)), 2 * 50_000);
     }
 
     #[test]
     fn a_new_rate_keeps_what_was_overdrawn_in_bytes() {
-        let mut pacer = Pacer::new(1000);
+        let mut pacer = Pacer::new(1000, BURST);
         pacer.set_rate(at(0), Some(8_000_000));
         pacer.on_sent(at(0), 10_000);
         assert_eq!(pacer.ready_at(), Some(at(10_000)));
@@ -134,7 +140,7 @@ mod tests {
 
     #[test]
     fn bursts_are_two_packets_at_least_and_64_kib_at_most() {
-        let mut pacer = Pacer::new(4200);
+        let mut pacer = Pacer::new(4200, BURST);
         pacer.set_rate(at(0), Some(1_000_000));
         assert_eq!(pacer.room_bytes(at(0)), 8400);
         pacer.set_rate(at(0), Some(100_000_000_000));
@@ -143,7 +149,7 @@ mod tests {
 
     #[test]
     fn without_a_rate_it_is_always_ready() {
-        let mut pacer = Pacer::new(1000);
+        let mut pacer = Pacer::new(1000, BURST);
         pacer.on_sent(at(1), u64::MAX);
         assert_eq!((pacer.room_bytes(at(1)), pacer.ready_at()), (u64::MAX, None));
     }

@@ -6,6 +6,7 @@
 
 mod cross_traffic;
 mod cubic;
+mod fabric;
 mod row;
 mod simulation;
 mod statistics;
@@ -13,6 +14,7 @@ mod wide_area;
 
 pub use cross_traffic::CrossTraffic;
 pub use cubic::Cubic;
+pub use fabric::fabric;
 pub use row::{Bar, Check, Report, Row, median};
 pub use simulation::{FlowPlan, Simulation, SimulationPlan};
 pub use statistics::{FlowStatistics, Statistics, jain};

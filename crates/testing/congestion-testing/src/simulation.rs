@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use longhaul_congestion::{Arrivals, Controller, ControllerName, Flow, PathFacts};
+use longhaul_congestion::{Announcement, Arrivals, Controller, ControllerName, CreditReceiver, Flow, PathFacts};
 use longhaul_impair::{DropReason, Impairment, Profile, Verdict};
 use longhaul_time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ const REPORT_PACKETS: u64 = 16;
 const REPORT_GAP_MIN: Duration = Duration::from_micros(250);
 /// A device sends no more than one congestion notification in this time.
 const NOTIFICATION_GAP: Duration = Duration::from_micros(50);
+/// What a sender has to send: without end, for these times.
+const BACKLOG_BYTES: u64 = 1 << 50;
 
 /// One sender and its receiver.
 #[derive(Clone, Debug)]
@@ -65,6 +67,17 @@ enum Event {
         held_nanos: u64,
     },
     Notification,
+    /// To the receiver, which grants credit.
+    Announce {
+        announcement: Announcement,
+    },
+    Credit {
+        bytes: u64,
+    },
+    /// The receiver's next grant.
+    Grant,
+    /// The sender's patience has ended.
+    Timeout,
     Deadline,
     Cross,
     Change {
@@ -80,6 +93,9 @@ struct Party {
     /// The next event of its own that is scheduled.
     send_at: Instant,
     deadline_at: Instant,
+    is_timeout_due: bool,
+    /// When the last report came, or the first packet was sent after all had been settled.
+    heard_at: Instant,
     // The receiver.
     arrived: u64,
     marked: u64,
@@ -97,6 +113,9 @@ pub struct Simulation {
     plan: SimulationPlan,
     bottleneck: Impairment,
     parties: Vec<Party>,
+    /// The one receiver of all flows with `credit`, and when it is polled next.
+    granter: Option<CreditReceiver>,
+    grant_at: Instant,
     cross: Option<Source>,
     events: BinaryHeap<Reverse<(Instant, u64, usize, Event)>>,
     next_event: u64,
@@ -127,6 +146,8 @@ impl Simulation {
                 flow: Flow::with_controller(make(index, flow.controller, &facts), &facts),
                 send_at: Instant::FAR_FUTURE,
                 deadline_at: Instant::FAR_FUTURE,
+                is_timeout_due: false,
+                heard_at: Instant::ZERO,
                 arrived: 0,
                 marked: 0,
                 newest: 0,
@@ -137,8 +158,20 @@ impl Simulation {
                 notified_at: None,
             }
         };
+        let is_credited = |flow: &&FlowPlan| flow.controller == ControllerName::Credit;
+        let longest = plan.flows.iter().filter(is_credited).map(|flow| flow.round_trip).max();
+        let granter = longest.map(|round_trip| {
+            CreditReceiver::new(&PathFacts {
+                packet_bytes: plan.packet_bytes,
+                round_trip: Some(round_trip),
+                line_bits_per_second: plan.bottleneck.rate_bits_per_second,
+                seed: plan.seed,
+            })
+        });
         let mut simulation = Simulation {
             bottleneck,
+            granter,
+            grant_at: Instant::FAR_FUTURE,
             parties: plan.flows.iter().enumerate().map(party).collect(),
             cross: plan.cross_traffic.map(|cross| Source::new(cross, plan.seed)),
             events: BinaryHeap::new(),
@@ -200,6 +233,7 @@ impl Simulation {
             }
             Event::Report { packets, marked, newest, held_nanos } => {
                 let party = &mut self.parties[index];
+                party.heard_at = now;
                 let held = Duration::from_nanos(held_nanos);
                 let arrivals = Arrivals { packets, marked, newest: Some(newest), held };
                 let sample = party.flow.on_report(now, &arrivals, 4 * party.plan.round_trip);
@@ -210,6 +244,23 @@ impl Simulation {
                 self.parties[index].flow.on_notification(now);
                 self.send(now, index);
             }
+            Event::Announce { announcement } => {
+                if let Some(granter) = &mut self.granter {
+                    granter.on_announcement(now, index as u32, &announcement);
+                }
+                self.grant(now);
+            }
+            Event::Credit { bytes } => {
+                self.parties[index].flow.on_credit(now, bytes);
+                self.send(now, index);
+            }
+            Event::Grant => {
+                if self.grant_at == now {
+                    self.grant_at = Instant::FAR_FUTURE;
+                    self.grant(now);
+                }
+            }
+            Event::Timeout => self.time_out(now, index),
             Event::Deadline => {
                 if self.parties[index].deadline_at == now {
                     self.parties[index].deadline_at = Instant::FAR_FUTURE;
@@ -242,18 +293,25 @@ impl Simulation {
         {
             let until = Instant::ZERO + *until;
             self.parties[index].flow.on_app_limited();
+            self.announce(now, index, 0);
             self.schedule_send(index, until);
             return;
         }
         let packet = u64::from(self.plan.packet_bytes);
+        let sent_bytes = self.parties[index].flow.sampler().sent_packets() * packet;
+        self.announce(now, index, BACKLOG_BYTES - sent_bytes);
         let room = self.parties[index].flow.room_bytes(now) / packet;
         if room > 0 {
+            if self.parties[index].flow.sampler().in_flight_packets() == 0 {
+                self.parties[index].heard_at = now;
+            }
             let first = self.parties[index].flow.on_sent(now, room, room * packet);
             self.parties[index].flow.on_left(now, room);
             for number in first..first + room {
                 self.enter(now, index, number);
             }
         }
+        self.schedule_timeout(index);
         let party = &self.parties[index];
         if party.flow.window_room_bytes() >= packet
             && let Some(at) = party.flow.ready_at()
@@ -266,6 +324,65 @@ impl Simulation {
             self.parties[index].deadline_at = at;
             self.push(at.max(now), index, Event::Deadline);
         }
+    }
+
+    /// The sender has this much to send, and announces what it must.
+    fn announce(&mut self, now: Instant, index: usize, backlog_bytes: u64) {
+        let party = &mut self.parties[index];
+        party.flow.on_backlog(now, backlog_bytes);
+        if let Some(announcement) = party.flow.announcement(now) {
+            let at = now + party.plan.round_trip / 2;
+            self.push(at, index, Event::Announce { announcement });
+        }
+    }
+
+    /// The receiver grants what it may, and schedules the next time.
+    fn grant(&mut self, now: Instant) {
+        let Some(mut granter) = self.granter.take() else { return };
+        while let Some(grant) = granter.poll(now) {
+            let index = grant.sender as usize;
+            let at = now + self.parties[index].plan.round_trip / 2;
+            self.push(at, index, Event::Credit { bytes: grant.bytes });
+        }
+        if let Some(at) = granter.next_deadline()
+            && at < self.grant_at
+        {
+            self.grant_at = at;
+            self.push(at.max(now), 0, Event::Grant);
+        }
+        self.granter = Some(granter);
+    }
+
+    /// Nothing is heard for this long only when everything in flight was lost.
+    fn timeout(&self, index: usize) -> Duration {
+        let bottleneck = &self.plan.bottleneck;
+        let drain =
+            bottleneck.queue_limit_bytes as f64 * 8.0 / bottleneck.rate_bits_per_second.unwrap_or(u64::MAX) as f64;
+        10 * self.parties[index].plan.round_trip + Duration::from_secs_f64(drain)
+    }
+
+    fn schedule_timeout(&mut self, index: usize) {
+        let party = &self.parties[index];
+        if !party.is_timeout_due && party.flow.sampler().in_flight_packets() > 0 {
+            let at = party.heard_at + self.timeout(index);
+            self.parties[index].is_timeout_due = true;
+            self.push(at, index, Event::Timeout);
+        }
+    }
+
+    fn time_out(&mut self, now: Instant, index: usize) {
+        self.parties[index].is_timeout_due = false;
+        let timeout = self.timeout(index);
+        let party = &mut self.parties[index];
+        if party.flow.sampler().in_flight_packets() > 0 && now - party.heard_at >= timeout {
+            party.heard_at = now;
+            party.flow.on_timeout(now);
+            // The receiver, asked, has nothing new.
+            let arrivals = Arrivals { packets: party.arrived, marked: party.marked, ..Arrivals::default() };
+            party.flow.on_report(now, &arrivals, 4 * party.plan.round_trip);
+            self.send(now, index);
+        }
+        self.schedule_timeout(index);
     }
 
     fn enter(&mut self, now: Instant, index: usize, number: u64) {
@@ -282,6 +399,10 @@ impl Simulation {
 
     fn arrive(&mut self, now: Instant, index: usize, number: u64, is_marked: bool) {
         self.statistics.on_delivered(index, now, self.plan.packet_bytes);
+        if let Some(granter) = &mut self.granter {
+            granter.on_arrived(index as u32, self.plan.packet_bytes.into());
+            self.grant(now);
+        }
         let party = &mut self.parties[index];
         party.arrived += 1;
         party.marked += u64::from(is_marked);

@@ -152,6 +152,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "rdmacore",
             "longhaul",
             "world",
+            "congestion-testing",
             "conformance",
             "scheme-testing",
             "interop",

@@ -1,6 +1,7 @@
 //! `longhaul sim`: scenarios on virtual time, from a seed. One file a scenario.
 
 mod completion;
+mod congestion;
 mod message_soak;
 mod scale;
 mod soak;
@@ -18,6 +19,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, clap::Subcommand)]
 enum Scenario {
     Completion(completion::Arguments),
+    Congestion(congestion::Arguments),
     Scale(scale::Arguments),
     Soak(soak::Arguments),
     Throughput(throughput::Arguments),
@@ -27,6 +29,7 @@ enum Scenario {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     match &arguments.scenario {
         Scenario::Completion(arguments) => completion::run(arguments),
+        Scenario::Congestion(arguments) => congestion::run(arguments),
         Scenario::Scale(arguments) => scale::run(arguments),
         Scenario::Soak(arguments) => soak::run(arguments),
         Scenario::Throughput(arguments) => throughput::run(arguments),

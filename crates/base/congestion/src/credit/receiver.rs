@@ -1,0 +1,381 @@
+//! The receiver's half of `credit`: who may send next.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use longhaul_time::{Duration, Instant};
+
+use super::{FIRST_PACKETS, PATIENCE_ROUND_TRIPS, ROUND_TRIP};
+use crate::controller::{Announcement, PathFacts};
+
+/// Of the line rate. What is left is for the first windows of new senders and for reports.
+const RATE_SHARE: f64 = 0.97;
+/// A grant is this part of the bandwidth-delay product,
+const GRANTS_OUTSTANDING: u64 = 16;
+/// and no more than this.
+const GRANT_BYTES_MAX: u64 = 64 << 10;
+/// For devices that do not report the rate of their port.
+const LINE_BITS_PER_SECOND: u64 = 10_000_000_000;
+
+/// Credit for one sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Whose.
+    pub sender: u32,
+    /// As many more than before.
+    pub bytes: u64,
+}
+
+/// What one sender wants, has been granted and has sent. All but `wanted` are counted from the beginning.
+#[derive(Clone, Debug, Default)]
+struct Sender {
+    wanted: u64,
+    granted: u64,
+    /// Of that, so long ago that it is used or lost.
+    granted_long_ago: u64,
+    uncredited: u64,
+    arrived: u64,
+    /// Lost, by the sender's count.
+    lost: u64,
+    /// Lost, or never sent, because it has not arrived in time.
+    written_off: u64,
+    has_turn: bool,
+}
+
+impl Sender {
+    fn expected(&self) -> u64 {
+        self.granted + self.uncredited
+    }
+
+    fn outstanding(&self) -> u64 {
+        let lost = self.lost.max(self.written_off);
+        self.expected().saturating_sub(self.arrived.saturating_add(lost))
+    }
+}
+
+/// What a sender has been granted by a certain time must have arrived by another.
+#[derive(Clone, Copy, Debug)]
+struct Promise {
+    due: Instant,
+    sender: u32,
+    granted: u64,
+    expected: u64,
+}
+
+/// Grants credit to all senders of one host. Driven: announcements and arrivals in, grants out.
+#[derive(Clone, Debug)]
+pub struct Receiver {
+    bits_per_second: f64,
+    grant_bytes: u64,
+    outstanding_max: u64,
+    /// No sender sends more than this without credit, whatever it announces.
+    uncredited_max: u64,
+    patience: Duration,
+    senders: BTreeMap<u32, Sender>,
+    /// Those that want something, in their order.
+    turns: VecDeque<u32>,
+    /// In the order of time.
+    promises: VecDeque<Promise>,
+    /// Of all senders.
+    outstanding: u64,
+    next_grant: Instant,
+    /// Of a nanosecond, beyond `next_grant`.
+    next_grant_fraction: f64,
+}
+
+impl Receiver {
+    /// For a port with this line rate; the round trip is the longest of its senders.
+    pub fn new(facts: &PathFacts) -> Self {
+        let line = facts.line_bits_per_second.unwrap_or(LINE_BITS_PER_SECOND).max(1) as f64;
+        let round_trip = facts.round_trip.unwrap_or(ROUND_TRIP);
+        let packet = u64::from(facts.packet_bytes.max(1));
+        let product = (line / 8.0 * round_trip.as_secs_f64()) as u64;
+        let grant_bytes = (product / GRANTS_OUTSTANDING).min(GRANT_BYTES_MAX) / packet * packet;
+        Receiver {
+            bits_per_second: line * RATE_SHARE,
+            grant_bytes: grant_bytes.max(packet),
+            outstanding_max: product.max(packet),
+            uncredited_max: FIRST_PACKETS * packet,
+            patience: PATIENCE_ROUND_TRIPS * round_trip,
+            senders: BTreeMap::new(),
+            turns: VecDeque::new(),
+            promises: VecDeque::new(),
+            outstanding: 0,
+            next_grant: Instant::ZERO,
+            next_grant_fraction: 0.0,
+        }
+    }
+
+    /// A sender has announced what it wants. One that is not known yet is added.
+    pub fn on_announcement(&mut self, now: Instant, sender: u32, announcement: &Announcement) {
+        self.write_off(now);
+        let state = self.senders.entry(sender).or_default();
+        let before = state.outstanding();
+        // Grants that are still in flight to the sender serve what it wants. Older ones that it has not seen are lost.
+        let recent = state.granted - state.granted_long_ago;
+        let in_flight = state.granted.saturating_sub(announcement.received_bytes).min(recent);
+        state.wanted = announcement.wanted_bytes.saturating_sub(in_flight);
+        let uncredited = announcement.uncredited_bytes.min(self.uncredited_max);
+        if uncredited > state.uncredited {
+            state.uncredited = uncredited;
+            let (granted, expected) = (state.granted, state.expected());
+            self.promises.push_back(Promise { due: now + self.patience, sender, granted, expected });
+        }
+        state.lost = announcement.lost_bytes;
+        self.outstanding = self.outstanding + state.outstanding() - before;
+        if state.wanted > 0 && !state.has_turn {
+            self.turns.push_back(sender);
+        } else if state.wanted == 0 && state.has_turn {
+            self.turns.retain(|other| *other != sender);
+        }
+        state.has_turn = state.wanted > 0;
+    }
+
+    /// Bytes have arrived from a sender.
+    pub fn on_arrived(&mut self, sender: u32, bytes: u64) {
+        let Some(state) = self.senders.get_mut(&sender) else { return };
+        let before = state.outstanding();
+        state.arrived += bytes;
+        self.outstanding -= before - state.outstanding();
+        // What was written off and has arrived after all is no longer written off.
+        state.written_off = state.written_off.min(state.expected().saturating_sub(state.arrived));
+    }
+
+    /// A sender has gone.
+    pub fn remove(&mut self, sender: u32) {
+        if let Some(state) = self.senders.remove(&sender) {
+            self.outstanding -= state.outstanding();
+            self.turns.retain(|other| *other != sender);
+            self.promises.retain(|promise| promise.sender != sender);
+        }
+    }
+
+    /// Granted, or sent without credit, and neither arrived nor written off: of all senders, in bytes.
+    pub fn outstanding_bytes(&self) -> u64 {
+        self.outstanding
+    }
+
+    /// The next grant, if one may be made now; call it until there is none.
+    pub fn poll(&mut self, now: Instant) -> Option<Grant> {
+        self.write_off(now);
+        if now < self.next_grant || !self.has_room() {
+            return None;
+        }
+        let sender = self.turns.pop_front()?;
+        let state = self.senders.get_mut(&sender)?;
+        let bytes = state.wanted.min(self.grant_bytes);
+        state.wanted -= bytes;
+        state.has_turn = state.wanted > 0;
+        if state.has_turn {
+            self.turns.push_back(sender);
+        }
+        let before = state.outstanding();
+        state.granted += bytes;
+        let (granted, expected) = (state.granted, state.expected());
+        self.outstanding = self.outstanding + state.outstanding() - before;
+        self.promises.push_back(Promise { due: now + self.patience, sender, granted, expected });
+        self.pace(now, bytes);
+        Some(Grant { sender, bytes })
+    }
+
+    /// When to poll again.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let grant = (!self.turns.is_empty() && self.has_room()).then_some(self.next_grant);
+        Instant::earlier_of(grant, self.promises.front().map(|promise| promise.due))
+    }
+
+    fn has_room(&self) -> bool {
+        self.outstanding == 0 || self.outstanding + self.grant_bytes <= self.outstanding_max
+    }
+
+    /// After a grant. A driver that comes late catches up by one grant at most.
+    fn pace(&mut self, now: Instant, bytes: u64) {
+        let nanos = bytes as f64 * 8e9 / self.bits_per_second;
+        let late = (now - self.next_grant).as_nanos() as f64 - self.next_grant_fraction;
+        let next = nanos - late.min(nanos);
+        self.next_grant = now.saturating_add_nanos(next as u64);
+        self.next_grant_fraction = next.fract();
+    }
+
+    /// Presumes lost what should have arrived by now.
+    fn write_off(&mut self, now: Instant) {
+        while let Some(promise) = self.promises.front().copied().filter(|promise| promise.due <= now) {
+            self.promises.pop_front();
+            let Some(state) = self.senders.get_mut(&promise.sender) else { continue };
+            let before = state.outstanding();
+            state.granted_long_ago = state.granted_long_ago.max(promise.granted);
+            state.written_off = state.written_off.max(promise.expected.saturating_sub(state.arrived));
+            self.outstanding -= before - state.outstanding();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACKET: u64 = 1000;
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_nanos(micros * 1000)
+    }
+
+    /// 8 Gbit/s and 32 µs: 32 packets outstanding, grants of two.
+    fn receiver() -> Receiver {
+        Receiver::new(&PathFacts {
+            packet_bytes: PACKET as u32,
+            round_trip: Some(Duration::from_micros(32)),
+            line_bits_per_second: Some(8_000_000_000),
+            seed: 1,
+        })
+    }
+
+    fn wants(packets: u64) -> Announcement {
+        Announcement { wanted_bytes: packets * PACKET, received_bytes: 0, uncredited_bytes: 0, lost_bytes: 0 }
+    }
+
+    /// All grants until then, with their times in nanoseconds.
+    fn grants(receiver: &mut Receiver, from: Instant, until: Instant) -> Vec<(u64, Grant)> {
+        let (mut now, mut all) = (from, Vec::new());
+        while now <= until {
+            while let Some(grant) = receiver.poll(now) {
+                all.push((now.as_nanos(), grant));
+            }
+            let Some(next) = receiver.next_deadline() else { break };
+            assert!(next > now, "it waits for {next:?} at {now:?}");
+            now = next;
+        }
+        all
+    }
+
+    #[test]
+    fn senders_have_their_turns_at_just_under_line_rate() {
+        let mut receiver = receiver();
+        for sender in [7, 3, 5] {
+            receiver.on_announcement(at(0), sender, &wants(4));
+        }
+        let all = grants(&mut receiver, at(0), at(200));
+        let order: Vec<u32> = all.iter().map(|(_, grant)| grant.sender).collect();
+        assert_eq!(order, [7, 3, 5, 7, 3, 5]);
+        assert!(all.iter().all(|(_, grant)| grant.bytes == 2 * PACKET));
+        // 2,000 bytes at 0.97 · 8 Gbit/s.
+        let nanos: Vec<u64> = all.iter().map(|(nanos, _)| *nanos).collect();
+        assert_eq!(nanos[..3], [0, 2061, 4123]);
+        assert_eq!(receiver.outstanding_bytes(), 0, "after four round trips it is written off");
+    }
+
+    #[test]
+    fn no_more_than_a_bandwidth_delay_product_is_outstanding() {
+        let mut receiver = receiver();
+        receiver.on_announcement(at(0), 1, &wants(1000));
+        assert_eq!(grants(&mut receiver, at(0), at(127)).len(), 16);
+        assert_eq!((receiver.outstanding_bytes(), receiver.next_deadline()), (32 * PACKET, Some(at(128))));
+        receiver.on_arrived(1, PACKET);
+        assert_eq!(receiver.poll(at(127)), None, "a grant is two packets");
+        receiver.on_arrived(1, PACKET);
+        assert_eq!(receiver.poll(at(127)), Some(Grant { sender: 1, bytes: 2 * PACKET }));
+    }
+
+    #[test]
+    fn lost_packets_do_not_hold_up_the_rest() {
+        let mut receiver = receiver();
+        receiver.on_announcement(at(0), 1, &wants(100_000));
+        // Every fifth packet is lost; the others arrive 30 µs after their grant. The sender knows after 46 µs.
+        let (mut arrivals, mut losses) = (VecDeque::new(), VecDeque::new());
+        let (mut sent, mut granted, mut lost_bytes) = (0, 0, 0);
+        let take = |queue: &mut VecDeque<u64>, now| queue.pop_front_if(|due| *due <= now).is_some();
+        for micros in 0..10_000 {
+            while let Some(grant) = receiver.poll(at(micros)) {
+                granted += grant.bytes;
+                for _ in 0..grant.bytes / PACKET {
+                    sent += 1;
+                    if sent % 5 == 0 { losses.push_back(micros + 46) } else { arrivals.push_back(micros + 30) }
+                }
+            }
+            while take(&mut arrivals, micros) {
+                receiver.on_arrived(1, PACKET);
+            }
+            while take(&mut losses, micros) {
+                lost_bytes += PACKET;
+                let wanted_bytes = 100_000 * PACKET - granted;
+                let announcement = Announcement { wanted_bytes, received_bytes: granted, lost_bytes, ..wants(0) };
+                receiver.on_announcement(at(micros), 1, &announcement);
+            }
+        }
+        // 10 ms at 0.97 GB/s are 9,700 packets. 32 are outstanding for 0.8 · 30 + 0.2 · 46 µs.
+        assert!(granted > 9_000 * PACKET, "{granted}");
+        assert!(receiver.outstanding_bytes() <= 32 * PACKET);
+    }
+
+    #[test]
+    fn a_first_window_counts_as_outstanding() {
+        let mut receiver = receiver();
+        for sender in 0..4 {
+            let announcement = Announcement { uncredited_bytes: 10 * PACKET, ..wants(5) };
+            receiver.on_announcement(at(0), sender, &announcement);
+        }
+        assert_eq!((receiver.outstanding_bytes(), receiver.poll(at(0))), (40 * PACKET, None));
+        for _ in 0..10 {
+            receiver.on_arrived(0, PACKET);
+        }
+        assert_eq!(receiver.poll(at(5)), Some(Grant { sender: 0, bytes: 2 * PACKET }));
+        assert_eq!(receiver.poll(at(128)).map(|grant| grant.sender), Some(1), "what is lost of it is written off");
+    }
+
+    #[test]
+    fn lost_grants_are_made_again_when_the_sender_announces_again() {
+        let mut receiver = receiver();
+        receiver.on_announcement(at(0), 1, &wants(4));
+        assert_eq!(grants(&mut receiver, at(0), at(10)).len(), 2);
+        receiver.on_announcement(at(20), 1, &wants(4));
+        assert_eq!(receiver.poll(at(20)), None, "they may still be in flight");
+        receiver.on_announcement(at(200), 1, &wants(4));
+        assert_eq!(grants(&mut receiver, at(200), at(210)).len(), 2);
+        let announcement = Announcement { received_bytes: 8 * PACKET, ..wants(2) };
+        receiver.on_announcement(at(220), 1, &announcement);
+        assert_eq!(grants(&mut receiver, at(220), at(230)).len(), 1, "it has seen them, and wants more");
+    }
+
+    #[test]
+    fn a_sender_that_goes_or_withdraws_gets_nothing() {
+        let mut receiver = receiver();
+        receiver.on_announcement(at(0), 1, &wants(4));
+        receiver.on_announcement(at(0), 2, &wants(4));
+        receiver.poll(at(0));
+        receiver.remove(1);
+        receiver.on_announcement(at(1), 2, &wants(0));
+        assert_eq!((grants(&mut receiver, at(1), at(1000)).len(), receiver.outstanding_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn wild_announcements_get_no_more_than_their_turns() {
+        let mut receiver = receiver();
+        let wild = Announcement {
+            wanted_bytes: u64::MAX,
+            received_bytes: u64::MAX,
+            uncredited_bytes: u64::MAX,
+            lost_bytes: u64::MAX,
+        };
+        for sender in 0..3 {
+            receiver.on_announcement(at(0), sender, &wild);
+            receiver.on_arrived(sender, PACKET);
+        }
+        receiver.on_announcement(at(0), 3, &wants(10));
+        receiver.on_arrived(99, PACKET);
+        let all = grants(&mut receiver, at(0), at(40));
+        assert_eq!(all.iter().filter(|(_, grant)| grant.sender == 3).count(), 5);
+        assert!((19..=21).contains(&all.len()), "the rate stays: {}", all.len());
+        let honest = Announcement { lost_bytes: 0, ..wants(0) };
+        receiver.on_announcement(at(41), 0, &honest);
+        assert!(receiver.outstanding_bytes() <= 50 * PACKET);
+    }
+
+    #[test]
+    fn a_late_driver_catches_up_by_one_grant() {
+        let mut receiver = receiver();
+        receiver.on_announcement(at(0), 1, &wants(100));
+        assert!(receiver.poll(at(0)).is_some());
+        assert!(receiver.poll(at(50)).is_some());
+        assert!(receiver.poll(at(50)).is_some());
+        assert_eq!(receiver.poll(at(50)), None);
+    }
+}
