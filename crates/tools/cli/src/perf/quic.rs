@@ -23,7 +23,6 @@ use crate::stop::Stop;
     after_help = "Example: longhaul link exec right -- longhaul perf quic --certificate /tmp/quic.der\n         \
                         longhaul link exec left -- longhaul perf quic 198.18.0.2 --certificate /tmp/quic.der -D 5"
 )]
-#[cfg_attr(not(feature = "quic"), expect(dead_code, reason = "without QUIC nobody reads the arguments"))]
 pub(crate) struct Arguments {
     /// Host that runs the server; without it, this end is the server
     host: Option<String>,
