@@ -17,7 +17,8 @@ fn certificate(test: &str) -> PathBuf {
 fn without_the_feature_it_says_how_to_get_it() {
     let file = certificate("none");
     let file = file.to_str().expect("text");
-    for arguments in [&["quic", "--certificate", file, "--json"][..], &["quic", "::1", "--certificate", file, "--json"]] {
+    for arguments in [&["quic", "--certificate", file, "--json"][..], &["quic", "::1", "--certificate", file, "--json"]]
+    {
         let output = finish(perf(arguments));
         let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
         let error = value["error"].as_str().unwrap_or_default();
@@ -65,15 +66,17 @@ mod with_the_feature {
     fn bulk_and_messages_arrive_whole() {
         let file = certificate("whole");
         let file = file.to_str().expect("text");
-        for (arguments, bytes, streams) in [
-            ("-s 3MiB --connections 2 --json", 6 << 20, 2),
-            ("-s 100KiB -n 5 --congestion bbr --json", 500 << 10, 5),
-        ] {
+        for (arguments, bytes, streams) in
+            [("-s 3MiB --connections 2 --json", 6 << 20, 2), ("-s 100KiB -n 5 --congestion bbr --json", 500 << 10, 5)]
+        {
             let (server, port) = start_server(file);
             let client = value(&client(&port, file, arguments));
             let server = value(&finish_child(server));
             for (end, role) in [(&client, "client"), (&server, "server")] {
-                assert_eq!((&end["role"], &end["bytes"], &end["streams"]), (&role.into(), &bytes.into(), &streams.into()));
+                assert_eq!(
+                    (&end["role"], &end["bytes"], &end["streams"]),
+                    (&role.into(), &bytes.into(), &streams.into())
+                );
             }
             assert!(client["has_one_clock"] == true && number(&client["handshake_ms"], "min") > 0.0, "{client}");
             let is_message = arguments.contains("-n");

@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     #[arg(short = 'n', long = "iters", value_name = "NUMBER", value_parser = whole_number(1_usize..=1_000_000))]
     iterations: Option<usize>,
 
-    /// Send bulk for this many seconds instead of a number of bytes
+    /// Write bulk for this many seconds instead of a number of bytes; what is then in the send window arrives after it
     #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with_all = ["size", "iterations"], value_parser = seconds_within(0.1..=600.0))]
     duration: Option<f64>,
 

@@ -7,8 +7,6 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::settings::{MTU_MAX, MTU_MIN};
-
 /// A cause that has several types.
 pub(super) type Cause = Box<dyn Error + Send + Sync>;
 
@@ -17,8 +15,15 @@ pub(super) type Cause = Box<dyn Error + Send + Sync>;
 #[non_exhaustive]
 pub enum QuicError {
     /// Packets of this length are too short for QUIC, or too long for our settings.
-    #[error("QUIC needs a link MTU of {MTU_MIN} to {MTU_MAX} bytes, got {0}")]
-    Mtu(u16),
+    #[error("QUIC needs a link MTU of {least} to {most} bytes, got {got}")]
+    Mtu {
+        /// As set.
+        got: u16,
+        /// The shortest.
+        least: u16,
+        /// The longest.
+        most: u16,
+    },
     /// The asynchronous runtime did not start.
     #[error("cannot start the asynchronous runtime")]
     Runtime(#[source] io::Error),

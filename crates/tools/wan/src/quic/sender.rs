@@ -39,7 +39,7 @@ pub struct Sender {
 pub enum Amount {
     /// This many bytes.
     Bytes(u64),
-    /// As many as can be sent in this time, and acknowledged after it.
+    /// As many as can be written in this time; what is then in the send window arrives after it.
     Time(Duration),
 }
 

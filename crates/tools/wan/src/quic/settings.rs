@@ -53,7 +53,7 @@ impl Settings {
     /// Bytes of the longest datagram towards an address like this one.
     fn datagram_bytes(&self, address: IpAddr) -> Result<u16, QuicError> {
         if !(MTU_MIN..=MTU_MAX).contains(&self.link_mtu) {
-            return Err(QuicError::Mtu(self.link_mtu));
+            return Err(QuicError::Mtu { got: self.link_mtu, least: MTU_MIN, most: MTU_MAX });
         }
         let headers = if address.is_ipv4() { HEADERS_IPV4_BYTES } else { HEADERS_IPV6_BYTES };
         Ok(self.link_mtu - headers)
@@ -90,7 +90,7 @@ impl Settings {
     pub(super) fn endpoint(&self, address: SocketAddr, server: Option<ServerConfig>) -> Result<Endpoint, QuicError> {
         let mut config = EndpointConfig::default();
         let datagram_bytes = self.datagram_bytes(address.ip())?;
-        config.max_udp_payload_size(datagram_bytes).map_err(|_| QuicError::Mtu(self.link_mtu))?;
+        config.max_udp_payload_size(datagram_bytes).expect("within QUIC's bounds, as the link's MTU is within ours");
         let failed = |error| QuicError::Socket(address, error);
         let socket = UdpSocket::bind(address).map_err(failed)?;
         let bytes = self.window_bytes().clamp(SOCKET_BYTES_MIN, SOCKET_BYTES_MAX) as usize;
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(jumbo.datagram_bytes(ipv6).expect("fits"), 4152);
         for link_mtu in [0, MTU_MIN - 1, MTU_MAX + 1] {
             let settings = Settings { link_mtu, ..SETTINGS };
-            assert!(matches!(settings.transport(ipv4), Err(QuicError::Mtu(got)) if got == link_mtu));
+            assert!(matches!(settings.transport(ipv4), Err(QuicError::Mtu { got, .. }) if got == link_mtu));
         }
     }
 

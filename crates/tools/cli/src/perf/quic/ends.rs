@@ -35,7 +35,7 @@ impl Arguments {
 fn stop_of(error: QuicError) -> Stop {
     let text = with_sources(&error);
     match error {
-        QuicError::Mtu(_) => Stop::Usage(text),
+        QuicError::Mtu { .. } => Stop::Usage(text),
         QuicError::Socket(..) | QuicError::NoAnswer(..) | QuicError::NotACertificate(_) => Stop::Missing(text),
         _ => Stop::Failed(text),
     }
