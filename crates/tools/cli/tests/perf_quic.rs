@@ -86,7 +86,7 @@ mod with_the_feature {
         let (server, port) = start_server(file);
         let output = client(&port, file, "-s 1MiB");
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("Gbit/s") && text.contains("lost"), "{text}");
+        assert!(output.status.success() && text.contains("Mbit/s") && text.contains("lost"), "{text}");
         value(&finish_child(server));
     }
 

@@ -132,6 +132,27 @@ fn a_receiver_that_goes_ends_its_sender() {
     running.end().expect_err("it was out of time");
 }
 
+/// As if its last packet, which says that it has finished, were lost.
+#[test]
+fn a_sender_that_goes_without_a_word_is_waited_for_in_vain_but_not_for_ever() {
+    let settings = Settings { silence: Duration::from_millis(300), ..SETTINGS };
+    for has_sent in [true, false] {
+        let running = receive("127.0.0.1:0", settings);
+        let mut sender = running.connect(1, &SETTINGS).expect("connected");
+        if has_sent {
+            sender.send_messages(1000, 2).expect("sent");
+        }
+        drop(sender);
+        let begun = Instant::now();
+        match (has_sent, running.end()) {
+            (true, Ok(received)) => assert_eq!((received.streams, received.bytes), (2, 2000)),
+            (false, Err(QuicError::Ended(..))) => {}
+            (_, result) => panic!("has sent: {has_sent}: {result:?}"),
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    }
+}
+
 #[test]
 fn a_packet_that_quic_cannot_have_is_explained() {
     let settings = Settings { link_mtu: 576, ..SETTINGS };

@@ -163,7 +163,7 @@ impl Sent {
                 times.percentile(99.0),
                 times.maximum()
             ),
-            None => format!("{:.3} Gbit/s, {:.2} s\n", self.gbps(), times.maximum() / 1e6),
+            None => format!("{:.1} Mbit/s, {:.2} s\n", self.gbps() * 1e3, times.maximum() / 1e6),
         };
         let until = if self.has_one_clock() { "the last byte was there" } else { "the answer was back" };
         format!(
