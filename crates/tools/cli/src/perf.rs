@@ -9,6 +9,7 @@ mod compare;
 mod connections;
 mod options;
 mod pingpong;
+mod quic;
 mod scheme_table;
 mod sdr;
 mod server;
@@ -35,6 +36,7 @@ enum Command {
     Bitmap(bitmap::Arguments),
     Sdr(sdr::Arguments),
     Connections(connections::Arguments),
+    Quic(quic::Arguments),
     #[command(hide = true)]
     End(compare::EndArguments),
     #[command(hide = true)]
@@ -52,6 +54,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
         Command::Bitmap(arguments) => bitmap::run(arguments),
         Command::Sdr(arguments) => sdr::run(arguments),
         Command::Connections(arguments) => connections::run(arguments),
+        Command::Quic(arguments) => quic::run(arguments),
         Command::End(arguments) => compare::run_end(arguments),
         Command::ConnectionsEnd(arguments) => connections::run_end(arguments),
     }

@@ -29,6 +29,7 @@ fn arguments_that_no_command_knows() {
         "perf coding",
         "perf compare",
         "perf pingpong",
+        "perf quic --certificate file",
         "perf sdr",
         "perf server",
         "plan",

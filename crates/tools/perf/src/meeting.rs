@@ -37,13 +37,7 @@ pub fn listen(address: Option<IpAddr>, port: u16) -> Result<TcpListener, PerfErr
 /// To the program that should run there. The host may be followed by a port, which then counts: `host:18515`,
 /// `[::1]:18515`.
 pub fn connect(host: &str, port: u16, program: &str) -> Result<TcpStream, PerfError> {
-    let (host, port) = split_port(host, port)?;
-    let addresses = (host, port).to_socket_addrs();
-    let addresses = addresses.map_err(|error| {
-        PerfError::Missing(format!(
-            "cannot find the host \"{host}\": {error}; give its name or its address, and the port after it (host:port, [::1]:port) or with -p"
-        ))
-    })?;
+    let addresses = resolve(host, port)?;
     let mut last = None;
     for address in addresses {
         match TcpStream::connect_timeout(&address, CONNECT_PATIENCE) {
@@ -52,7 +46,19 @@ pub fn connect(host: &str, port: u16, program: &str) -> Result<TcpStream, PerfEr
         }
     }
     let why = last.map_or_else(|| "it has no address".to_owned(), |error| error.to_string());
+    let (host, port) = split_port(host, port)?;
     Err(PerfError::Missing(format!("cannot connect to {host} port {port}: {why}; does {program} run there?")))
+}
+
+/// The addresses of a host, which may be followed by a port, which then counts.
+pub fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, PerfError> {
+    let (host, port) = split_port(host, port)?;
+    let addresses = (host, port).to_socket_addrs().map_err(|error| {
+        PerfError::Missing(format!(
+            "cannot find the host \"{host}\": {error}; give its name or its address, and the port after it (host:port, [::1]:port) or with -p"
+        ))
+    })?;
+    Ok(addresses.collect())
 }
 
 /// The host without brackets and port, and the port: its own, or the other one.

@@ -22,6 +22,7 @@ use longhaul_link::namespaces::{Namespaces, Side};
 use longhaul_link::{DirectionOptions, LinkOptions, Ports, RunningLink};
 
 use self::paced::Paced;
+use crate::clock;
 
 pub use self::report::{CheckError, LossRow, PacedRow, Percentiles, Report, Row};
 
@@ -86,7 +87,7 @@ impl Ground {
         let direction = |profile: &Profile| DirectionOptions {
             profile: Arc::new(profile.clone()),
             // Another one in each run: what is judged by its distribution must vary.
-            seed: witness::now().as_nanos() as u64,
+            seed: clock::now().as_nanos() as u64,
             kept_bytes_max: 256 << 20,
         };
         let link = RunningLink::start(&LinkOptions {

@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use longhaul_forward::priority;
-use nix::time::{ClockId, clock_gettime};
+
+use crate::clock::now;
 
 const SLEEP: Duration = Duration::from_micros(100);
 /// Later than this is a stall.
@@ -33,11 +34,6 @@ pub(super) struct Stalls {
 pub(super) struct Witness {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<Stalls>,
-}
-
-/// The time of the monotonic clock.
-pub(super) fn now() -> Duration {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }
 
 impl Witness {
