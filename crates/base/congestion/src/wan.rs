@@ -396,7 +396,11 @@ impl Wan {
             State::Up => UP_GAIN,
             State::Cruise | State::Refill | State::ProbeRtt => 1.0,
         };
-        let pacing = gain * self.bandwidth() * PACING_MARGIN / self.arriving();
+        // While the queue is drained no more is sent than the path delivers: otherwise loss that the sender causes itself
+        // would look like the path's own, and the rate would rise with it.
+        let is_draining = self.phase() == Phase::Draining;
+        let arriving = if is_draining { 1.0 } else { self.arriving() };
+        let pacing = gain * self.bandwidth() * PACING_MARGIN / arriving;
         if pacing > 0.0 && (self.is_full || pacing > self.pacing) {
             self.pacing = pacing;
         }

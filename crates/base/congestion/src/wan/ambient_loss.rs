@@ -2,7 +2,7 @@
 //!
 //! Where the queue is short, nothing is dropped for want of room: what is lost there is lost by the path itself. Packets
 //! are counted by the queueing delay that the report about them shows. They are counted apart for the states of the
-//! controller that leave the queue alone and for those that drain it, and the smaller share counts: a queue that is
+//! controller that leave the queue alone and for those that drain it, and a smaller share of these counts: a queue that is
 //! shorter than what counts as short is full without delay, but not while it is drained.
 
 use std::collections::VecDeque;
@@ -15,15 +15,18 @@ const SLICES: usize = 20;
 const PACKETS_MIN: u64 = 300;
 /// More is not ambient.
 const SHARE_MAX: f64 = 0.1;
+/// The same for the beginning, which ends with more than the path carries.
+const SHARE_MAX_BEGINNING: f64 = 0.02;
 /// Phases change a few times in a round trip at most.
 const PHASES_MAX: usize = 64;
 /// Shorter delays are none.
 pub(super) const DELAY_MIN: Duration = Duration::from_millis(1);
 
 /// When packets were sent, as far as loss is concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
     /// The bandwidth is not known yet.
+    #[default]
     Beginning,
     /// Neither probing nor draining.
     Steady,
@@ -53,6 +56,8 @@ pub(super) struct AmbientLoss {
     slices: VecDeque<Slice>,
     /// When which phase began, from that of the newest packet that was reported.
     phases: VecDeque<(Instant, Phase)>,
+    /// That of the newest packet.
+    phase: Phase,
     beginning: Counted,
     share: f64,
 }
@@ -88,7 +93,10 @@ impl AmbientLoss {
 
     /// A report: packets delivered and lost, when the newest was sent, and its queueing delay.
     pub(super) fn count(&mut self, now: Instant, sent_at: Instant, delivered: u64, lost: i64, delay: Duration) {
-        let phase = self.phase_at(sent_at);
+        // Losses are known one report late: what is counted was sent between the two last ones.
+        let newest = self.phase_at(sent_at);
+        let phase = if self.phase == newest { newest } else { Phase::Probing };
+        self.phase = newest;
         if self.slices.back().is_none_or(|slice| now - slice.begun >= SLICE) {
             let (steady, draining) = (Counted::default(), Counted::default());
             self.slices.push_back(Slice { begun: now, steady, draining, delay_max: Duration::ZERO });
@@ -120,10 +128,20 @@ impl AmbientLoss {
                 lost: sum.lost + counted.lost,
             })
         };
-        let both = [sum(|slice| slice.steady), sum(|slice| slice.draining)];
-        let share = |counted: &Counted| counted.lost as f64 / counted.packets as f64;
-        let known = both.iter().filter(|counted| counted.packets >= PACKETS_MIN).map(share).reduce(f64::min);
-        let beginning = Some(&self.beginning).filter(|counted| counted.packets >= PACKETS_MIN).map(share);
+        let [steady, draining] = [sum(|slice| slice.steady), sum(|slice| slice.draining)];
+        let share = |counted: Counted| counted.lost as f64 / counted.packets as f64;
+        let is_known = |counted: &Counted| counted.packets >= PACKETS_MIN;
+        let known = match (Some(steady).filter(is_known), Some(draining).filter(is_known)) {
+            // Few are counted while the queue is drained: that share counts only if it cannot be the same by chance.
+            (Some(steady), Some(draining)) => {
+                let lost_at_most = draining.lost as f64 + 2.0 * (draining.lost as f64).sqrt() + 2.0;
+                let is_less = lost_at_most / (draining.packets as f64) < share(steady);
+                Some(if is_less { share(draining) } else { share(steady) })
+            }
+            (steady, draining) => steady.or(draining).map(share),
+        };
+        // The beginning ends with more than the path carries.
+        let beginning = Some(self.beginning).filter(is_known).map(|counted| share(counted).min(SHARE_MAX_BEGINNING));
         self.share = known.or(beginning).unwrap_or(self.share).clamp(0.0, SHARE_MAX);
     }
 }

@@ -29,7 +29,8 @@ impl Wan {
             State::Down if self.is_time_to_probe(sample.now) => self.start_refill(sample),
             State::Down => {
                 let has_room = in_flight <= (1.0 - HEADROOM) * self.in_flight_long;
-                if in_flight <= self.product(self.bandwidth_long(), 1.0) && (has_room || self.is_cruise_capped()) {
+                let drained = self.product(self.bandwidth_long(), self.arriving());
+                if in_flight <= drained && (has_room || self.is_cruise_capped()) {
                     self.state = State::Cruise;
                 }
             }

@@ -1,0 +1,121 @@
+//! `wan` on virtual time, in short runs: `longhaul sim congestion` has the long ones.
+
+use std::sync::{Arc, Mutex};
+
+use longhaul_congestion::{Controller, ControllerName, PathFacts, Sample, Wan};
+use longhaul_congestion_testing::{FlowPlan, Simulation, SimulationPlan, Statistics};
+use longhaul_impair::{Loss, Profile};
+use longhaul_time::{Duration, Instant};
+
+const RATE: u64 = 200_000_000;
+const LASTS: Duration = Duration::from_secs(20);
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn plan(queue_bytes: u64, loss: f64, round_trip: Duration) -> SimulationPlan {
+    let mut bottleneck = Profile::default().with_rate_bits_per_second(RATE).with_queue_limit_bytes(queue_bytes);
+    if loss > 0.0 {
+        bottleneck = bottleneck.with_loss(Loss::Independent { probability: loss });
+    }
+    let controller = ControllerName::Wan;
+    SimulationPlan {
+        bottleneck,
+        changes: Vec::new(),
+        flows: vec![FlowPlan { controller, round_trip, begins: Duration::ZERO, pauses: Vec::new() }],
+        cross_traffic: None,
+        packet_bytes: 1514,
+        lasts: LASTS,
+        seed: 7,
+    }
+}
+
+/// `wan`, and the ambient loss that it has found.
+#[derive(Debug)]
+struct Watched {
+    wan: Wan,
+    ambient_loss: Arc<Mutex<f64>>,
+}
+
+impl Controller for Watched {
+    fn on_sent(&mut self, now: Instant, bytes: u64, in_flight_bytes: u64) {
+        self.wan.on_sent(now, bytes, in_flight_bytes);
+    }
+
+    fn on_sample(&mut self, sample: &Sample) {
+        self.wan.on_sample(sample);
+        *self.ambient_loss.lock().expect("nobody panicked") = self.wan.ambient_loss();
+    }
+
+    fn on_timeout(&mut self, now: Instant) {
+        self.wan.on_timeout(now);
+    }
+
+    fn window_bytes(&self) -> u64 {
+        self.wan.window_bytes()
+    }
+
+    fn bits_per_second(&self) -> Option<u64> {
+        self.wan.bits_per_second()
+    }
+}
+
+/// What a run shows, and the ambient loss that the controller has found at its end.
+fn watch(plan: SimulationPlan) -> (Statistics, f64) {
+    let ambient_loss = Arc::new(Mutex::new(0.0));
+    let make = |_, _, facts: &PathFacts| -> Box<dyn Controller> {
+        Box::new(Watched { wan: Wan::new(facts), ambient_loss: ambient_loss.clone() })
+    };
+    let statistics = Simulation::with_controllers(plan, make).run();
+    let found = *ambient_loss.lock().expect("nobody panicked");
+    (statistics, found)
+}
+
+fn goodput(statistics: &Statistics) -> f64 {
+    statistics.total_bits_per_second(Duration::ZERO, LASTS) / RATE as f64
+}
+
+#[test]
+fn random_loss_is_not_congestion_and_is_measured() {
+    for loss in [1e-2, 5e-2] {
+        let (statistics, found) = watch(plan(125_000, loss, millis(25)));
+        assert!(goodput(&statistics) > 0.9 * (1.0 - loss), "{} at {loss}", goodput(&statistics));
+        assert!((found / loss - 1.0).abs() < 0.3, "{found} found, {loss} set");
+    }
+}
+
+#[test]
+fn loss_by_the_queue_is_not_taken_for_the_paths_own() {
+    // 5 ms of queue, and 0.6 ms, as a policer has: hardly more than a burst.
+    for (queue_bytes, found_max, caused_max) in [(125_000, 2e-3, 0.01), (15_000, 5e-3, 0.03)] {
+        let (statistics, found) = watch(plan(queue_bytes, 0.0, millis(25)));
+        assert!(found < found_max, "{found} with a queue of {queue_bytes} bytes");
+        let caused = statistics.loss_caused(Duration::ZERO, LASTS);
+        assert!(caused < caused_max, "{caused} caused with a queue of {queue_bytes} bytes");
+        assert!(goodput(&statistics) > 0.9, "{}", goodput(&statistics));
+    }
+}
+
+#[test]
+fn a_link_that_falls_silent_and_comes_back_is_not_flooded() {
+    // The rate falls tenfold for five seconds.
+    let mut plan = plan(125_000, 0.0, millis(25));
+    let slow = Profile::default().with_rate_bits_per_second(RATE / 10).with_queue_limit_bytes(125_000);
+    plan.changes = vec![(Duration::from_secs(8), slow), (Duration::from_secs(13), plan.bottleneck.clone())];
+    let (statistics, _) = watch(plan);
+    let at = |from, until| {
+        statistics.total_bits_per_second(Duration::from_secs(from), Duration::from_secs(until)) / RATE as f64
+    };
+    assert!(at(9, 13) > 0.08, "{} of the slow rate's 0.1", at(9, 13));
+    assert!(at(17, 20) > 0.9, "{} when it is back", at(17, 20));
+    // After two cycles the old bandwidth is forgotten.
+    let caused = statistics.loss_caused(Duration::from_secs(12), Duration::from_secs(13));
+    assert!(caused < 0.05, "{caused} lost once it knows the slow rate");
+}
+
+#[test]
+fn one_seed_gives_one_result() {
+    let run = || watch(plan(125_000, 1e-2, millis(25))).0;
+    assert_eq!(run().counters, run().counters);
+}
