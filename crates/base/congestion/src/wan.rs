@@ -60,6 +60,8 @@ const QUEUE_BUDGET: f64 = 0.010;
 const QUEUE_BUDGET_UP: f64 = 0.020;
 const WINDOW_PACKETS_MIN: f64 = 4.0;
 const WINDOW_PACKETS_FIRST: f64 = 10.0;
+/// A slower sender would hear nothing of a path that recovers.
+const PACKETS_PER_SECOND_MIN: f64 = 4.0;
 /// Before the first sample.
 const RTT_UNKNOWN: Duration = Duration::from_millis(1);
 
@@ -167,7 +169,7 @@ impl Wan {
             random: ChaCha8Rng::seed_from_u64(facts.seed),
             state: State::Startup,
             window,
-            pacing: STARTUP_GAIN * window / rtt.as_secs_f64(),
+            pacing: (STARTUP_GAIN * window / rtt.as_secs_f64()).max(PACKETS_PER_SECOND_MIN * packet_bytes),
             round_end_bytes: 0,
             rounds: 0,
             is_round_start: false,
@@ -402,7 +404,7 @@ impl Wan {
         let arriving = if is_draining { 1.0 } else { self.arriving() };
         let pacing = gain * self.bandwidth() * PACING_MARGIN / arriving;
         if pacing > 0.0 && (self.is_full || pacing > self.pacing) {
-            self.pacing = pacing;
+            self.pacing = pacing.max(PACKETS_PER_SECOND_MIN * self.packet_bytes);
         }
     }
 
@@ -463,7 +465,8 @@ impl Controller for Wan {
             self.is_idle_restart = true;
             self.aggregation = Aggregation::default();
             if matches!(self.state, State::Down | State::Cruise | State::Refill | State::Up) {
-                self.pacing = self.bandwidth() * PACING_MARGIN / self.arriving();
+                self.pacing = (self.bandwidth() * PACING_MARGIN / self.arriving())
+                    .max(PACKETS_PER_SECOND_MIN * self.packet_bytes);
             }
             if self.state == State::ProbeRtt && self.probe_rtt_ends.is_some_and(|ends| now > ends) {
                 self.probe_rtt_min_at = now;
