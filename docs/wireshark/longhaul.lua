@@ -31,7 +31,7 @@ end)
 local frame = Proto("longhaul", "Longhaul control frame")
 local VERSION, HEADER_BYTES = 4, 68
 
-local record_kinds = { [1] = "clear-to-send", [2] = "scheme", [3] = "cleared-beyond" }
+local record_kinds = { [1] = "clear-to-send", [2] = "scheme", [3] = "cleared-beyond", [4] = "data-arrivals" }
 local scheme_kinds = {
   [1] = "offer", [2] = "feedback", [3] = "done", [4] = "refused", [5] = "accepted", [6] = "withdrawn", [7] = "arrived",
   [8] = "offer-with-checksum", [9] = "offer-with-contents", [10] = "offer-with-both",
@@ -52,6 +52,10 @@ local f = {
   cleared_through = ProtoField.uint64("longhaul.cleared_through", "Cleared through"),
   open_from = ProtoField.uint64("longhaul.open_from", "Open from"),
   sends_from = ProtoField.uint64("longhaul.sends_from", "Sends from"),
+  arrivals_immediate = ProtoField.uint32("longhaul.arrivals.immediate", "Immediate", base.HEX),
+  arrivals_generation = ProtoField.uint8("longhaul.arrivals.generation", "Generation"),
+  arrivals_held = ProtoField.uint64("longhaul.arrivals.held", "Held (ns)"),
+  arrivals_marked = ProtoField.uint64("longhaul.arrivals.marked", "Marked packets"),
   record_kind = ProtoField.uint16("longhaul.record.kind", "Kind", base.DEC, record_kinds),
   record_length = ProtoField.uint16("longhaul.record.length", "Length"),
   clear_number = ProtoField.uint64("longhaul.clear.number", "Message"),
@@ -171,6 +175,15 @@ local function add_clear_to_send(buffer, tree)
   return "clear-to-send " .. (number and tostring(number:uint64()) or "cut off")
 end
 
+local function add_data_arrivals(buffer, tree)
+  local add = adder(buffer, tree)
+  add(f.arrivals_immediate, 4)
+  add(f.arrivals_generation, 1)
+  add(nil, 3)
+  add(f.arrivals_held, 8)
+  add(f.arrivals_marked, 8)
+end
+
 -- Which pairs of addresses have sent control frames: between those, immediates are ours.
 local pairs_seen = {}
 local function pair_of(packet)
@@ -210,6 +223,8 @@ function frame.dissector(buffer, packet, tree)
         names[#names + 1] = add_scheme_record(contents, record)
       elseif kind == 3 then
         record:add(f.beyond, contents())
+      elseif kind == 4 then
+        add_data_arrivals(contents, record)
       else
         record:add(f.unknown, contents())
       end

@@ -1,4 +1,4 @@
-//! A rate that somebody has chosen.
+//! A rate that somebody has chosen, or none.
 
 use crate::controller::{Controller, Sample};
 
@@ -6,6 +6,22 @@ use crate::controller::{Controller, Sample};
 /// what others need.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedRate(pub u64);
+
+/// No control: what the device takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unlimited;
+
+impl Controller for Unlimited {
+    fn on_sample(&mut self, _sample: &Sample) {}
+
+    fn window_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn bits_per_second(&self) -> Option<u64> {
+        None
+    }
+}
 
 impl Controller for FixedRate {
     fn on_sample(&mut self, _sample: &Sample) {}

@@ -3,6 +3,7 @@
 use longhaul_time::{Duration, Instant};
 
 use crate::controller::{Announcement, Controller, PathFacts, Sample};
+use crate::fixed::Unlimited;
 use crate::name::ControllerName;
 use crate::pacer::Pacer;
 use crate::sampler::{Arrivals, Sampler};
@@ -13,6 +14,8 @@ pub struct Flow {
     sampler: Sampler,
     controller: Box<dyn Controller>,
     pacer: Pacer,
+    /// It sends no faster, whatever the controller says.
+    rate_max: Option<u64>,
 }
 
 impl Flow {
@@ -24,13 +27,31 @@ impl Flow {
     /// With a controller of the caller's own.
     pub fn with_controller(controller: Box<dyn Controller>, facts: &PathFacts) -> Self {
         let pacer = Pacer::new(facts.packet_bytes, controller.burst());
-        Flow { sampler: Sampler::default(), controller, pacer }
+        Flow { sampler: Sampler::default(), controller, pacer, rate_max: None }
+    }
+
+    /// Without control: as fast as the device takes packets.
+    pub fn unlimited(facts: &PathFacts) -> Self {
+        Flow::with_controller(Box::new(Unlimited), facts)
+    }
+
+    /// The same, but no faster than this, whatever the controller says.
+    pub fn with_rate_max(self, bits_per_second: Option<u64>) -> Self {
+        Flow { rate_max: bits_per_second, ..self }
+    }
+
+    /// The rate now, in bits per second; `None` when it is not limited.
+    pub fn bits_per_second(&self) -> Option<u64> {
+        match (self.controller.bits_per_second(), self.rate_max) {
+            (Some(rate), Some(most)) => Some(rate.min(most)),
+            (rate, most) => rate.or(most),
+        }
     }
 
     /// Bytes that may be sent now. A sender with a packet of at most this size sends it; others wait until
     /// [`ready_at`](Self::ready_at), or for a report.
     pub fn room_bytes(&mut self, now: Instant) -> u64 {
-        self.pacer.set_rate(now, self.controller.bits_per_second());
+        self.pacer.set_rate(now, self.bits_per_second());
         self.window_room_bytes().min(self.pacer.room_bytes(now))
     }
 
@@ -53,6 +74,12 @@ impl Flow {
         first
     }
 
+    /// Bytes were sent that no report counts: they are paced, and not in flight.
+    pub fn on_unreported_sent(&mut self, now: Instant, bytes: u64) {
+        self.pacer.set_rate(now, self.bits_per_second());
+        self.pacer.on_sent(now, bytes);
+    }
+
     /// Packets have left the device, in the order of sending.
     pub fn on_left(&mut self, now: Instant, packets: u64) {
         self.sampler.on_left(now, packets);
@@ -67,7 +94,7 @@ impl Flow {
     pub fn on_report(&mut self, now: Instant, arrivals: &Arrivals, horizon: Duration) -> Sample {
         let sample = self.sampler.on_report(now, arrivals, horizon);
         self.controller.on_sample(&sample);
-        self.pacer.set_rate(now, self.controller.bits_per_second());
+        self.pacer.set_rate(now, self.bits_per_second());
         sample
     }
 
@@ -105,12 +132,18 @@ impl Flow {
     /// The deadline has passed.
     pub fn on_deadline(&mut self, now: Instant) {
         self.controller.on_deadline(now);
-        self.pacer.set_rate(now, self.controller.bits_per_second());
+        self.pacer.set_rate(now, self.bits_per_second());
     }
 
     /// What is in flight.
     pub fn sampler(&self) -> &Sampler {
         &self.sampler
+    }
+
+    /// Makes the mistake of never taking a loss back.
+    #[cfg(feature = "mutations")]
+    pub fn never_find_lost_packets(&mut self) {
+        self.sampler.never_finds = true;
     }
 
     /// What decides.

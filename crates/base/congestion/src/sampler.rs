@@ -76,6 +76,8 @@ pub struct Sampler {
     base_sent_at: Instant,
     /// The sender had nothing to send until this many bytes are delivered.
     app_limited_until: Option<u64>,
+    #[cfg(feature = "mutations")]
+    pub(crate) never_finds: bool,
 }
 
 impl Sampler {
@@ -92,6 +94,11 @@ impl Sampler {
     /// Packets that were sent so far: the number of the next one.
     pub fn sent_packets(&self) -> u64 {
         self.sent
+    }
+
+    /// Packets delivered so far.
+    pub fn delivered_packets(&self) -> u64 {
+        self.delivered
     }
 
     /// Packets presumed lost so far.
@@ -217,6 +224,10 @@ impl Sampler {
         let has_left_long_ago = |burst: &Burst| burst.left_at != Instant::FAR_FUTURE && now >= burst.left_at + horizon;
         let old = self.bursts.partition_point(has_left_long_ago);
         let old_end = old.checked_sub(1).map_or(0, |index| self.bursts[index].end);
+        #[cfg(feature = "mutations")]
+        if self.never_finds {
+            lost = lost.max(self.lost);
+        }
         lost.max(old_end.saturating_sub(self.delivered)).min(self.sent - self.delivered)
     }
 

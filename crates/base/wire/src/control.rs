@@ -33,11 +33,13 @@
 //! ([`crate::info::QueuePairInfo::control_version`]).
 
 mod clear_to_send;
+mod data_arrivals;
 
 use core::fmt;
 use core::time::Duration;
 
 pub use clear_to_send::ClearToSend;
+pub use data_arrivals::DataArrivals;
 
 use crate::Truncated;
 use crate::field::{self, Field, read_u16, read_u32, read_u64, write_u16, write_u32, write_u64};
@@ -303,6 +305,8 @@ pub enum Record<'a> {
     /// Clear-to-sends that have arrived although an earlier one has not: bit `i`, the lowest of a byte first, is the message
     /// [`Header::cleared_through`] + `i`.
     ClearedBeyond(&'a [u8]),
+    /// What has arrived of the peer's data.
+    DataArrivals(DataArrivals),
 }
 
 const KIND: Field = 0..2;
@@ -310,6 +314,7 @@ const LENGTH: Field = 2..4;
 const KIND_CLEAR_TO_SEND: u16 = 1;
 const KIND_SCHEME: u16 = 2;
 const KIND_CLEARED_BEYOND: u16 = 3;
+const KIND_DATA_ARRIVALS: u16 = 4;
 
 /// The records of a frame, one by one.
 #[derive(Clone, Debug)]
@@ -334,6 +339,7 @@ impl<'a> Iterator for Records<'a> {
                 KIND_CLEAR_TO_SEND => return Some(ClearToSend::parse(contents).map(Record::ClearToSend)),
                 KIND_SCHEME => return Some(Ok(Record::Scheme(contents))),
                 KIND_CLEARED_BEYOND => return Some(Ok(Record::ClearedBeyond(contents))),
+                KIND_DATA_ARRIVALS => return Some(DataArrivals::parse(contents).map(Record::DataArrivals)),
                 _ => {}
             }
         }
@@ -377,6 +383,7 @@ impl<'a> FrameWriter<'a> {
             Record::ClearToSend(clear) => self.push_contents(KIND_CLEAR_TO_SEND, &clear.contents()),
             Record::Scheme(bytes) => self.push_contents(KIND_SCHEME, bytes),
             Record::ClearedBeyond(bits) => self.push_contents(KIND_CLEARED_BEYOND, bits),
+            Record::DataArrivals(arrivals) => self.push_contents(KIND_DATA_ARRIVALS, &arrivals.contents()),
         }
     }
 
@@ -411,6 +418,8 @@ pub enum FrameError {
     Version(u8),
     /// A clear-to-send of the wrong size.
     ClearToSendLength(usize),
+    /// A record of arrivals of the wrong size.
+    DataArrivalsLength(usize),
 }
 
 impl fmt::Display for FrameError {
@@ -424,6 +433,9 @@ impl fmt::Display for FrameError {
             }
             FrameError::ClearToSendLength(found) => {
                 write!(formatter, "expected {} bytes of a clear-to-send, got {found}", clear_to_send::CONTENTS_BYTES)
+            }
+            FrameError::DataArrivalsLength(found) => {
+                write!(formatter, "expected {} bytes of data arrivals, got {found}", data_arrivals::CONTENTS_BYTES)
             }
         }
     }
@@ -518,11 +530,13 @@ mod tests {
             ("sends_from", sends_from),
         ];
         check_layout("Control frame", 0, &bytes, &expected);
-        let records = [Record::ClearToSend(CLEAR), Record::Scheme(&[]), Record::ClearedBeyond(&[])]
+        let arrivals = Record::DataArrivals(DataArrivals { immediate: 0, generation: 0, held_ns: 0, marked: 0 });
+        let records = [Record::ClearToSend(CLEAR), Record::Scheme(&[]), Record::ClearedBeyond(&[]), arrivals]
             .map(|record| frame(&[record]));
         let kinds = records.each_ref().map(|bytes| u16::from_be_bytes([bytes[HEADER_BYTES], bytes[HEADER_BYTES + 1]]));
-        let [clear, scheme, beyond] = kinds;
-        check_numbers("Control frame", 1, &[(clear, "clear-to-send"), (scheme, "scheme"), (beyond, "cleared-beyond")]);
+        let [clear, scheme, beyond, arrivals] = kinds;
+        let names = [(clear, "clear-to-send"), (scheme, "scheme"), (beyond, "cleared-beyond"), (arrivals, "data-arrivals")];
+        check_numbers("Control frame", 1, &names);
     }
 
     #[test]

@@ -95,6 +95,7 @@ pub use handle::ListenHandle;
 pub use handshake::{Accepting, Connecting};
 pub use handshake_error::HandshakeError;
 pub use listener::{AcceptError, ListenError, Listener};
+pub use longhaul_congestion::{ControllerName, ControllerNameError};
 pub use longhaul_reliable::{ConnectionError, MessageError, MessageReport};
 pub use longhaul_runtime::with_sources;
 pub use longhaul_sdr::memory::{BorrowError, ReadGuard, WriteGuard};

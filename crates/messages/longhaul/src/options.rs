@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use longhaul_congestion::ControllerName;
 use longhaul_reliable::{NamedScheme, Scheme, SchemeNameError, scheme_named};
 use longhaul_sdr::QueuePairAttributes;
 use longhaul_time::Duration;
@@ -30,7 +31,10 @@ pub struct Options {
     pub mtu: Mtu,
     /// What may be in flight to us: by default 3 MiB, or two round trips at the rate if one is set.
     pub window_bytes: Option<u64>,
-    /// The highest send rate. By default unlimited to this host, 1 Gbit/s from a softnic to other hosts.
+    /// How the send rate is controlled. By default nothing controls it to this host, and
+    /// [`ControllerName::Wan`](longhaul_congestion::ControllerName::Wan) does to other hosts.
+    pub congestion: Option<ControllerName>,
+    /// The highest send rate, whatever congestion control says. By default there is none.
     pub rate_bits_per_second: Option<u64>,
     /// Taken for the round-trip time until it has been measured.
     pub round_trip_guess: Duration,
@@ -66,6 +70,7 @@ impl Default for Options {
             chunk_bytes: None,
             mtu: Mtu::Bytes4096,
             window_bytes: None,
+            congestion: None,
             rate_bits_per_second: None,
             round_trip_guess: Duration::from_millis(50),
             message_timeout: reliable.message_timeout,
@@ -112,6 +117,7 @@ impl Options {
         attributes.packets_per_write = self.packets_per_write;
         attributes.receive_depth = self.window_packets(agreement.mtu, device, attributes.generations);
         attributes.send_depth = attributes.send_depth.min(device.max_work_requests.max(1));
+        attributes.congestion = self.congestion;
         attributes.rate_bits_per_second = self.rate_bits_per_second;
         attributes.round_trip_guess = self.round_trip_guess.min(ROUND_TRIP_MAX);
         attributes.random = random;

@@ -29,10 +29,7 @@ impl Moment {
         let guess = queue_pair.attributes().round_trip_guess;
         let round_trip = measured.smoothed.unwrap_or(guess);
         let patience = (measured.patience(guess) + round_trip / 4).max(PATIENCE_MIN);
-        let rate_free_at = match queue_pair.attributes().rate_bits_per_second {
-            Some(_) => queue_pair.rate_free_at(),
-            None => Instant::ZERO,
-        };
+        let rate_free_at = queue_pair.rate_free_at();
         let variation = 4 * measured.variation;
         Moment { now, round_trip, variation, patience, heard: terms.heard, rate_free_at }
     }

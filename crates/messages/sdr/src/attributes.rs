@@ -1,5 +1,6 @@
 //! What a queue pair is made with.
 
+use longhaul_congestion::{ControllerName, Flow, PathFacts};
 use longhaul_time::Duration;
 use longhaul_verbs::{Gid, Mtu, PathAttributes};
 use longhaul_wire::immediate_layout::ImmediateLayout;
@@ -40,8 +41,9 @@ pub struct QueuePairAttributes {
     pub receive_depth: u32,
     /// Writes in the send queue of each internal queue pair.
     pub send_depth: u32,
-    /// The most that data is sent at, over all channels and generations, headers included. Devices that can limit a rate space the packets
-    /// evenly; others get them in bursts of up to 5 ms.
+    /// How the rate and the window are controlled; `None` sends as fast as the device takes packets.
+    pub congestion: Option<ControllerName>,
+    /// The most that data is sent at, over all channels and generations, headers included, whatever congestion control says.
     pub rate_bits_per_second: Option<u64>,
     /// Taken for the round-trip time until it has been measured.
     pub round_trip_guess: Duration,
@@ -67,6 +69,7 @@ impl QueuePairAttributes {
             packets_per_write: 1,
             receive_depth: 2048,
             send_depth: 512,
+            congestion: None,
             rate_bits_per_second: None,
             round_trip_guess: Duration::from_millis(50),
             first_number: 0,
@@ -98,6 +101,15 @@ impl QueuePairAttributes {
 }
 
 impl QueuePairAttributes {
+    /// Congestion control of a path, at its start.
+    pub(crate) fn flow(&self, facts: &PathFacts) -> Flow {
+        let flow = match self.congestion {
+            Some(name) => Flow::new(name, facts),
+            None => Flow::unlimited(facts),
+        };
+        flow.with_rate_max(self.rate_bits_per_second)
+    }
+
     /// Random: control messages to this end carry it.
     pub(crate) fn receiver(&self) -> u32 {
         (self.random >> 32) as u32

@@ -259,7 +259,10 @@ fn record(completions: &[WorkCompletion], receivers: &mut [Receiver]) -> Result<
             receiver.table.record(completion, receiver.generation, &mut receiver.lookups);
             receiver.consumed += 1;
         }
-        receiver.table.count_arrived(receiver.consumed as u64);
+        if let Some(last) = run.iter().rev().find(|completion| completion.is_success()) {
+            let count = receiver.consumed as u64;
+            receiver.table.count_arrived(count, receiver.generation, last.immediate_or_key);
+        }
         post_receives(&receiver.queue_pair, std::mem::take(&mut receiver.consumed))?;
     }
     Ok(())

@@ -3,7 +3,7 @@
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{CompletionOperation, CompletionQueue, CompletionStatus, PostError, WorkCompletion};
 use longhaul_wire::control::{
-    self, CLEARED_BEYOND_BYTES_MAX, ControlFrame, FrameError, FrameWriter, HELD_UNKNOWN, Header, Record,
+    self, CLEARED_BEYOND_BYTES_MAX, ControlFrame, DataArrivals, FrameError, FrameWriter, HELD_UNKNOWN, Header, Record,
 };
 
 use crate::asking::{BackOff, Stamps};
@@ -11,6 +11,7 @@ use crate::attributes::QueuePairAttributes;
 use crate::control_path::ControlPath;
 use crate::path::Path;
 use crate::queue_pair_error::QueuePairError;
+use crate::receive_table::ArrivedData;
 use crate::receiving::Receiving;
 use crate::scheme_queue::SchemeQueue;
 use crate::sending::Sending;
@@ -24,6 +25,9 @@ const POLLS_MAX: usize = 64;
 
 /// An end that was polled this short a time ago has not been away.
 const POLLED_OFTEN: Duration = Duration::from_micros(20);
+/// Data is reported after this many packets, or a quarter of a round trip, but not more often than `REPORT_GAP_MIN`.
+const REPORT_PACKETS: u64 = 16;
+const REPORT_GAP_MIN: Duration = Duration::from_micros(250);
 /// What may wait does not wait longer than this.
 const WAITS_MAX: Duration = Duration::from_micros(25);
 
@@ -48,6 +52,10 @@ pub(crate) struct State {
     pub(crate) path: Path,
     /// Receives consumed, as the peer was told last.
     reported: u64,
+    reported_at: Instant,
+    /// Receives consumed, as far as it was looked, and when the last of them was seen.
+    arrived: u64,
+    arrived_at: Instant,
     owed: Owed,
     /// Since when something has waited to be said ([`Saying`]).
     unsaid_since: Option<Instant>,
@@ -120,6 +128,9 @@ impl State {
             peer: None,
             path,
             reported: 0,
+            reported_at: Instant::ZERO,
+            arrived: 0,
+            arrived_at: Instant::ZERO,
             owed: Owed::Nothing,
             unsaid_since: None,
             waits_for_sender: false,
@@ -142,7 +153,9 @@ impl State {
     pub(crate) fn mutate(&mut self, mutation: crate::mutation::Mutation) {
         self.mutation = Some(mutation);
         self.receiving.never_repeats = mutation == crate::mutation::Mutation::NeverRepeatClear;
-        self.path.window.never_lowers_lost = mutation == crate::mutation::Mutation::NeverLowerLost;
+        if mutation == crate::mutation::Mutation::NeverLowerLost {
+            self.path.never_find_lost_writes();
+        }
     }
 
     /// When the peer has to be asked for its state, if something goes on only when that is known.
@@ -176,7 +189,31 @@ impl State {
         let patience = self.patience(attributes);
         let control = Instant::earlier_of(self.asks_at(patience), self.receiving.next_deadline(patience));
         let unsaid = self.unsaid_since.map(|since| since + WAITS_MAX);
-        Instant::earlier_of(Instant::earlier_of(control, unsaid), self.sending.next_deadline(&self.path))
+        let said = Instant::earlier_of(unsaid, self.reports_at(attributes));
+        let sent = Instant::earlier_of(self.sending.next_deadline(&self.path), self.path.next_deadline());
+        Instant::earlier_of(Instant::earlier_of(control, said), sent)
+    }
+
+    /// Takes note of the data that has arrived so far.
+    fn note_arrivals(&mut self, arrived: ArrivedData, now: Instant) {
+        if arrived.count > self.arrived {
+            (self.arrived, self.arrived_at) = (arrived.count, now);
+        }
+    }
+
+    /// When the peer is to be told what has arrived: often enough that its window never closes for want of a report, and that its
+    /// congestion control sees what happens, a few times in a round trip.
+    fn reports_at(&self, attributes: &QueuePairAttributes) -> Option<Instant> {
+        let unreported = self.arrived - self.reported;
+        match unreported {
+            0 => None,
+            _ if unreported >= u64::from(attributes.receive_depth).div_ceil(4) => Some(Instant::ZERO),
+            REPORT_PACKETS.. => Some(self.reported_at + REPORT_GAP_MIN),
+            _ => {
+                let round_trip = self.path.round_trip.smoothed.unwrap_or(attributes.round_trip_guess);
+                Some(self.arrived_at.max(self.reported_at) + (round_trip / 4).max(REPORT_GAP_MIN))
+            }
+        }
     }
 
     /// The program waits for the sender to be through with this message. Questions about other things may have become rare, and the last
@@ -241,8 +278,7 @@ impl State {
                 } else if completion.id & CONTROL_SEND != 0 {
                     self.control.on_sent(completion.id & !CONTROL_SEND);
                 } else {
-                    let horizon = self.horizon(attributes);
-                    self.sending.on_sent(completion.id as usize, &mut self.path, now, horizon);
+                    self.sending.on_sent(completion.id as usize, &mut self.path, now);
                 }
             }
             // What has left the device is no answer: then the sockets have not been looked at.
@@ -294,9 +330,8 @@ impl State {
             self.path.round_trip.measure_answer(header.echo, header.held(), arrival);
         }
         let window = header.window.min(peer.window);
-        let horizon = self.horizon(attributes);
-        let mut is_news = self.path.window.on_report(header.consumed, window, now, horizon);
-        is_news |= self.sending.on_open_from(header.open_from);
+        self.path.set_receives(window);
+        let mut is_news = self.sending.on_open_from(header.open_from);
         is_news |= self.receiving.on_sends_from(header.sends_from);
         self.receiving.on_heard(now);
         self.receiving.on_cleared_through(header.cleared_through);
@@ -304,6 +339,7 @@ impl State {
         self.waits_for_peer = false;
         let mut owed = if header.wants_answer { Owed::AnswerAtOnce } else { Owed::Nothing };
         let mut cleared_beyond: &[u8] = &[];
+        let mut arrivals = None;
         for record in frame.records() {
             match record {
                 Ok(Record::ClearToSend(clear)) => {
@@ -318,12 +354,16 @@ impl State {
                     cleared_beyond = bits;
                     self.receiving.on_cleared_beyond(header.cleared_through, bits);
                 }
+                Ok(Record::DataArrivals(said)) => arrivals = Some(said),
                 Ok(Record::Scheme(bytes)) => {
                     self.counters.dropped += u64::from(!self.to_scheme.push(bytes.to_vec()));
                 }
                 Err(_) => self.counters.ignored += 1,
             }
         }
+        let horizon = self.horizon(attributes);
+        let shape = self.sending.shape();
+        is_news |= self.path.on_report(header.consumed, arrivals.as_ref(), &shape, now, horizon);
         self.owed = self.owed.max(owed);
         if header.wants_answer {
             self.receiving.on_question(header.cleared_through, cleared_beyond);
@@ -346,10 +386,11 @@ impl State {
         &mut self,
         now: Instant,
         attributes: &QueuePairAttributes,
-        arrived: u64,
+        arrived: ArrivedData,
         saying: Saying,
     ) -> Result<(), QueuePairError> {
         let patience = self.patience(attributes);
+        self.note_arrivals(arrived, now);
         self.waits_for_clear = match self.sending.waits_for_clear() {
             true => self.waits_for_clear.or(Some(now)),
             false => None,
@@ -362,7 +403,7 @@ impl State {
             let asks = self.asks_at(patience).is_some_and(|at| at <= now);
             let clears: Vec<_> = self.receiving.due(now, patience).copied().collect();
             // Often enough that the window never closes for want of a report.
-            let reports = arrived - self.reported >= u64::from(attributes.receive_depth).div_ceil(4);
+            let reports = self.reports_at(attributes).is_some_and(|at| at <= now);
             let is_urgent = asks || reports || self.owed == Owed::AnswerAtOnce;
             let has_records = !clears.is_empty() || !self.from_scheme.is_empty();
             let (is_due, may_wait) = match saying {
@@ -388,7 +429,7 @@ impl State {
                     Some((_, Some(arrival))) => now.saturating_since(arrival).as_nanos() as u64,
                     _ => HELD_UNKNOWN,
                 },
-                consumed: arrived,
+                consumed: arrived.count,
                 window: attributes.receive_depth,
                 cleared_through: self.sending.cleared_through(),
                 open_from: self.receiving.open_from(),
@@ -404,6 +445,12 @@ impl State {
             if !beyond.is_empty() && (!has_told_beyond || both_bytes <= self.control.frame_bytes()) {
                 has_told_beyond = writer.push(&Record::ClearedBeyond(&beyond));
             }
+            if arrived.count > self.reported
+                && let Some((generation, immediate)) = arrived.newest
+            {
+                let held_ns = (now - self.arrived_at).as_nanos() as u64;
+                writer.push(&Record::DataArrivals(DataArrivals { immediate, generation, held_ns, marked: 0 }));
+            }
             numbers.clear();
             numbers.extend(
                 clears.iter().take_while(|clear| writer.push(&Record::ClearToSend(**clear))).map(|clear| clear.number),
@@ -418,10 +465,14 @@ impl State {
             self.stamps.on_sent(stamp);
             self.receiving.told(&numbers, stamp, now);
             self.from_scheme.drop_first(scheme_records);
-            self.reported = arrived;
+            (self.reported, self.reported_at) = (arrived.count, now);
             self.owed = Owed::Nothing;
             self.unsaid_since = None;
             if asks {
+                if self.asking.is_repeated() {
+                    // Twice without an answer: what is in flight has been lost with the path.
+                    self.path.on_silence(now);
+                }
                 self.asking.on_due_said(now);
             }
         }

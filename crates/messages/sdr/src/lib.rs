@@ -57,17 +57,16 @@ mod fragments;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod info;
-mod link_estimate;
 pub mod memory;
 mod message;
 #[cfg(feature = "mutations")]
 mod mutation;
-mod pacer;
 mod path;
 mod queue_pair;
 mod queue_pair_error;
 pub mod receive_table;
 mod receiving;
+mod round_trip;
 mod scheme_queue;
 mod sending;
 mod sync;
@@ -79,7 +78,6 @@ pub use context::{ChannelError, Context, ContextAttributes};
 pub use control_memory::ControlMemory;
 pub use control_path::ControlPathError;
 pub use dialogue::{ControlCounters, Saying};
-pub use link_estimate::RoundTripTime;
 /// Why a device gives no memory or key, from below.
 pub use longhaul_verbs::RegisterError;
 /// The formats of control frames and immediates, from below.
@@ -91,4 +89,5 @@ pub use mutation::Mutation;
 pub use queue_pair::QueuePair;
 pub use queue_pair_error::{ConnectError, CreateQueuePairError, QueuePairError};
 pub use receive_table::ReceiveCounters;
+pub use round_trip::RoundTripTime;
 pub use sending::{PeerReceive, SendCounters, SendStatus};

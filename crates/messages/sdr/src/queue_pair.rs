@@ -6,7 +6,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use longhaul_time::{Duration, Instant};
+use longhaul_congestion::PathFacts;
+use longhaul_time::Instant;
 use longhaul_verbs::{
     Access, Capabilities, CompletionQueue, PathAttributes, PollError, QueuePair as VerbsQueuePair,
     QueuePairAttributes as VerbsAttributes, QueuePairLimits, QueuePairOptions, SlottedRegion, Transport,
@@ -19,17 +20,18 @@ use crate::context::Context;
 use crate::control_path::ControlPath;
 use crate::dialogue::{ControlCounters, Peer, Saying, State};
 use crate::info::QueuePairInfo;
-use crate::link_estimate::RoundTripTime;
 use crate::memory::{GuardByte, Memory};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
-use crate::pacer::{self, Pacer};
 use crate::path::Path;
 use crate::queue_pair_error::{ConnectError, CreateQueuePairError, QueuePairError};
 use crate::receive_table::{ReceiveCounters, ReceiveTable};
 use crate::receiving::Receiving;
-use crate::sending::{PeerReceive, SendCounters, Sending, Shape};
+use crate::round_trip::RoundTripTime;
+use crate::sending::{PeerReceive, SendCounters, Sending, Shape, WRITE_OVERHEAD_BYTES};
 
+/// In bits per second: no limit that anybody notices.
+const RATE_UNLIMITED: u64 = u32::MAX as u64 * 1000;
 /// Headers of a SEND over IPv4: IP, UDP, BTH, ICRC.
 const SEND_OVERHEAD_BYTES: usize = 20 + 8 + 12 + 4;
 
@@ -52,7 +54,7 @@ pub(crate) struct Shared {
     completions: CompletionQueue,
     /// The longest control message.
     frame_bytes: usize,
-    /// Packets are spaced evenly by the device then; the rate holds anyway (`pacer`).
+    /// Its own limit is lifted: the path paces.
     can_limit_rate: bool,
     state: Mutex<State>,
     #[cfg(feature = "mutations")]
@@ -165,12 +167,12 @@ impl QueuePair {
             context.add_receiver(channel, queue_pair.clone(), table, generation, depth)?;
         }
         connect(state.control.queue_pair(), peer.control, peer.source_port(0), None)?;
-        let rate = attributes.rate_bits_per_second.filter(|_| self.shared.can_limit_rate);
-        let rate = rate.map(|rate| rate / shape.channels as u64);
+        // The path paces what all of them send; a limit of the device's own would only add a queue.
+        let rate = self.shared.can_limit_rate.then_some(RATE_UNLIMITED);
         for (index, (queue_pair, lane)) in data.iter().zip(&peer.data).enumerate() {
             connect(queue_pair, *lane, peer.source_port(1 + index), rate)?;
         }
-        state.path.window.on_report(0, peer.window, Instant::ZERO, Duration::MAX);
+        state.path.set_receives(peer.window);
         let QueuePairInfo { receiver, message_bytes_max, window, .. } = *peer;
         state.peer = Some(Peer { receiver, echo: None, message_bytes_max, window, is_verified: false });
         Ok(())
@@ -236,9 +238,14 @@ impl QueuePair {
         assert!(bytes.len() <= self.scheme_bytes_max(), "{} bytes do not fit a control message", bytes.len());
     }
 
+    /// The rate at which data is sent now, in bits per second on the wire; `None` when it is not limited.
+    pub fn bits_per_second(&self) -> Option<u64> {
+        self.shared.state().path.bits_per_second()
+    }
+
     /// When the rate allows data to be sent with [`QueuePair::send_data_to_peer`].
     pub fn rate_free_at(&self) -> Instant {
-        self.shared.state().path.pacer.burst_at()
+        self.shared.state().path.rate_free_at()
     }
 
     /// The same as [`QueuePair::send_to_peer`], for bytes that are data of a message and count against the rate.
@@ -247,7 +254,7 @@ impl QueuePair {
         let mut state = self.shared.state();
         // As if it had a frame of its own, which it may share.
         let wire_bytes = SEND_OVERHEAD_BYTES + control::HEADER_BYTES + control::RECORD_HEADER_BYTES + bytes.len();
-        state.path.pacer.on_posted(wire_bytes as u64, now);
+        state.path.on_data_in_control(wire_bytes as u64, now);
         state.send_to_peer(bytes);
     }
 
@@ -393,11 +400,17 @@ impl Shared {
         };
         let first = attributes.first_number;
         let can_limit_rate = capabilities.contains(Capabilities::RATE_LIMIT);
-        let ahead = if can_limit_rate { pacer::AHEAD_OF_LIMITER } else { pacer::AHEAD };
-        let pacer = Pacer::new(attributes.rate_bits_per_second, ahead);
         let sending = Sending::new(shape, data.clone(), attributes.send_depth, first);
         let frame_bytes = control.frame_bytes();
-        let state = State::new(sending, Receiving::new(first), control, Path::new(pacer));
+        let write_bytes = u64::from(shape.write_bytes()) + WRITE_OVERHEAD_BYTES * u64::from(shape.packets_per_write);
+        let facts = PathFacts {
+            packet_bytes: u32::try_from(write_bytes).unwrap_or(u32::MAX),
+            round_trip: None,
+            line_bits_per_second: None,
+            seed: attributes.random,
+        };
+        let path = Path::new(attributes.flow(&facts), write_bytes);
+        let state = State::new(sending, Receiving::new(first), control, path);
         Ok(Shared {
             context: context.clone(),
             attributes: attributes.clone(),
@@ -433,8 +446,9 @@ impl Shared {
         }
         state.post_control_receives()?;
         let State { sending, path, .. } = &mut *state;
+        path.on_deadline(now);
         sending.pump(path, now)?;
-        state.send_frames(now, &self.attributes, self.table.arrived(), saying)
+        state.send_frames(now, &self.attributes, self.table.arrived_data(), saying)
     }
 }
 

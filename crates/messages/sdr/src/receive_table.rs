@@ -32,6 +32,15 @@ pub struct ReceiveCounters {
     pub stray: u64,
 }
 
+/// What has arrived at a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrivedData {
+    /// Receives that were consumed since the beginning.
+    pub(crate) count: u64,
+    /// Generation and immediate of the packet that arrived last.
+    pub(crate) newest: Option<(u8, u32)>,
+}
+
 /// The message table of the receiving half of a queue pair.
 #[derive(Debug)]
 pub struct ReceiveTable {
@@ -41,6 +50,8 @@ pub struct ReceiveTable {
     /// By slot.
     open: Mutex<HashMap<u32, Open>>,
     arrived: AtomicU64,
+    /// Generation and immediate of what arrived last.
+    newest: AtomicU64,
     late: AtomicU64,
     stray: AtomicU64,
     /// Why no more data can arrive.
@@ -72,6 +83,7 @@ impl ReceiveTable {
             packet_bytes,
             open: Mutex::default(),
             arrived: AtomicU64::new(0),
+            newest: AtomicU64::new(0),
             late: AtomicU64::new(0),
             stray: AtomicU64::new(0),
             failure: OnceLock::new(),
@@ -175,9 +187,17 @@ impl ReceiveTable {
         self.failure.get().copied()
     }
 
-    /// This many receives have been consumed.
-    pub(crate) fn count_arrived(&self, count: u64) {
+    /// This many receives have been consumed, the last of them on a queue pair of `generation` by a packet with this immediate.
+    pub(crate) fn count_arrived(&self, count: u64, generation: u32, immediate: u32) {
+        self.newest.store(u64::from(generation) << 32 | u64::from(immediate), Ordering::Relaxed);
         self.arrived.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// What has arrived so far.
+    pub(crate) fn arrived_data(&self) -> ArrivedData {
+        let count = self.arrived();
+        let newest = self.newest.load(Ordering::Relaxed);
+        ArrivedData { count, newest: (count > 0).then_some(((newest >> 32) as u8, newest as u32)) }
     }
 
     /// Receives that were consumed since the beginning.

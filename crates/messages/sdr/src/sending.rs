@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use longhaul_time::{Duration, Instant};
+use longhaul_time::Instant;
 use longhaul_verbs::{
     PostError, PostErrorKind, QueuePair as VerbsQueuePair, RemoteMemory, SendFlags, SendOperation, SendRequest,
     WriteBurst,
@@ -19,7 +19,7 @@ use crate::path::Path;
 const BURST: usize = 60;
 
 /// Headers of a write: IPv4, UDP, BTH, RETH, the immediate and the ICRC.
-const WRITE_OVERHEAD_BYTES: u64 = 20 + 8 + 12 + 16 + 4 + 4;
+pub(crate) const WRITE_OVERHEAD_BYTES: u64 = 20 + 8 + 12 + 16 + 4 + 4;
 
 /// What the peer has done for a message of ours, as far as we know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,7 +81,7 @@ impl Shape {
         self.layout.generation_of(number, self.generations)
     }
 
-    fn write_bytes(&self) -> u32 {
+    pub(crate) fn write_bytes(&self) -> u32 {
         self.packet_bytes * self.packets_per_write
     }
 }
@@ -152,6 +152,7 @@ struct Lane {
 /// Writes that were posted together.
 struct Burst {
     message: u64,
+    first_packet: u32,
     writes: u32,
     byte_count: u64,
     /// The device may read them until the burst has left it.
@@ -202,8 +203,12 @@ impl Sending {
         }
     }
 
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
     pub(crate) fn counters(&self, path: &Path) -> SendCounters {
-        SendCounters { presumed_lost: path.window.lost(), ..self.counters }
+        SendCounters { presumed_lost: path.lost(), ..self.counters }
     }
 
     /// Nothing more is sent of messages below, and nobody asks about them.
@@ -415,10 +420,10 @@ impl Sending {
     }
 
     /// A burst of an internal queue pair has left the device.
-    pub(crate) fn on_sent(&mut self, lane: usize, path: &mut Path, now: Instant, horizon: Duration) {
+    pub(crate) fn on_sent(&mut self, lane: usize, path: &mut Path, now: Instant) {
         let Some(burst) = self.lanes.get_mut(lane).and_then(|lane| lane.posted.pop_front()) else { return };
         self.lanes[lane].free += burst.writes;
-        path.window.on_left(burst.writes, now, horizon);
+        path.on_left(burst.writes, now);
         if let Some(send) = self.open.get_mut(&burst.message) {
             send.bursts_on_their_way -= 1;
             send.left_bytes += burst.byte_count;
@@ -429,12 +434,12 @@ impl Sending {
 
     /// Whether something could be sent if the receiver's window were open.
     pub(crate) fn waits_for_window(&self, path: &Path) -> bool {
-        path.window.available() == 0 && self.can_send()
+        path.is_shut() && self.can_send()
     }
 
     /// When something can be sent that has to wait for the rate.
     pub(crate) fn next_deadline(&self, path: &Path) -> Option<Instant> {
-        let at = path.pacer.ready_at()?;
+        let at = path.ready_at()?;
         (self.was_paced && self.can_send()).then_some(at)
     }
 
@@ -466,7 +471,7 @@ impl Sending {
                 lane.free -= burst.writes;
                 message.send.bursts_on_their_way += 1;
                 let wire_bytes = burst.byte_count + u64::from(burst.writes) * WRITE_OVERHEAD_BYTES;
-                path.on_posted(burst.writes, wire_bytes, now);
+                path.on_posted(number, burst.first_packet, burst.writes, wire_bytes, now);
                 counters.writes += u64::from(burst.writes);
                 counters.bytes += burst.byte_count;
                 lane.posted.push_back(burst);
@@ -476,7 +481,10 @@ impl Sending {
                 break;
             }
         }
-        self.was_paced = !path.pacer.is_ready(now);
+        self.was_paced = !path.is_shut() && path.room(now) == 0;
+        if !self.was_paced && !(path.is_shut() && self.can_send()) {
+            path.on_nothing_to_send();
+        }
         for number in touched {
             let Some(send) = self.open.get(&number) else { continue };
             if !send.has_work() {
@@ -551,7 +559,8 @@ impl Message<'_> {
             self.send.first_byte = None;
         }
         // The byte is one of the message's, which leaves with its packets.
-        Ok(Some(Burst { message: self.number, writes, byte_count: 0, _bytes: byte }))
+        let first_packet = immediates.first().map_or(0, |immediate| self.shape.layout.decode(*immediate).packet);
+        Ok(Some(Burst { message: self.number, first_packet, writes, byte_count: 0, _bytes: byte }))
     }
 
     fn post_piece(&mut self, to: &VerbsQueuePair, id: u64, most: usize) -> Result<Option<Burst>, PostError> {
@@ -589,6 +598,6 @@ impl Message<'_> {
             self.send.pieces.pop_front();
         }
         let (message, writes, byte_count) = (self.number, writes as u32, length as u64);
-        Ok(Some(Burst { message, writes, byte_count, _bytes: bytes }))
+        Ok(Some(Burst { message, first_packet, writes, byte_count, _bytes: bytes }))
     }
 }

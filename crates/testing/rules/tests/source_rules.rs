@@ -92,7 +92,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("netsim", &["time", "impair", "capture"]),
     ("softnic", &["time", "wire", "verbs", "impair"]),
     ("softnic-udp", &["time", "wire", "verbs", "impair", "capture", "softnic"]),
-    ("sdr", &["time", "wire", "verbs"]),
+    ("sdr", &["time", "wire", "verbs", "congestion"]),
     ("reliable", &["time", "wire", "sdr", "coding", "scheme"]),
     // The soak of messages drives connections with it on virtual time, as the facade does with threads.
     ("runtime", &["time", "verbs", "sdr", "reliable"]),
@@ -101,7 +101,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("charts", &[]),
     (
         "longhaul",
-        &["time", "wire", "verbs", "impair", "softnic", "softnic-udp", "sdr", "reliable", "runtime", "rdmacore"],
+        &["time", "wire", "verbs", "congestion", "impair", "softnic", "softnic-udp", "sdr", "reliable", "runtime", "rdmacore"],
     ),
     ("world", &["time", "wire", "verbs", "impair", "netsim", "softnic"]),
     ("congestion-testing", &["time", "congestion", "impair"]),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use longhaul_reliable::{Attributes, Connection, NamedScheme, ReceiveTicket, SendTicket, scheme_named};
-use longhaul_sdr::control::{ClearToSend, ControlFrame, FrameWriter, Header, Record};
+use longhaul_sdr::control::{ClearToSend, DataArrivals, ControlFrame, FrameWriter, Header, Record};
 use longhaul_sdr::immediate::ImmediateLayout;
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_sdr::{Context, ContextAttributes, Memory, QueuePair, QueuePairAttributes};
@@ -186,6 +186,10 @@ impl End {
                     is_over: choices.u8() == 0,
                 };
                 writer.push(&Record::ClearToSend(clear));
+            } else if choices.u8() < 64 {
+                let (immediate, generation) = (choices.number(0) as u32, choices.u8() % 4);
+                let (held_ns, marked) = (choices.number(0), choices.number(1));
+                writer.push(&Record::DataArrivals(DataArrivals { immediate, generation, held_ns, marked }));
             } else {
                 writer.push(&Record::Scheme(&self.record(choices)));
             }

@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use longhaul::{Accepting, Connecting, DeviceName, Endpoint, HandshakeError, Meeting, Options, SOFTNIC, Towards};
 use longhaul_reliable::record::{Offer, Record as Message, Refusal, Refused};
 use longhaul_reliable::record_bytes;
-use longhaul_sdr::control::{ClearToSend, FrameWriter, HEADER_BYTES, Header, Record};
+use longhaul_sdr::control::{ClearToSend, DataArrivals, FrameWriter, HEADER_BYTES, Header, Record};
 use longhaul_softnic_udp::{UdpConfig, UdpPortChoice};
 use perf_server::Server;
 
@@ -135,7 +135,8 @@ fn every_kind_of_record_is_read() {
     ];
     let encoded = messages.map(|message| record_bytes(1234, &message));
     let clear = ClearToSend { number: 11, address: 12, length: 13, key: 14, generation: 3, is_over: true };
-    let mut records = vec![Record::ClearToSend(clear), Record::ClearedBeyond(&[0x06])];
+    let arrivals = DataArrivals { immediate: 0xabc, generation: 2, held_ns: 345, marked: 678 };
+    let mut records = vec![Record::ClearToSend(clear), Record::ClearedBeyond(&[0x06]), Record::DataArrivals(arrivals)];
     records.extend(encoded.iter().map(|bytes| Record::Scheme(bytes)));
     let mut unknown = control_packet(&[]);
     let at = unknown.len() - 4;
@@ -156,6 +157,10 @@ fn every_kind_of_record_is_read() {
         for (text, expected) in [
             ("Kind: clear-to-send (1)", 2),
             ("Kind: cleared-beyond (3)", 2),
+            ("Kind: data-arrivals (4)", 2),
+            ("Immediate: 0x00000abc", 2),
+            ("Held (ns): 345", 2),
+            ("Marked packets: 678", 2),
             ("Kind: scheme (2)", 22),
             ("Kind: offer (1)", 2),
             ("Kind: offer-with-checksum (8)", 2),

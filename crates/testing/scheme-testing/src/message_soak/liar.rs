@@ -2,7 +2,7 @@
 
 use longhaul_reliable::record::{self, Offer, Refusal, Refused};
 use longhaul_reliable::record_bytes;
-use longhaul_sdr::control::{ClearToSend, FrameWriter, Header, Record};
+use longhaul_sdr::control::{ClearToSend, DataArrivals, FrameWriter, Header, Record};
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_world::Dice;
 
@@ -91,6 +91,10 @@ fn frame(dice: &mut Dice, victim: &QueuePairInfo, plan: &ConnectionPlan) -> Vec<
                 is_over: dice.chance(20),
             };
             writer.push(&Record::ClearToSend(clear));
+        } else if dice.chance(20) {
+            let (immediate, generation) = (wild(dice) as u32, dice.within(0..=4) as u8);
+            let (held_ns, marked) = (wild(dice), wild(dice));
+            writer.push(&Record::DataArrivals(DataArrivals { immediate, generation, held_ns, marked }));
         } else {
             let bytes = scheme_record(dice, plan);
             writer.push(&Record::Scheme(&bytes));
