@@ -11,6 +11,11 @@ pub trait Controller: Send + fmt::Debug {
         let _ = (now, bytes, in_flight_bytes);
     }
 
+    /// The sender had nothing to send and nothing was in flight; now it sends again.
+    fn on_restart(&mut self, now: Instant) {
+        let _ = now;
+    }
+
     /// The receiver has reported.
     fn on_sample(&mut self, sample: &Sample);
 
@@ -109,6 +114,8 @@ pub struct Sample {
     /// How fast packets were delivered between the sending of the newest one and now, in bits per second; `None` when
     /// that cannot be said.
     pub delivery_rate: Option<u64>,
+    /// The time that rate is of. Shorter than a round trip it says nothing about the path.
+    pub rate_interval: Duration,
     /// The sender had nothing to send during that time: the path may be faster.
     pub is_app_limited: bool,
     /// Newly delivered.

@@ -32,6 +32,8 @@ const GAIN: f64 = 1.0 / 256.0;
 const ALPHA_TIMER: Duration = Duration::from_micros(55);
 /// The rate rises after this time,
 const RISE_TIMER: Duration = Duration::from_micros(55);
+/// Notifications that come sooner after a cut belong to it.
+const NOTIFICATION_GAP: Duration = Duration::from_micros(50);
 /// and after this many bytes.
 const RISE_BYTES: u64 = 10_000_000;
 /// Rises of each kind that only recover (F).
@@ -56,6 +58,7 @@ pub struct Dcqcn {
     alpha_at: Option<Instant>,
     /// When the rate rises.
     rise_at: Option<Instant>,
+    cut_at: Option<Instant>,
     /// Rises by the timer and by the byte counter since the last notification.
     timer_rises: u32,
     byte_rises: u32,
@@ -75,6 +78,7 @@ impl Dcqcn {
             alpha: 1.0,
             alpha_at: None,
             rise_at: None,
+            cut_at: None,
             timer_rises: 0,
             byte_rises: 0,
             bytes: 0,
@@ -105,6 +109,7 @@ impl Dcqcn {
         (self.timer_rises, self.byte_rises, self.bytes) = (0, 0, 0);
         self.alpha_at = Some(now + ALPHA_TIMER);
         self.rise_at = Some(now + RISE_TIMER);
+        self.cut_at = Some(now);
     }
 }
 
@@ -124,7 +129,10 @@ impl Controller for Dcqcn {
     fn on_sample(&mut self, _sample: &Sample) {}
 
     fn on_notification(&mut self, now: Instant) {
-        self.cut(now);
+        // Devices limit them for each queue pair, and a path has several.
+        if self.cut_at.is_none_or(|at| now >= at + NOTIFICATION_GAP) {
+            self.cut(now);
+        }
     }
 
     fn on_timeout(&mut self, now: Instant) {
@@ -255,11 +263,14 @@ mod tests {
         let mut controller = controller();
         controller.on_notification(at(0));
         controller.on_sent(at(10), RISE_BYTES - 1, 0);
+        let once = gigabits(&controller);
         controller.on_notification(at(20));
+        assert_eq!(gigabits(&controller), once, "another queue pair of the path was told of the same congestion");
+        controller.on_notification(at(50));
         let rate = gigabits(&controller);
-        controller.on_sent(at(30), RISE_BYTES - 1, 0);
+        controller.on_sent(at(52), RISE_BYTES - 1, 0);
         assert_eq!(gigabits(&controller), rate);
-        controller.on_sent(at(30), 1, 0);
+        controller.on_sent(at(52), 1, 0);
         assert!(gigabits(&controller) > rate);
     }
 

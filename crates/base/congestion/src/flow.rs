@@ -68,6 +68,9 @@ impl Flow {
     /// Packets were given to the device. Returns the number of the first.
     pub fn on_sent(&mut self, now: Instant, packets: u64, bytes: u64) -> u64 {
         let first = self.sampler.sent_packets();
+        if first > 0 && self.sampler.in_flight_packets() == 0 && self.sampler.is_app_limited() {
+            self.controller.on_restart(now);
+        }
         self.sampler.on_sent(now, packets, bytes);
         self.pacer.on_sent(now, bytes);
         self.controller.on_sent(now, bytes, self.sampler.in_flight_bytes());
@@ -103,8 +106,10 @@ impl Flow {
         self.controller.on_notification(now);
     }
 
-    /// Nothing was reported for so long that everything in flight is presumed lost.
-    pub fn on_timeout(&mut self, now: Instant) {
+    /// Nothing was reported for so long that what left the device longer ago than `horizon` is presumed lost.
+    pub fn on_timeout(&mut self, now: Instant, horizon: Duration) {
+        let sample = self.sampler.on_timeout(now, horizon);
+        self.controller.on_sample(&sample);
         self.controller.on_timeout(now);
     }
 

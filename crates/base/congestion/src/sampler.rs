@@ -67,10 +67,15 @@ pub struct Sampler {
     delivered_at: Instant,
     marked: u64,
     lost: u64,
-    /// Bytes of all packets that are delivered or presumed lost.
+    /// Packets that were delivered or presumed lost, at most, and their bytes.
+    settled: u64,
     settled_bytes: u64,
+    /// The mean of those that were settled last.
+    packet_bytes: f64,
     /// One past the newest packet that has arrived.
     newest_end: u64,
+    /// Packets below were written off: they left long ago, or nothing was heard for long. What arrives of them is found.
+    written_off_end: u64,
     /// That, and how many were missing up to it, at an earlier report.
     missing_at: (u64, u64),
     base_sent_at: Instant,
@@ -89,6 +94,11 @@ impl Sampler {
     /// Bytes in flight.
     pub fn in_flight_bytes(&self) -> u64 {
         self.sent_bytes - self.settled_bytes
+    }
+
+    /// Whether the sender had nothing to send lately.
+    pub fn is_app_limited(&self) -> bool {
+        self.app_limited_until.is_some()
     }
 
     /// Packets that were sent so far: the number of the next one.
@@ -160,10 +170,15 @@ impl Sampler {
         self.marked = arrivals.marked.clamp(self.marked, self.delivered);
         let newest = arrivals.newest.filter(|number| *number >= self.newest_end && *number < self.sent);
         let burst = newest.and_then(|number| self.burst_of(number));
-        self.newest_end = self.newest_end.max(newest.map_or(0, |number| number + 1));
-        self.lost = self.count_lost(now, horizon);
-        self.settle();
-        let arrived_at = Instant::from_nanos(now.as_nanos().saturating_sub(arrivals.held.as_nanos() as u64));
+        match newest {
+            Some(number) => self.newest_end = number + 1,
+            // Which ones arrived is not known; that none more are missing is.
+            None => self.newest_end = (self.newest_end + self.delivered - before.0).min(self.sent),
+        }
+        self.count_lost(now, horizon);
+        self.settle(before.0);
+        let held = u64::try_from(arrivals.held.as_nanos()).unwrap_or(u64::MAX);
+        let arrived_at = Instant::from_nanos(now.as_nanos().saturating_sub(held));
         if self.app_limited_until.is_some_and(|until| self.delivered_bytes > until) {
             self.app_limited_until = None;
         }
@@ -173,6 +188,7 @@ impl Sampler {
             round_trip: None,
             sent_at: self.base_sent_at,
             delivery_rate: None,
+            rate_interval: Duration::ZERO,
             is_app_limited: self.app_limited_until.is_some(),
             delivered_packets: self.delivered - before.0,
             delivered_bytes,
@@ -186,12 +202,14 @@ impl Sampler {
             in_flight_packets_at_sending: 0,
             in_flight_bytes: self.in_flight_bytes(),
         };
-        if let Some(burst) = burst {
+        // A receiver that claims to have held it for longer than it was away measures nothing.
+        if let Some(burst) = burst.filter(|burst| arrived_at > burst.sent_at) {
             let sending = burst.sent_at - burst.base_sent_at;
             let arriving = arrived_at - burst.delivered_at;
             let took = sending.max(arriving);
             let bytes = self.delivered_bytes.saturating_sub(burst.delivered_bytes);
-            sample.round_trip = Some(arrived_at - burst.sent_at).filter(|time| !time.is_zero());
+            sample.round_trip = Some(arrived_at - burst.sent_at);
+            sample.rate_interval = took;
             sample.delivery_rate =
                 (!took.is_zero() && bytes > 0).then(|| (bytes as f64 * 8.0 / took.as_secs_f64()) as u64);
             sample.sent_at = burst.sent_at;
@@ -208,56 +226,87 @@ impl Sampler {
 
     fn burst_of(&self, number: u64) -> Option<Burst> {
         let index = self.bursts.partition_point(|burst| burst.end <= number);
-        self.bursts.get(index).copied()
+        self.bursts.get(index).copied().filter(|burst| burst.end - burst.packets <= number)
     }
 
-    /// Packets presumed lost now.
-    fn count_lost(&mut self, now: Instant, horizon: Duration) -> u64 {
+    /// Nothing was heard for so long that what left the device longer ago than `horizon` is presumed lost.
+    pub fn on_timeout(&mut self, now: Instant, horizon: Duration) -> Sample {
+        let known = Arrivals { packets: self.delivered, marked: self.marked, newest: None, held: Duration::ZERO };
+        self.on_report(now, &known, horizon)
+    }
+
+    fn write_off(&mut self, now: Instant, horizon: Duration) {
+        let has_left_long_ago = |burst: &Burst| burst.left_at != Instant::FAR_FUTURE && now >= burst.left_at + horizon;
+        let old = self.bursts.partition_point(has_left_long_ago);
+        let old_end = old.checked_sub(1).map_or(0, |index| self.bursts[index].end);
+        self.written_off_end = self.written_off_end.max(old_end);
+    }
+
+    /// Counts what is presumed lost now.
+    fn count_lost(&mut self, now: Instant, horizon: Duration) {
+        #[cfg(feature = "mutations")]
+        let lost_before = self.lost;
+        self.write_off(now, horizon);
         let missing = self.newest_end.saturating_sub(self.delivered);
-        let mut lost = self.lost.min(missing);
+        let written_off = self.written_off_end.saturating_sub(self.delivered);
+        // What has arrived after all is found.
+        self.lost = self.lost.min(missing.max(written_off)).max(written_off);
         if self.newest_end >= self.missing_at.0 + REORDERING_PACKETS {
-            lost = lost.max(self.missing_at.1.min(missing));
+            self.lost = self.lost.max(self.missing_at.1.min(missing));
             self.missing_at = (self.newest_end, missing);
         } else {
             self.missing_at.1 = self.missing_at.1.min(missing);
         }
-        let has_left_long_ago = |burst: &Burst| burst.left_at != Instant::FAR_FUTURE && now >= burst.left_at + horizon;
-        let old = self.bursts.partition_point(has_left_long_ago);
-        let old_end = old.checked_sub(1).map_or(0, |index| self.bursts[index].end);
         #[cfg(feature = "mutations")]
         if self.never_finds {
-            lost = lost.max(self.lost);
+            self.lost = self.lost.max(lost_before).min(self.sent - self.delivered);
         }
-        lost.max(old_end.saturating_sub(self.delivered)).min(self.sent - self.delivered)
     }
 
-    /// Forgets bursts that are settled, and counts their bytes.
-    fn settle(&mut self) {
+    /// Counts the bytes of what is delivered or lost, and forgets bursts that no report can name any more.
+    fn settle(&mut self, delivered_before: u64) {
         let settled = self.delivered + self.lost;
-        while let Some(burst) = self.bursts.front()
-            && burst.end <= settled.min(self.newest_end.max(settled))
-            && self.bursts.len() > 1
+        let index = self.bursts.partition_point(|burst| burst.end <= settled);
+        let bytes_through = |burst: &Burst, ahead: u64| {
+            // Packets of one burst count as equally long.
+            let ahead_bytes =
+                u128::from(burst.bytes) * u128::from(ahead.min(burst.packets)) / u128::from(burst.packets);
+            burst.bytes_through - ahead_bytes as u64
+        };
+        let settled_bytes = match (self.bursts.get(index), index.checked_sub(1).and_then(|last| self.bursts.get(last)))
         {
+            (Some(burst), _) => bytes_through(burst, burst.end - settled),
+            (None, Some(last)) => last.bytes_through,
+            (None, None) => self.settled_bytes,
+        };
+        let newly_settled = settled.saturating_sub(self.settled);
+        let newly_settled_bytes = settled_bytes.saturating_sub(self.settled_bytes);
+        if newly_settled > 0 {
+            self.packet_bytes = newly_settled_bytes as f64 / newly_settled as f64;
+        }
+        self.delivered_bytes += ((self.delivered - delivered_before) as f64 * self.packet_bytes) as u64;
+        self.settled = self.settled.max(settled);
+        self.settled_bytes = self.settled_bytes.max(settled_bytes);
+        // One that was written off may still be named by a report that was late.
+        let named_end = settled.min(self.newest_end);
+        while self.bursts.front().is_some_and(|burst| burst.end <= named_end) {
             self.bursts.pop_front();
         }
-        if let Some(burst) = self.bursts.front() {
-            let ahead = burst.end.saturating_sub(settled).min(burst.packets);
-            // Packets of one burst count as equally long.
-            let ahead_bytes = burst.bytes * ahead / burst.packets;
-            self.settled_bytes = (burst.bytes_through - ahead_bytes).max(self.settled_bytes);
+        if self.bursts.is_empty() {
+            // A flow at rest takes no room for what was in flight once.
+            self.bursts.shrink_to(1);
         }
-        let lost_bytes = (u128::from(self.settled_bytes) * u128::from(self.lost)).checked_div(settled.into());
-        self.delivered_bytes = self.delivered_bytes.max(self.settled_bytes - lost_bytes.unwrap_or(0) as u64);
     }
 
     /// Makes room by merging each burst with its neighbor.
     fn merge(&mut self) {
         let bursts: Vec<Burst> = self.bursts.drain(..).collect();
         for pair in bursts.chunks(2) {
-            let mut burst = pair[pair.len() - 1];
-            if pair.len() == 2 {
-                burst.packets += pair[0].packets;
-                burst.bytes += pair[0].bytes;
+            let mut burst = pair[0];
+            if let Some(next) = pair.get(1) {
+                (burst.end, burst.bytes_through, burst.left_at) = (next.end, next.bytes_through, next.left_at);
+                burst.packets += next.packets;
+                burst.bytes += next.bytes;
             }
             self.bursts.push_back(burst);
         }
@@ -321,12 +370,71 @@ mod tests {
         let mut sampler = Sampler::default();
         send(&mut sampler, 0, 20);
         sampler.on_report(at(10), &report(5, 4), HORIZON);
-        let sample = sampler.on_report(at(100), &Arrivals { packets: 5, newest: None, ..Arrivals::default() }, HORIZON);
+        let known = Arrivals { packets: 5, newest: None, ..Arrivals::default() };
+        let sample = sampler.on_report(at(100), &known, HORIZON);
         assert_eq!((sample.lost_packets, sampler.in_flight_packets(), sampler.in_flight_bytes()), (15, 0, 0));
+        // They stay lost.
+        for _ in 0..3 {
+            let sample = sampler.on_report(at(101), &known, HORIZON);
+            assert_eq!((sample.found_packets, sample.delivered_bytes, sampler.lost_packets()), (0, 0, 15));
+        }
         // Packets that wait in the device are not lost.
         sampler.on_sent(at(100), 5, 5000);
         sampler.on_report(at(300), &Arrivals { packets: 5, newest: None, ..Arrivals::default() }, HORIZON);
         assert_eq!(sampler.in_flight_packets(), 5);
+    }
+
+    #[test]
+    fn reports_that_were_held_up_measure_the_packets_that_they_are_about() {
+        let mut sampler = Sampler::default();
+        send(&mut sampler, 0, 20);
+        // The sender stood still for ten seconds. The first report settles everything, and it goes on.
+        sampler.on_report(at(10_000), &report(5, 4), HORIZON);
+        assert_eq!(sampler.in_flight_packets(), 0);
+        send(&mut sampler, 10_000, 5);
+        let sample = sampler.on_report(at(10_001), &report(10, 9), HORIZON);
+        assert_eq!(sample.round_trip, Some(at(10_001) - at(9)), "not that of a packet of the last moment");
+        assert_eq!((sample.found_packets, sample.delivered_bytes), (5, 5000));
+        let sample = sampler.on_report(at(10_002), &report(20, 19), HORIZON);
+        assert_eq!((sampler.lost_packets(), sample.delivered_bytes, sampler.in_flight_packets()), (0, 10_000, 5));
+    }
+
+    #[test]
+    fn repeats_whose_number_is_not_known_leave_losses_and_flight_as_they_are() {
+        let mut sampler = Sampler::default();
+        send(&mut sampler, 0, 20);
+        sampler.on_report(at(20), &report(9, 9), HORIZON);
+        sampler.on_report(at(30), &report(19, 19), HORIZON);
+        assert_eq!(sampler.lost_packets(), 1);
+        send(&mut sampler, 30, 10);
+        let unknown = Arrivals { packets: 29, newest: None, ..Arrivals::default() };
+        let sample = sampler.on_report(at(45), &unknown, HORIZON);
+        assert_eq!((sample.found_packets, sampler.lost_packets(), sampler.in_flight_packets()), (0, 1, 0));
+    }
+
+    #[test]
+    fn silence_writes_everything_off_and_what_arrives_is_found() {
+        let mut sampler = Sampler::default();
+        send(&mut sampler, 0, 20);
+        sampler.on_timeout(at(100), HORIZON);
+        assert_eq!((sampler.in_flight_packets(), sampler.in_flight_bytes()), (0, 0));
+        let sample = sampler.on_report(at(101), &report(20, 19), HORIZON);
+        assert_eq!((sample.delivered_bytes, sampler.lost_packets(), sampler.in_flight_bytes()), (20_000, 0, 0));
+    }
+
+    #[test]
+    fn short_packets_after_long_ones_count_as_short() {
+        let mut sampler = Sampler::default();
+        send(&mut sampler, 0, 1000);
+        sampler.on_report(at(1000), &report(990, 999), HORIZON);
+        sampler.on_report(at(1100), &Arrivals { packets: 990, ..Arrivals::default() }, HORIZON);
+        for number in 0..100 {
+            sampler.on_sent(at(1100 + number), 1, 64);
+            sampler.on_left(at(1100 + number), 1);
+        }
+        let sample = sampler.on_report(at(1201), &report(1085, 1099), HORIZON);
+        assert_eq!(sample.delivered_packets, 95);
+        assert!((5000..=6400).contains(&sample.delivered_bytes), "{}", sample.delivered_bytes);
     }
 
     #[test]

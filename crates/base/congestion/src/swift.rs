@@ -47,6 +47,7 @@ const SCALING_RANGE: Duration = Duration::from_micros(100);
 const SCALING_WINDOW_MIN: f64 = 0.1;
 /// falling to zero at this one.
 const SCALING_WINDOW_MAX: f64 = 100.0;
+const PACKETS_PER_SECOND_MIN: f64 = 4.0;
 const WINDOW_MIN: f64 = 0.001;
 const WINDOW_MAX: f64 = 65_536.0;
 const WINDOW_START: f64 = 1.0;
@@ -151,7 +152,9 @@ impl Controller for Swift {
         let Some(round_trip) = self.round_trip else { return self.line };
         let of_window = self.window * self.packet_bits / round_trip.as_secs_f64().max(1e-9);
         let gain = if self.window < 1.0 { 1.0 } else { PACING_GAIN };
-        Some(((of_window * gain) as u64).clamp(1, self.line.unwrap_or(u64::MAX).max(1)))
+        // A host that stood still shows a round trip of seconds: a rate of that would not recover for hours.
+        let rate = (of_window * gain).max(PACKETS_PER_SECOND_MIN * self.packet_bits);
+        Some((rate as u64).clamp(1, self.line.unwrap_or(u64::MAX).max(1)))
     }
 
     fn burst(&self) -> Duration {
@@ -191,6 +194,7 @@ mod tests {
             round_trip: Some(round_trip),
             sent_at: now,
             delivery_rate: None,
+            rate_interval: Duration::ZERO,
             is_app_limited: false,
             delivered_packets,
             delivered_bytes: delivered_packets * u64::from(PACKET),

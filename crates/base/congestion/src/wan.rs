@@ -60,6 +60,8 @@ const QUEUE_BUDGET: f64 = 0.010;
 const QUEUE_BUDGET_UP: f64 = 0.020;
 const WINDOW_PACKETS_MIN: f64 = 4.0;
 const WINDOW_PACKETS_FIRST: f64 = 10.0;
+/// Fewer marks in a report show nothing.
+const MARKS_MIN: u64 = 4;
 /// A slower sender would hear nothing of a path that recovers.
 const PACKETS_PER_SECOND_MIN: f64 = 4.0;
 /// Before the first sample.
@@ -112,6 +114,8 @@ pub struct Wan {
 
     // Round trips.
     rtt: Option<Duration>,
+    /// The shortest of this round.
+    round_rtt_min: Option<Duration>,
     min_rtt: Option<Duration>,
     min_rtt_at: Instant,
     probe_rtt_min: Option<Duration>,
@@ -179,6 +183,7 @@ impl Wan {
             is_full_now: false,
             is_full: false,
             rtt: None,
+            round_rtt_min: None,
             min_rtt: None,
             min_rtt_at: Instant::ZERO,
             probe_rtt_min: None,
@@ -267,13 +272,18 @@ impl Wan {
     }
 
     fn update_bandwidth(&mut self, sample: &Sample) {
-        let Some(rate) = sample.delivery_rate else { return };
-        let rate = rate as f64 / 8.0;
+        let Some(rate) = self.rate_of(sample) else { return };
         self.latest_bandwidth = self.latest_bandwidth.max(rate);
         self.latest_in_flight = self.latest_in_flight.max(delivered_in_round_trip(sample));
         if rate >= self.bandwidth_long() || !sample.is_app_limited {
             self.bandwidth_max[1] = self.bandwidth_max[1].max(rate);
         }
+    }
+
+    /// The delivery rate, in bytes per second, if the sample is long enough to show one.
+    fn rate_of(&self, sample: &Sample) -> Option<f64> {
+        let rate = sample.delivery_rate.filter(|_| self.min_rtt.is_none_or(|least| sample.rate_interval >= least));
+        rate.map(|rate| rate as f64 / 8.0)
     }
 
     fn count_losses(&mut self, sample: &Sample) {
@@ -340,7 +350,7 @@ impl Wan {
         if self.is_full_now || !self.is_round_start || sample.is_app_limited {
             return;
         }
-        let rate = sample.delivery_rate.unwrap_or(0) as f64 / 8.0;
+        let rate = self.rate_of(sample).unwrap_or(0.0);
         if rate >= self.full_bandwidth * FULL_GROWTH {
             self.reset_full_bandwidth(rate);
             return;
@@ -364,7 +374,13 @@ impl Wan {
         // A path with bursts of loss is not full: that shows in the delay, or in a bandwidth that no longer grows.
         let is_suspicious = self.queue_delay() > DELAY_MIN || self.full_rounds > 0;
         let is_lossy = losses >= STARTUP_LOSSES && self.is_too_high(sample) && is_suspicious;
-        let is_queued = self.queue_delay().as_secs_f64() > QUEUE_BUDGET_UP.max(self.min_rtt_secs());
+        // All through a round: one late report is the host's doing.
+        let queued = self.round_rtt_min.and_then(|rtt| Some(rtt.saturating_sub(self.min_rtt?))).unwrap_or_default();
+        let is_queued = self.is_round_start && queued.as_secs_f64() > QUEUE_BUDGET_UP.max(self.min_rtt_secs());
+        if self.is_round_start {
+            self.round_rtt_min = None;
+        }
+        self.round_rtt_min = [self.round_rtt_min, sample.round_trip].into_iter().flatten().min();
         if self.is_full_now || is_lossy || is_queued || is_mostly_marked(sample) {
             if is_lossy {
                 let product = self.product(self.bandwidth_long(), 1.0);
@@ -455,26 +471,28 @@ fn delivered_in_round_trip(sample: &Sample) -> f64 {
 
 /// Most of what was delivered met congestion: a probe has found the end of the path. Single marks are others' bursts.
 fn is_mostly_marked(sample: &Sample) -> bool {
-    2 * sample.marked_packets > sample.delivered_packets
+    sample.marked_packets >= MARKS_MIN && 2 * sample.marked_packets > sample.delivered_packets
 }
 
 impl Controller for Wan {
-    fn on_sent(&mut self, now: Instant, bytes: u64, in_flight_bytes: u64) {
-        if in_flight_bytes == bytes && self.rounds > 0 {
-            // After a pause: what was learned is kept, and the rate is the bandwidth, without gain.
-            self.is_idle_restart = true;
-            self.aggregation = Aggregation::default();
-            if matches!(self.state, State::Down | State::Cruise | State::Refill | State::Up) {
-                self.pacing = (self.bandwidth() * PACING_MARGIN / self.arriving())
-                    .max(PACKETS_PER_SECOND_MIN * self.packet_bytes);
-            }
-            if self.state == State::ProbeRtt && self.probe_rtt_ends.is_some_and(|ends| now > ends) {
-                self.probe_rtt_min_at = now;
-                self.reset_short_term_bounds();
-                self.state = if self.is_full { State::Cruise } else { State::Startup };
-            }
-        }
+    fn on_sent(&mut self, _now: Instant, _bytes: u64, in_flight_bytes: u64) {
         self.is_window_limited |= in_flight_bytes as f64 + self.packet_bytes > self.window;
+    }
+
+    fn on_restart(&mut self, now: Instant) {
+        // What was learned is kept, and the rate is the bandwidth, without gain.
+        self.is_idle_restart = true;
+        self.aggregation = Aggregation::default();
+        let least = PACKETS_PER_SECOND_MIN * self.packet_bytes;
+        if matches!(self.state, State::Down | State::Cruise | State::Refill | State::Up) {
+            self.pacing = (self.bandwidth() * PACING_MARGIN / self.arriving()).max(least);
+        }
+        if self.state == State::ProbeRtt && self.probe_rtt_ends.is_some_and(|ends| now > ends) {
+            self.probe_rtt_min_at = now;
+            self.reset_short_term_bounds();
+            self.window = self.window.max(self.window_before);
+            self.state = if self.is_full { State::Cruise } else { State::Startup };
+        }
     }
 
     fn on_sample(&mut self, sample: &Sample) {

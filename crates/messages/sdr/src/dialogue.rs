@@ -471,7 +471,7 @@ impl State {
             if asks {
                 if self.asking.is_repeated() {
                     // Twice without an answer: what is in flight has been lost with the path.
-                    self.path.on_silence(now);
+                    self.path.on_silence(now, self.horizon(attributes));
                 }
                 self.asking.on_due_said(now);
             }

@@ -109,9 +109,9 @@ impl Path {
         self.flow.on_app_limited();
     }
 
-    /// The peer has not answered for so long that everything in flight is presumed lost.
-    pub(crate) fn on_silence(&mut self, now: Instant) {
-        self.flow.on_timeout(now);
+    /// The peer has not answered for so long that what left before `now - horizon` is presumed lost.
+    pub(crate) fn on_silence(&mut self, now: Instant, horizon: Duration) {
+        self.flow.on_timeout(now, horizon);
     }
 
     /// The peer has reported how many writes it has consumed, and which arrived last. What left before `now - horizon`

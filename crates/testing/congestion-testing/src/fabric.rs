@@ -221,6 +221,8 @@ fn dcqcn(runner: &mut Runner<'_>) {
         let runs = runner.run(&dcqcn_joins(gigabits, micros(round_trip)));
         let jain = runs.least(|row, _| row.jain);
         runner.check(&runs, "Jain's index, worst", jain, Bar::AtLeast(0.9));
+        let goodput = runs.least(|row, _| row.goodput_of_link);
+        runner.check(&runs, "of the link, worst", goodput, Bar::AtLeast(0.9));
     }
 }
 
@@ -262,6 +264,8 @@ fn swift(runner: &mut Runner<'_>) {
         let target = swift_target(scene).as_secs_f64();
         let queue = runs.most(|row, _| row.queue_p99.as_secs_f64()) / target;
         runner.check(&runs, "queueing with start at p99 over its target, worst", queue, Bar::AtMost(2.0));
+        let goodput = runs.least(|row, _| row.goodput_of_link) / (1.0 - scene.cross);
+        runner.check(&runs, "of what is left of the link, worst", goodput, Bar::AtLeast(0.9));
     };
     for round_trip in [10, 30, 100] {
         for flows in [1, 2, 16, 64] {
@@ -306,6 +310,8 @@ fn credit(runner: &mut Runner<'_>) {
     let runs = runner.run(&crossed);
     let drops = runs.most(|_, statistics| credit_drops(&crossed, statistics));
     runner.check(&runs, "dropped after 10 round trips, worst", drops, Bar::AtMost(0.0));
+    let goodput = runs.least(|row, _| row.goodput_of_link) / 0.8;
+    runner.check(&runs, "of what the other traffic leaves, worst", goodput, Bar::AtLeast(0.85));
 }
 
 #[cfg(test)]

@@ -376,10 +376,7 @@ impl Simulation {
         let party = &mut self.parties[index];
         if party.flow.sampler().in_flight_packets() > 0 && now - party.heard_at >= timeout {
             party.heard_at = now;
-            party.flow.on_timeout(now);
-            // The receiver, asked, has nothing new.
-            let arrivals = Arrivals { packets: party.arrived, marked: party.marked, ..Arrivals::default() };
-            party.flow.on_report(now, &arrivals, 4 * party.plan.round_trip);
+            party.flow.on_timeout(now, 4 * party.plan.round_trip);
             self.send(now, index);
         }
         self.schedule_timeout(index);

@@ -98,7 +98,7 @@ fn loss_by_the_queue_is_not_taken_for_the_paths_own() {
 }
 
 #[test]
-fn a_link_that_falls_silent_and_comes_back_is_not_flooded() {
+fn a_rate_that_falls_tenfold_is_followed_and_found_again() {
     // The rate falls tenfold for five seconds.
     let mut plan = plan(125_000, 0.0, millis(25));
     let slow = Profile::default().with_rate_bits_per_second(RATE / 10).with_queue_limit_bytes(125_000);
@@ -112,6 +112,22 @@ fn a_link_that_falls_silent_and_comes_back_is_not_flooded() {
     // After two cycles the old bandwidth is forgotten.
     let caused = statistics.loss_caused(Duration::from_secs(12), Duration::from_secs(13));
     assert!(caused < 0.05, "{caused} lost once it knows the slow rate");
+}
+
+#[test]
+fn a_link_that_is_cut_is_found_again_without_a_flood() {
+    let mut plan = plan(125_000, 0.0, millis(25));
+    let cut = plan.bottleneck.clone().with_loss(Loss::Independent { probability: 1.0 });
+    plan.changes = vec![(Duration::from_secs(5), cut), (Duration::from_secs(12), plan.bottleneck.clone())];
+    let (statistics, _) = watch(plan);
+    let sent = |from, until| statistics.sent_packets(0, from, until);
+    let second = |second| Duration::from_secs(second);
+    let of_a_second = RATE / 8 / 1514;
+    assert!(sent(second(6), second(12)) < of_a_second / 10, "{} packets into a cut", sent(second(6), second(12)));
+    let first = sent(second(12), second(12) + millis(100));
+    assert!(first < of_a_second / 10, "{first} packets in the first 100 ms");
+    let back = statistics.total_bits_per_second(second(15), second(20)) / RATE as f64;
+    assert!(back > 0.9, "{back} when it is back");
 }
 
 #[test]

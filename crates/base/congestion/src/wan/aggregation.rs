@@ -26,10 +26,9 @@ impl Aggregation {
             self.extra = [0.0, self.extra[0]];
             self.round = round;
         }
-        let explained = bytes_per_second * (now - self.begun).as_secs_f64();
+        let mut explained = bytes_per_second * (now - self.begun).as_secs_f64();
         if self.bytes <= explained {
-            (self.begun, self.bytes) = (now, bytes);
-            return;
+            (self.begun, self.bytes, explained) = (now, 0.0, 0.0);
         }
         self.bytes += bytes;
         self.extra[0] = self.extra[0].max((self.bytes - explained).min(window));

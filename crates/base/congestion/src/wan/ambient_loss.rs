@@ -12,13 +12,15 @@ use longhaul_time::{Duration, Instant};
 const SLICE: Duration = Duration::from_millis(500);
 const SLICES: usize = 20;
 /// Fewer packets say nothing.
-const PACKETS_MIN: u64 = 300;
+const PACKETS_MIN: i64 = 300;
 /// More is not ambient.
 const SHARE_MAX: f64 = 0.1;
 /// The same for the beginning, which ends with more than the path carries.
 const SHARE_MAX_BEGINNING: f64 = 0.02;
 /// Phases change a few times in a round trip at most.
 const PHASES_MAX: usize = 64;
+/// Longer ones are those of a host that stood still, not of a queue.
+const DELAY_MAX: Duration = Duration::from_secs(1);
 /// Shorter delays are none.
 pub(super) const DELAY_MIN: Duration = Duration::from_millis(1);
 
@@ -38,8 +40,9 @@ pub(super) enum Phase {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
-    packets: u64,
-    lost: u64,
+    packets: i64,
+    /// Less than 0 when packets were found that were counted in another slice.
+    lost: i64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +109,10 @@ impl AmbientLoss {
         }
         let is_short = delay <= DELAY_MIN.max(self.delay_max() / 4);
         let Some(slice) = self.slices.back_mut() else { return };
-        slice.delay_max = slice.delay_max.max(delay);
+        slice.delay_max = slice.delay_max.max(delay.min(DELAY_MAX));
+        // What is found again was counted when it was missed, whatever the state was then.
+        slice.steady.lost = slice.steady.lost.saturating_add(lost.min(0));
+        let lost = lost.max(0);
         if !is_short {
             return;
         }
@@ -116,8 +122,8 @@ impl AmbientLoss {
             Phase::Draining => &mut slice.draining,
             Phase::Probing => return,
         };
-        counted.packets = counted.packets.saturating_add(delivered).saturating_add_signed(lost);
-        counted.lost = counted.lost.saturating_add_signed(lost);
+        counted.packets = counted.packets.saturating_add_unsigned(delivered).saturating_add(lost);
+        counted.lost = counted.lost.saturating_add(lost);
         self.estimate();
     }
 
@@ -129,12 +135,13 @@ impl AmbientLoss {
             })
         };
         let [steady, draining] = [sum(|slice| slice.steady), sum(|slice| slice.draining)];
-        let share = |counted: Counted| counted.lost as f64 / counted.packets as f64;
+        let share = |counted: Counted| counted.lost.max(0) as f64 / counted.packets as f64;
         let is_known = |counted: &Counted| counted.packets >= PACKETS_MIN;
         let known = match (Some(steady).filter(is_known), Some(draining).filter(is_known)) {
             // Few are counted while the queue is drained: that share counts only if it cannot be the same by chance.
             (Some(steady), Some(draining)) => {
-                let lost_at_most = draining.lost as f64 + 2.0 * (draining.lost as f64).sqrt() + 2.0;
+                let lost = draining.lost.max(0) as f64;
+                let lost_at_most = lost + 2.0 * lost.sqrt() + 2.0;
                 let is_less = lost_at_most / (draining.packets as f64) < share(steady);
                 Some(if is_less { share(draining) } else { share(steady) })
             }

@@ -14,6 +14,7 @@ const PROBE_GAINED: f64 = 1.15;
 const PROBE_AGAIN_ROUNDS: u64 = 3;
 /// Loss of this part of what was in flight, while probing for a quarter more.
 const PATH_GONE: f64 = 0.3;
+const PATH_GONE_PACKETS: u64 = 10;
 
 impl Wan {
     pub(super) fn update_probing(&mut self, sample: &Sample) {
@@ -56,6 +57,7 @@ impl Wan {
                 self.bandwidth_max = [self.bandwidth_max[1], 0.0];
             }
             self.feedback = Feedback::None;
+            self.has_probe_samples = false;
         }
         if self.is_too_high(sample) {
             if self.has_probe_samples {
@@ -79,9 +81,11 @@ impl Wan {
             let target = self.product(self.bandwidth(), 1.0).min(self.in_flight_long);
             self.in_flight_long = (sample.in_flight_bytes_at_sending as f64).max(BETA * target);
         }
-        if sample.lost_packets_since_sending as f64 > PATH_GONE * sample.in_flight_packets_at_sending as f64 {
+        let lost = sample.lost_packets_since_sending;
+        let measured = self.latest_bandwidth.max(self.previous_bandwidth);
+        let is_gone = lost as f64 > PATH_GONE * sample.in_flight_packets_at_sending as f64 && lost >= PATH_GONE_PACKETS;
+        if is_gone && measured > 0.0 && !sample.is_app_limited {
             // No probe loses as much on the path that was measured: it has less bandwidth now.
-            let measured = self.latest_bandwidth.max(self.previous_bandwidth);
             self.bandwidth_max = self.bandwidth_max.map(|before| before.min(measured));
         }
         if self.state == State::Up {
@@ -129,7 +133,7 @@ impl Wan {
         }
         if is_bound {
             // The bound held the bandwidth down, not the path.
-            self.reset_full_bandwidth(sample.delivery_rate.unwrap_or(0) as f64 / 8.0);
+            self.reset_full_bandwidth(self.rate_of(sample).unwrap_or(0.0));
             return false;
         }
         self.is_full_now
@@ -171,7 +175,7 @@ impl Wan {
         self.feedback = Feedback::Starting;
         self.cycle_at = sample.now;
         self.start_round(sample);
-        self.reset_full_bandwidth(sample.delivery_rate.unwrap_or(0) as f64 / 8.0);
+        self.reset_full_bandwidth(self.rate_of(sample).unwrap_or(0.0));
         self.set_slope();
     }
 }

@@ -66,7 +66,9 @@ impl Wan {
                 self.start_down(sample);
                 self.state = State::Cruise;
                 self.feedback = Feedback::None;
-                self.bandwidth_max = [YIELD * self.bandwidth_long(), 0.0];
+                // A flow that does not fill the path takes nothing from others.
+                let kept = if sample.is_app_limited { 1.0 } else { YIELD };
+                self.bandwidth_max = [kept * self.bandwidth_long(), 0.0];
             }
             false => self.state = State::Startup,
         }
