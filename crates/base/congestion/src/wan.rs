@@ -223,11 +223,6 @@ impl Wan {
         self.ambient.share()
     }
 
-    /// The bandwidth of the path, in bits per second, as far as it is known.
-    pub fn bandwidth_bits_per_second(&self) -> u64 {
-        (self.bandwidth_long() * 8.0) as u64
-    }
-
     fn bandwidth_long(&self) -> f64 {
         self.bandwidth_max[0].max(self.bandwidth_max[1])
     }

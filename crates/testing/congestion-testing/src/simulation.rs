@@ -236,8 +236,7 @@ impl Simulation {
                 party.heard_at = now;
                 let held = Duration::from_nanos(held_nanos);
                 let arrivals = Arrivals { packets, marked, newest: Some(newest), held };
-                let sample = party.flow.on_report(now, &arrivals, 4 * party.plan.round_trip);
-                self.statistics.on_sample(index, &sample);
+                party.flow.on_report(now, &arrivals, 4 * party.plan.round_trip);
                 self.send(now, index);
             }
             Event::Notification => {

@@ -1,6 +1,5 @@
 //! What is measured at the bottleneck and behind it, not by the flows.
 
-use longhaul_congestion::Sample;
 use longhaul_impair::Counters;
 use longhaul_time::{Duration, Instant};
 
@@ -18,8 +17,6 @@ pub struct FlowStatistics {
     sent: Vec<u64>,
     /// Packets dropped for want of room in each slice.
     dropped: Vec<u64>,
-    /// The longest round trip that the flow saw, for checks.
-    pub round_trip_max: Duration,
 }
 
 /// Of a run.
@@ -39,22 +36,12 @@ impl Statistics {
         // At least a hundred slices, so that short runs in fabrics have some.
         let slice = SLICE.min(lasts / 100);
         let slices = (lasts.as_nanos() / slice.as_nanos().max(1)) as usize + 1;
-        let empty = FlowStatistics {
-            delivered: vec![0; slices],
-            sent: vec![0; slices],
-            dropped: vec![0; slices],
-            round_trip_max: Duration::ZERO,
-        };
+        let empty = FlowStatistics { delivered: vec![0; slices], sent: vec![0; slices], dropped: vec![0; slices] };
         Statistics { flows: vec![empty; flows], counters: Counters::default(), slice, delays: vec![0; 36 * 32] }
     }
 
     fn slice_of(&self, at: Instant) -> usize {
         ((at.as_nanos() as u128 / self.slice.as_nanos()) as usize).min(self.flows[0].delivered.len() - 1)
-    }
-
-    pub(crate) fn on_sample(&mut self, flow: usize, sample: &Sample) {
-        let flow = &mut self.flows[flow];
-        flow.round_trip_max = flow.round_trip_max.max(sample.round_trip.unwrap_or_default());
     }
 
     pub(crate) fn on_sent(&mut self, flow: usize, now: Instant, queueing: Duration) {
@@ -137,7 +124,7 @@ impl Statistics {
     /// `over`, for the first time; `None` when they never did.
     pub fn reached(&self, bits_per_second: f64, from: Duration, over: Duration) -> Option<Duration> {
         let width = ((over.as_nanos() / self.slice.as_nanos()) as usize).max(1);
-        let range = self.range(from, Duration::MAX.min(self.slice * self.flows[0].delivered.len() as u32));
+        let range = self.range(from, self.slice * self.flows[0].delivered.len() as u32);
         let total: Vec<u64> = range.map(|slice| self.flows.iter().map(|flow| flow.delivered[slice]).sum()).collect();
         let needed = bits_per_second * self.slice.as_secs_f64() * width as f64 / 8.0;
         let first = total.windows(width).position(|window| window.iter().sum::<u64>() as f64 >= needed)?;
