@@ -145,12 +145,6 @@ impl Flow {
         &self.sampler
     }
 
-    /// Makes the mistake of never taking a loss back.
-    #[cfg(feature = "mutations")]
-    pub fn never_find_lost_packets(&mut self) {
-        self.sampler.never_finds = true;
-    }
-
     /// What decides.
     pub fn controller(&self) -> &dyn Controller {
         self.controller.as_ref()

@@ -81,8 +81,6 @@ pub struct Sampler {
     base_sent_at: Instant,
     /// The sender had nothing to send until this many bytes are delivered.
     app_limited_until: Option<u64>,
-    #[cfg(feature = "mutations")]
-    pub(crate) never_finds: bool,
 }
 
 impl Sampler {
@@ -244,8 +242,6 @@ impl Sampler {
 
     /// Counts what is presumed lost now.
     fn count_lost(&mut self, now: Instant, horizon: Duration) {
-        #[cfg(feature = "mutations")]
-        let lost_before = self.lost;
         self.write_off(now, horizon);
         let missing = self.newest_end.saturating_sub(self.delivered);
         let written_off = self.written_off_end.saturating_sub(self.delivered);
@@ -256,10 +252,6 @@ impl Sampler {
             self.missing_at = (self.newest_end, missing);
         } else {
             self.missing_at.1 = self.missing_at.1.min(missing);
-        }
-        #[cfg(feature = "mutations")]
-        if self.never_finds {
-            self.lost = self.lost.max(lost_before).min(self.sent - self.delivered);
         }
     }
 

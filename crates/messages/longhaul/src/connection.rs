@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::sync::Arc;
 
+use longhaul_congestion::ControllerName;
 use longhaul_reliable::{Connection as Reliable, MessageError, MessageReport};
 use longhaul_runtime::{Attending, Shared, Waiting, with_sources};
 use longhaul_sdr::{Memory, QueuePair, RoundTripTime};
@@ -175,6 +176,17 @@ impl Connection {
     /// Bytes of a chunk, as the ends have agreed; `None` when the connection has ended.
     pub fn chunk_bytes(&self) -> Option<u32> {
         self.shared.look_at(|reliable| reliable.queue_pair().attributes().chunk_bytes)
+    }
+
+    /// What controls the send rate, if anything does; `None` also when the connection has ended.
+    pub fn congestion(&self) -> Option<ControllerName> {
+        self.shared.look_at(|reliable| reliable.queue_pair().attributes().congestion).flatten()
+    }
+
+    /// The rate at which data is sent now, in bits per second on the wire, headers included; `None` when it is not
+    /// limited, and when the connection has ended.
+    pub fn send_bits_per_second(&self) -> Option<u64> {
+        self.shared.look_at(|reliable| reliable.queue_pair().bits_per_second()).flatten()
     }
 
     /// Our device's address and UDP port.

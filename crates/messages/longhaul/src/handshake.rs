@@ -15,7 +15,6 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use longhaul_congestion::ControllerName;
 use longhaul_sdr::QueuePair;
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_verbs::{Capabilities, Mtu};
@@ -29,7 +28,7 @@ use crate::endpoint::{Endpoint, UDP_PORT_ROCE};
 use crate::handshake_error::HandshakeError;
 use crate::options::Options;
 use crate::peer_claims::{
-    Claim, check_chunks, check_longest, check_paths, check_token, contradiction, own_addresses, peer_info, socket,
+    Claim, check_chunks, check_longest, check_paths, check_token, contradiction, peer_info, place_of, socket,
 };
 use crate::randomness::random;
 use crate::runtime::Runtime;
@@ -127,7 +126,7 @@ impl Connecting {
         check_paths(&paths, claim)?;
         let peer = peer_info(answer.queue_pair, &paths, agreement.message_bytes_max)?;
         check_reachable(&endpoint, answer.capabilities, &paths)?;
-        let (runtime, queue_pair) = make_queue_pair(&endpoint, &options, &agreement, Some(peer.gid.to_ip()))?;
+        let (runtime, queue_pair) = make_queue_pair(&endpoint, &options, &agreement, &paths)?;
         queue_pair.connect(&peer)?;
         let (paths, own) = (own_paths(&endpoint), queue_pair.info().to_bytes());
         let info = to_bytes(&Message::Info(Info { paths: paths[..].into(), queue_pair: &own }));
@@ -176,7 +175,7 @@ impl Accepting {
             channels: channels(options).min(hello.channels.into()),
         };
         check_longest(agreement.message_bytes_max)?;
-        let (runtime, queue_pair) = make_queue_pair(endpoint, options, &agreement, peer)?;
+        let (runtime, queue_pair) = make_queue_pair(endpoint, options, &agreement, &paths)?;
         let answer = to_bytes(&Message::Answer(Answer {
             capabilities: capabilities(endpoint)?,
             mtu: mtu.byte_count(),
@@ -311,16 +310,11 @@ fn make_queue_pair(
     endpoint: &Endpoint,
     options: &Options,
     agreement: &Agreement,
-    peer: Option<IpAddr>,
+    paths: &[Path],
 ) -> Result<(Arc<Runtime>, QueuePair), HandshakeError> {
     let device = endpoint.device().attributes()?;
     let random = random().map(u64::from_le_bytes).map_err(HandshakeError::Randomness)?;
-    let mut attributes = options.queue_pair(endpoint, &device, agreement, random);
-    let is_here = |address: IpAddr| address.is_loopback() || own_addresses().contains(&address);
-    if options.congestion.is_none() && !peer.is_some_and(is_here) {
-        // Nobody knows how fast the path is, or who shares it.
-        attributes.congestion = Some(ControllerName::Wan);
-    }
+    let attributes = options.queue_pair(endpoint, &device, agreement, place_of(paths), random);
     let runtime = endpoint.runtime()?;
     let context = runtime.create_context(agreement.channels, &attributes)?;
     Ok((runtime, QueuePair::create(&context, &attributes)?))

@@ -11,8 +11,11 @@ use longhaul_verbs::{DeviceAttributes, Mtu};
 use crate::agreement::Agreement;
 use crate::endpoint::Endpoint;
 
-/// Without a rate: what a socket's buffer takes, since more in flight than that is only lost.
+/// Without a rate, to this host: what a socket's buffer takes, since more in flight than that is only lost.
 const WINDOW_BYTES_MIN: u64 = 3 << 20;
+/// Without a rate, to other hosts: what is in flight is in the network, and congestion control decides how much that
+/// is. Enough for 2.5 Gbit/s and 100 ms; receives without memory cost the software RNIC nothing, and others a few MiB.
+const WINDOW_BYTES_FAR: u64 = 32 << 20;
 const WINDOW_BYTES_MAX: u64 = 1 << 30;
 /// No round trip takes longer; sums of times stay far from their end.
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(3600);
@@ -29,7 +32,8 @@ pub struct Options {
     pub chunk_bytes: Option<u32>,
     /// The largest payload of a packet, if below what the path carries.
     pub mtu: Mtu,
-    /// What may be in flight to us: by default 3 MiB, or two round trips at the rate if one is set.
+    /// What may be in flight to us: by default 3 MiB from this host and 32 MiB from others, or two round trips at the
+    /// rate if one is set.
     pub window_bytes: Option<u64>,
     /// How the send rate is controlled. By default nothing controls it to this host, and
     /// [`ControllerName::Wan`](longhaul_congestion::ControllerName::Wan) does to other hosts.
@@ -62,6 +66,13 @@ pub struct Options {
     pub allow_without_token: bool,
 }
 
+/// Where the other end of a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PeerPlace {
+    ThisHost,
+    Elsewhere,
+}
+
 impl Default for Options {
     fn default() -> Self {
         let reliable = longhaul_reliable::Attributes::default();
@@ -92,12 +103,25 @@ impl Options {
         Ok(Options { scheme, ..Options::default() })
     }
 
-    pub(crate) fn window_packets(&self, mtu: Mtu, device: &DeviceAttributes, generations: u8) -> u32 {
+    /// How the send rate to a peer is controlled.
+    fn congestion_to(&self, peer: PeerPlace) -> Option<ControllerName> {
+        match peer {
+            PeerPlace::ThisHost => self.congestion,
+            // Nobody knows how fast the path is, or who shares it.
+            PeerPlace::Elsewhere => Some(self.congestion.unwrap_or(ControllerName::Wan)),
+        }
+    }
+
+    fn window_packets(&self, mtu: Mtu, device: &DeviceAttributes, generations: u8, peer: PeerPlace) -> u32 {
         let of_rate = |rate: u64| {
             let bits = u128::from(rate) * 2 * self.round_trip_guess.as_nanos() / 1_000_000_000;
             u64::try_from(bits / 8).unwrap_or(u64::MAX).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX)
         };
-        let bytes = self.window_bytes.unwrap_or(self.rate_bits_per_second.map_or(WINDOW_BYTES_MIN, of_rate));
+        let without_rate = match peer {
+            PeerPlace::ThisHost => WINDOW_BYTES_MIN,
+            PeerPlace::Elsewhere => WINDOW_BYTES_FAR,
+        };
+        let bytes = self.window_bytes.unwrap_or(self.rate_bits_per_second.map_or(without_rate, of_rate));
         // As many receives for each generation, all of which complete into one queue.
         let most = device.max_work_requests.min(device.max_completion_queue_entries / u32::from(generations));
         u32::try_from(bytes / u64::from(mtu.byte_count())).unwrap_or(u32::MAX).clamp(1, most.max(1))
@@ -108,6 +132,7 @@ impl Options {
         endpoint: &Endpoint,
         device: &DeviceAttributes,
         agreement: &Agreement,
+        peer: PeerPlace,
         random: u64,
     ) -> QueuePairAttributes {
         let mut attributes = QueuePairAttributes::new(endpoint.gid(), endpoint.udp_port(), agreement.mtu);
@@ -115,9 +140,9 @@ impl Options {
         attributes.chunk_bytes = agreement.chunk_bytes;
         attributes.message_bytes_max = agreement.message_bytes_max;
         attributes.packets_per_write = self.packets_per_write;
-        attributes.receive_depth = self.window_packets(agreement.mtu, device, attributes.generations);
+        attributes.receive_depth = self.window_packets(agreement.mtu, device, attributes.generations, peer);
         attributes.send_depth = attributes.send_depth.min(device.max_work_requests.max(1));
-        attributes.congestion = self.congestion;
+        attributes.congestion = self.congestion_to(peer);
         attributes.rate_bits_per_second = self.rate_bits_per_second;
         attributes.round_trip_guess = self.round_trip_guess.min(ROUND_TRIP_MAX);
         attributes.random = random;
@@ -130,6 +155,7 @@ impl std::fmt::Debug for Options {
         let mut debug = formatter.debug_struct("Options");
         debug.field("scheme", &self.scheme.name()).field("chunk_bytes", &self.chunk_bytes).field("mtu", &self.mtu);
         debug.field("window_bytes", &self.window_bytes).field("rate_bits_per_second", &self.rate_bits_per_second);
+        debug.field("congestion", &self.congestion);
         debug.finish_non_exhaustive()
     }
 }

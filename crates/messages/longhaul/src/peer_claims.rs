@@ -10,6 +10,7 @@ use longhaul_wire::handshake::{Hello, Message, Path};
 
 use crate::agreement::{CHUNK_BYTES_FROM_PEER_MAX, Meeting, known_mtu};
 use crate::handshake_error::HandshakeError;
+use crate::options::PeerPlace;
 
 /// The longest message of a peer is at least this.
 const MESSAGE_BYTES_FROM_PEER_MIN: u64 = 1 << 20;
@@ -93,6 +94,16 @@ pub(crate) fn check_paths(paths: &[Path], claim: Claim) -> Result<(), HandshakeE
 /// Where packets on a path go.
 pub(crate) fn socket(path: &Path) -> SocketAddr {
     SocketAddr::new(Gid(path.gid).to_ip(), path.udp_port)
+}
+
+/// Where a peer is that packets go to on these paths. The carrier says nothing about it: it may be a tunnel.
+pub(crate) fn place_of(paths: &[Path]) -> PeerPlace {
+    let own = own_addresses();
+    let is_here = |path: &Path| {
+        let address = socket(path).ip().to_canonical();
+        address.is_loopback() || own.contains(&address)
+    };
+    if paths.iter().all(is_here) { PeerPlace::ThisHost } else { PeerPlace::Elsewhere }
 }
 
 /// The addresses of this host.

@@ -93,6 +93,10 @@ impl QueuePairAttributes {
         if self.first_number > FIRST_NUMBER_MAX {
             return wrong("first_number", format!("at most {FIRST_NUMBER_MAX}: numbers never wrap"));
         }
+        if self.congestion == Some(ControllerName::Credit) {
+            // Control messages have no announcements and no grants yet: a sender would wait for credit for ever.
+            return wrong("congestion", "wan, dcqcn, swift or fixed:RATE".to_owned());
+        }
         if self.packets_per_write > self.chunk_bytes / mtu {
             return wrong("packets_per_write", "at most a chunk's packets".to_owned());
         }

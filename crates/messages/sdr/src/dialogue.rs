@@ -153,9 +153,6 @@ impl State {
     pub(crate) fn mutate(&mut self, mutation: crate::mutation::Mutation) {
         self.mutation = Some(mutation);
         self.receiving.never_repeats = mutation == crate::mutation::Mutation::NeverRepeatClear;
-        if mutation == crate::mutation::Mutation::NeverLowerLost {
-            self.path.never_find_lost_writes();
-        }
     }
 
     /// When the peer has to be asked for its state, if something goes on only when that is known.

@@ -15,8 +15,6 @@ pub enum Mutation {
     BelieveEmptyPackets,
     /// Control messages of other connections are taken for ours.
     IgnoreReceiver,
-    /// Packets that were presumed lost stay so when they arrive.
-    NeverLowerLost,
     /// A clear-to-send is sent once.
     NeverRepeatClear,
 }

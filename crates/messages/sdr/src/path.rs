@@ -170,9 +170,4 @@ impl Path {
     pub(crate) fn lost(&self) -> u64 {
         self.flow.sampler().lost_packets()
     }
-
-    #[cfg(feature = "mutations")]
-    pub(crate) fn never_find_lost_writes(&mut self) {
-        self.flow.never_find_lost_packets();
-    }
 }

@@ -482,7 +482,7 @@ impl Sending {
             }
         }
         self.was_paced = !path.is_shut() && path.room(now) == 0;
-        if !self.was_paced && !(path.is_shut() && self.can_send()) {
+        if !(self.was_paced || path.is_shut() && self.can_send()) {
             path.on_nothing_to_send();
         }
         for number in touched {

@@ -49,7 +49,6 @@ queue_pair_mutations! {
     addresses_are_used_again: ReuseAddresses, from 385;
     an_empty_packet_is_believed: BelieveEmptyPackets, from 1;
     the_receiver_id_is_ignored: IgnoreReceiver, from 1;
-    losses_are_never_taken_back: NeverLowerLost, from 100;
     a_clear_to_send_is_sent_once: NeverRepeatClear, from 1;
 }
 

@@ -69,7 +69,7 @@ pub fn measure(request: &ClientRequest, tell: &mut dyn FnMut(ClientEvent<'_>)) -
 
 fn make_plan(request: &ClientRequest, peer: IpAddr, tell: &mut dyn FnMut(ClientEvent<'_>)) -> Result<Plan, PerfError> {
     let rate = request.rate;
-    if rate == Rate::Careful && !path::is_of_this_host(peer) {
+    if rate == Rate::Careful && request.scheme.is_none() && !path::is_of_this_host(peer) {
         tell(ClientEvent::Note(format!(
             "{peer} is not on this host, so sending is paced at 1 Gbit/s; --rate_limit GBITS sets another rate, 0 none"
         )));

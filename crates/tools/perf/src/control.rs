@@ -146,6 +146,14 @@ impl Plan {
             Rate::Unlimited | Rate::Careful => None,
         }
     }
+
+    /// The rate that the user has set. Connections of the library find one by themselves below it.
+    pub const fn rate_max(&self) -> Option<u64> {
+        match self.rate {
+            Rate::BitsPerSecond(rate) => Some(rate),
+            Rate::Unlimited | Rate::Careful => None,
+        }
+    }
 }
 
 /// What both ends have to know of messages with a reliability scheme.

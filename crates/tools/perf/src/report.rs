@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use longhaul::ControllerName;
 use longhaul_reliable::NamedScheme;
 use longhaul_verbs::Mtu;
 
@@ -94,6 +95,8 @@ pub struct SchemeHeading {
     pub depth: usize,
     /// Whether messages have a checksum.
     pub checksum: bool,
+    /// What controls the client's send rate.
+    pub congestion: Option<ControllerName>,
     /// The client's device.
     pub ours: SchemeContact,
     /// The server's.

@@ -14,7 +14,7 @@ use crate::report::{BandwidthLine, ClientEvent, ClientReport, SchemeHeading, Sch
 use crate::request::ClientRequest;
 use crate::scheme_end::{SchemeEnd, SchemeOptions};
 use crate::scheme_stream::{SchemeSender, SchemeSent};
-use crate::session::{Side, buffer_bytes, open_device, rate};
+use crate::session::{Side, buffer_bytes, open_device};
 use crate::stream::{Bound, Run};
 
 /// How long the server may take to say why it has ended a connection.
@@ -59,7 +59,8 @@ pub(crate) fn measure(
         scheme,
         mtu,
         chunk_bytes,
-        rate_bits_per_second: rate(&request.end, &plan, towards),
+        congestion: request.congestion,
+        rate_bits_per_second: plan.rate_max(),
         checksum: request.checksum,
     };
     let end = SchemeEnd::connect(device.endpoint(), listener, &options, buffer_bytes);
@@ -72,12 +73,13 @@ pub(crate) fn measure(
     let mtu_bytes = end.connection.mtu_bytes().unwrap_or_else(|| mtu.byte_count());
     let size = plan.message_bytes_max;
     let chunk_bytes = end.connection.chunk_bytes().unwrap_or(mtu_bytes);
+    let congestion = end.connection.congestion();
     // Latency is that of one message at a time.
     let depth = if plan.test.is_latency() { Some(1) } else { depth };
     let mut sender = SchemeSender::new(end, size, depth);
     let depth = sender.depth();
     let checksum = request.checksum;
-    let heading = SchemeHeading { scheme, plan, mtu_bytes, chunk_bytes, depth, checksum, ours, theirs };
+    let heading = SchemeHeading { scheme, plan, mtu_bytes, chunk_bytes, depth, checksum, congestion, ours, theirs };
     tell(ClientEvent::SchemeConnected(&heading));
     tell(ClientEvent::Begun { bytes: size, index: 0, count: 1 });
     let result = run(request, &heading.plan, control, &mut sender, size);

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use longhaul::{ConnectError, Connection, Endpoint, Listener, Memory, Options, TransferError};
+use longhaul::{ConnectError, Connection, ControllerName, Endpoint, Listener, Memory, Options, TransferError};
 use longhaul_reliable::{NamedScheme, scheme_named};
 use longhaul_verbs::Mtu;
 
@@ -23,7 +23,9 @@ pub(crate) struct SchemeOptions {
     pub(crate) mtu: Mtu,
     /// Bytes of a chunk, a multiple of the MTU; the other end has the same. By default the library's.
     pub(crate) chunk_bytes: Option<u32>,
-    /// What is sent at most; `None` leaves it to the device.
+    /// What controls the send rate, if not what the library chooses.
+    pub(crate) congestion: Option<ControllerName>,
+    /// What is sent at most.
     pub(crate) rate_bits_per_second: Option<u64>,
     /// Messages are sent with a checksum. The receiver verifies it in any case.
     pub(crate) checksum: bool,
@@ -36,6 +38,7 @@ impl SchemeOptions {
         options.scheme = scheme_named(self.scheme);
         options.mtu = self.mtu;
         options.chunk_bytes = self.chunk_bytes;
+        options.congestion = self.congestion;
         options.rate_bits_per_second = self.rate_bits_per_second;
         options.checksum = self.checksum;
         options

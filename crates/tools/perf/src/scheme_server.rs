@@ -9,7 +9,7 @@ use crate::error::PerfError;
 use crate::report::{ServerReport, ServerRow};
 use crate::scheme_end::{SchemeEnd, SchemeOptions};
 use crate::scheme_stream::SchemeReceiver;
-use crate::session::{Side, buffer_bytes, open_device, rate};
+use crate::session::{Side, buffer_bytes, open_device};
 use crate::settings::EndSettings;
 use crate::turns::{RunDeadline, SETUP_PATIENCE, next_run, unexpected};
 
@@ -27,9 +27,15 @@ pub(crate) fn serve(
     let scheme: NamedScheme = scheme.name.parse().map_err(|error| PerfError::failed("the client's scheme", error))?;
     note(format!("{peer}: {} with {scheme}", plan.test.name()));
     let (device, mtu) = open_device(Side::Server, settings, plan, towards, Mtu::Bytes4096, note)?;
-    let rate_bits_per_second = rate(settings, plan, towards);
     // It only receives.
-    let options = SchemeOptions { scheme, mtu, chunk_bytes, rate_bits_per_second, checksum: false };
+    let options = SchemeOptions {
+        scheme,
+        mtu,
+        chunk_bytes,
+        congestion: None,
+        rate_bits_per_second: plan.rate_max(),
+        checksum: false,
+    };
     let listener = device.endpoint().listen((towards.local, 0), &options.for_library());
     let listener = listener.map_err(|error| PerfError::failed("cannot listen for the client's connection", error))?;
     listener.require_token();

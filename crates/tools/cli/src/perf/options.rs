@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use longhaul::ControllerName;
 use longhaul_perf::{
     CHUNK_BYTES_MAX, ClientRequest, Connection, DeviceChoice, EndSettings, MESSAGE_BYTES_MAX, Operation, PORT, Rate,
     SCHEME_DEPTH_MAX, SOFTNIC, Test,
@@ -85,7 +86,8 @@ pub(crate) struct ServerArguments {
 /// Measure against a server
 ///
 /// The server gets its options from the client, so only the client needs any. Bandwidth of UC and UD counts what
-/// arrived; the exit status is 1 if any message was lost. To another host, sending is paced at 1 Gbit/s by default.
+/// arrived; the exit status is 1 if any message was lost. To another host, sending is paced at 1 Gbit/s by default; with
+/// --scheme, congestion control finds the rate.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ClientArguments {
     /// Host that runs the server
@@ -114,6 +116,11 @@ pub(crate) struct ClientArguments {
     /// With --scheme: chunk size, a multiple of the MTU, such as 4KiB [default: that of the longhaul crate]
     #[arg(long, value_name = "SIZE", requires = "scheme", value_parser = chunk)]
     pub(crate) chunk: Option<u32>,
+
+    /// With --scheme: what controls the send rate: wan, dcqcn, swift or fixed:RATE [default: nothing to this host, wan
+    /// to others]
+    #[arg(long, value_name = "CONTROLLER", requires = "scheme")]
+    congestion: Option<ControllerName>,
 
     /// With --scheme: send a 64-bit checksum with each message, which the server verifies, and measure its cost
     #[arg(long, requires = "scheme")]
@@ -171,7 +178,7 @@ pub(crate) struct ClientArguments {
     pub(crate) timeout: u8,
 
     /// Send at most this many Gbit/s, or a rate with its unit (500Mbps); 0 is unlimited [default: unlimited on this
-    /// host, 1 off it]
+    /// host and with --scheme, otherwise 1]
     #[arg(long = "rate_limit", visible_aliases = ["rate-limit", "rate"], value_name = "GBITS", value_parser = longhaul_units::gbits)]
     rate_limit: Option<f64>,
 
@@ -328,6 +335,7 @@ impl ClientArguments {
             connection: self.connection.map(Connection::from),
             scheme: self.scheme,
             chunk: self.chunk,
+            congestion: self.congestion,
             checksum: self.checksum,
             size: self.size,
             all: self.all,

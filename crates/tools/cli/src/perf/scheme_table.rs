@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 use super::table;
 
 fn rate(heading: &SchemeHeading) -> Option<u64> {
-    heading.plan.rate_towards(heading.theirs.address)
+    heading.plan.rate_max()
 }
 
 pub(super) fn heading(heading: &SchemeHeading, report_gbits: bool) -> String {
     let rate_limit = table::rate_text(rate(heading));
+    let congestion = heading.congestion.map_or_else(|| "none".to_owned(), |name| name.to_string());
     let is_latency = heading.plan.test.is_latency();
     let kind = if is_latency { "Completion" } else { "BW" };
     let mut text = format!("{}                    RDMA_Write {kind} Test with {}\n", table::RULE, heading.scheme);
@@ -24,6 +25,7 @@ pub(super) fn heading(heading: &SchemeHeading, report_gbits: bool) -> String {
         ("Message", format!("{}[B]", heading.plan.message_bytes_max)),
         ("Verify contents", if heading.plan.verify_seed.is_some() { "ON" } else { "OFF" }.to_owned()),
     );
+    text += &format!(" {:<16}: {congestion}\n", "Congestion");
     if heading.checksum {
         text += &format!(" {:<16}: XXH3, 64 bits, verified by the server\n", "Checksum");
     }
@@ -51,6 +53,7 @@ pub(super) fn to_json(heading: &SchemeHeading, line: &SchemeLine, impairment: Va
         "chunk_bytes": heading.chunk_bytes,
         "messages_in_flight": heading.depth,
         "rate_limit_bits_per_second": rate(heading),
+        "congestion": heading.congestion.map(|name| name.to_string()),
         "local": { "address": ours.address, "udp_port": ours.udp_port },
         "remote": { "address": theirs.address, "udp_port": theirs.udp_port },
         "verified": plan.verify_seed.is_some(),

@@ -34,7 +34,8 @@ pub(super) fn prepare(
     };
     let name = subject.scheme().unwrap_or_default();
     let scheme: NamedScheme = name.parse().map_err(|error| PerfError::failed("there is no such scheme", error))?;
-    let options = SchemeOptions { scheme, mtu, chunk_bytes: None, rate_bits_per_second: None, checksum: false };
+    let options =
+        SchemeOptions { scheme, mtu, chunk_bytes: None, congestion: None, rate_bits_per_second: None, checksum: false };
     let half = match settings.role {
         Role::Sender => Half::Connecting,
         Role::Receiver => {
