@@ -359,8 +359,7 @@ impl State {
             }
         }
         let horizon = self.horizon(attributes);
-        let shape = self.sending.shape();
-        is_news |= self.path.on_report(header.consumed, arrivals.as_ref(), &shape, now, horizon);
+        is_news |= self.path.on_report(header.consumed, arrivals.as_ref(), now, horizon);
         self.owed = self.owed.max(owed);
         if header.wants_answer {
             self.receiving.on_question(header.cleared_through, cleared_beyond);

@@ -69,6 +69,7 @@ mod receiving;
 mod round_trip;
 mod scheme_queue;
 mod sending;
+mod shape;
 mod sync;
 
 pub use asking::{BackOff, backed_off};

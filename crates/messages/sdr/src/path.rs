@@ -11,7 +11,7 @@ use longhaul_time::{Duration, Instant};
 use longhaul_wire::control::DataArrivals;
 
 use crate::round_trip::RoundTripTime;
-use crate::sending::Shape;
+use crate::shape::Shape;
 
 /// Bursts that are remembered for finding the newest packet of a report. Older ones measure nothing.
 const BURSTS_MAX: usize = 8192;
@@ -20,8 +20,7 @@ pub(crate) struct Path {
     pub(crate) round_trip: RoundTripTime,
     /// Writes that the peer has receives for.
     receives: u32,
-    /// A full write on the wire.
-    write_bytes: u64,
+    shape: Shape,
     flow: Flow,
     /// Bursts that may be reported, in order of sending.
     sent: VecDeque<SentBurst>,
@@ -38,10 +37,10 @@ struct SentBurst {
 }
 
 impl Path {
-    /// For writes of at most this many bytes on the wire.
-    pub(crate) fn new(flow: Flow, write_bytes: u64) -> Self {
+    /// For writes of this shape.
+    pub(crate) fn new(flow: Flow, shape: Shape) -> Self {
         let (round_trip, sent) = (RoundTripTime::default(), VecDeque::new());
-        Path { round_trip, receives: 0, write_bytes, flow, sent }
+        Path { round_trip, receives: 0, shape, flow, sent }
     }
 
     /// How long to wait for an answer; `guess` is a round trip before one was measured.
@@ -56,7 +55,7 @@ impl Path {
 
     /// Writes that may be posted now.
     pub(crate) fn room(&mut self, now: Instant) -> u32 {
-        let by_congestion = self.flow.room_bytes(now) / self.write_bytes;
+        let by_congestion = self.flow.room_bytes(now) / self.shape.write_wire_bytes();
         self.receives_left().min(u32::try_from(by_congestion).unwrap_or(u32::MAX))
     }
 
@@ -67,7 +66,7 @@ impl Path {
 
     /// Whether nothing may be posted until the peer reports.
     pub(crate) fn is_shut(&self) -> bool {
-        self.receives_left() == 0 || self.flow.window_room_bytes() < self.write_bytes
+        self.receives_left() == 0 || self.flow.window_room_bytes() < self.shape.write_wire_bytes()
     }
 
     /// When the rate lets more be posted, if the window does.
@@ -120,11 +119,10 @@ impl Path {
         &mut self,
         consumed: u64,
         arrivals: Option<&DataArrivals>,
-        shape: &Shape,
         now: Instant,
         horizon: Duration,
     ) -> bool {
-        let newest = arrivals.and_then(|arrivals| self.number_of(arrivals, shape));
+        let newest = arrivals.and_then(|arrivals| self.number_of(arrivals));
         let held = Duration::from_nanos(arrivals.map_or(0, |arrivals| arrivals.held_ns));
         let marked = arrivals.map_or(0, |arrivals| arrivals.marked);
         let before = self.flow.sampler().delivered_packets();
@@ -142,7 +140,8 @@ impl Path {
     }
 
     /// The number of the write that arrived last; `None` if it was sent more than once, or is not known any more.
-    fn number_of(&self, arrivals: &DataArrivals, shape: &Shape) -> Option<u64> {
+    fn number_of(&self, arrivals: &DataArrivals) -> Option<u64> {
+        let shape = &self.shape;
         let fields = shape.layout.decode(arrivals.immediate);
         let mut matching = self.sent.iter().rev().filter_map(|burst| {
             let is_it = shape.slot_of(burst.message) == fields.slot

@@ -28,7 +28,8 @@ use crate::queue_pair_error::{ConnectError, CreateQueuePairError, QueuePairError
 use crate::receive_table::{ReceiveCounters, ReceiveTable};
 use crate::receiving::Receiving;
 use crate::round_trip::RoundTripTime;
-use crate::sending::{PeerReceive, SendCounters, Sending, Shape, WRITE_OVERHEAD_BYTES};
+use crate::sending::{PeerReceive, SendCounters, Sending};
+use crate::shape::Shape;
 
 /// In bits per second: no limit that anybody notices.
 const RATE_UNLIMITED: u64 = u32::MAX as u64 * 1000;
@@ -402,14 +403,13 @@ impl Shared {
         let can_limit_rate = capabilities.contains(Capabilities::RATE_LIMIT);
         let sending = Sending::new(shape, data.clone(), attributes.send_depth, first);
         let frame_bytes = control.frame_bytes();
-        let write_bytes = u64::from(shape.write_bytes()) + WRITE_OVERHEAD_BYTES * u64::from(shape.packets_per_write);
         let facts = PathFacts {
-            packet_bytes: u32::try_from(write_bytes).unwrap_or(u32::MAX),
+            packet_bytes: u32::try_from(shape.write_wire_bytes()).unwrap_or(u32::MAX),
             round_trip: None,
             line_bits_per_second: None,
             seed: attributes.random,
         };
-        let path = Path::new(attributes.flow(&facts), write_bytes);
+        let path = Path::new(attributes.flow(&facts), shape);
         let state = State::new(sending, Receiving::new(first), control, path);
         Ok(Shared {
             context: context.clone(),

@@ -9,17 +9,14 @@ use longhaul_verbs::{
     WriteBurst,
 };
 use longhaul_wire::control::ClearToSend;
-use longhaul_wire::immediate_layout::ImmediateLayout;
 
 use crate::memory::Outgoing;
 use crate::path::Path;
+use crate::shape::Shape;
 
 /// Writes that are posted at a time, to one internal queue pair; then it is the next channel's turn. Full packets of 4 KiB go 15 in a call to
 /// the kernel, so that 60 fill four calls.
 const BURST: usize = 60;
-
-/// Headers of a write: IPv4, UDP, BTH, RETH, the immediate and the ICRC.
-pub(crate) const WRITE_OVERHEAD_BYTES: u64 = 20 + 8 + 12 + 16 + 4 + 4;
 
 /// What the peer has done for a message of ours, as far as we know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,30 +57,6 @@ pub struct SendCounters {
     pub bytes: u64,
     /// Writes that were taken for lost when the window was counted.
     pub presumed_lost: u64,
-}
-
-/// Geometry that both halves share.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    pub(crate) layout: ImmediateLayout,
-    pub(crate) packet_bytes: u32,
-    pub(crate) packets_per_write: u32,
-    pub(crate) generations: u32,
-    pub(crate) channels: usize,
-}
-
-impl Shape {
-    pub(crate) fn slot_of(&self, number: u64) -> u32 {
-        self.layout.slot_of(number)
-    }
-
-    pub(crate) fn generation_of(&self, number: u64) -> u32 {
-        self.layout.generation_of(number, self.generations)
-    }
-
-    pub(crate) fn write_bytes(&self) -> u32 {
-        self.packet_bytes * self.packets_per_write
-    }
 }
 
 /// A peer's number that cannot be true.
@@ -201,10 +174,6 @@ impl Sending {
         {
             news.push(number);
         }
-    }
-
-    pub(crate) fn shape(&self) -> Shape {
-        self.shape
     }
 
     pub(crate) fn counters(&self, path: &Path) -> SendCounters {
@@ -470,7 +439,7 @@ impl Sending {
                 full_lanes = 0;
                 lane.free -= burst.writes;
                 message.send.bursts_on_their_way += 1;
-                let wire_bytes = burst.byte_count + u64::from(burst.writes) * WRITE_OVERHEAD_BYTES;
+                let wire_bytes = burst.byte_count + u64::from(burst.writes) * Shape::WRITE_OVERHEAD_BYTES;
                 path.on_posted(number, burst.first_packet, burst.writes, wire_bytes, now);
                 counters.writes += u64::from(burst.writes);
                 counters.bytes += burst.byte_count;
