@@ -100,7 +100,7 @@ pub enum CompletionOperation {
 }
 
 bitflags! {
-    /// What else is in a completion. Bits are libibverbs' `ibv_wc_flags`.
+    /// What else is in a completion. Bits are libibverbs' `ibv_wc_flags`, but for the mark.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct CompletionFlags: u32 {
         /// The first 40 bytes of the receive hold a GRH.
@@ -109,6 +109,9 @@ bitflags! {
         const IMMEDIATE = 1 << 1;
         /// A key was invalidated.
         const INVALIDATED = 1 << 3;
+        /// A router marked congestion on the packet that ended the message (ECN). libibverbs has no such flag: devices
+        /// behind it never set it.
+        const CONGESTION_MARK = 1 << 31;
     }
 }
 

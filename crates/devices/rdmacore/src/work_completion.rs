@@ -22,7 +22,7 @@ pub(crate) fn translate(theirs: &abi::ibv_wc) -> WorkCompletion {
     let operation = operation(theirs.opcode);
     match operation {
         CompletionOperation::Receive | CompletionOperation::ReceiveWriteWithImmediate => {
-            let flags = CompletionFlags::from_bits_truncate(theirs.wc_flags);
+            let flags = CompletionFlags::from_bits_truncate(theirs.wc_flags) - CompletionFlags::CONGESTION_MARK;
             let immediate_or_key = if flags.contains(CompletionFlags::IMMEDIATE) {
                 u32::from_be(theirs.imm_data)
             } else if flags.contains(CompletionFlags::INVALIDATED) {

@@ -38,6 +38,8 @@ pub(crate) struct Resources {
     has_new_deadline: bool,
     pub(crate) events: Waiting<AsyncEvent>,
     pub(crate) link_state: LinkState,
+    /// Whether a router has marked congestion on the packet that is looked at.
+    pub(crate) is_arriving_marked: bool,
     /// Completions so far.
     pub(crate) completion_count: u64,
     /// What was read before, for a mutation.
@@ -59,6 +61,7 @@ impl Resources {
             has_new_deadline: false,
             events: Waiting::new(None),
             link_state: LinkState::Active,
+            is_arriving_marked: false,
             completion_count: 0,
             #[cfg(feature = "mutations")]
             stale_reads: Default::default(),

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longhaul_verbs::{
-    CompletionChannel, CompletionQueue, CreateError, Device, PollError, PostError, ProtectionDomain,
+    CompletionChannel, CompletionFlags, CompletionQueue, CreateError, Device, PollError, PostError, ProtectionDomain,
     QueuePair as VerbsQueuePair, QueuePairNumber, ReceiveRequest, RegisterError, WorkCompletion,
 };
 use thiserror::Error;
@@ -251,6 +251,7 @@ fn record(completions: &[WorkCompletion], receivers: &mut [Receiver]) -> Result<
         let found = receivers.binary_search_by_key(&run[0].queue_pair, |receiver| receiver.queue_pair.number());
         let Ok(index) = found else { continue };
         let receiver = &mut receivers[index];
+        let mut marked = 0;
         for completion in run {
             if !completion.is_success() {
                 receiver.table.fail(completion.status);
@@ -258,10 +259,11 @@ fn record(completions: &[WorkCompletion], receivers: &mut [Receiver]) -> Result<
             }
             receiver.table.record(completion, receiver.generation, &mut receiver.lookups);
             receiver.consumed += 1;
+            marked += u64::from(completion.flags.contains(CompletionFlags::CONGESTION_MARK));
         }
         if let Some(last) = run.iter().rev().find(|completion| completion.is_success()) {
             let count = receiver.consumed as u64;
-            receiver.table.count_arrived(count, receiver.generation, last.immediate_or_key);
+            receiver.table.count_arrived(count, marked, receiver.generation, last.immediate_or_key);
         }
         post_receives(&receiver.queue_pair, std::mem::take(&mut receiver.consumed))?;
     }

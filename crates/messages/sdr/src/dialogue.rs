@@ -445,7 +445,12 @@ impl State {
                 && let Some((generation, immediate)) = arrived.newest
             {
                 let held_ns = (now - self.arrived_at).as_nanos() as u64;
-                writer.push(&Record::DataArrivals(DataArrivals { immediate, generation, held_ns, marked: 0 }));
+                writer.push(&Record::DataArrivals(DataArrivals {
+                    immediate,
+                    generation,
+                    held_ns,
+                    marked: arrived.marked,
+                }));
             }
             numbers.clear();
             numbers.extend(

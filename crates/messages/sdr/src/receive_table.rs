@@ -39,6 +39,8 @@ pub(crate) struct ArrivedData {
     pub(crate) count: u64,
     /// Generation and immediate of the packet that arrived last.
     pub(crate) newest: Option<(u8, u32)>,
+    /// Packets with a mark of congestion since the beginning, from devices that show marks.
+    pub(crate) marked: u64,
 }
 
 /// The message table of the receiving half of a queue pair.
@@ -52,6 +54,7 @@ pub struct ReceiveTable {
     arrived: AtomicU64,
     /// Generation and immediate of what arrived last.
     newest: AtomicU64,
+    marked: AtomicU64,
     late: AtomicU64,
     stray: AtomicU64,
     /// Why no more data can arrive.
@@ -84,6 +87,7 @@ impl ReceiveTable {
             open: Mutex::default(),
             arrived: AtomicU64::new(0),
             newest: AtomicU64::new(0),
+            marked: AtomicU64::new(0),
             late: AtomicU64::new(0),
             stray: AtomicU64::new(0),
             failure: OnceLock::new(),
@@ -187,8 +191,12 @@ impl ReceiveTable {
         self.failure.get().copied()
     }
 
-    /// This many receives have been consumed, the last of them on a queue pair of `generation` by a packet with this immediate.
-    pub(crate) fn count_arrived(&self, count: u64, generation: u32, immediate: u32) {
+    /// This many receives have been consumed, some of them by packets with a mark of congestion, the last of them on a queue pair of `generation`
+    /// by a packet with this immediate.
+    pub(crate) fn count_arrived(&self, count: u64, marked: u64, generation: u32, immediate: u32) {
+        if marked > 0 {
+            self.marked.fetch_add(marked, Ordering::Relaxed);
+        }
         self.newest.store(u64::from(generation) << 32 | u64::from(immediate), Ordering::Relaxed);
         self.arrived.fetch_add(count, Ordering::Relaxed);
     }
@@ -197,7 +205,8 @@ impl ReceiveTable {
     pub(crate) fn arrived_data(&self) -> ArrivedData {
         let count = self.arrived();
         let newest = self.newest.load(Ordering::Relaxed);
-        ArrivedData { count, newest: (count > 0).then_some(((newest >> 32) as u8, newest as u32)) }
+        let marked = self.marked.load(Ordering::Relaxed);
+        ArrivedData { count, newest: (count > 0).then_some(((newest >> 32) as u8, newest as u32)), marked }
     }
 
     /// Receives that were consumed since the beginning.

@@ -44,11 +44,8 @@ fn a_rate_holds_over_generations_and_what_waits_for_it_is_not_lost() {
         }
         let elapsed = ends.world.now() - start;
         let at_rate = Duration::from_secs_f64((MESSAGES * BYTES * 8) as f64 / RATE as f64);
-        // Headers are counted, and 20 ms may be ahead. (A message has to leave before the next but one begins.)
-        assert!(
-            elapsed + Duration::from_millis(20) >= at_rate,
-            "{elapsed:?} instead of {at_rate:?}, {channels} channels"
-        );
+        // Headers are counted. (A message has to leave before the next but one begins.)
+        assert!(elapsed.mul_f64(1.05) >= at_rate, "{elapsed:?} instead of {at_rate:?}, {channels} channels");
         assert!(elapsed <= at_rate * 5 / 4, "{elapsed:?} instead of {at_rate:?}, {channels} channels");
     }
 }

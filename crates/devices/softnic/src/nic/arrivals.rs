@@ -35,6 +35,7 @@ impl Nic {
     /// A packet with headers that could be read.
     pub(crate) fn accept(&mut self, headers: &Headers, payload: Payload<'_>, received: &Received<'_>, now: Instant) {
         self.shared.now = now;
+        self.shared.is_arriving_marked = received.is_congestion_experienced();
         if headers.bth.version != 0 || headers.bth.partition_key & 0x7fff != DEFAULT_PARTITION_KEY & 0x7fff {
             self.shared.counters.rx_malformed += 1;
             return;
@@ -97,7 +98,7 @@ impl Nic {
             queue_pair.report_to_controller(|controller| controller.on_congestion(now));
             return;
         }
-        if received.is_congestion_experienced() {
+        if shared.is_arriving_marked {
             shared.counters.np_ecn_marked_roce_packets += 1;
             if queue_pair.arriving_mut().may_notify(now, shared.config.congestion_notification_interval) {
                 queue_pair.responder_mut().owe_notification();

@@ -118,6 +118,7 @@ pub(crate) fn execute(
     if operation == CompletionOperation::Receive || headers.immediate.is_some() {
         let mut flags = CompletionFlags::empty();
         flags.set(CompletionFlags::IMMEDIATE, headers.immediate.is_some());
+        flags.set(CompletionFlags::CONGESTION_MARK, shared.is_arriving_marked);
         flags.set(CompletionFlags::INVALIDATED, headers.invalidate.is_some());
         let completion = WorkCompletion {
             status: CompletionStatus::Success,

@@ -53,6 +53,7 @@ pub(crate) fn handle_datagram(
     }
     let mut flags = CompletionFlags::GLOBAL_ROUTE_HEADER;
     flags.set(CompletionFlags::IMMEDIATE, headers.immediate.is_some());
+    flags.set(CompletionFlags::CONGESTION_MARK, shared.is_arriving_marked);
     let completion = WorkCompletion {
         status: CompletionStatus::Success,
         operation: CompletionOperation::Receive,
