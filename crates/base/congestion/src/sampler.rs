@@ -17,6 +17,8 @@ use crate::controller::Sample;
 pub(crate) const REORDERING_PACKETS: u64 = 3;
 /// Bursts that are remembered; more are merged.
 const BURSTS_MAX: usize = 8192;
+/// Bursts that a flow at rest keeps room for.
+const BURSTS_AT_REST: usize = 4;
 
 /// What the receiver reports, counted since the flow began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +67,8 @@ pub struct Sampler {
     delivered: u64,
     delivered_bytes: u64,
     delivered_at: Instant,
+    /// Arrivals that cannot have been packets of ours.
+    duplicates: u64,
     marked: u64,
     lost: u64,
     /// Packets that were delivered or presumed lost, at most, and their bytes.
@@ -163,16 +167,20 @@ impl Sampler {
     /// or it is lost.
     pub fn on_report(&mut self, now: Instant, arrivals: &Arrivals, horizon: Duration) -> Sample {
         let before = (self.delivered, self.delivered_bytes, self.lost, self.marked);
-        // Never less than known, for an old report; never more than was sent, for a wrong one.
-        self.delivered = arrivals.packets.clamp(self.delivered, self.sent);
-        self.marked = arrivals.marked.clamp(self.marked, self.delivered);
-        let newest = arrivals.newest.filter(|number| *number >= self.newest_end && *number < self.sent);
+        let named = arrivals.newest.filter(|number| *number < self.sent);
+        let newest = named.filter(|number| *number >= self.newest_end);
         let burst = newest.and_then(|number| self.burst_of(number));
-        match newest {
-            Some(number) => self.newest_end = number + 1,
+        let arrived = self.without_duplicates(arrivals.packets, named);
+        // Never less than known, for an old report; never more than was sent, for a wrong one.
+        self.delivered = arrived.clamp(self.delivered, self.sent);
+        self.marked = arrivals.marked.clamp(self.marked, self.delivered);
+        self.newest_end = match (named, newest) {
+            (_, Some(number)) => number + 1,
+            // Others have overtaken it.
+            (Some(_), None) => self.newest_end.max(self.delivered),
             // Which ones arrived is not known; that none more are missing is.
-            None => self.newest_end = (self.newest_end + self.delivered - before.0).min(self.sent),
-        }
+            (None, None) => (self.newest_end + self.delivered - before.0).min(self.sent),
+        };
         self.count_lost(now, horizon);
         self.settle(before.0);
         let held = u64::try_from(arrivals.held.as_nanos()).unwrap_or(u64::MAX);
@@ -220,6 +228,26 @@ impl Sampler {
             self.delivered_at = arrived_at.max(self.delivered_at);
         }
         sample
+    }
+
+    /// How many packets have arrived, of those that were sent. A network that duplicates packets would otherwise make
+    /// losses invisible, and what is in flight vanish.
+    fn without_duplicates(&mut self, arrived: u64, named: Option<u64>) -> u64 {
+        let possible = match named {
+            // The one that arrived last need not be the newest.
+            Some(number) => {
+                let overtaken = self.in_flight_packets() / 2 + REORDERING_PACKETS;
+                self.sent.min(self.newest_end.max(number + 1) + overtaken)
+            }
+            None => self.sent,
+        };
+        let most = possible.max(self.delivered).saturating_add(self.duplicates);
+        // Not from a report that is absurd, or nothing would count any more.
+        let more = arrived.saturating_sub(most);
+        if more <= self.in_flight_packets() {
+            self.duplicates += more;
+        }
+        arrived.saturating_sub(self.duplicates)
     }
 
     fn burst_of(&self, number: u64) -> Option<Burst> {
@@ -284,9 +312,9 @@ impl Sampler {
         while self.bursts.front().is_some_and(|burst| burst.end <= named_end) {
             self.bursts.pop_front();
         }
-        if self.bursts.is_empty() {
+        if self.bursts.len() <= 1 && self.bursts.capacity() > BURSTS_AT_REST {
             // A flow at rest takes no room for what was in flight once.
-            self.bursts.shrink_to(1);
+            self.bursts.shrink_to(BURSTS_AT_REST);
         }
     }
 
@@ -389,6 +417,40 @@ mod tests {
         assert_eq!((sample.found_packets, sample.delivered_bytes), (5, 5000));
         let sample = sampler.on_report(at(10_002), &report(20, 19), HORIZON);
         assert_eq!((sampler.lost_packets(), sample.delivered_bytes, sampler.in_flight_packets()), (0, 10_000, 5));
+    }
+
+    #[test]
+    fn a_packet_that_others_have_overtaken_hides_nothing() {
+        let mut sampler = Sampler::default();
+        send(&mut sampler, 0, 40);
+        sampler.on_report(at(50), &report(10, 15), HORIZON);
+        // The six that were missing have come, one of them last.
+        let sample = sampler.on_report(at(51), &report(16, 12), HORIZON);
+        assert_eq!((sample.round_trip, sampler.in_flight_packets()), (None, 24));
+        // The next ones measure again, and nothing was lost.
+        let sample = sampler.on_report(at(52), &report(20, 19), HORIZON);
+        assert!(sample.round_trip.is_some());
+        let sample = sampler.on_report(at(53), &report(30, 29), HORIZON);
+        assert!(sample.round_trip.is_some());
+        assert_eq!((sampler.lost_packets(), sampler.in_flight_packets()), (0, 10));
+    }
+
+    #[test]
+    fn duplicates_do_not_hide_what_is_in_flight() {
+        let mut sampler = Sampler::default();
+        let (mut arrived, mut lost) = (0, 0);
+        for round in 0..1000 {
+            send(&mut sampler, round * 10, 10);
+            // One in ten is lost and one in twenty comes twice, all a round later.
+            if round > 0 {
+                arrived += 9 + round % 2;
+                lost += 1;
+                sampler.on_report(at(round * 10 + 9), &report(arrived, round * 10 - 1), HORIZON);
+            }
+        }
+        let found = sampler.lost_packets();
+        assert!(found * 2 > lost - 20, "{found} of {lost} lost");
+        assert!((5..=10).contains(&sampler.in_flight_packets()), "{}", sampler.in_flight_packets());
     }
 
     #[test]

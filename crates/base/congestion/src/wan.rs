@@ -422,7 +422,8 @@ impl Wan {
     fn set_window(&mut self, sample: &Sample) {
         let bandwidth = self.bandwidth();
         let gain = if self.state == State::Up { WINDOW_GAIN_UP } else { WINDOW_GAIN };
-        let extra = self.aggregation.extra_bytes();
+        // Without a round trip nothing is known, and the window stays what it was at first.
+        let extra = if self.min_rtt.is_some() { self.aggregation.extra_bytes() } else { 0.0 };
         let mut most = self.product(bandwidth, gain) + extra;
         if self.is_full {
             most = most.min(self.queue_budget(bandwidth) + extra);

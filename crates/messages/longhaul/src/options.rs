@@ -6,7 +6,7 @@ use longhaul_congestion::ControllerName;
 use longhaul_reliable::{NamedScheme, Scheme, SchemeNameError, scheme_named};
 use longhaul_sdr::QueuePairAttributes;
 use longhaul_time::Duration;
-use longhaul_verbs::{DeviceAttributes, Mtu};
+use longhaul_verbs::{Capabilities, DeviceAttributes, Mtu};
 
 use crate::agreement::Agreement;
 use crate::endpoint::Endpoint;
@@ -14,8 +14,10 @@ use crate::endpoint::Endpoint;
 /// Without a rate, to this host: what a socket's buffer takes, since more in flight than that is only lost.
 const WINDOW_BYTES_MIN: u64 = 3 << 20;
 /// Without a rate, to other hosts: what is in flight is in the network, and congestion control decides how much that
-/// is. Enough for 2.5 Gbit/s and 100 ms; receives without memory cost the software RNIC nothing, and others a few MiB.
+/// is. Enough for 2.5 Gbit/s and 100 ms. Receives without memory cost the software RNIC nothing.
 const WINDOW_BYTES_FAR: u64 = 32 << 20;
+/// The same where each receive takes room in a device's queues, for each generation.
+const WINDOW_BYTES_FAR_HARDWARE: u64 = 8 << 20;
 const WINDOW_BYTES_MAX: u64 = 1 << 30;
 /// No round trip takes longer; sums of times stay far from their end.
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(3600);
@@ -32,8 +34,8 @@ pub struct Options {
     pub chunk_bytes: Option<u32>,
     /// The largest payload of a packet, if below what the path carries.
     pub mtu: Mtu,
-    /// What may be in flight to us: by default 3 MiB from this host and 32 MiB from others, or two round trips at the
-    /// rate if one is set.
+    /// What may be in flight to us: by default 3 MiB from this host and 32 MiB from others (8 MiB on libibverbs devices),
+    /// or two round trips at the rate if one is set.
     pub window_bytes: Option<u64>,
     /// How the send rate is controlled. By default nothing controls it to this host, and
     /// [`ControllerName::Wan`](longhaul_congestion::ControllerName::Wan) does to other hosts.
@@ -119,7 +121,8 @@ impl Options {
         };
         let without_rate = match peer {
             PeerPlace::ThisHost => WINDOW_BYTES_MIN,
-            PeerPlace::Elsewhere => WINDOW_BYTES_FAR,
+            PeerPlace::Elsewhere if device.capabilities.contains(Capabilities::SLOTTED_REGION) => WINDOW_BYTES_FAR,
+            PeerPlace::Elsewhere => WINDOW_BYTES_FAR_HARDWARE,
         };
         let bytes = self.window_bytes.unwrap_or(self.rate_bits_per_second.map_or(without_rate, of_rate));
         // As many receives for each generation, all of which complete into one queue.

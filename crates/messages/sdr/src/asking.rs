@@ -64,11 +64,6 @@ impl BackOff {
         self.is_answered
     }
 
-    /// Whether it has been repeated for want of an answer.
-    pub(crate) fn is_repeated(&self) -> bool {
-        self.unanswered > 0
-    }
-
     /// When it was said last.
     pub fn last(&self) -> Option<Instant> {
         self.last

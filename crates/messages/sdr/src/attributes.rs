@@ -1,6 +1,6 @@
 //! What a queue pair is made with.
 
-use longhaul_congestion::{ControllerName, Flow, PathFacts};
+use longhaul_congestion::ControllerName;
 use longhaul_time::Duration;
 use longhaul_verbs::{Gid, Mtu, PathAttributes};
 use longhaul_wire::immediate_layout::ImmediateLayout;
@@ -105,15 +105,6 @@ impl QueuePairAttributes {
 }
 
 impl QueuePairAttributes {
-    /// Congestion control of a path, at its start.
-    pub(crate) fn flow(&self, facts: &PathFacts) -> Flow {
-        let flow = match self.congestion {
-            Some(name) => Flow::new(name, facts),
-            None => Flow::unlimited(facts),
-        };
-        flow.with_rate_max(self.rate_bits_per_second)
-    }
-
     /// Random: control messages to this end carry it.
     pub(crate) fn receiver(&self) -> u32 {
         (self.random >> 32) as u32

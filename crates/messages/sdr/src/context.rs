@@ -251,7 +251,7 @@ fn record(completions: &[WorkCompletion], receivers: &mut [Receiver]) -> Result<
         let found = receivers.binary_search_by_key(&run[0].queue_pair, |receiver| receiver.queue_pair.number());
         let Ok(index) = found else { continue };
         let receiver = &mut receivers[index];
-        let mut marked = 0;
+        let (mut arrived, mut marked, mut newest) = (0, 0, None);
         for completion in run {
             if !completion.is_success() {
                 receiver.table.fail(completion.status);
@@ -259,11 +259,15 @@ fn record(completions: &[WorkCompletion], receivers: &mut [Receiver]) -> Result<
             }
             receiver.table.record(completion, receiver.generation, &mut receiver.lookups);
             receiver.consumed += 1;
-            marked += u64::from(completion.flags.contains(CompletionFlags::CONGESTION_MARK));
+            // A write of nothing needs no key: the peer need not have sent it.
+            if completion.byte_count > 0 {
+                arrived += 1;
+                marked += u64::from(completion.flags.contains(CompletionFlags::CONGESTION_MARK));
+                newest = completion.immediate().or(newest);
+            }
         }
-        if let Some(last) = run.iter().rev().find(|completion| completion.is_success()) {
-            let count = receiver.consumed as u64;
-            receiver.table.count_arrived(count, marked, receiver.generation, last.immediate_or_key);
+        if let Some(newest) = newest {
+            receiver.table.count_arrived(arrived, marked, receiver.generation, newest);
         }
         post_receives(&receiver.queue_pair, std::mem::take(&mut receiver.consumed))?;
     }

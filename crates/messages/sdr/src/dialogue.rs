@@ -50,12 +50,14 @@ pub(crate) struct State {
     pub(crate) control: ControlPath,
     pub(crate) peer: Option<Peer>,
     pub(crate) path: Path,
-    /// Receives consumed, as the peer was told last.
+    /// Packets that have arrived, as the peer was told last.
     reported: u64,
     reported_at: Instant,
-    /// Receives consumed, as far as it was looked, and when the last of them was seen.
+    /// The same, as far as it was looked, and when the last of them was seen.
     arrived: u64,
     arrived_at: Instant,
+    /// When the first of those was seen that the peer was not told of.
+    unreported_since: Instant,
     owed: Owed,
     /// Since when something has waited to be said ([`Saying`]).
     unsaid_since: Option<Instant>,
@@ -131,6 +133,7 @@ impl State {
             reported_at: Instant::ZERO,
             arrived: 0,
             arrived_at: Instant::ZERO,
+            unreported_since: Instant::ZERO,
             owed: Owed::Nothing,
             unsaid_since: None,
             waits_for_sender: false,
@@ -157,14 +160,15 @@ impl State {
 
     /// When the peer has to be asked for its state, if something goes on only when that is known.
     fn asks_at(&self, patience: Duration) -> Option<Instant> {
-        let is_waiting = !self.is_path_verified()
-            || self.waits_for_peer
-            || self.waits_for_sender
-            || self.sending.waits_for_window(&self.path);
-        // A clear-to-send comes without being asked for, unless it was lost.
+        let is_waiting = !self.is_path_verified() || self.waits_for_peer || self.waits_for_sender;
         let since = match is_waiting {
             true => Some(Instant::ZERO),
-            false => self.waits_for_clear.map(|since| since + patience),
+            false => {
+                // A clear-to-send comes without being asked for, unless it was lost.
+                let clear = self.waits_for_clear.map(|since| since + patience);
+                let waits = self.sending.waits_for_window(&self.path);
+                Instant::earlier_of(clear, waits.then(|| self.path.asks_at(patience)))
+            }
         };
         // What it was asked for had not happened yet when it answered; nothing was lost, so nothing is to be waited for longer than
         // an answer usually takes.
@@ -188,12 +192,28 @@ impl State {
         let unsaid = self.unsaid_since.map(|since| since + WAITS_MAX);
         let said = Instant::earlier_of(unsaid, self.reports_at(attributes));
         let sent = Instant::earlier_of(self.sending.next_deadline(&self.path), self.path.next_deadline());
+        let sent = Instant::earlier_of(sent, self.silent_at(patience));
         Instant::earlier_of(Instant::earlier_of(control, said), sent)
+    }
+
+    /// When the peer has been silent for too long, while data waits for its reports.
+    fn silent_at(&self, patience: Duration) -> Option<Instant> {
+        self.path.silent_at(patience).filter(|_| self.sending.waits_for_window(&self.path))
+    }
+
+    /// Gives up what is in flight to a peer that has been silent for too long.
+    pub(crate) fn note_silence(&mut self, now: Instant, attributes: &QueuePairAttributes) {
+        if self.silent_at(self.patience(attributes)).is_some_and(|at| at <= now) {
+            self.path.on_silence(now, self.horizon(attributes));
+        }
     }
 
     /// Takes note of the data that has arrived so far.
     fn note_arrivals(&mut self, arrived: ArrivedData, now: Instant) {
         if arrived.count > self.arrived {
+            if self.arrived == self.reported {
+                self.unreported_since = now;
+            }
             (self.arrived, self.arrived_at) = (arrived.count, now);
         }
     }
@@ -208,7 +228,7 @@ impl State {
             REPORT_PACKETS.. => Some(self.reported_at + REPORT_GAP_MIN),
             _ => {
                 let round_trip = self.path.round_trip.smoothed.unwrap_or(attributes.round_trip_guess);
-                Some(self.arrived_at.max(self.reported_at) + (round_trip / 4).max(REPORT_GAP_MIN))
+                Some(self.unreported_since.max(self.reported_at) + (round_trip / 4).max(REPORT_GAP_MIN))
             }
         }
     }
@@ -325,6 +345,7 @@ impl State {
         if is_answer {
             peer.is_verified = true;
             self.path.round_trip.measure_answer(header.echo, header.held(), arrival);
+            self.path.on_round_trip();
         }
         let window = header.window.min(peer.window);
         self.path.set_receives(window);
@@ -359,7 +380,7 @@ impl State {
             }
         }
         let horizon = self.horizon(attributes);
-        is_news |= self.path.on_report(header.consumed, arrivals.as_ref(), now, horizon);
+        is_news |= self.path.on_report(header.consumed, arrivals.as_ref(), arrival, now, horizon);
         self.owed = self.owed.max(owed);
         if header.wants_answer {
             self.receiving.on_question(header.cleared_through, cleared_beyond);
@@ -470,10 +491,6 @@ impl State {
             self.owed = Owed::Nothing;
             self.unsaid_since = None;
             if asks {
-                if self.asking.is_repeated() {
-                    // Twice without an answer: what is in flight has been lost with the path.
-                    self.path.on_silence(now, self.horizon(attributes));
-                }
                 self.asking.on_due_said(now);
             }
         }

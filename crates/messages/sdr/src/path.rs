@@ -6,24 +6,45 @@
 
 use std::collections::VecDeque;
 
-use longhaul_congestion::{Arrivals, Flow};
+use longhaul_congestion::{Arrivals, ControllerName, Flow, PathFacts};
 use longhaul_time::{Duration, Instant};
 use longhaul_wire::control::DataArrivals;
 
+use crate::asking::backed_off;
+use crate::attributes::QueuePairAttributes;
 use crate::round_trip::RoundTripTime;
 use crate::shape::Shape;
 
 /// Bursts that are remembered for finding the newest packet of a report. Older ones measure nothing.
-const BURSTS_MAX: usize = 8192;
+const BURSTS_MAX: usize = 2048;
+/// Bursts that a path at rest keeps room for.
+const BURSTS_AT_REST: usize = 4;
+/// A peer that has reported nothing for a shorter time may only have been held up.
+const SILENCE_MIN: Duration = Duration::from_millis(100);
+/// Writes that may be in flight to a peer that has fallen silent.
+const SILENT_WRITES: u32 = 4;
 
 pub(crate) struct Path {
     pub(crate) round_trip: RoundTripTime,
     /// Writes that the peer has receives for.
     receives: u32,
     shape: Shape,
+    control: Control,
     flow: Flow,
+    /// When a report said last that something has arrived; or when something was posted with nothing in flight.
+    news_at: Instant,
+    /// How often the peer has been silent since.
+    silences: u32,
     /// Bursts that may be reported, in order of sending.
     sent: VecDeque<SentBurst>,
+}
+
+/// What controls the rate, and what it never exceeds.
+#[derive(Clone, Copy, Debug)]
+struct Control {
+    name: Option<ControllerName>,
+    rate_max: Option<u64>,
+    seed: u64,
 }
 
 /// Writes that were posted together.
@@ -36,11 +57,38 @@ struct SentBurst {
     first_packet: u32,
 }
 
+impl Control {
+    /// Congestion control at its start.
+    fn flow(&self, shape: &Shape, round_trip: Option<Duration>) -> Flow {
+        let facts = PathFacts {
+            packet_bytes: u32::try_from(shape.write_wire_bytes()).unwrap_or(u32::MAX),
+            round_trip,
+            line_bits_per_second: None,
+            seed: self.seed,
+        };
+        let flow = match self.name {
+            Some(name) => Flow::new(name, &facts),
+            None => Flow::unlimited(&facts),
+        };
+        flow.with_rate_max(self.rate_max)
+    }
+}
+
 impl Path {
     /// For writes of this shape.
-    pub(crate) fn new(flow: Flow, shape: Shape) -> Self {
-        let (round_trip, sent) = (RoundTripTime::default(), VecDeque::new());
-        Path { round_trip, receives: 0, shape, flow, sent }
+    pub(crate) fn new(attributes: &QueuePairAttributes, shape: Shape) -> Self {
+        let (name, rate_max) = (attributes.congestion, attributes.rate_bits_per_second);
+        let control = Control { name, rate_max, seed: attributes.random };
+        Path {
+            round_trip: RoundTripTime::default(),
+            receives: 0,
+            shape,
+            control,
+            flow: control.flow(&shape, None),
+            news_at: Instant::ZERO,
+            silences: 0,
+            sent: VecDeque::new(),
+        }
     }
 
     /// How long to wait for an answer; `guess` is a round trip before one was measured.
@@ -56,17 +104,44 @@ impl Path {
     /// Writes that may be posted now.
     pub(crate) fn room(&mut self, now: Instant) -> u32 {
         let by_congestion = self.flow.room_bytes(now) / self.shape.write_wire_bytes();
-        self.receives_left().min(u32::try_from(by_congestion).unwrap_or(u32::MAX))
+        self.writes_left().min(u32::try_from(by_congestion).unwrap_or(u32::MAX))
     }
 
-    /// Receives of the peer that no write is in flight for.
-    fn receives_left(&self) -> u32 {
-        self.receives.saturating_sub(u32::try_from(self.flow.sampler().in_flight_packets()).unwrap_or(u32::MAX))
+    fn in_flight(&self) -> u32 {
+        u32::try_from(self.flow.sampler().in_flight_packets()).unwrap_or(u32::MAX)
+    }
+
+    /// Receives of the peer that no write is in flight for; few, while it is silent.
+    fn writes_left(&self) -> u32 {
+        let most = if self.silences > 0 { self.receives.min(SILENT_WRITES) } else { self.receives };
+        most.saturating_sub(self.in_flight())
     }
 
     /// Whether nothing may be posted until the peer reports.
     pub(crate) fn is_shut(&self) -> bool {
-        self.receives_left() == 0 || self.flow.window_room_bytes() < self.shape.write_wire_bytes()
+        self.writes_left() == 0 || self.flow.window_room_bytes() < self.shape.write_wire_bytes()
+    }
+
+    /// When the peer should be asked for a report, while nothing may be posted without one: at once if all its receives
+    /// are in use. Congestion control waits for reports all the time, and they come without a question.
+    pub(crate) fn asks_at(&self, patience: Duration) -> Instant {
+        match self.receives <= self.in_flight() {
+            true => Instant::ZERO,
+            false => self.news_at + patience,
+        }
+    }
+
+    /// When a peer that reports nothing has been silent for too long, while something is in flight to it.
+    pub(crate) fn silent_at(&self, patience: Duration) -> Option<Instant> {
+        let wait = backed_off((patience * 2).max(SILENCE_MIN), self.silences);
+        (self.in_flight() > 0).then(|| self.news_at + wait)
+    }
+
+    /// The peer has reported nothing for too long: what left before `now - horizon` is presumed lost.
+    pub(crate) fn on_silence(&mut self, now: Instant, horizon: Duration) {
+        self.flow.on_timeout(now, horizon);
+        self.silences = self.silences.saturating_add(1);
+        self.news_at = now;
     }
 
     /// When the rate lets more be posted, if the window does.
@@ -91,6 +166,9 @@ impl Path {
 
     /// Writes were given to the device, of a message from a packet on, with `wire_bytes` on the wire.
     pub(crate) fn on_posted(&mut self, message: u64, first_packet: u32, writes: u32, wire_bytes: u64, now: Instant) {
+        if self.in_flight() == 0 {
+            self.news_at = now;
+        }
         let first = self.flow.on_sent(now, writes.into(), wire_bytes);
         if self.sent.len() == BURSTS_MAX {
             self.sent.pop_front();
@@ -108,35 +186,51 @@ impl Path {
         self.flow.on_app_limited();
     }
 
-    /// The peer has not answered for so long that what left before `now - horizon` is presumed lost.
-    pub(crate) fn on_silence(&mut self, now: Instant, horizon: Duration) {
-        self.flow.on_timeout(now, horizon);
+    /// The round trip to the peer has been measured. Congestion control that has not begun begins with it: a guess would
+    /// be the wrong rate for most paths.
+    pub(crate) fn on_round_trip(&mut self) {
+        if self.flow.sampler().sent_packets() == 0 {
+            self.flow = self.control.flow(&self.shape, self.round_trip.smoothed);
+        }
     }
 
-    /// The peer has reported how many writes it has consumed, and which arrived last. What left before `now - horizon`
-    /// is settled with that. Returns whether more are consumed than was known.
+    /// The peer has reported how many writes it has consumed, and which arrived last; `arrival` is when the report came,
+    /// if that is known. What left before `now - horizon` is settled with it. Returns whether more are consumed than was
+    /// known.
     pub(crate) fn on_report(
         &mut self,
         consumed: u64,
         arrivals: Option<&DataArrivals>,
+        arrival: Option<Instant>,
         now: Instant,
         horizon: Duration,
     ) -> bool {
         let newest = arrivals.and_then(|arrivals| self.number_of(arrivals));
-        let held = Duration::from_nanos(arrivals.map_or(0, |arrivals| arrivals.held_ns));
+        let held = match (arrivals, arrival) {
+            (Some(arrivals), Some(_)) => Duration::from_nanos(arrivals.held_ns),
+            // Measures nothing.
+            _ => Duration::MAX,
+        };
         let marked = arrivals.map_or(0, |arrivals| arrivals.marked);
-        let before = self.flow.sampler().delivered_packets();
-        self.flow.on_report(now, &Arrivals { packets: consumed, marked, newest, held }, horizon);
+        let sample = self.flow.on_report(now, &Arrivals { packets: consumed, marked, newest, held }, horizon);
+        if sample.marked_packets > 0 {
+            // What a notification packet would say; reports are no more frequent than these are.
+            self.flow.on_notification(now);
+        }
+        let is_news = sample.delivered_packets > 0;
+        if is_news {
+            (self.news_at, self.silences) = (now, 0);
+        }
         let sampler = self.flow.sampler();
         let settled = sampler.sent_packets() - sampler.in_flight_packets();
         while self.sent.front().is_some_and(|burst| burst.end <= settled) {
             self.sent.pop_front();
         }
-        if self.sent.is_empty() {
+        if self.sent.len() <= 1 && self.sent.capacity() > BURSTS_AT_REST {
             // A connection at rest takes no room for what was in flight once.
-            self.sent.shrink_to(1);
+            self.sent.shrink_to(BURSTS_AT_REST);
         }
-        self.flow.sampler().delivered_packets() > before
+        is_news
     }
 
     /// The number of the write that arrived last; `None` if it was sent more than once, or is not known any more.

@@ -6,7 +6,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use longhaul_congestion::PathFacts;
 use longhaul_time::Instant;
 use longhaul_verbs::{
     Access, Capabilities, CompletionQueue, PathAttributes, PollError, QueuePair as VerbsQueuePair,
@@ -403,13 +402,7 @@ impl Shared {
         let can_limit_rate = capabilities.contains(Capabilities::RATE_LIMIT);
         let sending = Sending::new(shape, data.clone(), attributes.send_depth, first);
         let frame_bytes = control.frame_bytes();
-        let facts = PathFacts {
-            packet_bytes: u32::try_from(shape.write_wire_bytes()).unwrap_or(u32::MAX),
-            round_trip: None,
-            line_bits_per_second: None,
-            seed: attributes.random,
-        };
-        let path = Path::new(attributes.flow(&facts), shape);
+        let path = Path::new(attributes, shape);
         let state = State::new(sending, Receiving::new(first), control, path);
         Ok(Shared {
             context: context.clone(),
@@ -445,6 +438,7 @@ impl Shared {
             return Err(QueuePairError::Failed(status));
         }
         state.post_control_receives()?;
+        state.note_silence(now, &self.attributes);
         let State { sending, path, .. } = &mut *state;
         path.on_deadline(now);
         sending.pump(path, now)?;

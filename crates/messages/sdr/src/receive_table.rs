@@ -35,7 +35,7 @@ pub struct ReceiveCounters {
 /// What has arrived at a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArrivedData {
-    /// Receives that were consumed since the beginning.
+    /// Packets that have arrived since the beginning.
     pub(crate) count: u64,
     /// Generation and immediate of the packet that arrived last.
     pub(crate) newest: Option<(u8, u32)>,
@@ -191,7 +191,7 @@ impl ReceiveTable {
         self.failure.get().copied()
     }
 
-    /// This many receives have been consumed, some of them by packets with a mark of congestion, the last of them on a queue pair of `generation`
+    /// This many packets have arrived, some of them by packets with a mark of congestion, the last of them on a queue pair of `generation`
     /// by a packet with this immediate.
     pub(crate) fn count_arrived(&self, count: u64, marked: u64, generation: u32, immediate: u32) {
         if marked > 0 {
@@ -209,7 +209,7 @@ impl ReceiveTable {
         ArrivedData { count, newest: (count > 0).then_some(((newest >> 32) as u8, newest as u32)), marked }
     }
 
-    /// Receives that were consumed since the beginning.
+    /// Packets that have arrived since the beginning.
     pub(crate) fn arrived(&self) -> u64 {
         self.arrived.load(Ordering::Relaxed)
     }

@@ -439,7 +439,7 @@ impl Sending {
                 full_lanes = 0;
                 lane.free -= burst.writes;
                 message.send.bursts_on_their_way += 1;
-                let wire_bytes = burst.byte_count + u64::from(burst.writes) * Shape::WRITE_OVERHEAD_BYTES;
+                let wire_bytes = burst.byte_count + u64::from(burst.writes) * shape.write_overhead_bytes();
                 path.on_posted(number, burst.first_packet, burst.writes, wire_bytes, now);
                 counters.writes += u64::from(burst.writes);
                 counters.bytes += burst.byte_count;

@@ -2,6 +2,9 @@
 
 use longhaul_wire::immediate_layout::ImmediateLayout;
 
+/// Headers of a packet: IPv4, UDP, BTH, RETH, the immediate and the ICRC.
+const PACKET_OVERHEAD_BYTES: u64 = 20 + 8 + 12 + 16 + 4 + 4;
+
 /// Geometry that both halves of a queue pair share, and its path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
@@ -13,9 +16,6 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Headers of a write: IPv4, UDP, BTH, RETH, the immediate and the ICRC.
-    pub(crate) const WRITE_OVERHEAD_BYTES: u64 = 20 + 8 + 12 + 16 + 4 + 4;
-
     pub(crate) fn slot_of(&self, number: u64) -> u32 {
         self.layout.slot_of(number)
     }
@@ -28,8 +28,13 @@ impl Shape {
         self.packet_bytes * self.packets_per_write
     }
 
+    /// Headers of a write with all its packets, at most.
+    pub(crate) fn write_overhead_bytes(&self) -> u64 {
+        PACKET_OVERHEAD_BYTES * u64::from(self.packets_per_write)
+    }
+
     /// A full write on the wire.
     pub(crate) fn write_wire_bytes(&self) -> u64 {
-        u64::from(self.write_bytes()) + Self::WRITE_OVERHEAD_BYTES * u64::from(self.packets_per_write)
+        u64::from(self.write_bytes()) + self.write_overhead_bytes()
     }
 }
