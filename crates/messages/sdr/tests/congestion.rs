@@ -148,3 +148,19 @@ fn after_a_cut_it_goes_on_without_a_flood() {
         assert!(after.goodput > 0.85, "{seconds} s: {after:?}");
     }
 }
+
+#[test]
+fn a_receiver_that_stands_still_is_sent_to_as_before_when_it_goes_on() {
+    for millis in [150, 400, 1000, 4000] {
+        let mut stream = Stream::new(path(), ControllerName::Wan, 1);
+        stream.send_for(Duration::from_secs(5));
+        let end = stream.ends.world.now() + Duration::from_millis(millis);
+        while stream.ends.world.now() < end {
+            stream.ends.step_sender(Duration::from_micros(500));
+        }
+        let after = stream.send_for(Duration::from_secs(3));
+        let later = stream.send_for(Duration::from_secs(3));
+        println!("{millis} {after:?} {later:?}");
+        assert!(after.goodput > 0.8 && later.goodput > 0.85, "{millis} ms: {after:?}, {later:?}");
+    }
+}

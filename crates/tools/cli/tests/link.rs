@@ -1,76 +1,14 @@
 //! `longhaul link`, as a user meets it. Links are made in folders of the test's own, and namespaces of their own; where those are not
 //! allowed, a test says that it was skipped.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod link_user;
+
 use std::time::{Duration, Instant};
 
+use link_user::{User, exec};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-
-/// A user's folder for sockets, and the links in it, which end with the test.
-struct User {
-    folder: PathBuf,
-    /// Root's links are all in one folder: names keep tests apart.
-    name: String,
-}
-
-impl User {
-    fn new(test: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("link-{test}"));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        User { folder, name: format!("{test}-{}", std::process::id()) }
-    }
-
-    fn command(&self, arguments: &str) -> Output {
-        let mut command = Command::new("timeout");
-        command.args(["60", env!("CARGO_BIN_EXE_longhaul"), "link"]).args(arguments.split_whitespace());
-        command.env("XDG_RUNTIME_DIR", &self.folder).output().expect("the command runs")
-    }
-
-    /// With the name of this test's link in place of NAME. Standard output, if it succeeds.
-    fn run(&self, arguments: &str) -> String {
-        let output = self.command(&arguments.replace("NAME", &self.name));
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "link {arguments}: {said}");
-        String::from_utf8(output.stdout).expect("UTF-8")
-    }
-
-    fn json(&self, arguments: &str) -> Value {
-        serde_json::from_str(&self.run(arguments)).expect("one JSON object")
-    }
-
-    /// The exit status and what is said.
-    fn fail(&self, arguments: &str) -> (i32, String) {
-        let output = self.command(&arguments.replace("NAME", &self.name));
-        (output.status.code().expect("it exits"), String::from_utf8_lossy(&output.stderr).into_owned())
-    }
-
-    /// Starts a link; `None` where that is not allowed.
-    fn demo(&self, settings: &str) -> Option<Value> {
-        let output = self.command(&format!("demo --json --name {} {settings}", self.name));
-        if output.status.code() == Some(3) {
-            eprintln!("SKIPPED: {}", String::from_utf8_lossy(&output.stderr));
-            return None;
-        }
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Some(serde_json::from_slice(&output.stdout).expect("one JSON object"))
-    }
-}
-
-impl Drop for User {
-    fn drop(&mut self) {
-        let _ = self.command(&format!("clean --name {}", self.name));
-    }
-}
-
-/// A program at one end.
-fn exec(user: &User, side: &str, program: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
-    command.args(["link", "exec", "--name", &user.name, side, "--"]).args(program).env("XDG_RUNTIME_DIR", &user.folder);
-    command
-}
 
 #[test]
 fn two_namespaces_and_a_link_that_can_be_used_changed_and_removed() {

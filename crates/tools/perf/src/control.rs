@@ -44,8 +44,9 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 const LINES_MAX: usize = 4;
 /// How long the other end may leave a line unread.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
-/// Seconds without any answer from the other host before it is asked whether it is there, then again and again.
-const KEEPALIVE_SECONDS: u32 = 5;
+/// Seconds without any answer from the other host before it is asked whether it is there, then three times. A connection
+/// that is measured gives a message up before that, and says why.
+const KEEPALIVE_SECONDS: u32 = 20;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -45,7 +45,8 @@ impl PerfError {
 
     /// The TCP connection has ended before the work has.
     pub(crate) fn peer_gone() -> Self {
-        let text = "the other end is gone: it has closed the connection, as when its program was ended; what it printed may say why";
+        let text =
+            "the other end is gone: its program has ended, or its host cannot be reached; what it printed may say why";
         PerfError::Failed(text.to_owned())
     }
 
