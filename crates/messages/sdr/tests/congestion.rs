@@ -43,11 +43,23 @@ struct Outcome {
 
 impl Stream {
     fn new(profile: Profile, congestion: ControllerName, channels: usize) -> Self {
-        let ends =
-            Ends::new(Options { profile, channels, memory_bytes: 4 * BYTES, ..Default::default() }, |attributes| {
-                attributes.message_bytes_max = BYTES as u64;
-                attributes.congestion = Some(congestion);
-            });
+        Stream::with(Options { profile, channels, ..Default::default() }, congestion)
+    }
+
+    /// Through a bottleneck whose queue drops what it has no room for.
+    fn through_bottleneck(rate: u64, seed: u64) -> Self {
+        let bottleneck = Profile::default()
+            .with_propagation_delay(DELAY / 2)
+            .with_rate_bits_per_second(rate)
+            .with_queue_limit_bytes(rate / 8 / 200);
+        Stream::with(Options { bottleneck: Some(bottleneck), seed, ..Default::default() }, ControllerName::Wan)
+    }
+
+    fn with(options: Options, congestion: ControllerName) -> Self {
+        let ends = Ends::new(Options { memory_bytes: 4 * BYTES, ..options }, |attributes| {
+            attributes.message_bytes_max = BYTES as u64;
+            attributes.congestion = Some(congestion);
+        });
         Stream { ends, open: VecDeque::new(), started: 0 }
     }
 
@@ -151,16 +163,16 @@ fn after_a_cut_it_goes_on_without_a_flood() {
 
 #[test]
 fn a_receiver_that_stands_still_is_sent_to_as_before_when_it_goes_on() {
-    for millis in [150, 400, 1000, 4000] {
-        let mut stream = Stream::new(path(), ControllerName::Wan, 1);
-        stream.send_for(Duration::from_secs(5));
+    for (seed, millis) in [(1, 150), (2, 400), (3, 1000), (4, 3000), (5, 4000)] {
+        let mut stream = Stream::through_bottleneck(RATE, seed);
+        let before = stream.send_for(Duration::from_secs(5));
         let end = stream.ends.world.now() + Duration::from_millis(millis);
         while stream.ends.world.now() < end {
             stream.ends.step_sender(Duration::from_micros(500));
         }
         let after = stream.send_for(Duration::from_secs(3));
         let later = stream.send_for(Duration::from_secs(3));
-        println!("{millis} {after:?} {later:?}");
+        println!("{millis} {before:?} {after:?} {later:?}");
         assert!(after.goodput > 0.8 && later.goodput > 0.85, "{millis} ms: {after:?}, {later:?}");
     }
 }

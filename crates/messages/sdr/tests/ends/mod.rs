@@ -7,7 +7,7 @@ use longhaul_impair::Profile;
 use longhaul_sdr::{Context, ContextAttributes, Memory, Mutation, QueuePair, QueuePairAttributes};
 use longhaul_time::Duration;
 use longhaul_verbs::Mtu;
-use longhaul_world::{World, WorldConfig};
+use longhaul_world::{Topology, World, WorldConfig};
 
 pub(crate) const MTU: usize = 1024;
 
@@ -25,6 +25,9 @@ pub(crate) struct Ends {
 
 pub(crate) struct Options {
     pub(crate) profile: Profile,
+    /// Two links of this kind in between, behind switches: a full queue there drops packets, while a device waits for
+    /// room on its own link.
+    pub(crate) bottleneck: Option<Profile>,
     pub(crate) channels: usize,
     pub(crate) memory_bytes: usize,
     pub(crate) seed: u64,
@@ -34,7 +37,7 @@ pub(crate) struct Options {
 impl Default for Options {
     fn default() -> Self {
         let profile = Profile::default().with_propagation_delay(Duration::from_micros(10));
-        Options { profile, channels: 1, memory_bytes: 1 << 20, seed: 1, mutation: None }
+        Options { profile, bottleneck: None, channels: 1, memory_bytes: 1 << 20, seed: 1, mutation: None }
     }
 }
 
@@ -47,7 +50,12 @@ impl Ends {
     }
 
     pub(crate) fn unconnected(options: Options, change: impl Fn(&mut QueuePairAttributes)) -> Self {
-        let world = World::new(WorldConfig { link: options.profile, seed: options.seed, ..Default::default() });
+        let topology = match options.bottleneck {
+            Some(_) => Topology::Clos { leaf_count: 2, spine_count: 1 },
+            None => Topology::default(),
+        };
+        let (link, fabric_link) = (options.profile, options.bottleneck);
+        let world = World::new(WorldConfig { link, fabric_link, topology, seed: options.seed, ..Default::default() });
         let end = |node: usize, mutation: Option<Mutation>| {
             let mut context = ContextAttributes::default();
             context.channels = options.channels;
