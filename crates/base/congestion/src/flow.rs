@@ -8,6 +8,9 @@ use crate::name::ControllerName;
 use crate::pacer::Pacer;
 use crate::sampler::{Arrivals, Sampler};
 
+/// A sender that is woken later than this after its pacer would have let it send has lost what it could have sent.
+const LATE: Duration = Duration::from_micros(500);
+
 /// Congestion control of one path.
 #[derive(Debug)]
 pub struct Flow {
@@ -16,6 +19,8 @@ pub struct Flow {
     pacer: Pacer,
     /// It sends no faster, whatever the controller says.
     rate_max: Option<u64>,
+    /// Only the pacer keeps it from sending, until then.
+    paced_until: Option<Instant>,
 }
 
 impl Flow {
@@ -27,7 +32,7 @@ impl Flow {
     /// With a controller of the caller's own.
     pub fn with_controller(controller: Box<dyn Controller>, facts: &PathFacts) -> Self {
         let pacer = Pacer::new(facts.packet_bytes, controller.burst());
-        Flow { sampler: Sampler::default(), controller, pacer, rate_max: None }
+        Flow { sampler: Sampler::default(), controller, pacer, rate_max: None, paced_until: None }
     }
 
     /// Without control: as fast as the device takes packets.
@@ -52,7 +57,11 @@ impl Flow {
     /// [`ready_at`](Self::ready_at), or for a report.
     pub fn room_bytes(&mut self, now: Instant) -> u64 {
         self.pacer.set_rate(now, self.bits_per_second());
-        self.window_room_bytes().min(self.pacer.room_bytes(now))
+        let (by_window, by_pacer) = (self.window_room_bytes(), self.pacer.room_bytes(now));
+        if by_pacer == 0 && by_window > 0 {
+            self.paced_until = self.pacer.ready_at();
+        }
+        by_window.min(by_pacer)
     }
 
     /// What the window alone would allow.
@@ -70,6 +79,10 @@ impl Flow {
         let first = self.sampler.sent_packets();
         if first > 0 && self.sampler.in_flight_packets() == 0 && self.sampler.is_app_limited() {
             self.controller.on_restart(now);
+        }
+        if self.paced_until.take().is_some_and(|at| now > at + LATE) {
+            // What it sends then says how busy its host is, not how fast the path is.
+            self.sampler.on_app_limited();
         }
         self.sampler.on_sent(now, packets, bytes);
         self.pacer.on_sent(now, bytes);

@@ -176,3 +176,36 @@ fn a_receiver_that_stands_still_is_sent_to_as_before_when_it_goes_on() {
         assert!(after.goodput > 0.8 && later.goodput > 0.85, "{millis} ms: {after:?}, {later:?}");
     }
 }
+
+/// Ends that get the processor now and then only: reports come in clumps, late and irregularly.
+#[test]
+fn ends_that_are_woken_late_do_not_flood_the_path() {
+    for seed in 1..=6 {
+        let mut stream = Stream::through_bottleneck(RATE / 6, seed);
+        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut up_to = |most: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            Duration::from_micros((random >> 33) % most)
+        };
+        let end = stream.ends.world.now() + Duration::from_secs(30);
+        while stream.ends.world.now() < end {
+            stream.send_for(up_to(20_000));
+            let pause = stream.ends.world.now() + up_to(60_000);
+            while stream.ends.world.now() < pause {
+                stream.ends.step_sender(Duration::from_micros(500));
+            }
+            if seed % 2 == 0 {
+                let pause = up_to(40_000);
+                stream.ends.world.run_for(pause);
+            }
+        }
+        let writes = stream.ends.sender.queue_pair.counters().0.writes;
+        let arrived = stream.ends.receiver.queue_pair.counters().1.arrived;
+        let goodput = arrived as f64 * (ends::MTU + HEADERS) as f64 * 8.0 / 30.0 / (RATE / 6) as f64;
+        let lost = 1.0 - arrived as f64 / writes as f64;
+        println!("seed {seed}: goodput {goodput:.3}, lost {lost:.3}");
+        assert!(lost < 0.05, "seed {seed}: {lost} lost, goodput {goodput}");
+        // A sender that stands still for a third of the time, and catches up by one burst only, cannot reach much.
+        assert!(goodput > if seed % 2 == 0 { 0.1 } else { 0.7 }, "seed {seed}: {lost} lost, goodput {goodput}");
+    }
+}
