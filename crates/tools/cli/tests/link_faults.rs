@@ -3,6 +3,7 @@
 
 mod link_user;
 
+use std::io::Read as _;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,18 @@ const RATE_MEGABITS: f64 = 30.0;
 /// Verified messages over a link, from left to right.
 struct Transfer {
     user: User,
-    server: Child,
-    client: Child,
+    server: Program,
+    client: Program,
+}
+
+/// A process that ends with the test.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// What came of it.
@@ -36,16 +47,16 @@ impl Transfer {
         let longhaul = env!("CARGO_BIN_EXE_longhaul");
         let server = ["timeout", "180", longhaul, "perf", "server", "--address", "198.18.0.2", "--once"];
         let mut server = exec(&user, "right", &server);
-        let server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a server");
+        let server = Program(server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a server"));
         let options = format!("perf client 198.18.0.2 --scheme sr:nack -s 256KiB -r 16 --verify --json -D {seconds}");
         let client: Vec<&str> = ["timeout", "180", longhaul].into_iter().chain(options.split(' ')).collect();
         let begun = Instant::now();
         loop {
             let mut client = exec(&user, "left", &client);
-            let mut client = client.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("a client");
+            let mut client = Program(client.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("a client"));
             // One that finds nobody has ended long before.
             std::thread::sleep(Duration::from_secs(3));
-            if client.try_wait().expect("a status").is_none() {
+            if client.0.try_wait().expect("a status").is_none() {
                 return Some(Transfer { user, server, client });
             }
             assert!(begun.elapsed() < Duration::from_secs(30), "nobody listens");
@@ -58,11 +69,13 @@ impl Transfer {
 
     fn finish(mut self) -> Outcome {
         let shown = |user: &User| user.json("show --name NAME --json")["links"][0].clone();
-        let output = self.client.wait_with_output().expect("the client ends");
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{:?}: {said}", output.status);
+        let mut said = String::new();
+        let stdout = self.client.0.stdout.as_mut().expect("it was asked for as a pipe");
+        stdout.read_to_string(&mut said).expect("UTF-8");
+        let status = self.client.0.wait().expect("the client ends");
+        assert!(status.success(), "{status:?}: {said}");
         let shown = shown(&self.user);
-        self.server.wait().expect("the server ends");
+        self.server.0.wait().expect("the server ends");
         Outcome { report: serde_json::from_str(&said).expect("one JSON object"), shown }
     }
 }
@@ -98,15 +111,15 @@ fn processor_seconds(process: u32) -> f64 {
 }
 
 fn cut(seconds: u32) {
-    let Some(transfer) = Transfer::start(&format!("cut-{seconds}"), seconds + 12) else { return };
+    let Some(transfer) = Transfer::start(&format!("cut-{seconds}"), seconds + 8) else { return };
     transfer.set("loss=100%");
     std::thread::sleep(Duration::from_millis(500));
-    let before = processor_seconds(transfer.client.id());
+    let before = processor_seconds(transfer.client.0.id());
     std::thread::sleep(Duration::from_millis(u64::from(seconds) * 1000 - 500));
-    let used = (processor_seconds(transfer.client.id()) - before) / (f64::from(seconds) - 0.5);
+    let used = (processor_seconds(transfer.client.0.id()) - before) / (f64::from(seconds) - 0.5);
     transfer.set(SETTINGS);
     assert!(used < 0.9, "{used} processors busy with a link that is cut");
-    transfer.finish().check(12.0 / (12.0 + f64::from(seconds)));
+    transfer.finish().check(8.0 / (8.0 + f64::from(seconds)));
 }
 
 #[test]
@@ -127,9 +140,9 @@ fn a_cut_of_30_seconds() {
 
 #[test]
 fn a_receiver_that_stands_still() {
-    let Some(transfer) = Transfer::start("still", 15) else { return };
+    let Some(transfer) = Transfer::start("still", 12) else { return };
     // It has a process of its own below `longhaul link exec` and `timeout`.
-    let mut process = transfer.server.id();
+    let mut process = transfer.server.0.id();
     while let Ok(below) = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")) {
         let Some(child) = below.split_whitespace().next().and_then(|child| child.parse().ok()) else { break };
         process = child;
@@ -137,12 +150,12 @@ fn a_receiver_that_stands_still() {
     kill(Pid::from_raw(process as i32), Signal::SIGSTOP).expect("it runs");
     std::thread::sleep(Duration::from_secs(4));
     kill(Pid::from_raw(process as i32), Signal::SIGCONT).expect("it is there");
-    transfer.finish().check(11.0 / 15.0);
+    transfer.finish().check(8.0 / 12.0);
 }
 
 #[test]
 fn a_path_that_carries_only_small_packets_for_a_while() {
-    let Some(transfer) = Transfer::start("mtu", 15) else { return };
+    let Some(transfer) = Transfer::start("mtu", 12) else { return };
     let mtu = |bytes: &str| {
         let set = exec(&transfer.user, "left", &["ip", "link", "set", "dev", "eth0", "mtu", bytes]).status();
         assert!(set.expect("ip runs").success());
@@ -150,14 +163,14 @@ fn a_path_that_carries_only_small_packets_for_a_while() {
     mtu("1000");
     std::thread::sleep(Duration::from_secs(4));
     mtu("1500");
-    transfer.finish().check(11.0 / 15.0);
+    transfer.finish().check(8.0 / 12.0);
 }
 
 #[test]
 fn a_rate_that_falls_tenfold_and_comes_back() {
-    let Some(transfer) = Transfer::start("tenth", 18) else { return };
+    let Some(transfer) = Transfer::start("tenth", 14) else { return };
     transfer.set("rate=3mbit,delay=12500us,queue=5ms");
-    std::thread::sleep(Duration::from_secs(5));
+    std::thread::sleep(Duration::from_secs(4));
     transfer.set(SETTINGS);
-    transfer.finish().check(12.5 / 18.0);
+    transfer.finish().check(9.0 / 14.0);
 }
