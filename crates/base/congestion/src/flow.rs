@@ -101,6 +101,24 @@ impl Flow {
         sample
     }
 
+    /// A receiver that takes packets in order only has acknowledged all before number `end`; see
+    /// [`Sampler::on_acknowledged`].
+    pub fn on_acknowledged(&mut self, now: Instant, end: u64, is_repeat: bool) -> Sample {
+        let sample = self.sampler.on_acknowledged(now, end, is_repeat);
+        self.controller.on_sample(&sample);
+        self.pacer.set_rate(now, self.bits_per_second());
+        sample
+    }
+
+    /// All that is in flight to such a receiver is sent again, after `lost` packets of it were lost; see
+    /// [`Sampler::on_went_back`].
+    pub fn on_went_back(&mut self, now: Instant, lost: u64) -> Sample {
+        let sample = self.sampler.on_went_back(now, lost);
+        self.controller.on_sample(&sample);
+        self.pacer.set_rate(now, self.bits_per_second());
+        sample
+    }
+
     /// A congestion notification packet has come.
     pub fn on_notification(&mut self, now: Instant) {
         self.controller.on_notification(now);
