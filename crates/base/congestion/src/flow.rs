@@ -51,13 +51,18 @@ impl Flow {
     /// Bytes that may be sent now. A sender with a packet of at most this size sends it; others wait until
     /// [`ready_at`](Self::ready_at), or for a report.
     pub fn room_bytes(&mut self, now: Instant) -> u64 {
-        self.pacer.set_rate(now, self.bits_per_second());
-        self.window_room_bytes().min(self.pacer.room_bytes(now))
+        self.rate_room_bytes(now).min(self.window_room_bytes())
     }
 
     /// What the window alone would allow.
     pub fn window_room_bytes(&self) -> u64 {
         self.controller.window_bytes().saturating_sub(self.sampler.in_flight_bytes())
+    }
+
+    /// What the rate alone would allow.
+    pub fn rate_room_bytes(&mut self, now: Instant) -> u64 {
+        self.pacer.set_rate(now, self.bits_per_second());
+        self.pacer.room_bytes(now)
     }
 
     /// When the pacer lets more be sent, if the window does.

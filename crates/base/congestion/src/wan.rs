@@ -254,7 +254,9 @@ impl Wan {
     // --- what a sample changes, in order -----------------------------------------------------------------------------
 
     fn update_round(&mut self, sample: &Sample) {
-        self.is_round_start = sample.round_trip.is_some() && sample.delivered_bytes_at_sending >= self.round_end_bytes;
+        // Repeated packets measure no round trip, but rounds pass with them.
+        let is_measured = sample.round_trip.is_some() || sample.delivery_rate.is_some();
+        self.is_round_start = is_measured && sample.delivered_bytes_at_sending >= self.round_end_bytes;
         if self.is_round_start {
             self.start_round(sample);
             self.rounds += 1;

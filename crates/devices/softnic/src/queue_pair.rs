@@ -15,6 +15,7 @@ mod work;
 
 use std::collections::VecDeque;
 
+use longhaul_congestion::{ControllerName, Flow, PathFacts};
 use longhaul_time::Instant;
 use longhaul_verbs::{QueuePairAttributes, QueuePairState, Transport};
 use longhaul_wire::Psn;
@@ -22,7 +23,7 @@ use longhaul_wire::Psn;
 pub(crate) use identity::{Identity, Limits, QueuePairKey};
 pub(crate) use lazy::{Lazy, Unused};
 pub(crate) use receive_queue::ReceiveQueue;
-pub(crate) use reliable_requester::{Progress, ReliableRequester, SentPackets, acknowledge_timeout};
+pub(crate) use reliable_requester::{ReliableRequester, SentPackets, acknowledge_timeout};
 pub(crate) use reliable_responder::{ACKNOWLEDGE, Answer, ReliableResponder, Response};
 pub(crate) use requester::Requester;
 pub(crate) use responder::{Arriving, Message, Responder};
@@ -33,7 +34,7 @@ pub(crate) use work::{
 
 use crate::config::Config;
 use crate::counters::QueuePairCounters;
-use crate::pace::{FixedRate, HalvingRate, Pacer, PeerShare, RateController, Scheduled, charge_bytes};
+use crate::pace::{PACKET_HEADER_BYTES, Pacing, PeerShare, Scheduled, charge_bytes};
 use crate::port::Route;
 use crate::resources::Resources;
 
@@ -49,10 +50,10 @@ pub(crate) struct QueuePair {
     /// RC only.
     reliable: Lazy<Reliable>,
     /// None while it may send as fast as it can.
-    pacer: Option<Box<Pacer>>,
+    pacing: Option<Box<Pacing>>,
     state: QueuePairState,
-    /// A pacer is made when it sends for the first time.
-    wants_pacer: bool,
+    /// Its pace is made when it sends for the first time.
+    wants_pacing: bool,
     /// In the device's list of queue pairs that have something to send, or in its peer's queue.
     is_active: bool,
     /// In the device's list of queue pairs that owe their peer an acknowledgement.
@@ -112,7 +113,7 @@ pub(crate) struct Sending<'a> {
     pub(crate) cursor: &'a mut Requester,
     pub(crate) queue: &'a mut VecDeque<SendWork>,
     pub(crate) counters: &'a mut QueuePairCounters,
-    pub(crate) pacer: Option<&'a mut Pacer>,
+    pub(crate) pacing: Option<&'a mut Pacing>,
 }
 
 /// What a queue pair wants after its turn.
@@ -135,9 +136,9 @@ impl QueuePair {
             responder: Responder::default(),
             traffic: Lazy::default(),
             reliable: Lazy::default(),
-            pacer: None,
+            pacing: None,
             state: QueuePairState::Reset,
-            wants_pacer: false,
+            wants_pacing: false,
             is_active: false,
             is_answering: false,
             is_responding: false,
@@ -218,7 +219,7 @@ impl QueuePair {
             cursor: &mut self.requester,
             queue: &mut traffic.send_queue,
             counters: &mut traffic.counters,
-            pacer: self.pacer.as_deref_mut(),
+            pacing: self.pacing.as_deref_mut(),
         }
     }
 
@@ -230,7 +231,7 @@ impl QueuePair {
             cursor: &mut self.requester,
             queue: &mut traffic.send_queue,
             counters: &mut traffic.counters,
-            pacer: self.pacer.as_deref_mut(),
+            pacing: self.pacing.as_deref_mut(),
         };
         (sending, &mut self.reliable.requester)
     }
@@ -372,30 +373,63 @@ impl QueuePair {
     // --- its pace ---------------------------------------------------------------------------------------------------
 
     pub(crate) fn is_paced(&self) -> bool {
-        self.pacer.is_some()
+        self.pacing.is_some()
     }
 
-    /// A new pacer is made when it sends next.
-    pub(crate) fn renew_pacer(&mut self) {
-        self.pacer = None;
-        self.wants_pacer = true;
+    #[inline]
+    pub(crate) fn pacing_mut(&mut self) -> Option<&mut Pacing> {
+        self.pacing.as_deref_mut()
     }
 
-    /// Put its rate under the control of `controller`.
-    pub(crate) fn set_controller(&mut self, controller: Box<dyn RateController>, config: &Config) {
-        self.pacer = Some(Box::new(Pacer::new(controller, config.pacing_burst)));
-        self.wants_pacer = false;
+    /// Its pace is made anew when it sends next.
+    pub(crate) fn renew_pacing(&mut self) {
+        self.pacing = None;
+        self.wants_pacing = true;
     }
 
-    /// Its requests have a turn. Not if its pace holds it up: then the answers have still had the last packet.
+    /// Its requests have a turn.
     #[inline]
     pub(crate) fn begin_turn(&mut self, now: Instant) {
-        self.has_responded_last &= self.blocked_until(now).is_some();
+        if let Some(pacing) = &mut self.pacing {
+            pacing.begin_turn(now, !self.reliable.requester.has_asked_last());
+            // Not if its pace holds it up: then the answers have still had the last packet.
+            self.has_responded_last &= !pacing.has_room();
+        }
     }
 
-    /// The last packet that its pace let through was an answer.
-    pub(crate) fn note_responded(&mut self) {
-        self.has_responded_last = self.pacer.is_some();
+    /// Its requests have had their turn.
+    #[inline]
+    pub(crate) fn end_turn(&mut self, now: Instant, turn: Turn) {
+        if self.pacing.is_none() || !self.is_reliable() {
+            return;
+        }
+        // Questions that may not be asked yet are as many as the window takes, more or less: then it is not starved.
+        let has_questions = self.reliable.requester.has_questions() && self.has_request_to_send();
+        if let Some(pacing) = &mut self.pacing {
+            pacing.end_turn(now, turn != Turn::More && !has_questions);
+        }
+    }
+
+    /// Its answers to READs and atomics have a turn.
+    #[inline]
+    pub(crate) fn begin_answers(&mut self, now: Instant) {
+        if let Some(pacing) = &mut self.pacing {
+            pacing.begin_answers(now);
+        }
+    }
+
+    /// An answer of this many bytes has left.
+    pub(crate) fn note_answered(&mut self, now: Instant, wire_bytes: u64) {
+        if let Some(pacing) = &mut self.pacing {
+            pacing.note_answered(now, wire_bytes);
+            self.has_responded_last = pacing.shares_pace();
+        }
+    }
+
+    /// Whether its pace lets another packet leave in this turn.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.pacing.as_ref().is_none_or(|pacing| pacing.has_room())
     }
 
     pub(crate) fn is_reliable(&self) -> bool {
@@ -435,11 +469,20 @@ impl QueuePair {
 
     /// When it wants to be looked at again, if nothing happens before.
     pub(crate) fn deadline(&self, now: Instant) -> Instant {
-        let pacing = match self.blocked_until(now) {
-            Some(later) if self.has_request_to_send() || self.reliable.responder.has_unsent_responses() => later,
-            _ => Instant::FAR_FUTURE,
-        };
-        self.reliable.requester.deadline().min(pacing).min(self.reliable.share.deadline())
+        let deadline = self.reliable.requester.deadline().min(self.reliable.share.deadline());
+        match &self.pacing {
+            Some(pacing) => deadline.min(self.pacing_deadline(pacing, now)),
+            None => deadline,
+        }
+    }
+
+    /// When its pace lets it send what it has to send, or wants a turn for itself.
+    fn pacing_deadline(&self, pacing: &Pacing, now: Instant) -> Instant {
+        let must_ask = !self.reliable.requester.has_asked_last();
+        let requests = self.has_request_to_send().then(|| pacing.blocked_until(now, must_ask)).flatten();
+        let answers = self.reliable.responder.has_unsent_responses().then(|| pacing.answers_blocked_until(now));
+        let deadlines = [requests, answers.flatten(), pacing.next_deadline()];
+        deadlines.into_iter().flatten().min().unwrap_or(Instant::FAR_FUTURE)
     }
 
     /// Give back the receive that was taken for a message that did not use it.
@@ -451,41 +494,61 @@ impl QueuePair {
         }
     }
 
-    /// When its pace lets the next packet leave, if that is not now.
-    pub(crate) fn blocked_until(&self, now: Instant) -> Option<Instant> {
-        self.pacer.as_ref().and_then(|pacer| pacer.blocked_until(now))
-    }
-
-    /// Make what a queue pair is paced with, when it sends for the first time: its own rate limit, or the default, which spares
-    /// peers on this host. Only RC hears of losses, and of what arrives again after them.
-    pub(crate) fn make_pacer(&mut self, config: &Config) {
-        if !std::mem::take(&mut self.wants_pacer) {
+    /// Make its pace, when it sends for the first time: what the configuration says, which spares peers on this host, and its
+    /// own rate limit.
+    pub(crate) fn make_pacing(&mut self, config: &Config) {
+        if !std::mem::take(&mut self.wants_pacing) {
             return;
         }
-        let own_limit = self.settings.rate_limit_kilobits_per_second;
-        if own_limit > 0 {
-            let controller = Box::new(FixedRate(u64::from(own_limit) * 1000));
-            self.pacer = Some(Box::new(Pacer::new(controller, config.pacing_burst)));
-            return;
-        }
-        let Some(rate) = config.default_rate_bits_per_second else { return };
-        if self.settings.path().is_some_and(|path| config.is_local(path.destination.to_ip())) {
-            return;
-        }
-        let controller: Box<dyn RateController> = match self.identity.transport {
-            Transport::ReliableConnection => Box::new(HalvingRate::new(rate)),
-            _ => Box::new(FixedRate(rate)),
+        let is_local = self.settings.path().is_some_and(|path| config.is_local(path.destination.to_ip()));
+        let name = match (self.is_reliable(), config.congestion) {
+            // Nothing is acknowledged that a controller could find a rate by.
+            (false, Some(ControllerName::Fixed(rate))) => Some(ControllerName::Fixed(rate)),
+            (false, _) => config.unacknowledged_bits_per_second.map(ControllerName::Fixed),
+            (true, name) => name,
         };
-        let mut pacer = Pacer::new(controller, config.pacing_burst);
-        // A datagram queue pair has peers here and there.
-        pacer.spares_local = true;
-        self.pacer = Some(Box::new(pacer));
+        self.pacing = self.pacing_of(name.filter(|_| !is_local), config).map(Box::new);
     }
 
-    /// A packet of this many bytes has left.
+    /// RC: put it under the control of this controller. `false` when that cannot be.
+    pub(crate) fn set_congestion(&mut self, name: ControllerName, config: &Config) -> bool {
+        let is_possible = self.is_reliable() && self.settings.path().is_some() && name != ControllerName::Credit;
+        if is_possible {
+            self.pacing = self.pacing_of(Some(name), config).map(Box::new);
+            self.wants_pacing = false;
+        }
+        is_possible
+    }
+
+    fn pacing_of(&self, name: Option<ControllerName>, config: &Config) -> Option<Pacing> {
+        let limit_kilobits = Some(self.settings.rate_limit_kilobits_per_second).filter(|limit| *limit > 0);
+        let limit = limit_kilobits.map(|kilobits| u64::from(kilobits) * 1000);
+        let mtu = if self.identity.transport == Transport::UnreliableDatagram { config.mtu } else { self.settings.mtu };
+        let packet_bytes = mtu.byte_count() + PACKET_HEADER_BYTES;
+        let line_bits_per_second = config.rate_bits_per_second;
+        let seed = self.identity.number.into();
+        let facts = PathFacts { packet_bytes, round_trip: None, line_bits_per_second, seed };
+        let (flow, is_measured) = match (name, limit) {
+            (None, None) => return None,
+            // A rate of its own takes the place of the rate of all.
+            (None | Some(ControllerName::Fixed(_)), Some(_)) => (Flow::unlimited(&facts), false),
+            (Some(name), _) => (Flow::new(name, &facts), !matches!(name, ControllerName::Fixed(_))),
+        };
+        let mut pacing = Pacing::new(flow.with_rate_max(limit), packet_bytes, is_measured);
+        // A limit is for all that it sends, and so is a rate.
+        if self.is_reliable() && limit.is_none() && is_measured {
+            pacing = pacing.with_answers_at(config.unacknowledged_bits_per_second);
+        }
+        // A datagram queue pair has peers here and there.
+        pacing.spares_local = limit.is_none();
+        Some(pacing)
+    }
+
+    /// A packet of this many bytes has left that nobody acknowledges.
+    #[inline]
     pub(crate) fn pace(&mut self, now: Instant, wire_bytes: u64) {
-        if let Some(pacer) = &mut self.pacer {
-            pacer.on_sent(now, wire_bytes);
+        if let Some(pacing) = &mut self.pacing {
+            pacing.note_unacknowledged(now, wire_bytes);
         }
     }
 
@@ -495,14 +558,7 @@ impl QueuePair {
             && self.is_active
             && self.has_request_to_send()
             && !self.reliable.share.is_waiting()
-            && self.blocked_until(now).is_none()
-    }
-
-    /// Tell what controls its rate something; nothing happens without such a thing.
-    pub(crate) fn report_to_controller(&mut self, report: impl FnOnce(&mut dyn RateController)) {
-        if let Some(pacer) = &mut self.pacer {
-            pacer.report(report);
-        }
+            && self.pacing.as_ref().is_some_and(|pacing| pacing.blocked_until(now, false).is_none())
     }
 
     /// Make sure that there is a receive for the message that is arriving, if there is any to be had.
@@ -548,7 +604,7 @@ impl QueuePair {
             *traffic = Traffic { scheduled: traffic.scheduled, ..Traffic::default() };
         }
         self.reliable = Lazy::default();
-        self.pacer = None;
-        self.wants_pacer = false;
+        self.pacing = None;
+        self.wants_pacing = false;
     }
 }

@@ -4,6 +4,7 @@ mod two_ends;
 
 use std::cell::Cell;
 
+use longhaul_congestion::ControllerName;
 use longhaul_softnic::{Config, Outgoing, Route, TransmitSink};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
@@ -19,7 +20,7 @@ const UD: Transport = Transport::UnreliableDatagram;
 const RATE: u64 = 8_000_000;
 
 fn paced(config: &mut Config) {
-    config.default_rate_bits_per_second = Some(RATE);
+    config.congestion = Some(ControllerName::Fixed(RATE));
 }
 
 /// Without a time-out: nobody answers here.

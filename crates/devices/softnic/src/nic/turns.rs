@@ -56,9 +56,8 @@ impl Nic {
             let (shared, queue_pair) = (&mut self.shared, self.queue_pairs.get_mut(key));
             // Destroyed while it waited for its turn.
             let Some(queue_pair) = queue_pair else { continue };
-            // Not if its pace holds it up: then the answers have still had the last packet.
+            queue_pair.make_pacing(&shared.config);
             queue_pair.begin_turn(now);
-            queue_pair.make_pacer(&shared.config);
             let turn = match queue_pair.state() {
                 QueuePairState::ReadyToSend | QueuePairState::SendQueueDrained => match queue_pair.identity().transport
                 {
@@ -75,6 +74,7 @@ impl Nic {
                 },
                 _ => Turn::Idle,
             };
+            queue_pair.end_turn(now, turn);
             match turn {
                 Turn::More => self.active.push_back(key),
                 Turn::Idle => {
@@ -100,7 +100,8 @@ impl Nic {
             self.responding.push_back(key);
             return true;
         }
-        queue_pair.make_pacer(&self.shared.config);
+        queue_pair.make_pacing(&self.shared.config);
+        queue_pair.begin_answers(now);
         let budget = self.shared.config.turn_packets;
         let turn = receive::rc_responses::send_responses(queue_pair, &mut self.shared, sink, now, budget);
         if turn == Turn::More {
