@@ -65,6 +65,7 @@ struct Counts {
     delivered: u64,
     delivered_bytes: u64,
     lost: u64,
+    discarded: u64,
     marked: u64,
 }
 
@@ -211,8 +212,8 @@ impl Sampler {
     }
 
     fn counts(&self) -> Counts {
-        let Sampler { delivered, delivered_bytes, lost, marked, .. } = *self;
-        Counts { delivered, delivered_bytes, lost, marked }
+        let Sampler { delivered, delivered_bytes, lost, discarded, marked, .. } = *self;
+        Counts { delivered, delivered_bytes, lost, discarded, marked }
     }
 
     /// What has changed since then.
@@ -232,6 +233,7 @@ impl Sampler {
             delivered_bytes_total: self.delivered_bytes,
             delivered_bytes_at_sending: 0,
             lost_packets: self.lost.saturating_sub(before.lost),
+            discarded_packets: self.discarded - before.discarded,
             found_packets: before.lost.saturating_sub(self.lost),
             lost_packets_since_sending: 0,
             marked_packets: self.marked - before.marked,

@@ -184,8 +184,7 @@ pub(crate) fn open(mut config: Config, udp: &UdpConfig, layers: Vec<Box<dyn Laye
     // The peer's socket is taken to be like ours.
     config.peer_window_bytes.get_or_insert(receive_buffer_bytes as u64);
     config.congestion = config.congestion.or(udp.off_host_congestion);
-    config.unacknowledged_bits_per_second =
-        config.unacknowledged_bits_per_second.or(udp.off_host_rate_bits_per_second);
+    config.unacknowledged_bits_per_second = config.unacknowledged_bits_per_second.or(udp.off_host_rate_bits_per_second);
     let address = config.addresses[0];
     let port = UdpPort::new(listeners, offload, udp).map_err(|source| OpenError::System {
         what: "watch the sockets",

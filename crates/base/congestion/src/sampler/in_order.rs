@@ -76,6 +76,7 @@ mod tests {
         // Number 5 is missing: it and the 14 behind it are sent again.
         let sample = sampler.on_went_back(at(26), 1);
         assert_eq!((sample.lost_packets, sample.delivered_packets, sample.delivered_bytes), (1, 0, 0));
+        assert_eq!(sample.discarded_packets, 14);
         assert_eq!((sample.sent_at, sample.in_flight_packets_at_sending), (at(5), 6), "as the missing one was sent");
         assert_eq!(sample.lost_packets_since_sending, 1);
         assert_eq!((sampler.lost_packets(), sampler.discarded_packets()), (1, 14));

@@ -145,6 +145,9 @@ impl Nic {
             let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return };
             self.timers.cancel(number, queue_pair.scheduled_mut());
             send::rc::handle_deadline(queue_pair, &mut self.shared, now);
+            if let Some(pacing) = queue_pair.pacing_mut() {
+                pacing.handle_deadline(now);
+            }
             // Its pace may have held back answers.
             list_debtor(&mut self.answering, &mut self.responding, key, queue_pair);
             self.settle_with_peer(key);

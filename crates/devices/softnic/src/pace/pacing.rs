@@ -43,7 +43,7 @@ pub(crate) struct Pacing {
     turn: Turn,
     /// A packet, and its number in the flow.
     numbered: (Psn, u64),
-    /// It went back, and sends again what comes before this.
+    /// It went back, and sends again what comes before this. Means nothing once that is done.
     went_back: Option<Psn>,
     /// Packets with smaller numbers were sent before under other numbers.
     repeats_end: u64,
@@ -86,12 +86,17 @@ impl Pacing {
         self
     }
 
-    /// Requests have a turn. With `must_ask` one packet may leave although the window is full: it is to ask for the
-    /// acknowledgement that opens the window.
-    pub(crate) fn begin_turn(&mut self, now: Instant, must_ask: bool) {
+    /// A deadline of the controller may have come.
+    pub(crate) fn handle_deadline(&mut self, now: Instant) {
         if self.flow.next_deadline().is_some_and(|at| at <= now) {
             self.flow.on_deadline(now);
         }
+    }
+
+    /// Requests have a turn. With `must_ask` one packet may leave although the window is full: it is to ask for the
+    /// acknowledgement that opens the window.
+    pub(crate) fn begin_turn(&mut self, now: Instant, must_ask: bool) {
+        self.handle_deadline(now);
         self.room_bytes = self.flow.room_bytes(now);
         let has_flight = self.flow.sampler().in_flight_packets() > 0;
         if must_ask && has_flight && !self.has_window_room() && self.flow.ready_at().is_none_or(|at| at <= now) {
@@ -193,12 +198,11 @@ impl Pacing {
 
     /// Packets were sent from `first` on, which has this number.
     fn note_numbers(&mut self, first: Psn, number: u64) {
+        // It went back, or on to what turned out to have arrived.
         if self.number_of(first) != Some(number) {
             self.numbered = (first, number);
-        }
-        if let Some(sent_end) = self.went_back.take() {
-            let repeated = u64::try_from(sent_end.distance_from(first)).unwrap_or(0);
-            self.repeats_end = number + repeated;
+            let repeated = self.went_back.map_or(0, |sent_end| sent_end.distance_from(first));
+            self.repeats_end = number + u64::try_from(repeated).unwrap_or(0);
         }
         // Close to what is in flight: sequence numbers wrap.
         let (psn, number) = self.numbered;
@@ -263,9 +267,140 @@ impl Pacing {
         self.answers.is_none()
     }
 
-    /// When the controller wants a turn for its own timers. None while nothing is in flight: a rate that nobody uses may
+    /// When the controller's own timers are due. None while nothing is in flight: a rate that nobody uses may
     /// stay.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.flow.next_deadline().filter(|_| self.flow.sampler().in_flight_packets() > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_congestion::{ControllerName, PathFacts};
+
+    use super::*;
+
+    const PACKET: u32 = 1000;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    fn pacing(name: ControllerName) -> Pacing {
+        let facts = PathFacts { packet_bytes: PACKET, round_trip: None, line_bits_per_second: None, seed: 1 };
+        Pacing::new(Flow::new(name, &facts), PACKET, name == ControllerName::Wan)
+    }
+
+    /// A turn of this many packets.
+    fn send(pacing: &mut Pacing, now: Instant, first: Psn, packets: u32) {
+        pacing.begin_turn(now, false);
+        (0..packets).for_each(|index| pacing.note_sent(first.add(index), 1, PACKET.into()));
+        pacing.end_turn(now, false);
+    }
+
+    /// In flight, lost, discarded, delivered.
+    fn counts(pacing: &Pacing) -> [u64; 4] {
+        let sampler = pacing.flow.sampler();
+        [sampler.in_flight_packets(), sampler.lost_packets(), sampler.discarded_packets(), sampler.delivered_packets()]
+    }
+
+    #[test]
+    fn acknowledgements_count_across_the_wrap_and_after_going_back() {
+        let mut pacing = pacing(ControllerName::Wan);
+        let first = Psn::new(0xff_fffc);
+        send(&mut pacing, at(0), first, 10);
+        pacing.note_acknowledged(at(10), first.add(5));
+        assert_eq!(counts(&pacing), [5, 0, 0, 5]);
+        // The sixth is missing.
+        pacing.note_went_back(at(11), 1, first.add(10));
+        assert_eq!(counts(&pacing), [0, 1, 4, 5]);
+        // What was on its way says nothing new.
+        pacing.note_acknowledged(at(12), first.add(5));
+        send(&mut pacing, at(13), first.add(5), 8);
+        assert_eq!(counts(&pacing), [8, 1, 4, 5]);
+        pacing.note_acknowledged(at(23), first.add(9));
+        assert_eq!(counts(&pacing), [4, 1, 4, 9]);
+        pacing.note_acknowledged(at(24), first.add(13));
+        assert_eq!(counts(&pacing), [0, 1, 4, 13]);
+    }
+
+    #[test]
+    fn only_packets_that_were_sent_once_measure_round_trips() {
+        let mut pacing = pacing(ControllerName::Wan);
+        let first = Psn::new(100);
+        send(&mut pacing, at(0), first, 10);
+        pacing.note_timeout(at(100), first.add(10));
+        assert_eq!(counts(&pacing), [0, 10, 0, 0], "nothing was heard of any of them");
+        send(&mut pacing, at(100), first, 4);
+        // The first ones have arrived after all: no round trip of 1 ms.
+        pacing.note_acknowledged(at(101), first.add(10));
+        assert_eq!(counts(&pacing), [0, 10, 0, 4], "no more than was sent");
+        // So it goes on behind them.
+        send(&mut pacing, at(102), first.add(10), 4);
+        assert_eq!(counts(&pacing), [4, 10, 0, 4]);
+        let is_repeat = |pacing: &Pacing, end: Psn| pacing.number_of(end).is_none_or(|end| end <= pacing.repeats_end);
+        assert!(is_repeat(&pacing, first.add(10)) && !is_repeat(&pacing, first.add(11)));
+        pacing.note_acknowledged(at(132), first.add(14));
+        assert_eq!(counts(&pacing), [0, 10, 0, 8]);
+    }
+
+    #[test]
+    fn a_full_window_waits_for_an_acknowledgement_unless_it_has_to_ask_for_one() {
+        let mut pacing = pacing(ControllerName::Wan);
+        let first = Psn::new(0);
+        pacing.begin_turn(at(0), false);
+        let mut sent = 0;
+        while pacing.has_room() {
+            pacing.note_sent(first.add(sent), 1, PACKET.into());
+            sent += 1;
+        }
+        pacing.end_turn(at(0), false);
+        assert_eq!(sent, 10, "the first window");
+        assert_eq!(pacing.blocked_until(at(1000), false), Some(Instant::FAR_FUTURE));
+        pacing.begin_turn(at(1000), false);
+        assert!(!pacing.has_room());
+        assert_eq!(pacing.blocked_until(at(1000), true), None);
+        pacing.begin_turn(at(1000), true);
+        assert!(pacing.has_room() && pacing.is_full_after_next());
+        pacing.note_acknowledged(at(1001), first.add(sent));
+        assert_eq!(pacing.blocked_until(at(1001), false), None);
+    }
+
+    #[test]
+    fn what_a_read_asks_for_is_in_flight_and_takes_the_time_of_the_pace() {
+        let mut pacing = pacing(ControllerName::Wan);
+        pacing.begin_turn(at(1), false);
+        assert_eq!(pacing.question_packets_max(16), 10);
+        pacing.note_asked(Psn::new(0), 5, 5 * (PACKET - PACKET_HEADER_BYTES), 60);
+        pacing.end_turn(at(1), false);
+        assert_eq!((counts(&pacing)[0], pacing.flow.sampler().in_flight_bytes()), (5, 5000));
+        assert!(pacing.blocked_until(at(1), false).is_some_and(|until| until < at(10)));
+    }
+
+    #[test]
+    fn answers_have_a_pace_of_their_own_where_requests_are_measured() {
+        let mut pacing = pacing(ControllerName::Wan).with_answers_at(Some(8_000_000));
+        send(&mut pacing, at(1000), Psn::new(0), 10);
+        assert_eq!(pacing.answers_blocked_until(at(1000)), None, "a full window is about requests");
+        pacing.begin_answers(at(1000));
+        let mut answered = 0;
+        while pacing.has_room() {
+            pacing.note_answered(at(1000), PACKET.into());
+            answered += 1;
+        }
+        assert_eq!(answered, 4, "a burst, and one more after an idle time");
+        assert_eq!(pacing.answers_blocked_until(at(1000)), Some(at(1002)), "a packet in each millisecond");
+        assert!(!pacing.shares_pace());
+    }
+
+    #[test]
+    fn a_fixed_rate_is_for_requests_and_answers_together() {
+        let mut pacing = pacing(ControllerName::Fixed(8_000_000));
+        pacing.begin_turn(at(1000), false);
+        pacing.note_sent(Psn::new(0), 2, 2 * u64::from(PACKET));
+        pacing.end_turn(at(1000), false);
+        assert!(pacing.shares_pace());
+        assert_eq!(pacing.blocked_until(at(1000), false), Some(at(1002)));
+        assert_eq!(pacing.answers_blocked_until(at(1000)), Some(at(1002)));
     }
 }

@@ -196,7 +196,8 @@ fn packets_to_send(
     if let Some(end) = sender.question_end(psn) {
         return Ok(end.distance_from(psn) as u32);
     }
-    let fitting = (room.bytes / charge_bytes(envelope.mtu_bytes)).min(room.question_packets).clamp(1, u32::MAX.into()) as u32;
+    let fitting =
+        (room.bytes / charge_bytes(envelope.mtu_bytes)).min(room.question_packets).clamp(1, u32::MAX.into()) as u32;
     Ok(left.min(config.window_packets_max - in_flight).min(fitting).min(config.read_packets_max))
 }
 
