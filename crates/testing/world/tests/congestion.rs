@@ -157,7 +157,7 @@ fn a_writer_finds_the_bottleneck_and_keeps_its_queue_short() {
             let outcome = run(Scenario { mtu, seed, ..WAN });
             println!("{mtu:?}: {outcome:?}");
             assert!(outcome.total() > 0.9 && outcome.lost < 0.01, "{mtu:?}, seed {seed}: {outcome:?}");
-            assert_eq!(outcome.timeouts, 0, "{mtu:?}, seed {seed}: {outcome:?}");
+            assert!(outcome.timeouts == 0 && outcome.repeated < 0.06, "{mtu:?}, seed {seed}: {outcome:?}");
         }
     }
     // The check can fail: this is what congestion control is for.

@@ -1,9 +1,9 @@
 //! How fast a queue pair sends, and how much it has in flight: congestion control, as far as a device has it.
 //!
-//! What decides is a [`Flow`] of crate `congestion`. This file tells it in its terms what happens on a queue pair:
+//! What decides is a [`Flow`] of crate `congestion`. This file reports to it, in its terms, what happens on a queue pair:
 //!
 //! ```text
-//!   turn begins ──▶ room for so many bytes ──▶ packets leave ──▶ turn ends: sent at once, as one burst
+//!   turn begins ──▶ room in bytes ──▶ packets leave ──▶ turn ends: sent at once, as one burst
 //!   acknowledgement of a PSN ──▶ delivered up to the number of that packet
 //!   sequence error           ──▶ one packet lost, all behind it discarded by the peer
 //!   receiver not ready       ──▶ all discarded, none lost
@@ -314,7 +314,7 @@ mod tests {
         // The sixth is missing.
         pacing.note_went_back(at(11), 1, first.add(10));
         assert_eq!(counts(&pacing), [0, 1, 4, 5]);
-        // What was on its way says nothing new.
+        // An acknowledgement that was in flight says nothing new.
         pacing.note_acknowledged(at(12), first.add(5));
         send(&mut pacing, at(13), first.add(5), 8);
         assert_eq!(counts(&pacing), [8, 1, 4, 5]);
