@@ -129,6 +129,9 @@ pub struct Sample {
     pub delivered_bytes_at_sending: u64,
     /// Newly presumed lost.
     pub lost_packets: u64,
+    /// Newly discarded by a receiver that takes packets in order only, because it misses one before them. They say
+    /// nothing of the path; but more of them may have been lost than the one that is missing.
+    pub discarded_packets: u64,
     /// Presumed lost before, and found delivered now.
     pub found_packets: u64,
     /// Presumed lost since the newest packet was sent.

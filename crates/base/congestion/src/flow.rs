@@ -56,17 +56,22 @@ impl Flow {
     /// Bytes that may be sent now. A sender with a packet of at most this size sends it; others wait until
     /// [`ready_at`](Self::ready_at), or for a report.
     pub fn room_bytes(&mut self, now: Instant) -> u64 {
-        self.pacer.set_rate(now, self.bits_per_second());
-        let (by_window, by_pacer) = (self.window_room_bytes(), self.pacer.room_bytes(now));
-        if by_pacer == 0 && by_window > 0 {
+        let (by_window, by_rate) = (self.window_room_bytes(), self.rate_room_bytes(now));
+        if by_rate == 0 && by_window > 0 {
             self.paced_until = self.pacer.ready_at();
         }
-        by_window.min(by_pacer)
+        by_window.min(by_rate)
     }
 
     /// What the window alone would allow.
     pub fn window_room_bytes(&self) -> u64 {
         self.controller.window_bytes().saturating_sub(self.sampler.in_flight_bytes())
+    }
+
+    /// What the rate alone would allow.
+    pub fn rate_room_bytes(&mut self, now: Instant) -> u64 {
+        self.pacer.set_rate(now, self.bits_per_second());
+        self.pacer.room_bytes(now)
     }
 
     /// When the pacer lets more be sent, if the window does.
@@ -109,6 +114,24 @@ impl Flow {
     /// The receiver has reported; see [`Sampler::on_report`].
     pub fn on_report(&mut self, now: Instant, arrivals: &Arrivals, horizon: Duration) -> Sample {
         let sample = self.sampler.on_report(now, arrivals, horizon);
+        self.controller.on_sample(&sample);
+        self.pacer.set_rate(now, self.bits_per_second());
+        sample
+    }
+
+    /// A receiver that takes packets in order only has acknowledged all before number `end`; see
+    /// [`Sampler::on_acknowledged`].
+    pub fn on_acknowledged(&mut self, now: Instant, end: u64, is_repeat: bool) -> Sample {
+        let sample = self.sampler.on_acknowledged(now, end, is_repeat);
+        self.controller.on_sample(&sample);
+        self.pacer.set_rate(now, self.bits_per_second());
+        sample
+    }
+
+    /// All that is in flight to such a receiver is sent again, after `lost` packets of it were lost; see
+    /// [`Sampler::on_went_back`].
+    pub fn on_went_back(&mut self, now: Instant, lost: u64) -> Sample {
+        let sample = self.sampler.on_went_back(now, lost);
         self.controller.on_sample(&sample);
         self.pacer.set_rate(now, self.bits_per_second());
         sample

@@ -6,6 +6,12 @@
 //! packets only as completions at the receiver. What is missing up to the newest packet is presumed lost once a later
 //! report, with a packet newer by at least [`REORDERING_PACKETS`], still misses as many; what arrives afterwards is
 //! found again. Packets that left long ago are settled with any report.
+//!
+//! A receiver that takes packets in order only (go-back-N) acknowledges all packets before a number, or misses one and
+//! discards all that was sent after it. Those say nothing about the path: the network has carried them. So they are
+//! neither delivered nor lost, and only the missing one is lost.
+
+mod in_order;
 
 use std::collections::VecDeque;
 
@@ -55,6 +61,16 @@ struct Burst {
     is_app_limited: bool,
 }
 
+/// What a sample shows the change of.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    delivered: u64,
+    delivered_bytes: u64,
+    lost: u64,
+    discarded: u64,
+    marked: u64,
+}
+
 /// Keeps what is in flight, and makes a [`Sample`] of each report.
 #[derive(Clone, Debug, Default)]
 pub struct Sampler {
@@ -71,7 +87,9 @@ pub struct Sampler {
     duplicates: u64,
     marked: u64,
     lost: u64,
-    /// Packets that were delivered or presumed lost, at most, and their bytes.
+    /// Packets that the receiver has thrown away, because it missed one before them.
+    discarded: u64,
+    /// Packets that were delivered, discarded or presumed lost, at most, and their bytes.
     settled: u64,
     settled_bytes: u64,
     /// The mean of those that were settled last.
@@ -88,9 +106,9 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Packets in flight: sent, neither delivered nor presumed lost.
+    /// Packets in flight: sent, neither delivered nor discarded nor presumed lost.
     pub fn in_flight_packets(&self) -> u64 {
-        self.sent - (self.delivered + self.lost).min(self.sent)
+        self.sent - (self.delivered + self.lost + self.discarded).min(self.sent)
     }
 
     /// Bytes in flight.
@@ -116,6 +134,11 @@ impl Sampler {
     /// Packets presumed lost so far.
     pub fn lost_packets(&self) -> u64 {
         self.lost
+    }
+
+    /// Packets that a receiver of packets in order has discarded so far.
+    pub fn discarded_packets(&self) -> u64 {
+        self.discarded
     }
 
     /// Packets were given to the device at once.
@@ -166,68 +189,87 @@ impl Sampler {
     /// The receiver has reported. What left the device longer ago than `horizon` is settled with that: it was delivered,
     /// or it is lost.
     pub fn on_report(&mut self, now: Instant, arrivals: &Arrivals, horizon: Duration) -> Sample {
-        let before = (self.delivered, self.delivered_bytes, self.lost, self.marked);
+        let before = self.counts();
         let named = arrivals.newest.filter(|number| *number < self.sent);
         let newest = named.filter(|number| *number >= self.newest_end);
         let burst = newest.and_then(|number| self.burst_of(number));
         let arrived = self.without_duplicates(arrivals.packets, named);
         // Never less than known, for an old report; never more than was sent, for a wrong one.
-        self.delivered = arrived.clamp(self.delivered, self.sent);
+        self.delivered = arrived.clamp(self.delivered, (self.sent - self.discarded).max(self.delivered));
         self.marked = arrivals.marked.clamp(self.marked, self.delivered);
         self.newest_end = match (named, newest) {
             (_, Some(number)) => number + 1,
             // Others have overtaken it.
             (Some(_), None) => self.newest_end.max(self.delivered),
             // Which ones arrived is not known; that none more are missing is.
-            (None, None) => (self.newest_end + self.delivered - before.0).min(self.sent),
+            (None, None) => (self.newest_end + self.delivered - before.delivered).min(self.sent),
         };
         self.count_lost(now, horizon);
-        self.settle(before.0);
+        self.settle(before.delivered);
         let held = u64::try_from(arrivals.held.as_nanos()).unwrap_or(u64::MAX);
         let arrived_at = Instant::from_nanos(now.as_nanos().saturating_sub(held));
+        let mut sample = self.sample(now, &before);
+        // A receiver that claims to have held it for longer than it was away measures nothing.
+        if let Some(burst) = burst.filter(|burst| arrived_at > burst.sent_at) {
+            sample.round_trip = Some(arrived_at - burst.sent_at);
+            self.measure(&mut sample, &burst, arrived_at);
+        }
+        sample
+    }
+
+    fn counts(&self) -> Counts {
+        let Sampler { delivered, delivered_bytes, lost, discarded, marked, .. } = *self;
+        Counts { delivered, delivered_bytes, lost, discarded, marked }
+    }
+
+    /// What has changed since then.
+    fn sample(&mut self, now: Instant, before: &Counts) -> Sample {
         if self.app_limited_until.is_some_and(|until| self.delivered_bytes > until) {
             self.app_limited_until = None;
         }
-        let delivered_bytes = self.delivered_bytes.saturating_sub(before.1);
-        let mut sample = Sample {
+        Sample {
             now,
             round_trip: None,
             sent_at: self.base_sent_at,
             delivery_rate: None,
             rate_interval: Duration::ZERO,
             is_app_limited: self.app_limited_until.is_some(),
-            delivered_packets: self.delivered - before.0,
-            delivered_bytes,
+            delivered_packets: self.delivered - before.delivered,
+            delivered_bytes: self.delivered_bytes.saturating_sub(before.delivered_bytes),
             delivered_bytes_total: self.delivered_bytes,
             delivered_bytes_at_sending: 0,
-            lost_packets: self.lost.saturating_sub(before.2),
-            found_packets: before.2.saturating_sub(self.lost),
+            lost_packets: self.lost.saturating_sub(before.lost),
+            discarded_packets: self.discarded - before.discarded,
+            found_packets: before.lost.saturating_sub(self.lost),
             lost_packets_since_sending: 0,
-            marked_packets: self.marked - before.3,
+            marked_packets: self.marked - before.marked,
             in_flight_bytes_at_sending: 0,
             in_flight_packets_at_sending: 0,
             in_flight_bytes: self.in_flight_bytes(),
-        };
-        // A receiver that claims to have held it for longer than it was away measures nothing.
-        if let Some(burst) = burst.filter(|burst| arrived_at > burst.sent_at) {
-            let sending = burst.sent_at - burst.base_sent_at;
-            let arriving = arrived_at - burst.delivered_at;
-            let took = sending.max(arriving);
-            let bytes = self.delivered_bytes.saturating_sub(burst.delivered_bytes);
-            sample.round_trip = Some(arrived_at - burst.sent_at);
-            sample.rate_interval = took;
-            sample.delivery_rate =
-                (!took.is_zero() && bytes > 0).then(|| (bytes as f64 * 8.0 / took.as_secs_f64()) as u64);
-            sample.sent_at = burst.sent_at;
-            sample.is_app_limited = burst.is_app_limited;
-            sample.delivered_bytes_at_sending = burst.delivered_bytes;
-            sample.lost_packets_since_sending = self.lost.saturating_sub(burst.lost);
-            sample.in_flight_bytes_at_sending = burst.in_flight_bytes;
-            sample.in_flight_packets_at_sending = burst.in_flight_packets;
-            self.base_sent_at = burst.sent_at;
-            self.delivered_at = arrived_at.max(self.delivered_at);
         }
-        sample
+    }
+
+    /// The newest packet, of this burst, has arrived: how fast packets were delivered since it was sent.
+    fn measure(&mut self, sample: &mut Sample, burst: &Burst, arrived_at: Instant) {
+        let sending = burst.sent_at - burst.base_sent_at;
+        let arriving = arrived_at - burst.delivered_at;
+        let took = sending.max(arriving);
+        let bytes = self.delivered_bytes.saturating_sub(burst.delivered_bytes);
+        sample.rate_interval = took;
+        sample.delivery_rate = (!took.is_zero() && bytes > 0).then(|| (bytes as f64 * 8.0 / took.as_secs_f64()) as u64);
+        self.describe_sending(sample, burst);
+        self.base_sent_at = burst.sent_at;
+        self.delivered_at = arrived_at.max(self.delivered_at);
+    }
+
+    /// How it was when the packet was sent that the sample is about.
+    fn describe_sending(&self, sample: &mut Sample, burst: &Burst) {
+        sample.sent_at = burst.sent_at;
+        sample.is_app_limited = burst.is_app_limited;
+        sample.delivered_bytes_at_sending = burst.delivered_bytes;
+        sample.lost_packets_since_sending = self.lost.saturating_sub(burst.lost);
+        sample.in_flight_bytes_at_sending = burst.in_flight_bytes;
+        sample.in_flight_packets_at_sending = burst.in_flight_packets;
     }
 
     /// How many packets have arrived, of those that were sent. A network that duplicates packets would otherwise make
@@ -271,8 +313,8 @@ impl Sampler {
     /// Counts what is presumed lost now.
     fn count_lost(&mut self, now: Instant, horizon: Duration) {
         self.write_off(now, horizon);
-        let missing = self.newest_end.saturating_sub(self.delivered);
-        let written_off = self.written_off_end.saturating_sub(self.delivered);
+        let missing = self.newest_end.saturating_sub(self.delivered + self.discarded);
+        let written_off = self.written_off_end.saturating_sub(self.delivered + self.discarded);
         // What has arrived after all is found.
         self.lost = self.lost.min(missing.max(written_off)).max(written_off);
         if self.newest_end >= self.missing_at.0 + REORDERING_PACKETS {
@@ -283,9 +325,9 @@ impl Sampler {
         }
     }
 
-    /// Counts the bytes of what is delivered or lost, and forgets bursts that no report can name any more.
+    /// Counts the bytes of what is delivered, discarded or lost, and forgets bursts that no report can name any more.
     fn settle(&mut self, delivered_before: u64) {
-        let settled = self.delivered + self.lost;
+        let settled = self.delivered + self.lost + self.discarded;
         let index = self.bursts.partition_point(|burst| burst.end <= settled);
         let bytes_through = |burst: &Burst, ahead: u64| {
             // Packets of one burst count as equally long.

@@ -201,6 +201,7 @@ mod tests {
             delivered_bytes_total: 0,
             delivered_bytes_at_sending: 0,
             lost_packets,
+            discarded_packets: 0,
             found_packets: 0,
             lost_packets_since_sending: 0,
             marked_packets: 0,

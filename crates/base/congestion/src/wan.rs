@@ -21,6 +21,8 @@
 //! 6. Probing upwards begins steeper, and begins again soon after it has gained from an idle path: links are fast, and
 //!    change.
 //! 7. Marks (ECN) cut the short-term bounds by 0.85 once a round (RFC 8511), at any round trip.
+//! 8. A receiver that takes packets in order only (go-back-N) shows one loss of a flight, whatever else was lost of it,
+//!    and each costs a whole flight. So one loss at a long queueing delay ends a probe, and losses add up over rounds.
 
 mod aggregation;
 mod ambient_loss;
@@ -133,6 +135,8 @@ pub struct Wan {
     latest_in_flight: f64,
     /// Of this round, at a long queueing delay.
     round_late: Lateness,
+    /// The same of the rounds before, if the receiver takes packets in order only.
+    carried_late: Lateness,
     round_marks: u64,
     round_losses: u32,
     ambient: AmbientLoss,
@@ -160,6 +164,8 @@ pub struct Wan {
 struct Lateness {
     packets: f64,
     lost: f64,
+    /// A receiver in order has discarded what came after a loss.
+    has_discarded: bool,
 }
 
 impl Wan {
@@ -198,6 +204,7 @@ impl Wan {
             previous_bandwidth: 0.0,
             latest_in_flight: 0.0,
             round_late: Lateness::default(),
+            carried_late: Lateness::default(),
             round_marks: 0,
             round_losses: 0,
             ambient: AmbientLoss::default(),
@@ -251,10 +258,17 @@ impl Wan {
         }
     }
 
+    /// Whether the queueing delay is long.
+    fn is_late(&self) -> bool {
+        self.queue_delay() > DELAY_MIN.max(self.ambient.delay_max() / 2)
+    }
+
     // --- what a sample changes, in order -----------------------------------------------------------------------------
 
     fn update_round(&mut self, sample: &Sample) {
-        self.is_round_start = sample.round_trip.is_some() && sample.delivered_bytes_at_sending >= self.round_end_bytes;
+        // Repeated packets measure no round trip, but rounds pass with them.
+        let is_measured = sample.round_trip.is_some() || sample.delivery_rate.is_some();
+        self.is_round_start = is_measured && sample.delivered_bytes_at_sending >= self.round_end_bytes;
         if self.is_round_start {
             self.start_round(sample);
             self.rounds += 1;
@@ -285,9 +299,10 @@ impl Wan {
         let lost = sample.lost_packets as i64 - sample.found_packets as i64;
         let delay = self.queue_delay();
         self.ambient.count(sample.now, sample.sent_at, sample.delivered_packets, lost, delay);
-        if delay > DELAY_MIN.max(self.ambient.delay_max() / 2) {
+        if self.is_late() {
             self.round_late.packets += sample.delivered_packets as f64 + lost as f64;
             self.round_late.lost += lost as f64;
+            self.round_late.has_discarded |= lost > 0 && sample.discarded_packets > 0;
         }
         self.round_marks += sample.marked_packets;
         self.round_losses += u32::from(sample.lost_packets > 0);
@@ -307,7 +322,13 @@ impl Wan {
         if !self.is_round_start {
             return;
         }
-        let late = std::mem::take(&mut self.round_late);
+        let mut late = std::mem::take(&mut self.round_late);
+        if late.has_discarded {
+            late.packets += self.carried_late.packets;
+            late.lost += self.carried_late.lost;
+        }
+        // A receiver in order shows one loss of a flight, whatever else was lost of it: they count over rounds.
+        self.carried_late = if late.has_discarded { late } else { Lateness::default() };
         let excess = late.lost - self.ambient.share() * late.packets;
         let has_loss = excess >= 2.0 && excess >= 0.005 * late.packets;
         // The marks of a probe have ended it, and count no more.
@@ -317,6 +338,7 @@ impl Wan {
             let bandwidth = self.bandwidth_short.min(self.bandwidth_long());
             let in_flight = self.in_flight_short.min(self.window);
             if has_loss {
+                self.carried_late = Lateness::default();
                 // Of two rounds: one whose packets were lost shows less than the path carries.
                 self.bandwidth_short = (BETA * bandwidth).max(self.latest_bandwidth).max(self.previous_bandwidth);
                 self.in_flight_short = (BETA * in_flight).max(self.latest_in_flight);
@@ -338,7 +360,9 @@ impl Wan {
         let sent = sample.in_flight_packets_at_sending as f64;
         let ambient = self.ambient.share() * sent;
         let excess = sample.lost_packets_since_sending as f64 - ambient - 2.0 * ambient.sqrt();
-        sent > 0.0 && excess > LOSS_TOO_HIGH * sent
+        // A receiver in order shows one loss of a flight, whatever else was lost of it.
+        let is_of_full_queue = sample.lost_packets > 0 && sample.discarded_packets > 0 && self.is_late();
+        sent > 0.0 && (excess > LOSS_TOO_HIGH * sent || is_of_full_queue)
     }
 
     fn check_full_bandwidth(&mut self, sample: &Sample) {

@@ -18,6 +18,12 @@ enum Event {
         missing: u64,
         is_marked: bool,
     },
+    /// Of a receiver that takes packets in order only.
+    Acknowledged {
+        end: u64,
+        is_repeat: bool,
+    },
+    WentBack(u64),
     Notification,
     Timeout,
     Credit(u64),
@@ -37,6 +43,8 @@ fn events() -> impl Strategy<Value = Event> {
         2 => number.clone().prop_map(Event::Left),
         2 => arrivals.prop_map(Event::Report),
         6 => (0..5_u64, any::<bool>()).prop_map(|(missing, is_marked)| Event::HonestReport { missing, is_marked }),
+        2 => (number.clone(), any::<bool>()).prop_map(|(end, is_repeat)| Event::Acknowledged { end, is_repeat }),
+        1 => number.clone().prop_map(Event::WentBack),
         1 => Just(Event::Notification),
         1 => Just(Event::Timeout),
         1 => number.clone().prop_map(Event::Credit),
@@ -86,6 +94,15 @@ proptest! {
                     let newest = sent.checked_sub(1);
                     let arrivals = Arrivals { packets: arrived, marked, newest, held: Duration::ZERO };
                     flow.on_report(now, &arrivals, Duration::from_millis(200));
+                }
+                Event::Acknowledged { end, is_repeat } => {
+                    let sample = flow.on_acknowledged(now, end, is_repeat);
+                    prop_assert!(sample.delivered_bytes_total <= sent * u64::from(packet_bytes));
+                    prop_assert!(!is_repeat || sample.round_trip.is_none());
+                }
+                Event::WentBack(lost) => {
+                    flow.on_went_back(now, lost);
+                    prop_assert_eq!(flow.sampler().in_flight_packets(), 0);
                 }
                 Event::Notification => flow.on_notification(now),
                 Event::Timeout => flow.on_timeout(now, Duration::from_millis(200)),

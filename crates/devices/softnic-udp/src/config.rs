@@ -1,8 +1,10 @@
 //! How a device uses UDP.
 
+use longhaul_congestion::ControllerName;
 use longhaul_softnic::Impair;
 
-/// To other hosts there is no congestion control yet: this rate unless the user gives one.
+/// The rate at which a queue pair sends to other hosts by default what nobody acknowledges: nothing finds out what the
+/// network carries.
 pub const CAREFUL_BITS_PER_SECOND: u64 = 1_000_000_000;
 
 /// How a device uses UDP.
@@ -21,8 +23,13 @@ pub struct UdpConfig {
     pub receive_in_place: bool,
     /// What the background thread does while nothing happens.
     pub background: Background,
-    /// Rate of each queue pair to another host, unless the configuration of the device or the queue pair has one; `None` is as
-    /// fast as the sockets take packets. There is no congestion control yet that would find the rate of the network.
+    /// What controls the rate of each reliable connection to another host, unless the configuration of the device has
+    /// something else; `None` is as fast as the sockets take packets. By default `wan`, which finds the rate of the
+    /// network.
+    pub off_host_congestion: Option<ControllerName>,
+    /// Rate of each other queue pair to another host, and of answers to READs, unless the configuration of the device or
+    /// the queue pair has one; `None` is as fast as the sockets take packets. UC and UD have no acknowledgements from
+    /// which a controller could find the rate of the network, so the default is a careful one.
     pub off_host_rate_bits_per_second: Option<u64>,
     /// A bad network in process, both ways. Datagrams then pass one by one, and nothing is received in place.
     pub impair: Option<Impair>,
@@ -40,6 +47,7 @@ impl Default for UdpConfig {
             offload: true,
             receive_in_place: true,
             background: Background::Sleep,
+            off_host_congestion: Some(ControllerName::Wan),
             off_host_rate_bits_per_second: Some(CAREFUL_BITS_PER_SECOND),
             impair: None,
             capture: None,

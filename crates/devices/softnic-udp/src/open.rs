@@ -5,7 +5,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Weak;
-use std::time::Duration;
 
 use longhaul_softnic::{Config, Device, Direction, ImpairmentLayer, Layer, Stack};
 use longhaul_verbs::Mtu;
@@ -181,13 +180,11 @@ pub(crate) fn open(mut config: Config, udp: &UdpConfig, layers: Vec<Box<dyn Laye
     }
     // Whole batches: fifteen of the largest packets fill a call.
     config.turn_packets = config.turn_packets.max(60);
-    config.pacing_burst = config.pacing_burst.max(PACING_BURST);
     config.local_addresses = path::host_addresses();
     // The peer's socket is taken to be like ours.
     config.peer_window_bytes.get_or_insert(receive_buffer_bytes as u64);
-    if config.default_rate_bits_per_second.is_none() {
-        config.default_rate_bits_per_second = udp.off_host_rate_bits_per_second;
-    }
+    config.congestion = config.congestion.or(udp.off_host_congestion);
+    config.unacknowledged_bits_per_second = config.unacknowledged_bits_per_second.or(udp.off_host_rate_bits_per_second);
     let address = config.addresses[0];
     let port = UdpPort::new(listeners, offload, udp).map_err(|source| OpenError::System {
         what: "watch the sockets",
@@ -282,6 +279,3 @@ fn mtu_at(address: IpAddr, overhead_bytes: u32, warnings: &mut Vec<Warning>) -> 
     }
     Ok(Some(mtu))
 }
-
-/// The catch-up that pacing is allowed on real hosts, whose timers are coarse.
-const PACING_BURST: Duration = Duration::from_micros(200);

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use longhaul_congestion::ControllerName;
 use longhaul_verbs::Mtu;
 
 /// What a device is made with.
@@ -40,11 +41,14 @@ pub struct Config {
     /// eight full packets. Towards another host it may grow to `window_packets_max` packets, since most of them are in
     /// the network. `None` sets no limit.
     pub peer_window_bytes: Option<u64>,
-    /// Rate of a queue pair without a rate limit of its own; `None` sends as fast as the port takes packets. With RC it is
-    /// halved when something is lost and grows back. Peers on this host ([`is_local`](Config::is_local)) are not paced.
-    pub default_rate_bits_per_second: Option<u64>,
-    /// A paced sender that was woken late may catch up by so much of its time. At least as long as a wake-up may take.
-    pub pacing_burst: Duration,
+    /// RC: what controls the rate and the window of a queue pair; `None` sends as fast as the port takes packets. A rate
+    /// limit of the queue pair is a cap. UC and UD have no acknowledgements, and so nothing to control a rate by:
+    /// `fixed:RATE` is theirs, too, any other name is not. `credit` needs a receiver that grants it, and is not for devices.
+    /// Peers on this host ([`is_local`](Config::is_local)) are not paced.
+    pub congestion: Option<ControllerName>,
+    /// Rate of what nobody acknowledges: queue pairs of UC and UD without a rate limit of their own, and RC's answers to
+    /// READs. `None` sends as fast as the port takes packets. Peers on this host are not paced.
+    pub unacknowledged_bits_per_second: Option<u64>,
     /// Addresses of this host besides `addresses` and loopback.
     pub local_addresses: Vec<IpAddr>,
     /// Packets of one queue pair before it is another's turn.
@@ -147,8 +151,8 @@ impl Config {
             read_packets_max: 256,
             congestion_notification_interval: Duration::from_micros(50),
             peer_window_bytes: None,
-            default_rate_bits_per_second: None,
-            pacing_burst: Duration::from_micros(10),
+            congestion: None,
+            unacknowledged_bits_per_second: None,
             local_addresses: Vec::new(),
             turn_packets: 16,
             queue_pairs_max: 1 << 18,

@@ -40,7 +40,7 @@ pub use memory::{Gathered, Piece};
 pub use nic::Nic;
 pub use nic::guard::{NicGuard, NicLock};
 pub use nic::in_place::ExpectedPackets;
-pub use pace::{FixedRate, HalvingRate, LossSignal, PeerWindow, RateController};
+pub use pace::PeerWindow;
 pub use port::layered::{Layered, Occasion};
 pub use port::{
     Direction, Envelope, Impair, ImpairmentLayer, Layer, Onward, Outgoing, OutgoingPayload, Packet, Port, Received,

@@ -21,6 +21,7 @@ mod turns;
 
 use std::collections::VecDeque;
 
+use longhaul_congestion::ControllerName;
 use longhaul_time::Instant;
 use longhaul_verbs::{Gid, LinkState, QueuePairNumber, Transport as VerbsTransport};
 use rand_chacha::ChaCha12Rng;
@@ -30,7 +31,7 @@ use slotmap::{Key, SlotMap};
 use crate::config::Config;
 use crate::counters::{Counters, QueuePairCounters};
 use crate::memory::RandomNumberMap;
-use crate::pace::{Peers, RateController, Timers};
+use crate::pace::{Peers, Timers};
 use crate::queue_pair::{Identity, QueuePair, QueuePairKey};
 use crate::resources::Resources;
 
@@ -76,6 +77,7 @@ impl Nic {
         assert!((1..1 << 23).contains(&window), "a window of {window} packets: expected 1 to 2^23 - 1");
         assert!(config.turn_packets > 0, "a turn of no packets would never send anything");
         assert!(config.read_packets_max > 0, "a READ is asked for in parts of at least one packet");
+        assert!(config.congestion != Some(ControllerName::Credit), "a device has no receiver that grants credit");
         for (what, most) in [("entries", config.scatter_gather_entries_max), ("inline bytes", config.inline_bytes_max)]
         {
             assert!(u16::try_from(most).is_ok(), "{most} {what} in a request: expected at most {}", u16::MAX);
@@ -115,13 +117,15 @@ impl Nic {
         self.queue_pairs.get(*key).map(|queue_pair| queue_pair.counters())
     }
 
-    /// Put a queue pair's rate under the control of `controller`. Takes the place of its rate limit.
-    pub(crate) fn set_rate_controller(&mut self, number: QueuePairNumber, controller: Box<dyn RateController>) -> bool {
+    /// See [`NicGuard::set_congestion`](crate::NicGuard::set_congestion).
+    pub(crate) fn set_congestion(&mut self, number: QueuePairNumber, name: ControllerName) -> bool {
         let Some(&key) = self.numbers.get(&number.value()) else { return false };
-        let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return false };
-        queue_pair.set_controller(controller, &self.shared.config);
-        self.resume(key);
-        true
+        let queue_pair = self.queue_pairs.get_mut(key);
+        let is_set = queue_pair.is_some_and(|queue_pair| queue_pair.set_congestion(name, &self.shared.config));
+        if is_set {
+            self.resume(key);
+        }
+        is_set
     }
 
     /// Whether anything has to be done now: something to send, or a deadline that has come.

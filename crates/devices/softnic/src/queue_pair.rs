@@ -5,6 +5,7 @@
 mod completing;
 mod identity;
 mod lazy;
+mod pace;
 mod receive_queue;
 mod reliable_requester;
 mod reliable_responder;
@@ -22,7 +23,7 @@ use longhaul_wire::Psn;
 pub(crate) use identity::{Identity, Limits, QueuePairKey};
 pub(crate) use lazy::{Lazy, Unused};
 pub(crate) use receive_queue::ReceiveQueue;
-pub(crate) use reliable_requester::{Progress, ReliableRequester, SentPackets, acknowledge_timeout};
+pub(crate) use reliable_requester::{ReliableRequester, SentPackets, acknowledge_timeout};
 pub(crate) use reliable_responder::{ACKNOWLEDGE, Answer, ReliableResponder, Response};
 pub(crate) use requester::Requester;
 pub(crate) use responder::{Arriving, Message, Responder};
@@ -33,7 +34,7 @@ pub(crate) use work::{
 
 use crate::config::Config;
 use crate::counters::QueuePairCounters;
-use crate::pace::{FixedRate, HalvingRate, Pacer, PeerShare, RateController, Scheduled, charge_bytes};
+use crate::pace::{Pacing, PeerShare, Scheduled, charge_bytes};
 use crate::port::Route;
 use crate::resources::Resources;
 
@@ -49,10 +50,10 @@ pub(crate) struct QueuePair {
     /// RC only.
     reliable: Lazy<Reliable>,
     /// None while it may send as fast as it can.
-    pacer: Option<Box<Pacer>>,
+    pacing: Option<Box<Pacing>>,
     state: QueuePairState,
-    /// A pacer is made when it sends for the first time.
-    wants_pacer: bool,
+    /// Its pace is made when it sends for the first time.
+    wants_pacing: bool,
     /// In the device's list of queue pairs that have something to send, or in its peer's queue.
     is_active: bool,
     /// In the device's list of queue pairs that owe their peer an acknowledgement.
@@ -112,7 +113,7 @@ pub(crate) struct Sending<'a> {
     pub(crate) cursor: &'a mut Requester,
     pub(crate) queue: &'a mut VecDeque<SendWork>,
     pub(crate) counters: &'a mut QueuePairCounters,
-    pub(crate) pacer: Option<&'a mut Pacer>,
+    pub(crate) pacing: Option<&'a mut Pacing>,
 }
 
 /// What a queue pair wants after its turn.
@@ -135,9 +136,9 @@ impl QueuePair {
             responder: Responder::default(),
             traffic: Lazy::default(),
             reliable: Lazy::default(),
-            pacer: None,
+            pacing: None,
             state: QueuePairState::Reset,
-            wants_pacer: false,
+            wants_pacing: false,
             is_active: false,
             is_answering: false,
             is_responding: false,
@@ -218,7 +219,7 @@ impl QueuePair {
             cursor: &mut self.requester,
             queue: &mut traffic.send_queue,
             counters: &mut traffic.counters,
-            pacer: self.pacer.as_deref_mut(),
+            pacing: self.pacing.as_deref_mut(),
         }
     }
 
@@ -230,7 +231,7 @@ impl QueuePair {
             cursor: &mut self.requester,
             queue: &mut traffic.send_queue,
             counters: &mut traffic.counters,
-            pacer: self.pacer.as_deref_mut(),
+            pacing: self.pacing.as_deref_mut(),
         };
         (sending, &mut self.reliable.requester)
     }
@@ -369,35 +370,6 @@ impl QueuePair {
         self.is_responding = false;
     }
 
-    // --- its pace ---------------------------------------------------------------------------------------------------
-
-    pub(crate) fn is_paced(&self) -> bool {
-        self.pacer.is_some()
-    }
-
-    /// A new pacer is made when it sends next.
-    pub(crate) fn renew_pacer(&mut self) {
-        self.pacer = None;
-        self.wants_pacer = true;
-    }
-
-    /// Put its rate under the control of `controller`.
-    pub(crate) fn set_controller(&mut self, controller: Box<dyn RateController>, config: &Config) {
-        self.pacer = Some(Box::new(Pacer::new(controller, config.pacing_burst)));
-        self.wants_pacer = false;
-    }
-
-    /// Its requests have a turn. Not if its pace holds it up: then the answers have still had the last packet.
-    #[inline]
-    pub(crate) fn begin_turn(&mut self, now: Instant) {
-        self.has_responded_last &= self.blocked_until(now).is_some();
-    }
-
-    /// The last packet that its pace let through was an answer.
-    pub(crate) fn note_responded(&mut self) {
-        self.has_responded_last = self.pacer.is_some();
-    }
-
     pub(crate) fn is_reliable(&self) -> bool {
         self.identity.transport == Transport::ReliableConnection
     }
@@ -435,11 +407,11 @@ impl QueuePair {
 
     /// When it wants to be looked at again, if nothing happens before.
     pub(crate) fn deadline(&self, now: Instant) -> Instant {
-        let pacing = match self.blocked_until(now) {
-            Some(later) if self.has_request_to_send() || self.reliable.responder.has_unsent_responses() => later,
-            _ => Instant::FAR_FUTURE,
-        };
-        self.reliable.requester.deadline().min(pacing).min(self.reliable.share.deadline())
+        let deadline = self.reliable.requester.deadline().min(self.reliable.share.deadline());
+        match &self.pacing {
+            Some(pacing) => deadline.min(self.pacing_deadline(pacing, now)),
+            None => deadline,
+        }
     }
 
     /// Give back the receive that was taken for a message that did not use it.
@@ -448,60 +420,6 @@ impl QueuePair {
             && let Some(receive) = self.traffic.used_mut().and_then(|traffic| traffic.receive_queue.pop_front())
         {
             shared.return_shared_receive(queue, receive);
-        }
-    }
-
-    /// When its pace lets the next packet leave, if that is not now.
-    pub(crate) fn blocked_until(&self, now: Instant) -> Option<Instant> {
-        self.pacer.as_ref().and_then(|pacer| pacer.blocked_until(now))
-    }
-
-    /// Make what a queue pair is paced with, when it sends for the first time: its own rate limit, or the default, which spares
-    /// peers on this host. Only RC hears of losses, and of what arrives again after them.
-    pub(crate) fn make_pacer(&mut self, config: &Config) {
-        if !std::mem::take(&mut self.wants_pacer) {
-            return;
-        }
-        let own_limit = self.settings.rate_limit_kilobits_per_second;
-        if own_limit > 0 {
-            let controller = Box::new(FixedRate(u64::from(own_limit) * 1000));
-            self.pacer = Some(Box::new(Pacer::new(controller, config.pacing_burst)));
-            return;
-        }
-        let Some(rate) = config.default_rate_bits_per_second else { return };
-        if self.settings.path().is_some_and(|path| config.is_local(path.destination.to_ip())) {
-            return;
-        }
-        let controller: Box<dyn RateController> = match self.identity.transport {
-            Transport::ReliableConnection => Box::new(HalvingRate::new(rate)),
-            _ => Box::new(FixedRate(rate)),
-        };
-        let mut pacer = Pacer::new(controller, config.pacing_burst);
-        // A datagram queue pair has peers here and there.
-        pacer.spares_local = true;
-        self.pacer = Some(Box::new(pacer));
-    }
-
-    /// A packet of this many bytes has left.
-    pub(crate) fn pace(&mut self, now: Instant, wire_bytes: u64) {
-        if let Some(pacer) = &mut self.pacer {
-            pacer.on_sent(now, wire_bytes);
-        }
-    }
-
-    /// Whether its answers have to let its requests pass: both go at one pace, and take turns.
-    pub(crate) fn lets_requests_first(&self, now: Instant) -> bool {
-        self.has_responded_last
-            && self.is_active
-            && self.has_request_to_send()
-            && !self.reliable.share.is_waiting()
-            && self.blocked_until(now).is_none()
-    }
-
-    /// Tell what controls its rate something; nothing happens without such a thing.
-    pub(crate) fn report_to_controller(&mut self, report: impl FnOnce(&mut dyn RateController)) {
-        if let Some(pacer) = &mut self.pacer {
-            pacer.report(report);
         }
     }
 
@@ -548,7 +466,7 @@ impl QueuePair {
             *traffic = Traffic { scheduled: traffic.scheduled, ..Traffic::default() };
         }
         self.reliable = Lazy::default();
-        self.pacer = None;
-        self.wants_pacer = false;
+        self.pacing = None;
+        self.wants_pacing = false;
     }
 }

@@ -9,6 +9,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
+use longhaul_congestion::ControllerName;
 use longhaul_softnic::{Config, Device, Outgoing, Route, TransmitSink};
 use longhaul_time::Instant;
 use longhaul_verbs::raw::{self, QueuePairInit};
@@ -169,7 +170,7 @@ fn an_idle_reliable_connection_costs_at_most_1024_bytes() {
 fn windows_and_pacing_are_within_the_same_bound() {
     let bytes = idle_bytes(Transport::ReliableConnection, |config| {
         config.peer_window_bytes = Some(4 << 20);
-        config.default_rate_bits_per_second = Some(1_000_000_000);
+        config.congestion = Some(ControllerName::Fixed(1_000_000_000));
     });
     println!("RC, with a window for the peer and a rate: {bytes:.1} bytes");
     assert!(bytes <= RELIABLE_BYTES_MAX, "expected at most {RELIABLE_BYTES_MAX} bytes, got {bytes:.1}");

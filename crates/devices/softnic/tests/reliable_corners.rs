@@ -4,6 +4,7 @@ mod two_ends;
 
 use std::time::Duration;
 
+use longhaul_congestion::ControllerName;
 use longhaul_time::Instant;
 use longhaul_verbs::{
     Access, CompletionStatus, MemoryRegion, QueuePairState, SendFlags, SendOperation, SendRequest, Transport,
@@ -35,7 +36,7 @@ fn post_read_of(one: &End, lent: &MemoryRegion) {
 #[test]
 fn memory_may_go_while_an_answer_is_repeated() {
     let (one, two) =
-        pair_with(RC, Reliability::default(), |config| config.default_rate_bits_per_second = Some(100_000_000));
+        pair_with(RC, Reliability::default(), |config| config.congestion = Some(ControllerName::Fixed(100_000_000)));
     let lent = two.domain.register_zeroed(4096, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap();
     two.post_receive(7, 64);
     post_read_of(&one, &lent);
@@ -70,7 +71,7 @@ fn memory_may_go_while_an_answer_is_repeated() {
 #[test]
 fn requests_get_their_turn_between_answers() {
     let (one, two) =
-        pair_with(RC, Reliability::default(), |config| config.default_rate_bits_per_second = Some(1_000_000_000));
+        pair_with(RC, Reliability::default(), |config| config.congestion = Some(ControllerName::Fixed(1_000_000_000)));
     let (mut now, mut posted, mut done) = (at(0), 0, 0);
     two.post_write(1000, 256, &one);
     for _ in 0..200 {

@@ -3,6 +3,7 @@
 
 mod two_ends;
 
+use longhaul_congestion::ControllerName;
 use longhaul_softnic::{Config, Device, Outgoing, PayloadMode, Received, Route, TransmitSink};
 use longhaul_time::Instant;
 use longhaul_verbs::{
@@ -125,7 +126,7 @@ fn a_port_without_room_uses_up_no_retries() {
 #[test]
 fn a_slow_pace_uses_up_no_retries() {
     let (one, two) =
-        pair_with(RC, Reliability::default(), |config| config.default_rate_bits_per_second = Some(100_000));
+        pair_with(RC, Reliability::default(), |config| config.congestion = Some(ControllerName::Fixed(100_000)));
     one.post_write(1, 256, &two);
     one.poll(at(0)); // lost
     let mut now = at(0);
@@ -145,7 +146,7 @@ fn a_slow_pace_uses_up_no_retries() {
 fn a_message_that_takes_longer_than_the_time_out_to_send_does_not_time_out() {
     // Four packets in a time-out of 1.05 ms; acknowledgements are asked for after 64.
     let (one, two) =
-        pair_with(RC, Reliability::default(), |config| config.default_rate_bits_per_second = Some(10_000_000));
+        pair_with(RC, Reliability::default(), |config| config.congestion = Some(ControllerName::Fixed(10_000_000)));
     one.post_write(1, 32 << 10, &two);
     let mut now = at(0);
     loop {

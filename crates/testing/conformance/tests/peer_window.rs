@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use longhaul_conformance::soak::{Campaign, SoakOptions};
+use longhaul_congestion::ControllerName;
 use longhaul_impair::Profile;
 use longhaul_softnic::{Config, PayloadMode};
 use longhaul_time::{Duration, Instant};
@@ -172,6 +173,6 @@ fn the_soak_is_clean_with_a_window_and_a_pace() {
     soak(|config| {
         config.peer_window_bytes = Some(256 << 10);
         config.local_addresses = all_nodes();
-        config.default_rate_bits_per_second = Some(1_000_000_000);
+        config.congestion = Some(ControllerName::Fixed(1_000_000_000));
     });
 }

@@ -90,8 +90,8 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("link", &["time", "impair", "capture", "forward"]),
     ("wan", &["time", "impair", "forward", "link"]),
     ("netsim", &["time", "impair", "capture"]),
-    ("softnic", &["time", "wire", "verbs", "impair"]),
-    ("softnic-udp", &["time", "wire", "verbs", "impair", "capture", "softnic"]),
+    ("softnic", &["time", "wire", "verbs", "congestion", "impair"]),
+    ("softnic-udp", &["time", "wire", "verbs", "congestion", "impair", "capture", "softnic"]),
     ("sdr", &["time", "wire", "verbs", "congestion"]),
     ("reliable", &["time", "wire", "sdr", "coding", "scheme"]),
     // The soak of messages drives connections with it on virtual time, as the facade does with threads.
@@ -142,7 +142,22 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ),
     ("interop", &["verbs", "runtime", "longhaul", "conformance", "scheme-testing"]),
     ("host", &["wire", "verbs", "softnic", "softnic-udp", "rdmacore", "longhaul", "units"]),
-    ("perf", &["time", "wire", "verbs", "coding", "impair", "softnic-udp", "sdr", "reliable", "longhaul", "units"]),
+    (
+        "perf",
+        &[
+            "time",
+            "wire",
+            "verbs",
+            "coding",
+            "congestion",
+            "impair",
+            "softnic-udp",
+            "sdr",
+            "reliable",
+            "longhaul",
+            "units",
+        ],
+    ),
     (
         "cli",
         &[
@@ -150,6 +165,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "wire",
             "verbs",
             "coding",
+            "congestion",
             "impair",
             "forward",
             "link",

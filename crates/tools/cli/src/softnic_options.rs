@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use longhaul_perf::{DeviceChoice, SOFTNIC, SoftnicSettings};
+use longhaul_congestion::ControllerName;
+use longhaul_perf::{Congestion, DeviceChoice, SOFTNIC, SoftnicSettings};
 
 use crate::impairment;
 use crate::stop::Stop;
@@ -18,12 +19,39 @@ pub(crate) struct SoftnicOptions {
     /// Write every packet to a pcapng file (softnic only)
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
+
+    /// Congestion control to other hosts: off, fixed:RATE, dcqcn, swift or wan (softnic only) [default: wan]
+    ///
+    /// For RC, and for messages with a scheme, which cannot have off. UC and UD have no acknowledgements to control a
+    /// rate by: fixed:RATE is theirs, too, otherwise 1 Gbit/s.
+    #[arg(long, value_name = "NAME", value_parser = congestion)]
+    congestion: Option<Congestion>,
+}
+
+fn congestion(name: &str) -> Result<Congestion, String> {
+    match name {
+        "off" => Ok(Congestion::Off),
+        _ => match name.parse() {
+            Ok(ControllerName::Credit) => {
+                Err("credit is granted by receivers of messages, not by devices; use wan".to_owned())
+            }
+            Ok(name) => Ok(Congestion::By(name)),
+            Err(_) if !name.starts_with("fixed:") => {
+                Err(format!("unknown congestion control \"{name}\"; use off, wan, dcqcn, swift or fixed:RATE"))
+            }
+            Err(error) => Err(error.to_string()),
+        },
+    }
 }
 
 impl SoftnicOptions {
     /// Says what is wrong, before anything is opened: with the device of that name, or in itself.
     pub(crate) fn check(&self, choice: &DeviceChoice, name: &str) -> Result<(), Stop> {
-        let given = [(self.impair.is_some(), "--impair"), (self.capture.is_some(), "--capture")];
+        let given = [
+            (self.impair.is_some(), "--impair"),
+            (self.capture.is_some(), "--capture"),
+            (self.congestion.is_some(), "--congestion"),
+        ];
         if let Some((_, option)) = given.into_iter().find(|(is_given, _)| *is_given && !choice.is_softnic()) {
             return Err(Stop::Usage(format!(
                 "{option} is for the software RNIC, whose packets pass through this program; those of {name} do not. Leave it out, or use -d {SOFTNIC}"
@@ -46,8 +74,30 @@ impl SoftnicOptions {
         self.impair.as_ref().map(parse).transpose()
     }
 
+    /// Congestion control, if the user has named it.
+    pub(crate) fn congestion(&self) -> Option<Congestion> {
+        self.congestion
+    }
+
     /// What is done to the packets.
     pub(crate) fn settings(&self) -> Result<SoftnicSettings, Stop> {
-        Ok(SoftnicSettings { impair: self.profile()?, capture: self.capture.clone() })
+        let (impair, capture) = (self.profile()?, self.capture.clone());
+        Ok(SoftnicSettings { impair, capture, congestion: self.congestion.unwrap_or_default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn congestion_control_has_a_name_or_is_off() {
+        assert_eq!(congestion("off"), Ok(Congestion::Off));
+        assert_eq!(congestion("wan"), Ok(Congestion::By(ControllerName::Wan)));
+        assert_eq!(congestion("fixed:2G"), Ok(Congestion::By(ControllerName::Fixed(2_000_000_000))));
+        let refused = |name| congestion(name).expect_err("no controller");
+        assert!(refused("credit").contains("granted by receivers"), "{}", refused("credit"));
+        assert!(refused("cubic").ends_with("use off, wan, dcqcn, swift or fixed:RATE"), "{}", refused("cubic"));
+        assert!(refused("fixed:fast").contains("fixed:fast"), "{}", refused("fixed:fast"));
     }
 }

@@ -1,4 +1,4 @@
-//! `longhaul perf` to a peer that is not on this host: it is careful by default. The other host is a network namespace,
+//! `longhaul perf` to a peer that is not on this host: RC has congestion control, the rest is careful by default. The other host is a network namespace,
 //! made inside a namespace of the test's own; where that is not allowed the test says that it was skipped.
 
 use std::process::{Command, Stdio};
@@ -25,7 +25,7 @@ nsenter --target $other --net "$LONGHAUL" perf server --address 198.18.0.2 >/dev
 server=$!
 for attempt in $(seq 100); do
     status=0
-    "$LONGHAUL" perf client 198.18.0.2 write_bw -n 500 -s 65536 --json || status=$?
+    "$LONGHAUL" perf client 198.18.0.2 write_bw -c "$CONNECTION" -n 500 -s 65536 --json || status=$?
     # 3 is nobody there: not yet.
     [ $status = 3 ] || exit $status
     sleep 0.1
@@ -33,9 +33,10 @@ done
 exit 3
 "#;
 
-fn in_namespace(options: &[&str]) -> Option<(Value, String)> {
+fn in_namespace(connection: &str, options: &[&str]) -> Option<(Value, String)> {
     let mut command = Command::new("unshare");
-    command.args(options).args(["timeout", "40", "sh", "-c", SCRIPT]).env("LONGHAUL", env!("CARGO_BIN_EXE_longhaul"));
+    command.args(options).args(["timeout", "40", "sh", "-c", SCRIPT]);
+    command.env("LONGHAUL", env!("CARGO_BIN_EXE_longhaul")).env("CONNECTION", connection);
     let output = command.stdin(Stdio::null()).output().ok()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if !said.contains("made\n") {
@@ -49,16 +50,33 @@ fn in_namespace(options: &[&str]) -> Option<(Value, String)> {
     Some((serde_json::from_str(last).expect("one JSON object"), said))
 }
 
-#[test]
-fn sending_off_host_is_paced() {
-    let measured = in_namespace(&["--net"]).or_else(|| in_namespace(&["--user", "--map-root-user", "--net"]));
-    let Some((value, said)) = measured else {
+fn measured(connection: &str) -> Option<(Value, String)> {
+    let measured = in_namespace(connection, &["--net"])
+        .or_else(|| in_namespace(connection, &["--user", "--map-root-user", "--net"]));
+    if measured.is_none() {
         eprintln!("SKIPPED: no network namespaces here, so there is no other host to send to");
-        return;
-    };
-    assert!(said.contains("not on this host"), "{said}");
+    }
+    measured
+}
+
+#[test]
+fn unreliable_sending_off_host_is_paced() {
+    let Some((value, said)) = measured("UC") else { return };
+    assert!(said.contains("not on this host, so sending is paced at 1 Gbit/s"), "{said}");
     // 32 MiB take 0.26 s at this rate. Unpaced, a veth carries several times as much.
     let gbps = value["results"][0]["bw_average_gbps"].as_f64().expect("a number");
     assert!(gbps < 1.2, "{gbps} Gbit/s instead of 1");
     assert_eq!(value["rate_limit_bits_per_second"], 1_000_000_000, "{value}");
+    assert_eq!(value["congestion"], Value::Null, "{value}");
+}
+
+#[test]
+fn reliable_sending_off_host_has_congestion_control() {
+    let Some((value, said)) = measured("RC") else { return };
+    assert!(said.contains("not on this host, so congestion control (wan) finds the rate"), "{said}");
+    assert_eq!(value["rate_limit_bits_per_second"], Value::Null, "{value}");
+    assert_eq!(value["congestion"], "wan", "{value}");
+    let gbps = value["results"][0]["bw_average_gbps"].as_f64().expect("a number");
+    println!("{gbps} Gbit/s");
+    assert!(gbps > 0.02, "{gbps} Gbit/s over a veth");
 }

@@ -15,7 +15,7 @@ use crate::replies::{answer, first_answer, unexpected};
 use crate::report::{BandwidthLine, ClientEvent, ClientReport, Heading, LatencyLine, SizeResult};
 use crate::request::ClientRequest;
 use crate::scheme_client;
-use crate::session::{Half, Session, Side};
+use crate::session::{self, Half, Session, Side};
 use crate::statistics::Sorted;
 use crate::stream::{Bound, Received, Run};
 
@@ -51,8 +51,10 @@ pub fn measure(request: &ClientRequest, tell: &mut dyn FnMut(ClientEvent<'_>)) -
     let sizes = request.sizes(session.mtu)?;
     let device = session.nic.device.clone();
     let (device_name, gid_index) = (device.verbs().name().to_owned(), device.gid_index);
+    let congestion = session::congestion(&request.end, &plan, peer);
+    let (plan_shown, mtu) = (plan.clone(), session.mtu);
     let heading =
-        Heading { plan: plan.clone(), device_name, gid_index, mtu: session.mtu, outstanding_reads, ours, theirs };
+        Heading { plan: plan_shown, device_name, gid_index, congestion, mtu, outstanding_reads, ours, theirs };
     tell(ClientEvent::Connected(&heading));
     let (mut results, mut mismatch) = (Vec::new(), None);
     for (index, &bytes) in sizes.iter().enumerate() {
@@ -69,16 +71,11 @@ pub fn measure(request: &ClientRequest, tell: &mut dyn FnMut(ClientEvent<'_>)) -
 
 fn make_plan(request: &ClientRequest, peer: IpAddr, tell: &mut dyn FnMut(ClientEvent<'_>)) -> Result<Plan, PerfError> {
     let rate = request.rate;
-    if rate == Rate::Careful && request.scheme.is_none() && !path::is_of_this_host(peer) {
-        tell(ClientEvent::Note(format!(
-            "{peer} is not on this host, so sending is paced at 1 Gbit/s; --rate_limit GBITS sets another rate, 0 none"
-        )));
-    }
     let verify_seed = match request.verify {
         true => Some(random_number()?),
         false => None,
     };
-    Ok(Plan {
+    let plan = Plan {
         test: request.test,
         operation: request.operation(),
         connection: request.connection(),
@@ -92,7 +89,15 @@ fn make_plan(request: &ClientRequest, peer: IpAddr, tell: &mut dyn FnMut(ClientE
         rate,
         verify_seed,
         scheme: None,
-    })
+    };
+    if rate == Rate::Careful && request.scheme.is_none() && !path::is_of_this_host(peer) {
+        let how = match session::congestion(&request.end, &plan, peer) {
+            Some(name) => format!("congestion control ({name}) finds the rate; --rate_limit GBITS sets one, 0 none"),
+            None => "sending is paced at 1 Gbit/s; --rate_limit GBITS sets another rate, 0 none".to_owned(),
+        };
+        tell(ClientEvent::Note(format!("{peer} is not on this host, so {how}")));
+    }
+    Ok(plan)
 }
 
 /// One size; and the first contents that were wrong, at either end.

@@ -79,5 +79,5 @@ pub use report::{
 pub use request::{CHUNK_BYTES_MAX, ClientRequest, MESSAGE_BYTES_MAX, PORT, SCHEME_DEPTH_MAX};
 pub use scheme_stream::SchemeTotals;
 pub use server::Server;
-pub use settings::{EndSettings, SoftnicSettings};
+pub use settings::{Congestion, EndSettings, SoftnicSettings};
 pub use statistics::Sorted;

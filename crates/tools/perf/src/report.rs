@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use longhaul::ControllerName;
+use longhaul_congestion::ControllerName;
 use longhaul_reliable::NamedScheme;
 use longhaul_verbs::Mtu;
 
 use crate::checksum::ChecksumCost;
 use crate::connection::Contact;
-use crate::control::{Plan, SchemeContact, Test};
+use crate::control::{Plan, Rate, SchemeContact, Test};
 use crate::device::Finish;
 use crate::histogram::Histogram;
 use crate::scheme_stream::SchemeTotals;
@@ -73,12 +73,22 @@ pub struct Heading {
     pub device_name: String,
     /// Its row of the GID table.
     pub gid_index: u8,
+    /// What controls the rate at which the client sends; `None` if nothing does.
+    pub congestion: Option<ControllerName>,
     /// READs and atomics outstanding on each queue pair.
     pub outstanding_reads: u8,
     /// The client's queue pairs.
     pub ours: Contact,
     /// The server's.
     pub theirs: Contact,
+}
+
+impl Heading {
+    /// What the client sends at most, in bits per second; `None` if there is no limit, or a controller finds it.
+    pub fn rate_limit(&self) -> Option<u64> {
+        let is_found = self.plan.rate == Rate::Careful && self.congestion.is_some();
+        self.plan.rate_towards(self.theirs.address).filter(|_| !is_found)
+    }
 }
 
 /// The same, for messages with a scheme.

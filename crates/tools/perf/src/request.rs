@@ -1,6 +1,5 @@
 //! What a client asks to be measured.
 
-use longhaul::ControllerName;
 use longhaul_reliable::NamedScheme;
 use longhaul_verbs::Mtu;
 
@@ -38,8 +37,6 @@ pub struct ClientRequest {
     pub scheme: Option<NamedScheme>,
     /// Bytes of a chunk of the scheme.
     pub chunk: Option<u32>,
-    /// What controls the scheme's send rate, if not what the library chooses.
-    pub congestion: Option<ControllerName>,
     /// Messages of the scheme have a checksum.
     pub checksum: bool,
     /// Bytes of a message.

@@ -59,7 +59,7 @@ pub(crate) fn measure(
         scheme,
         mtu,
         chunk_bytes,
-        congestion: request.congestion,
+        congestion: request.end.softnic.congestion,
         rate_bits_per_second: plan.rate_max(),
         checksum: request.checksum,
     };

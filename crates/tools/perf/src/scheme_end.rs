@@ -3,11 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use longhaul::{ConnectError, Connection, ControllerName, Endpoint, Listener, Memory, Options, TransferError};
+use longhaul::{ConnectError, Connection, Endpoint, Listener, Memory, Options, TransferError};
 use longhaul_reliable::{NamedScheme, scheme_named};
 use longhaul_verbs::Mtu;
 
 use crate::error::PerfError;
+use crate::settings::Congestion;
 
 /// The largest chunk that an end agrees to.
 pub const CHUNK_BYTES_MAX: u32 = 1 << 20;
@@ -24,7 +25,7 @@ pub(crate) struct SchemeOptions {
     /// Bytes of a chunk, a multiple of the MTU; the other end has the same. By default the library's.
     pub(crate) chunk_bytes: Option<u32>,
     /// What controls the send rate, if not what the library chooses.
-    pub(crate) congestion: Option<ControllerName>,
+    pub(crate) congestion: Congestion,
     /// What is sent at most.
     pub(crate) rate_bits_per_second: Option<u64>,
     /// Messages are sent with a checksum. The receiver verifies it in any case.
@@ -38,7 +39,11 @@ impl SchemeOptions {
         options.scheme = scheme_named(self.scheme);
         options.mtu = self.mtu;
         options.chunk_bytes = self.chunk_bytes;
-        options.congestion = self.congestion;
+        options.congestion = match self.congestion {
+            Congestion::By(name) => Some(name),
+            // Messages to other hosts are never without.
+            Congestion::Default | Congestion::Off => None,
+        };
         options.rate_bits_per_second = self.rate_bits_per_second;
         options.checksum = self.checksum;
         options

@@ -32,7 +32,7 @@ pub(crate) fn serve(
         scheme,
         mtu,
         chunk_bytes,
-        congestion: None,
+        congestion: settings.softnic.congestion,
         rate_bits_per_second: plan.rate_max(),
         checksum: false,
     };

@@ -1,7 +1,11 @@
 //! One end of a measurement between a server and a client: its device, queue pairs and the half that it plays.
 
-use longhaul_softnic_udp::{CAREFUL_BITS_PER_SECOND, UdpPortChoice};
-use longhaul_verbs::Mtu;
+use std::net::IpAddr;
+
+use longhaul_congestion::ControllerName;
+use longhaul_softnic_udp::path::is_of_this_host;
+use longhaul_softnic_udp::{CAREFUL_BITS_PER_SECOND, UdpConfig, UdpPortChoice};
+use longhaul_verbs::{Mtu, Transport};
 
 use crate::connection::{Connection, Contact, GRH_BYTES, Group, GroupOptions};
 use crate::control::{Plan, Rate, Test};
@@ -13,7 +17,7 @@ use crate::path;
 use crate::ping_pong::PingPong;
 use crate::randomness::random_number;
 use crate::scheme_stream;
-use crate::settings::EndSettings;
+use crate::settings::{Congestion, EndSettings};
 use crate::stream::{Receiver, Run, Sender};
 
 /// Each end has this much memory, and more for messages that are larger.
@@ -148,10 +152,28 @@ pub(crate) fn open_device(
         Rate::Careful => Some((CAREFUL_BITS_PER_SECOND / u64::from(plan.queue_pairs)).max(1)),
         Rate::BitsPerSecond(_) | Rate::Unlimited => None,
     };
+    if !matches!(plan.rate, Rate::Careful) && settings.softnic.congestion == Congestion::Default {
+        // The user has named a rate, or wants none.
+        udp.off_host_congestion = None;
+    }
     let device = OpenedDevice::open(choice, towards, udp)?;
     device.warnings().for_each(|warning| note(format!("warning: {warning}")));
     let mtu = path::route_mtu(device.address, towards.peer)?.min(device.mtu()?).min(mtu_max);
     Ok((device, mtu))
+}
+
+/// What controls the rate of an end's reliable connections to a peer; `None` if nothing does.
+pub(crate) fn congestion(settings: &EndSettings, plan: &Plan, peer: IpAddr) -> Option<ControllerName> {
+    let is_controlled = settings.device.is_softnic()
+        && plan.scheme.is_none()
+        && plan.connection.transport() == Transport::ReliableConnection
+        && !is_of_this_host(peer);
+    match settings.softnic.congestion {
+        _ if !is_controlled => None,
+        Congestion::By(name) => Some(name),
+        Congestion::Default if plan.rate == Rate::Careful => UdpConfig::default().off_host_congestion,
+        Congestion::Default | Congestion::Off => None,
+    }
 }
 
 /// What an end sends at most; `None` leaves it to the device.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use longhaul_congestion::ControllerName;
 use longhaul_impair::Profile;
 use longhaul_softnic_udp::{Impair, UdpConfig, UdpPortChoice};
 
@@ -29,6 +30,20 @@ pub struct SoftnicSettings {
     pub impair: Option<Profile>,
     /// The pcapng file that they are written to.
     pub capture: Option<PathBuf>,
+    /// What controls the rate of reliable connections to other hosts.
+    pub congestion: Congestion,
+}
+
+/// What controls the rate of reliable connections to other hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Congestion {
+    /// What the device has by default, if the user names no rate.
+    #[default]
+    Default,
+    /// Nothing.
+    Off,
+    /// This controller. A fixed rate is that of unreliable transports, too.
+    By(ControllerName),
 }
 
 impl SoftnicSettings {
@@ -40,6 +55,11 @@ impl SoftnicSettings {
             config.impair = Some(Impair { profile: profile.clone(), seed: random_number()? });
         }
         config.capture = self.capture.clone();
+        match self.congestion {
+            Congestion::Default => {}
+            Congestion::Off => config.off_host_congestion = None,
+            Congestion::By(name) => config.off_host_congestion = Some(name),
+        }
         Ok(config)
     }
 }

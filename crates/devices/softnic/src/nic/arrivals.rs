@@ -95,7 +95,9 @@ impl Nic {
         queue_pair.counters_mut().received_packets += 1;
         if opcode == Opcode::Cnp {
             shared.counters.rp_cnp_handled += 1;
-            queue_pair.report_to_controller(|controller| controller.on_congestion(now));
+            if let Some(pacing) = queue_pair.pacing_mut() {
+                pacing.note_congestion(now);
+            }
             return;
         }
         if shared.is_arriving_marked {

@@ -4,12 +4,12 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LockResult, Mutex, MutexGuard};
 
+use longhaul_congestion::ControllerName;
 use longhaul_time::Instant;
 use longhaul_verbs::{LinkState, QueuePairNumber};
 
 use crate::memory::Piece;
 use crate::nic::Nic;
-use crate::pace::RateController;
 use crate::port::{Received, TransmitSink};
 use crate::queue_pair::QueuePairKey;
 use crate::resources::{CompletionQueue, CompletionQueueKey};
@@ -126,10 +126,10 @@ impl<'a> NicGuard<'a> {
         self.nic.remove_queue_pair(key)
     }
 
-    /// Put a queue pair's rate under the control of `controller`. Takes the place of its rate limit. `false` when there is no
-    /// such queue pair.
-    pub fn set_rate_controller(&mut self, number: QueuePairNumber, controller: Box<dyn RateController>) -> bool {
-        self.nic.set_rate_controller(number, controller)
+    /// Put a reliable connection under the control of this controller, wherever its peer is. Its rate limit stays a cap.
+    /// `false` when there is no such queue pair, it has no peer yet, or the controller needs a receiver that grants credit.
+    pub fn set_congestion(&mut self, number: QueuePairNumber, name: ControllerName) -> bool {
+        self.nic.set_congestion(number, name)
     }
 }
 

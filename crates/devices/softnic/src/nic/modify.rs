@@ -58,7 +58,7 @@ impl Nic {
             && from != QueuePairState::SendQueueDrained;
         // A controller that was given by hand before the start stays.
         if attributes.rate_limit_kilobits_per_second.is_some() || is_starting && !queue_pair.is_paced() {
-            queue_pair.renew_pacer();
+            queue_pair.renew_pacing();
         }
         match to {
             QueuePairState::Error => queue_pair.enter_error(&mut self.shared),

@@ -56,9 +56,8 @@ impl Nic {
             let (shared, queue_pair) = (&mut self.shared, self.queue_pairs.get_mut(key));
             // Destroyed while it waited for its turn.
             let Some(queue_pair) = queue_pair else { continue };
-            // Not if its pace holds it up: then the answers have still had the last packet.
+            queue_pair.make_pacing(&shared.config);
             queue_pair.begin_turn(now);
-            queue_pair.make_pacer(&shared.config);
             let turn = match queue_pair.state() {
                 QueuePairState::ReadyToSend | QueuePairState::SendQueueDrained => match queue_pair.identity().transport
                 {
@@ -75,6 +74,7 @@ impl Nic {
                 },
                 _ => Turn::Idle,
             };
+            queue_pair.end_turn(now, turn);
             match turn {
                 Turn::More => self.active.push_back(key),
                 Turn::Idle => {
@@ -100,7 +100,8 @@ impl Nic {
             self.responding.push_back(key);
             return true;
         }
-        queue_pair.make_pacer(&self.shared.config);
+        queue_pair.make_pacing(&self.shared.config);
+        queue_pair.begin_answers(now);
         let budget = self.shared.config.turn_packets;
         let turn = receive::rc_responses::send_responses(queue_pair, &mut self.shared, sink, now, budget);
         if turn == Turn::More {
@@ -144,6 +145,9 @@ impl Nic {
             let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return };
             self.timers.cancel(number, queue_pair.scheduled_mut());
             send::rc::handle_deadline(queue_pair, &mut self.shared, now);
+            if let Some(pacing) = queue_pair.pacing_mut() {
+                pacing.handle_deadline(now);
+            }
             // Its pace may have held back answers.
             list_debtor(&mut self.answering, &mut self.responding, key, queue_pair);
             self.settle_with_peer(key);

@@ -1,285 +1,406 @@
-//! How fast a queue pair sends.
+//! How fast a queue pair sends, and how much it has in flight: congestion control, as far as a device has it.
 //!
-//! Two things, kept apart: a [`RateController`] decides the rate from what the network reports, and the pacer spaces
-//! packets at that rate. The controller is the place where congestion control goes; for now there are [`FixedRate`], for a rate
-//! that the user has asked for, and [`HalvingRate`], which backs off from losses.
+//! What decides is a [`Flow`] of crate `congestion`. This file reports to it, in its terms, what happens on a queue pair:
+//!
+//! ```text
+//!   turn begins ──▶ room in bytes ──▶ packets leave ──▶ turn ends: sent at once, as one burst
+//!   acknowledgement of a PSN ──▶ delivered up to the number of that packet
+//!   sequence error           ──▶ one packet lost, all behind it discarded by the peer
+//!   receiver not ready       ──▶ all discarded, none lost
+//!   silence                  ──▶ all presumed lost
+//! ```
+//!
+//! Only RC is acknowledged, so only RC has controllers that find the rate of a path. UC, UD and the answers to READs are
+//! not: a controller without reports would neither find a rate nor back off. They keep a fixed rate. What answers READs is
+//! controlled by the end that asks: what it has asked for is in flight, and at its pace.
+//!
+//! Packets of a flow have numbers in the order of sending, and a repeated packet has a new one. Sequence numbers of RC do
+//! the same between two times that it goes back, so one pair of both is enough to convert.
 
-use std::time::Duration;
+use longhaul_congestion::{Flow, Pacer};
+use longhaul_time::{Duration, Instant};
+use longhaul_wire::Psn;
 
-use longhaul_time::Instant;
+/// Headers of a WRITE's first packet, from IP (version 6) to ICRC.
+pub(crate) const PACKET_HEADER_BYTES: u32 = 40 + 8 + 12 + 16 + 4;
 
-/// Decides how fast a queue pair may send.
-pub trait RateController: Send {
-    /// The peer has acknowledged this many bytes more. The round trip is given when it could be measured (never from
-    /// a packet that was sent twice).
-    fn on_acknowledged(&mut self, now: Instant, bytes: u64, round_trip: Option<Duration>);
-    /// A router marked congestion on the path to the peer.
-    fn on_congestion(&mut self, now: Instant);
-    /// Packets were lost.
-    fn on_loss(&mut self, now: Instant, signal: LossSignal);
-    /// The rate in bits per second of the wire; `None` is as fast as the port takes packets.
-    fn rate_bits_per_second(&self) -> Option<u64>;
-}
+/// Acknowledgements are requested at least this often for each window in flight: controllers want several reports in a
+/// round trip.
+const ACKNOWLEDGES_PER_WINDOW: u64 = 8;
 
-/// How a loss was noticed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LossSignal {
-    /// The peer said that a packet is missing.
-    SequenceError,
-    /// No acknowledgement came.
-    Timeout,
-}
-
-/// A rate that does not change.
-#[derive(Clone, Copy, Debug)]
-pub struct FixedRate(pub u64);
-
-impl RateController for FixedRate {
-    fn on_acknowledged(&mut self, _now: Instant, _bytes: u64, _round_trip: Option<Duration>) {}
-    fn on_congestion(&mut self, _now: Instant) {}
-    fn on_loss(&mut self, _now: Instant, _signal: LossSignal) {}
-    fn rate_bits_per_second(&self) -> Option<u64> {
-        Some(self.0)
-    }
-}
-
-/// A rate that is halved when packets are lost, at most once in a round trip, and comes back evenly with what is acknowledged.
-///
-/// Not congestion control in earnest (it knows nothing of a fair share), but a sender that the network cannot bear slows down
-/// until it can. For connections that hear of their losses; without acknowledgements the rate would never come back.
-#[derive(Clone, Debug)]
-pub struct HalvingRate {
-    rate: u64,
-    rate_max: u64,
-    rate_min: u64,
-    /// Smoothed; none before the first was measured.
-    round_trip: Option<Duration>,
-    /// Losses until then belong to what was sent before the last halving.
-    next_halving: Instant,
-    /// Up to here, time has raised the rate.
-    raised_until: Instant,
-}
-
-impl HalvingRate {
-    /// The rate comes back by this part of its most in a round trip.
-    const STEPS: u64 = 64;
-    /// It does not fall below this part of its most, or below [`FLOOR`](Self::FLOOR).
-    const PARTS_MAX: u64 = 128;
-    const FLOOR: u64 = 1_000_000;
-    /// Before a round trip was measured, and the shortest that counts.
-    const ROUND_TRIP_UNKNOWN: Duration = Duration::from_millis(1);
-    const ROUND_TRIP_MIN: Duration = Duration::from_micros(100);
-
-    /// Start at `rate_bits_per_second`, which it never exceeds.
-    pub fn new(rate_bits_per_second: u64) -> Self {
-        let rate_max = rate_bits_per_second.max(1);
-        HalvingRate {
-            rate: rate_max,
-            rate_max,
-            rate_min: (rate_max / Self::PARTS_MAX).max(Self::FLOOR).min(rate_max),
-            round_trip: None,
-            next_halving: Instant::ZERO,
-            raised_until: Instant::ZERO,
-        }
-    }
-
-    fn round_trip(&self) -> Duration {
-        self.round_trip.map_or(Self::ROUND_TRIP_UNKNOWN, |measured| measured.max(Self::ROUND_TRIP_MIN))
-    }
-
-    fn halve(&mut self, now: Instant) {
-        if now < self.next_halving {
-            return;
-        }
-        self.rate = (self.rate / 2).max(self.rate_min);
-        self.next_halving = now + self.round_trip();
-        self.raised_until = now;
-    }
-}
-
-impl RateController for HalvingRate {
-    fn on_acknowledged(&mut self, now: Instant, bytes: u64, round_trip: Option<Duration>) {
-        if let Some(measured) = round_trip {
-            self.round_trip = Some(self.round_trip.map_or(measured, |smoothed| (7 * smoothed + measured) / 8));
-        }
-        if self.rate == self.rate_max {
-            return;
-        }
-        // Only the time in which something was sent counts: what was not tried says nothing about the path.
-        let round_trip = self.round_trip();
-        let sending = Duration::from_nanos(bytes.saturating_mul(8_000_000_000) / self.rate);
-        let passed = (now - self.raised_until).min(round_trip.max(sending));
-        let raise = u128::from(self.rate_max) * passed.as_nanos() / (u128::from(Self::STEPS) * round_trip.as_nanos());
-        if raise > 0 {
-            self.raised_until = now;
-            self.rate = (self.rate + raise as u64).min(self.rate_max);
-        }
-    }
-
-    fn on_congestion(&mut self, now: Instant) {
-        // A mark is a loss that did not have to happen (RFC 3168, section 6.1.2).
-        self.halve(now);
-    }
-
-    fn on_loss(&mut self, now: Instant, _signal: LossSignal) {
-        self.halve(now);
-    }
-
-    fn rate_bits_per_second(&self) -> Option<u64> {
-        Some(self.rate)
-    }
-}
-
-/// Spaces packets at a controller's rate.
-pub(crate) struct Pacer {
-    controller: Box<dyn RateController>,
-    /// A sender that was idle, or that was woken late, may catch up by this much.
-    burst: Duration,
-    /// The next packet may leave then.
-    free_at: Instant,
-    /// The controller stands for the network's sake, and packets that do not leave this host are not counted.
+/// The pace of one queue pair.
+pub(crate) struct Pacing {
+    flow: Flow,
+    /// The pace of answers to READs and atomics, if it is not that of the flow.
+    answers: Option<Pacer>,
+    /// Its controller goes by what is delivered, and not by a rate that somebody has chosen.
+    is_measured: bool,
+    /// A full packet on the wire.
+    packet_bytes: u64,
+    /// What may still be sent in this turn.
+    room_bytes: u64,
+    /// Sent in this turn.
+    turn: Turn,
+    /// A packet, and its number in the flow.
+    numbered: (Psn, u64),
+    /// It went back, and sends again what comes before this. Means nothing once that is done.
+    went_back: Option<Psn>,
+    /// Packets with smaller numbers were sent before under other numbers.
+    repeats_end: u64,
+    /// The flow is for the network's sake, and packets that do not leave this host are not counted.
     pub(crate) spares_local: bool,
 }
 
-impl Pacer {
-    pub(crate) fn new(controller: Box<dyn RateController>, burst: Duration) -> Self {
-        Pacer { controller, burst, free_at: Instant::ZERO, spares_local: false }
+/// What was sent in a turn.
+#[derive(Clone, Copy, Default)]
+struct Turn {
+    first: Psn,
+    packets: u64,
+    bytes: u64,
+}
+
+impl Pacing {
+    /// For packets of at most this size.
+    pub(crate) fn new(flow: Flow, packet_bytes: u32, is_measured: bool) -> Self {
+        Pacing {
+            flow,
+            answers: None,
+            is_measured,
+            packet_bytes: packet_bytes.max(1).into(),
+            room_bytes: 0,
+            turn: Turn::default(),
+            numbered: (Psn::default(), 0),
+            went_back: None,
+            repeats_end: 0,
+            spares_local: false,
+        }
     }
 
-    /// When the next packet may leave, if that is not now.
-    pub(crate) fn blocked_until(&self, now: Instant) -> Option<Instant> {
-        (self.free_at > now).then_some(self.free_at)
+    /// The same, with a pace of their own for answers to READs and atomics; `None` does not pace them.
+    pub(crate) fn with_answers_at(mut self, bits_per_second: Option<u64>) -> Self {
+        /// As controllers have it by default.
+        const BURST: Duration = Duration::from_micros(500);
+        let mut pacer = Pacer::new(u32::try_from(self.packet_bytes).unwrap_or(u32::MAX), BURST);
+        pacer.set_rate(Instant::ZERO, bits_per_second);
+        self.answers = Some(pacer);
+        self
     }
 
-    /// Whether a packet would be the last one for now.
-    pub(crate) fn blocks_after(&self, now: Instant, wire_bytes: u64) -> bool {
-        self.free_after(now, wire_bytes) > now
+    /// A deadline of the controller may have come.
+    pub(crate) fn handle_deadline(&mut self, now: Instant) {
+        if self.flow.next_deadline().is_some_and(|at| at <= now) {
+            self.flow.on_deadline(now);
+        }
     }
 
-    pub(crate) fn on_sent(&mut self, now: Instant, wire_bytes: u64) {
-        self.free_at = self.free_after(now, wire_bytes);
+    /// Requests have a turn. With `must_ask` one packet may leave although the window is full: it is to ask for the
+    /// acknowledgement that opens the window.
+    pub(crate) fn begin_turn(&mut self, now: Instant, must_ask: bool) {
+        self.handle_deadline(now);
+        self.room_bytes = self.flow.room_bytes(now);
+        let has_flight = self.flow.sampler().in_flight_packets() > 0;
+        if must_ask && has_flight && !self.has_window_room() && self.flow.ready_at().is_none_or(|at| at <= now) {
+            self.room_bytes = self.packet_bytes;
+        }
     }
 
-    fn free_after(&self, now: Instant, wire_bytes: u64) -> Instant {
-        let Some(rate) = self.controller.rate_bits_per_second() else {
-            return self.free_at;
-        };
-        let nanos = u128::from(wire_bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1));
-        let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(self.burst.as_nanos() as u64));
-        self.free_at.max(earliest).saturating_add_nanos(nanos.min(u64::MAX.into()) as u64)
+    /// Answers to READs and atomics have a turn.
+    pub(crate) fn begin_answers(&mut self, now: Instant) {
+        match &self.answers {
+            Some(pacer) => self.room_bytes = pacer.room_bytes(now),
+            None => self.room_bytes = self.flow.rate_room_bytes(now),
+        }
     }
 
-    /// Tell the controller something.
-    pub(crate) fn report(&mut self, report: impl FnOnce(&mut dyn RateController)) {
-        report(self.controller.as_mut());
+    /// Whether another packet may leave in this turn.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.room_bytes >= self.packet_bytes
+    }
+
+    /// Whether a full packet would be the last one in this turn.
+    pub(crate) fn is_full_after_next(&self) -> bool {
+        self.room_bytes < 2 * self.packet_bytes
+    }
+
+    /// Packets that may be in flight besides those that are, whatever the rate.
+    pub(crate) fn window_room_packets(&self) -> u64 {
+        self.flow.window_room_bytes().saturating_sub(self.turn.bytes) / self.packet_bytes
+    }
+
+    /// Packets that one READ may ask for when `outstanding` of them may be in flight: a burst, but as many as fill the
+    /// window. Their answers arrive at the pace of the device that answers.
+    pub(crate) fn question_packets_max(&self, outstanding: u8) -> u64 {
+        if !self.is_measured {
+            return u64::MAX;
+        }
+        let of_window = self.window_bytes() / u64::from(outstanding.max(1));
+        (self.room_bytes.max(of_window) / self.packet_bytes).min(self.window_room_packets()).max(1)
+    }
+
+    fn window_bytes(&self) -> u64 {
+        self.flow.window_room_bytes().saturating_add(self.flow.sampler().in_flight_bytes())
+    }
+
+    /// An acknowledgement is to be requested after at most this many packets.
+    pub(crate) fn acknowledge_packets(&self) -> u64 {
+        (self.window_bytes() / self.packet_bytes / ACKNOWLEDGES_PER_WINDOW).max(1)
+    }
+
+    /// RC: this many packets from `first` on were asked for, with a question that takes `wire_bytes` itself. If answers are
+    /// measured, they are in flight, and at the pace of this end: it alone hears of their losses.
+    pub(crate) fn note_asked(&mut self, first: Psn, packets: u32, payload_bytes: u32, wire_bytes: u64) {
+        let answer_bytes = u64::from(payload_bytes) + u64::from(packets) * u64::from(PACKET_HEADER_BYTES);
+        self.note_sent(first, packets, if self.is_measured { answer_bytes } else { wire_bytes });
+    }
+
+    /// RC: packets from `first` on have left.
+    #[inline]
+    pub(crate) fn note_sent(&mut self, first: Psn, packets: u32, wire_bytes: u64) {
+        if self.turn.packets == 0 {
+            self.turn.first = first;
+        }
+        self.turn.packets += u64::from(packets);
+        self.turn.bytes += wire_bytes;
+        self.room_bytes = self.room_bytes.saturating_sub(wire_bytes);
+    }
+
+    /// A packet has left that nobody acknowledges.
+    #[inline]
+    pub(crate) fn note_unacknowledged(&mut self, now: Instant, wire_bytes: u64) {
+        self.flow.on_unreported_sent(now, wire_bytes);
+        self.room_bytes = self.room_bytes.saturating_sub(wire_bytes);
+    }
+
+    /// An answer to a READ or an atomic has left.
+    pub(crate) fn note_answered(&mut self, now: Instant, wire_bytes: u64) {
+        match &mut self.answers {
+            Some(pacer) => {
+                pacer.on_sent(now, wire_bytes);
+                self.room_bytes = self.room_bytes.saturating_sub(wire_bytes);
+            }
+            None => self.note_unacknowledged(now, wire_bytes),
+        }
+    }
+
+    /// RC: the turn is over. `is_starved` when there was nothing to send, or something else held it up.
+    pub(crate) fn end_turn(&mut self, now: Instant, is_starved: bool) {
+        let Turn { first, packets, bytes } = std::mem::take(&mut self.turn);
+        if packets > 0 {
+            let number = self.flow.on_sent(now, packets, bytes);
+            self.flow.on_left(now, packets);
+            self.note_numbers(first, number);
+        }
+        if is_starved && self.has_room() {
+            self.flow.on_app_limited();
+        }
+    }
+
+    /// Packets were sent from `first` on, which has this number.
+    fn note_numbers(&mut self, first: Psn, number: u64) {
+        // It went back, or on to what turned out to have arrived.
+        if self.number_of(first) != Some(number) {
+            self.numbered = (first, number);
+            let repeated = self.went_back.map_or(0, |sent_end| sent_end.distance_from(first));
+            self.repeats_end = number + u64::try_from(repeated).unwrap_or(0);
+        }
+        // Close to what is in flight: sequence numbers wrap.
+        let (psn, number) = self.numbered;
+        let settled = self.flow.sampler().sent_packets() - self.flow.sampler().in_flight_packets();
+        let ahead = u32::try_from(settled.saturating_sub(number)).unwrap_or(0);
+        self.numbered = (psn.add(ahead), number + u64::from(ahead));
+    }
+
+    /// The number in the flow of a packet; `None` for one from before it went back last.
+    fn number_of(&self, psn: Psn) -> Option<u64> {
+        let (known, number) = self.numbered;
+        u64::try_from(psn.distance_from(known)).ok().map(|distance| number + distance)
+    }
+
+    /// RC: everything before `end` has been acknowledged.
+    pub(crate) fn note_acknowledged(&mut self, now: Instant, end: Psn) {
+        if let Some(end) = self.number_of(end) {
+            self.flow.on_acknowledged(now, end, end <= self.repeats_end);
+        }
+    }
+
+    /// RC: the peer has missed a packet (`lost` is 1), or was not ready for one (0), and everything from there to `sent_end`
+    /// is sent again.
+    pub(crate) fn note_went_back(&mut self, now: Instant, lost: u64, sent_end: Psn) {
+        self.flow.on_went_back(now, lost);
+        self.went_back = Some(sent_end);
+    }
+
+    /// RC: nothing was heard for a time-out, and everything up to `sent_end` is sent again.
+    pub(crate) fn note_timeout(&mut self, now: Instant, sent_end: Psn) {
+        self.flow.on_timeout(now, Duration::ZERO);
+        self.went_back = Some(sent_end);
+    }
+
+    /// The peer has sent a congestion notification packet.
+    pub(crate) fn note_congestion(&mut self, now: Instant) {
+        self.flow.on_notification(now);
+    }
+
+    fn has_window_room(&self) -> bool {
+        self.flow.window_room_bytes() >= self.packet_bytes
+    }
+
+    /// When requests may leave, if that is not now. Never by itself while the window is full, unless it `must_ask`.
+    pub(crate) fn blocked_until(&self, now: Instant, must_ask: bool) -> Option<Instant> {
+        if !must_ask && !self.has_window_room() {
+            return Some(Instant::FAR_FUTURE);
+        }
+        self.flow.ready_at().filter(|at| *at > now)
+    }
+
+    /// When answers to READs and atomics may leave, if that is not now.
+    pub(crate) fn answers_blocked_until(&self, now: Instant) -> Option<Instant> {
+        match &self.answers {
+            Some(pacer) => pacer.ready_at().filter(|at| *at > now),
+            None => self.flow.ready_at().filter(|at| *at > now),
+        }
+    }
+
+    /// Whether requests and answers share one pace.
+    pub(crate) fn shares_pace(&self) -> bool {
+        self.answers.is_none()
+    }
+
+    /// When the controller's own timers are due. None while nothing is in flight: a rate that nobody uses may
+    /// stay.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.flow.next_deadline().filter(|_| self.flow.sampler().in_flight_packets() > 0)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use longhaul_congestion::{ControllerName, PathFacts};
+
     use super::*;
 
+    const PACKET: u32 = 1000;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    fn pacing(name: ControllerName) -> Pacing {
+        let facts = PathFacts { packet_bytes: PACKET, round_trip: None, line_bits_per_second: None, seed: 1 };
+        Pacing::new(Flow::new(name, &facts), PACKET, name == ControllerName::Wan)
+    }
+
+    /// A turn of this many packets.
+    fn send(pacing: &mut Pacing, now: Instant, first: Psn, packets: u32) {
+        pacing.begin_turn(now, false);
+        (0..packets).for_each(|index| pacing.note_sent(first.add(index), 1, PACKET.into()));
+        pacing.end_turn(now, false);
+    }
+
+    /// In flight, lost, discarded, delivered.
+    fn counts(pacing: &Pacing) -> [u64; 4] {
+        let sampler = pacing.flow.sampler();
+        [sampler.in_flight_packets(), sampler.lost_packets(), sampler.discarded_packets(), sampler.delivered_packets()]
+    }
+
     #[test]
-    fn packets_are_spaced_at_the_rate() {
-        let burst = Duration::from_micros(10);
-        let mut pacer = Pacer::new(Box::new(FixedRate(8_000_000_000)), burst); // one byte a nanosecond
-        let mut now = Instant::from_nanos(1_000_000);
-        let start = now;
-        let mut sent_bytes = 0;
-        while sent_bytes < 1_000_000 {
-            match pacer.blocked_until(now) {
-                Some(later) => now = later,
-                None => {
-                    pacer.on_sent(now, 1000);
-                    sent_bytes += 1000;
-                }
-            }
+    fn acknowledgements_count_across_the_wrap_and_after_going_back() {
+        let mut pacing = pacing(ControllerName::Wan);
+        let first = Psn::new(0xff_fffc);
+        send(&mut pacing, at(0), first, 10);
+        pacing.note_acknowledged(at(10), first.add(5));
+        assert_eq!(counts(&pacing), [5, 0, 0, 5]);
+        // The sixth is missing.
+        pacing.note_went_back(at(11), 1, first.add(10));
+        assert_eq!(counts(&pacing), [0, 1, 4, 5]);
+        // An acknowledgement that was in flight says nothing new.
+        pacing.note_acknowledged(at(12), first.add(5));
+        send(&mut pacing, at(13), first.add(5), 8);
+        assert_eq!(counts(&pacing), [8, 1, 4, 5]);
+        pacing.note_acknowledged(at(23), first.add(9));
+        assert_eq!(counts(&pacing), [4, 1, 4, 9]);
+        pacing.note_acknowledged(at(24), first.add(13));
+        assert_eq!(counts(&pacing), [0, 1, 4, 13]);
+    }
+
+    #[test]
+    fn only_packets_that_were_sent_once_measure_round_trips() {
+        let mut pacing = pacing(ControllerName::Wan);
+        let first = Psn::new(100);
+        send(&mut pacing, at(0), first, 10);
+        pacing.note_timeout(at(100), first.add(10));
+        assert_eq!(counts(&pacing), [0, 10, 0, 0], "nothing was heard of any of them");
+        send(&mut pacing, at(100), first, 4);
+        // The first ones have arrived after all: no round trip of 1 ms.
+        pacing.note_acknowledged(at(101), first.add(10));
+        assert_eq!(counts(&pacing), [0, 10, 0, 4], "no more than was sent");
+        // So it goes on behind them.
+        send(&mut pacing, at(102), first.add(10), 4);
+        assert_eq!(counts(&pacing), [4, 10, 0, 4]);
+        let is_repeat = |pacing: &Pacing, end: Psn| pacing.number_of(end).is_none_or(|end| end <= pacing.repeats_end);
+        assert!(is_repeat(&pacing, first.add(10)) && !is_repeat(&pacing, first.add(11)));
+        pacing.note_acknowledged(at(132), first.add(14));
+        assert_eq!(counts(&pacing), [0, 10, 0, 8]);
+    }
+
+    #[test]
+    fn a_full_window_waits_for_an_acknowledgement_unless_it_has_to_ask_for_one() {
+        let mut pacing = pacing(ControllerName::Wan);
+        let first = Psn::new(0);
+        pacing.begin_turn(at(0), false);
+        let mut sent = 0;
+        while pacing.has_room() {
+            pacing.note_sent(first.add(sent), 1, PACKET.into());
+            sent += 1;
         }
-        let elapsed = (now - start).as_nanos() as u64;
-        assert!((985_000..=1_000_000).contains(&elapsed), "1 MB at 1 B/ns took {elapsed} ns");
+        pacing.end_turn(at(0), false);
+        assert_eq!(sent, 10, "the first window");
+        assert_eq!(pacing.blocked_until(at(1000), false), Some(Instant::FAR_FUTURE));
+        pacing.begin_turn(at(1000), false);
+        assert!(!pacing.has_room());
+        assert_eq!(pacing.blocked_until(at(1000), true), None);
+        pacing.begin_turn(at(1000), true);
+        assert!(pacing.has_room() && pacing.is_full_after_next());
+        pacing.note_acknowledged(at(1001), first.add(sent));
+        assert_eq!(pacing.blocked_until(at(1001), false), None);
     }
 
     #[test]
-    fn a_sender_that_is_woken_late_keeps_its_rate() {
-        // 1 Gbit/s, woken every 100 µs only, which is three packets.
-        let sent = |burst_us| {
-            let mut pacer = Pacer::new(Box::new(FixedRate(1_000_000_000)), Duration::from_micros(burst_us));
-            let mut sent_bytes = 0;
-            for tick in 1..=1000 {
-                let now = Instant::from_nanos(tick * 100_000);
-                while pacer.blocked_until(now).is_none() {
-                    pacer.on_sent(now, 4166);
-                    sent_bytes += 4166;
-                }
-            }
-            sent_bytes
-        };
-        let expected = 12_500_000; // in 100 ms
-        assert!((expected - 30_000..expected + 30_000).contains(&sent(200)), "{}", sent(200));
-        assert!(sent(10) < expected / 2, "without catching up the rate is not reached: {}", sent(10));
-    }
-
-    fn milliseconds(milliseconds: u64) -> Instant {
-        Instant::from_nanos(milliseconds * 1_000_000)
+    fn what_a_read_asks_for_is_in_flight_and_takes_the_time_of_the_pace() {
+        let mut pacing = pacing(ControllerName::Wan);
+        pacing.begin_turn(at(1), false);
+        assert_eq!(pacing.question_packets_max(16), 10);
+        pacing.note_asked(Psn::new(0), 5, 5 * (PACKET - PACKET_HEADER_BYTES), 60);
+        pacing.end_turn(at(1), false);
+        assert_eq!((counts(&pacing)[0], pacing.flow.sampler().in_flight_bytes()), (5, 5000));
+        assert!(pacing.blocked_until(at(1), false).is_some_and(|until| until < at(10)));
     }
 
     #[test]
-    fn a_loss_halves_the_rate_once_in_a_round_trip() {
-        let mut controller = HalvingRate::new(1_000_000_000);
-        controller.on_acknowledged(milliseconds(1), 4096, Some(Duration::from_millis(20)));
-        for late in 0..20 {
-            controller.on_loss(milliseconds(100 + late), LossSignal::SequenceError);
+    fn answers_have_a_pace_of_their_own_where_requests_are_measured() {
+        let mut pacing = pacing(ControllerName::Wan).with_answers_at(Some(8_000_000));
+        send(&mut pacing, at(1000), Psn::new(0), 10);
+        assert_eq!(pacing.answers_blocked_until(at(1000)), None, "a full window is about requests");
+        pacing.begin_answers(at(1000));
+        let mut answered = 0;
+        while pacing.has_room() {
+            pacing.note_answered(at(1000), PACKET.into());
+            answered += 1;
         }
-        assert_eq!(controller.rate_bits_per_second(), Some(500_000_000));
-        controller.on_loss(milliseconds(120), LossSignal::Timeout);
-        assert_eq!(controller.rate_bits_per_second(), Some(250_000_000));
-        for round_trip in 0..100 {
-            controller.on_loss(milliseconds(140 + 20 * round_trip), LossSignal::Timeout);
-        }
-        assert_eq!(controller.rate_bits_per_second(), Some(1_000_000_000 / 128), "there is a floor");
+        assert_eq!(answered, 4, "a burst, and one more after an idle time");
+        assert_eq!(pacing.answers_blocked_until(at(1000)), Some(at(1002)), "a packet in each millisecond");
+        assert!(!pacing.shares_pace());
     }
 
     #[test]
-    fn before_a_round_trip_was_measured_a_loss_halves_once_in_a_millisecond() {
-        let mut controller = HalvingRate::new(800_000_000);
-        for micros in (0..1000).step_by(10) {
-            controller.on_loss(Instant::from_nanos(micros * 1000), LossSignal::SequenceError);
-        }
-        assert_eq!(controller.rate_bits_per_second(), Some(400_000_000));
-    }
-
-    #[test]
-    fn the_rate_comes_back_with_acknowledgements_and_no_further() {
-        let rate_after = |round_trips: u64, acknowledgements_per_round_trip: u64| {
-            let mut controller = HalvingRate::new(1_000_000_000);
-            controller.on_acknowledged(milliseconds(0), 4096, Some(Duration::from_millis(10)));
-            controller.on_loss(milliseconds(10), LossSignal::SequenceError);
-            let step = 10_000_000 / acknowledgements_per_round_trip;
-            for number in 1..=round_trips * acknowledgements_per_round_trip {
-                controller.on_acknowledged(Instant::from_nanos(10_000_000 + number * step), 4096, None);
-            }
-            controller.rate_bits_per_second().unwrap_or(0)
-        };
-        assert_eq!(rate_after(1, 1), 500_000_000 + 1_000_000_000 / 64);
-        let many = rate_after(16, 1000);
-        assert!((740_000_000..=750_000_000).contains(&many), "{many}: as much as with few acknowledgements");
-        assert_eq!(rate_after(40, 10), 1_000_000_000);
-        // Silence raises nothing, but what was sent since the last acknowledgement counts.
-        let rate_after_pause = |bytes| {
-            let mut controller = HalvingRate::new(1_000_000_000);
-            controller.on_loss(milliseconds(10), LossSignal::SequenceError);
-            controller.on_acknowledged(milliseconds(10_000), bytes, None);
-            controller.rate_bits_per_second()
-        };
-        assert_eq!(rate_after_pause(4096), Some(500_000_000 + 1_000_000_000 / 64));
-        let ten_milliseconds_bytes = 500_000_000 / 8 / 100;
-        assert_eq!(rate_after_pause(ten_milliseconds_bytes), Some(500_000_000 + 10 * 1_000_000_000 / 64));
-    }
-
-    #[test]
-    fn a_slow_rate_has_no_floor_above_it() {
-        let mut controller = HalvingRate::new(100_000);
-        controller.on_loss(milliseconds(10), LossSignal::Timeout);
-        assert_eq!(controller.rate_bits_per_second(), Some(100_000));
+    fn a_fixed_rate_is_for_requests_and_answers_together() {
+        let mut pacing = pacing(ControllerName::Fixed(8_000_000));
+        pacing.begin_turn(at(1000), false);
+        pacing.note_sent(Psn::new(0), 2, 2 * u64::from(PACKET));
+        pacing.end_turn(at(1000), false);
+        assert!(pacing.shares_pace());
+        assert_eq!(pacing.blocked_until(at(1000), false), Some(at(1002)));
+        assert_eq!(pacing.answers_blocked_until(at(1000)), Some(at(1002)));
     }
 }

@@ -30,8 +30,6 @@ pub(crate) struct ReliableRequester {
     acknowledge_deadline: Instant,
     /// The receiver is not ready; nothing is sent until then.
     not_ready_until: Instant,
-    /// A packet whose round trip is being measured. Dropped when anything is sent twice (Karn's rule).
-    round_trip_probe: Option<(Psn, Instant)>,
     /// Parts of READs, and atomics, that were asked for and not answered: one beyond the last packet of each answer. What is
     /// repeated is cut in the same places. Never more than the peer keeps resources for.
     questions: VecDeque<Psn>,
@@ -58,7 +56,6 @@ impl ReliableRequester {
         stall: None,
         acknowledge_deadline: Instant::FAR_FUTURE,
         not_ready_until: Instant::FAR_FUTURE,
-        round_trip_probe: None,
         questions: VecDeque::new(),
         questions_sent: 0,
     };
@@ -73,7 +70,6 @@ impl ReliableRequester {
         self.went_back_to = None;
         self.acknowledge_deadline = Instant::FAR_FUTURE;
         self.not_ready_until = Instant::FAR_FUTURE;
-        self.round_trip_probe = None;
         self.stall = None;
         self.questions.clear();
         self.questions_sent = 0;
@@ -159,12 +155,9 @@ impl ReliableRequester {
     /// Packets have left. Whether they have for the first time.
     #[inline]
     pub(crate) fn note_sent(&mut self, sent: &SentPackets, now: Instant, encoded_timeout: u8) -> bool {
-        let SentPackets { first, end, asks, is_question, measures } = *sent;
+        let SentPackets { first, end, asks, is_question } = *sent;
         self.has_asked_last = asks;
         let is_new = first.distance_from(self.sent_end) >= 0;
-        if is_new && asks && measures && self.round_trip_probe.is_none() {
-            self.round_trip_probe = Some((first, now));
-        }
         if end.distance_from(self.sent_end) > 0 {
             self.sent_end = end;
         }
@@ -190,8 +183,8 @@ impl ReliableRequester {
         self.questions_sent += 1;
     }
 
-    /// Everything before `end` is done; `None` when that is nothing new.
-    pub(crate) fn advance(&mut self, end: Psn, now: Instant) -> Option<Progress> {
+    /// Everything before `end` is done. How many packets that is; `None` when that is nothing new.
+    pub(crate) fn advance(&mut self, end: Psn) -> Option<u32> {
         let packets =
             u32::try_from(end.distance_from(self.oldest_unacknowledged)).ok().filter(|packets| *packets > 0)?;
         self.oldest_unacknowledged = end;
@@ -200,14 +193,7 @@ impl ReliableRequester {
         self.went_back_to = None;
         self.not_ready_until = Instant::FAR_FUTURE;
         self.settle_questions();
-        let round_trip = match self.round_trip_probe {
-            Some((probe, sent)) if probe.distance_from(end) < 0 => {
-                self.round_trip_probe = None;
-                Some(now - sent)
-            }
-            _ => None,
-        };
-        Some(Progress { packets, round_trip })
+        Some(packets)
     }
 
     /// Forget questions that have been answered.
@@ -274,7 +260,6 @@ impl ReliableRequester {
 
     /// The cursor goes back to the oldest packet that was not acknowledged.
     pub(crate) fn go_back(&mut self) {
-        self.round_trip_probe = None;
         self.stall = None;
         self.questions_sent = 0;
     }
@@ -298,15 +283,6 @@ pub(crate) struct SentPackets {
     pub(crate) asks: bool,
     /// They are those of an answer that was asked for.
     pub(crate) is_question: bool,
-    /// Round trips are of interest.
-    pub(crate) measures: bool,
-}
-
-/// What an acknowledgement has brought.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress {
-    pub(crate) packets: u32,
-    pub(crate) round_trip: Option<Duration>,
 }
 
 /// 4.096 µs · 2^n (IBTA 9.7.6.1.3); 0 is never.

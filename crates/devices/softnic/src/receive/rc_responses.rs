@@ -113,7 +113,7 @@ pub(crate) fn send_responses<S: TransmitSink + ?Sized>(
         if !sink.has_room() {
             return Turn::More;
         }
-        if queue_pair.blocked_until(now).is_some() {
+        if !queue_pair.has_room() {
             return Turn::Idle;
         }
         let Some((place, response)) = queue_pair.receiver().next_unsent() else {
@@ -123,8 +123,7 @@ pub(crate) fn send_responses<S: TransmitSink + ?Sized>(
             Ok(wire_bytes) => {
                 queue_pair.receiver_mut().note_sent(place);
                 queue_pair.counters_mut().sent_packets += 1;
-                queue_pair.note_responded();
-                queue_pair.pace(now, wire_bytes);
+                queue_pair.note_answered(now, wire_bytes);
             }
             // A copy of a request that the network has kept, most likely: the program has its answer and has gone on. To refuse it
             // would end a connection that is well.

@@ -20,7 +20,6 @@ use longhaul_wire::{Psn, Transport};
 
 use crate::config::Config;
 use crate::memory::AccessDenied;
-use crate::pace::LossSignal;
 use crate::pace::{Allowance, charge_bytes, message_charge_bytes};
 use crate::port::TransmitSink;
 use crate::queue_pair::{QueuePair, ReliableRequester, SendKind, SendWork, Sending, SentPackets, Turn};
@@ -39,13 +38,17 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
     let Some(envelope) = Envelope::connected(queue_pair, &shared.config, Transport::ReliableConnection) else {
         return Turn::Idle;
     };
-    let timeout = queue_pair.settings().timeout;
+    let (timeout, max_read_atomic) = (queue_pair.settings().timeout, queue_pair.settings().max_read_atomic);
     let mut room_bytes = allowance.bytes;
+    let acknowledge_packets = match queue_pair.pacing_mut() {
+        Some(pacing) => pacing.acknowledge_packets().min(allowance.acknowledge_packets.into()) as u32,
+        None => allowance.acknowledge_packets,
+    };
     for number in 1..=budget {
         if !sink.has_room() {
             return Turn::More;
         }
-        if !is_free_to_send(queue_pair, now) || !start_request(queue_pair, shared) {
+        if !is_free_to_send(queue_pair) || !start_request(queue_pair, shared) {
             return Turn::Idle;
         }
         if queue_pair.work_at_cursor().is_some_and(SendWork::is_local) {
@@ -55,11 +58,14 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
             }
             return Turn::Idle;
         }
-        let (Sending { cursor, queue, counters, mut pacer }, sender) = queue_pair.sending_reliably();
+        let (Sending { cursor, queue, counters, mut pacing }, sender) = queue_pair.sending_reliably();
         let work = &queue[cursor.work()];
         let packet_count = work.packet_count(envelope.mtu_bytes);
         let psn = work.first_psn.add(cursor.packet());
-        let packets = match packets_to_send(sender, work, cursor.packet(), psn, room_bytes, &shared.config, &envelope) {
+        let window_packets = pacing.as_ref().map_or(u64::MAX, |pacing| pacing.window_room_packets());
+        let question_packets = pacing.as_ref().map_or(u64::MAX, |pacing| pacing.question_packets_max(max_read_atomic));
+        let room = Room { bytes: room_bytes, question_packets };
+        let packets = match packets_to_send(sender, work, cursor.packet(), psn, room, &shared.config, &envelope) {
             Ok(packets) => packets,
             Err(turn) => return turn,
         };
@@ -73,12 +79,12 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
             // A queue pair that stops sending has requested an acknowledgement before: otherwise none would come, and
             // nothing would open the window again.
             let in_flight = sender.in_flight_before(end);
-            let is_closing =
-                in_flight == shared.config.window_packets_max || room_bytes < charge_bytes(envelope.mtu_bytes);
+            let is_closing = in_flight == shared.config.window_packets_max
+                || room_bytes < charge_bytes(envelope.mtu_bytes)
+                || window_packets <= 1;
             let is_pausing = allowance.asks_before_pause
-                && (number == budget
-                    || pacer.as_ref().is_some_and(|pacer| pacer.blocks_after(now, charge_bytes(payload_bytes))));
-            let is_due = (cursor.packet() + 1).is_multiple_of(allowance.acknowledge_packets);
+                && (number == budget || pacing.as_ref().is_some_and(|pacing| pacing.is_full_after_next()));
+            let is_due = (cursor.packet() + 1).is_multiple_of(acknowledge_packets);
             is_last || is_due || is_closing || is_pausing
         };
         let sent = if is_question {
@@ -88,8 +94,11 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
         };
         match sent {
             Ok(wire_bytes) => {
-                if let Some(pacer) = &mut pacer {
-                    pacer.on_sent(now, wire_bytes);
+                if let Some(pacing) = &mut pacing {
+                    match is_question {
+                        true => pacing.note_asked(psn, packets, payload_bytes, wire_bytes),
+                        false => pacing.note_sent(psn, packets, wire_bytes),
+                    }
                 }
             }
             Err(AccessDenied) => {
@@ -99,7 +108,7 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
         }
         cursor.advance(packets, packet_count);
         counters.sent_packets += 1;
-        let sent = SentPackets { first: psn, end, asks: acknowledge, is_question, measures: pacer.is_some() };
+        let sent = SentPackets { first: psn, end, asks: acknowledge, is_question };
         if !sender.note_sent(&sent, now, timeout) {
             counters.retransmitted_packets += 1;
             shared.counters.retransmitted_pkts += 1;
@@ -108,9 +117,18 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
     Turn::More
 }
 
-fn is_free_to_send(queue_pair: &QueuePair, now: Instant) -> bool {
+/// What may be sent now.
+#[derive(Clone, Copy)]
+struct Room {
+    /// Of the window towards the peer.
+    bytes: u64,
+    /// What congestion control lets one READ ask for.
+    question_packets: u64,
+}
+
+fn is_free_to_send(queue_pair: &QueuePair) -> bool {
     let sender = queue_pair.sender();
-    !sender.is_waiting_for_receiver() && sender.stall().is_none() && queue_pair.blocked_until(now).is_none()
+    !sender.is_waiting_for_receiver() && sender.stall().is_none() && queue_pair.has_room()
 }
 
 /// Whether the request at the cursor may be worked on now. It gets its sequence numbers when that is so for the first time.
@@ -156,7 +174,7 @@ fn packets_to_send(
     work: &SendWork,
     cursor_packet: u32,
     psn: Psn,
-    room_bytes: u64,
+    room: Room,
     config: &Config,
     envelope: &Envelope,
 ) -> Result<u32, Turn> {
@@ -166,7 +184,7 @@ fn packets_to_send(
     }
     let left = work.packet_count(envelope.mtu_bytes) - cursor_packet;
     let next_bytes = (work.length - cursor_packet * envelope.mtu_bytes).min(envelope.mtu_bytes);
-    let has_room_for_one = room_bytes >= charge_bytes(next_bytes);
+    let has_room_for_one = room.bytes >= charge_bytes(next_bytes);
     if !matches!(work.kind, SendKind::Read(_)) {
         return if has_room_for_one { Ok(1) } else { Err(Turn::NoRoomAtPeer) };
     }
@@ -178,7 +196,8 @@ fn packets_to_send(
     if let Some(end) = sender.question_end(psn) {
         return Ok(end.distance_from(psn) as u32);
     }
-    let fitting = (room_bytes / charge_bytes(envelope.mtu_bytes)).clamp(1, u32::MAX.into()) as u32;
+    let fitting =
+        (room.bytes / charge_bytes(envelope.mtu_bytes)).min(room.question_packets).clamp(1, u32::MAX.into()) as u32;
     Ok(left.min(config.window_packets_max - in_flight).min(fitting).min(config.read_packets_max))
 }
 
@@ -197,7 +216,10 @@ pub(crate) fn handle_deadline(queue_pair: &mut QueuePair, shared: &mut Resources
     if sender.handle_deadline(now) {
         share.note_loss();
         shared.counters.local_ack_timeout_err += 1;
-        queue_pair.report_to_controller(|controller| controller.on_loss(now, LossSignal::Timeout));
+        let (Sending { pacing, .. }, sender) = queue_pair.sending_reliably();
+        if let Some(pacing) = pacing {
+            pacing.note_timeout(now, sender.sent_end());
+        }
         retry(queue_pair, shared);
     }
 }

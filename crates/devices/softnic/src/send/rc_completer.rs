@@ -10,9 +10,8 @@ use longhaul_wire::aeth::rnr_timer_duration;
 use longhaul_wire::{Headers, NakCode, Operation, Psn, Syndrome};
 
 use crate::memory::{AccessDenied, Payload};
-use crate::pace::LossSignal;
 use crate::pace::charge_bytes;
-use crate::queue_pair::{Progress, QueuePair, SendKind, Sending};
+use crate::queue_pair::{QueuePair, SendKind, Sending};
 use crate::resources::Resources;
 use crate::send::rc::{go_back, retry};
 
@@ -71,6 +70,10 @@ pub(crate) fn handle_acknowledge(
                 shared.counters.retry_rnr_exceeded_err += 1;
                 queue_pair.fail_send(shared, CompletionStatus::ReceiverNotReadyRetryExceededError);
                 return;
+            }
+            let (Sending { pacing, .. }, sender) = queue_pair.sending_reliably();
+            if let Some(pacing) = pacing {
+                pacing.note_went_back(now, 0, sender.sent_end());
             }
             go_back(queue_pair);
         }
@@ -165,7 +168,11 @@ fn handle_loss(queue_pair: &mut QueuePair, shared: &mut Resources, psn: Psn, now
     if queue_pair.sender().went_back_to(psn) {
         return;
     }
-    queue_pair.report_to_controller(|controller| controller.on_loss(now, LossSignal::SequenceError));
+    let (Sending { pacing, .. }, sender) = queue_pair.sending_reliably();
+    if let Some(pacing) = pacing {
+        // The peer has discarded all that was sent after it.
+        pacing.note_went_back(now, 1, sender.sent_end());
+    }
     queue_pair.share_mut().note_loss();
     retry(queue_pair, shared);
     queue_pair.sender_mut().note_went_back_to(psn);
@@ -200,9 +207,10 @@ fn acknowledge(queue_pair: &mut QueuePair, shared: &mut Resources, end: Psn, now
 /// Everything before `end` is done: complete it and move the cursor out of it.
 fn advance(queue_pair: &mut QueuePair, shared: &mut Resources, end: Psn, now: Instant) {
     let mtu_bytes = queue_pair.mtu_bytes();
-    let Some(Progress { packets, round_trip }) = queue_pair.sender_mut().advance(end, now) else { return };
-    let bytes = u64::from(packets) * u64::from(mtu_bytes);
-    queue_pair.report_to_controller(|controller| controller.on_acknowledged(now, bytes, round_trip));
+    let Some(packets) = queue_pair.sender_mut().advance(end) else { return };
+    if let Some(pacing) = queue_pair.pacing_mut() {
+        pacing.note_acknowledged(now, end);
+    }
     queue_pair.share_mut().note_acknowledged(u64::from(packets) * charge_bytes(mtu_bytes));
 
     complete_before(queue_pair, shared, end);

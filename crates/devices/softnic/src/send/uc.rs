@@ -25,7 +25,7 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
         if !sink.has_room() {
             return Turn::More;
         }
-        if queue_pair.blocked_until(now).is_some() {
+        if !queue_pair.has_room() {
             return Turn::Idle;
         }
         let state = queue_pair.state();

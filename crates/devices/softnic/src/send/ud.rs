@@ -25,11 +25,11 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
         if !sink.has_room() {
             return Turn::More;
         }
-        if queue_pair.blocked_until(now).is_some() || queue_pair.state() != QueuePairState::ReadyToSend {
+        if !queue_pair.has_room() || queue_pair.state() != QueuePairState::ReadyToSend {
             return Turn::Idle;
         }
         let (own_queue_key, domain) = (queue_pair.settings().queue_key, queue_pair.identity().domain);
-        let Sending { cursor, queue, counters, mut pacer } = queue_pair.sending();
+        let Sending { cursor, queue, counters, mut pacing } = queue_pair.sending();
         let Some(work) = queue.front() else {
             return Turn::Idle;
         };
@@ -60,8 +60,8 @@ pub(crate) fn transmit<S: TransmitSink + ?Sized>(
         match send_packet(&envelope, work, 0, cursor.next_psn(), false, shared, sink) {
             Ok(wire_bytes) => {
                 let is_local = shared.config.is_local(envelope.route.destination);
-                if let Some(pacer) = pacer.as_mut().filter(|pacer| !(pacer.spares_local && is_local)) {
-                    pacer.on_sent(now, wire_bytes);
+                if let Some(pacing) = pacing.as_mut().filter(|pacing| !(pacing.spares_local && is_local)) {
+                    pacing.note_unacknowledged(now, wire_bytes);
                 }
             }
             Err(AccessDenied) => {

@@ -2,10 +2,9 @@
 
 use std::net::IpAddr;
 
-use longhaul::ControllerName;
 use longhaul_perf::{
-    CHUNK_BYTES_MAX, ClientRequest, Connection, DeviceChoice, EndSettings, MESSAGE_BYTES_MAX, Operation, PORT, Rate,
-    SCHEME_DEPTH_MAX, SOFTNIC, Test,
+    CHUNK_BYTES_MAX, ClientRequest, Congestion, Connection, DeviceChoice, EndSettings, MESSAGE_BYTES_MAX, Operation,
+    PORT, Rate, SCHEME_DEPTH_MAX, SOFTNIC, Test,
 };
 use longhaul_reliable::NamedScheme;
 use longhaul_verbs::Mtu;
@@ -86,8 +85,8 @@ pub(crate) struct ServerArguments {
 /// Measure against a server
 ///
 /// The server gets its options from the client, so only the client needs any. Bandwidth of UC and UD counts what
-/// arrived; the exit status is 1 if any message was lost. To another host, sending is paced at 1 Gbit/s by default; with
-/// --scheme, congestion control finds the rate.
+/// arrived; the exit status is 1 if any message was lost. To another host, congestion control finds the rate of RC and
+/// of messages with a scheme; UC and UD are paced at 1 Gbit/s by default.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ClientArguments {
     /// Host that runs the server
@@ -116,11 +115,6 @@ pub(crate) struct ClientArguments {
     /// With --scheme: chunk size, a multiple of the MTU, such as 4KiB [default: that of the longhaul crate]
     #[arg(long, value_name = "SIZE", requires = "scheme", value_parser = chunk)]
     pub(crate) chunk: Option<u32>,
-
-    /// With --scheme: what controls the send rate: wan, dcqcn, swift or fixed:RATE [default: nothing to this host, wan
-    /// to others]
-    #[arg(long, value_name = "CONTROLLER", requires = "scheme")]
-    congestion: Option<ControllerName>,
 
     /// With --scheme: send a 64-bit checksum with each message, which the server verifies, and measure its cost
     #[arg(long, requires = "scheme")]
@@ -178,7 +172,7 @@ pub(crate) struct ClientArguments {
     pub(crate) timeout: u8,
 
     /// Send at most this many Gbit/s, or a rate with its unit (500Mbps); 0 is unlimited [default: unlimited on this
-    /// host and with --scheme, otherwise 1]
+    /// host, what congestion control finds off it, 1 for UC and UD]
     #[arg(long = "rate_limit", visible_aliases = ["rate-limit", "rate"], value_name = "GBITS", value_parser = longhaul_units::gbits)]
     rate_limit: Option<f64>,
 
@@ -313,6 +307,10 @@ impl ClientArguments {
         let reasons = [
             (!matches!(test, Test::WriteBw | Test::WriteLat), other_test.as_str()),
             (self.connection.is_some(), "it uses unreliable connections of its own; leave -c out"),
+            (
+                self.end.softnic.congestion() == Some(Congestion::Off),
+                "it always has congestion control to other hosts; use --congestion fixed:RATE",
+            ),
             (self.all, "its receives are posted for one size of messages; leave -a out, and give the size with -s"),
             (self.queue_pairs > 1, "it has queue pairs of its own; leave -q out"),
             (self.events, "its ends poll and sleep as the library does; leave -e out"),
@@ -335,7 +333,6 @@ impl ClientArguments {
             connection: self.connection.map(Connection::from),
             scheme: self.scheme,
             chunk: self.chunk,
-            congestion: self.congestion,
             checksum: self.checksum,
             size: self.size,
             all: self.all,

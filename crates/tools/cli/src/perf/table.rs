@@ -11,7 +11,7 @@ pub(crate) const RULE: &str =
 
 /// Above the results.
 pub(crate) fn heading(heading: &Heading, report_gbits: bool) -> String {
-    let Heading { plan, mtu, device_name, gid_index, outstanding_reads, ours, theirs } = heading;
+    let Heading { plan, mtu, device_name, gid_index, congestion, outstanding_reads, ours, theirs } = heading;
     let operation = match plan.operation {
         Operation::Write => "RDMA_Write",
         Operation::Send => "Send",
@@ -20,7 +20,10 @@ pub(crate) fn heading(heading: &Heading, report_gbits: bool) -> String {
         Operation::FetchAndAdd => "Atomic FETCH_AND_ADD",
     };
     let title = format!("{operation} {} Test", if plan.test.is_latency() { "Latency" } else { "BW" });
-    let rate = rate_text(plan.rate_towards(theirs.address));
+    let rate = match (heading.rate_limit(), congestion) {
+        (None, Some(name)) => name.to_string(),
+        (limit, _) => rate_text(limit),
+    };
     let mut text = format!("{RULE}                    {title}\n");
     let mut pair = |left: (&str, String), right: (&str, String)| {
         text += &format!(" {:<16}: {:<18} {:<16}: {}\n", left.0, left.1, right.0, right.1);
@@ -183,7 +186,8 @@ pub(crate) fn to_json(heading: &Heading, results: &[SizeResult], impairment: Val
         "queue_pairs": plan.queue_pairs,
         "outstanding_reads": plan.operation.is_answered().then_some(heading.outstanding_reads),
         "mtu_bytes": mtu.byte_count(),
-        "rate_limit_bits_per_second": plan.rate_towards(theirs.address),
+        "rate_limit_bits_per_second": heading.rate_limit(),
+        "congestion": heading.congestion.map(|name| name.to_string()),
         "local": { "address": ours.address, "udp_port": ours.udp_port },
         "remote": { "address": theirs.address, "udp_port": theirs.udp_port },
         "verified": plan.verify_seed.is_some(),

@@ -13,6 +13,7 @@ use crate::error::PerfError;
 use crate::operation::Operation;
 use crate::scheme_end::{SchemeEnd, SchemeOptions};
 use crate::scheme_stream::{SchemeReceiver, SchemeSender, SchemeSent};
+use crate::settings::Congestion;
 use crate::stream::{Bound, Run};
 
 /// Bytes of a message.
@@ -34,8 +35,14 @@ pub(super) fn prepare(
     };
     let name = subject.scheme().unwrap_or_default();
     let scheme: NamedScheme = name.parse().map_err(|error| PerfError::failed("there is no such scheme", error))?;
-    let options =
-        SchemeOptions { scheme, mtu, chunk_bytes: None, congestion: None, rate_bits_per_second: None, checksum: false };
+    let options = SchemeOptions {
+        scheme,
+        mtu,
+        chunk_bytes: None,
+        congestion: Congestion::Default,
+        rate_bits_per_second: None,
+        checksum: false,
+    };
     let half = match settings.role {
         Role::Sender => Half::Connecting,
         Role::Receiver => {

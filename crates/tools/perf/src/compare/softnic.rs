@@ -166,6 +166,7 @@ pub(super) fn open(settings: &Settings, note: fn(String)) -> Result<Nic, PerfErr
     udp.receive_buffer_bytes = settings.receive_buffer_bytes;
     udp.send_buffer_bytes = settings.send_buffer_bytes;
     // The other end is in another network namespace, but not on another host.
+    udp.off_host_congestion = None;
     udp.off_host_rate_bits_per_second = None;
     // One end's warnings are the other's. And that the link carries small packets is no surprise to who asked for it.
     let is_quiet = settings.role == Role::Sender || settings.payload_bytes < Mtu::Bytes4096.byte_count();

@@ -6,6 +6,12 @@
 //! (By a packet, as TCP's, would take for ever on a busy host: what looks like loss there is a receiver that was kept from its
 //! processor for longer than a time-out, several times in a row, and round trips are milliseconds.) A window that is not used does not grow. A peer that says nothing at all is
 //! not a narrow path: without a sign of life the window is not halved a second time.
+//!
+//! This is not one of the controllers of crate `congestion`, and cannot become one: a controller looks after one flow on one
+//! path, from its round trips and delivery rates. This window is the sum over ten thousand flows, of which each may have a
+//! controller of its own, and what it guards is not the path but the receive buffer of a socket, which has a size, no
+//! delay that anybody could measure, and on this host no rate either. It counts what a packet takes of that buffer, not
+//! what it takes of the wire. Both apply: a queue pair sends what its controller and its peer's window allow.
 
 /// A window of fewer packets than this would stop and go.
 const WINDOW_PACKETS_MIN: u64 = 8;
