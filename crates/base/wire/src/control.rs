@@ -535,7 +535,8 @@ mod tests {
             .map(|record| frame(&[record]));
         let kinds = records.each_ref().map(|bytes| u16::from_be_bytes([bytes[HEADER_BYTES], bytes[HEADER_BYTES + 1]]));
         let [clear, scheme, beyond, arrivals] = kinds;
-        let names = [(clear, "clear-to-send"), (scheme, "scheme"), (beyond, "cleared-beyond"), (arrivals, "data-arrivals")];
+        let names =
+            [(clear, "clear-to-send"), (scheme, "scheme"), (beyond, "cleared-beyond"), (arrivals, "data-arrivals")];
         check_numbers("Control frame", 1, &names);
     }
 

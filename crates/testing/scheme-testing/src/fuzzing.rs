@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use longhaul_reliable::{Attributes, Connection, NamedScheme, ReceiveTicket, SendTicket, scheme_named};
-use longhaul_sdr::control::{ClearToSend, DataArrivals, ControlFrame, FrameWriter, Header, Record};
+use longhaul_sdr::control::{ClearToSend, ControlFrame, DataArrivals, FrameWriter, Header, Record};
 use longhaul_sdr::immediate::ImmediateLayout;
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_sdr::{Context, ContextAttributes, Memory, QueuePair, QueuePairAttributes};
