@@ -143,7 +143,7 @@ fn run(ground: &Ground<'_>, task: &Task) -> Result<Done, RaceError> {
 
 fn work(system: System, path: &Path, connections: usize, message_bytes: usize, what: What) -> Result<Work, RaceError> {
     Ok(Work {
-        system,
+        system: system.on_link(path.loss),
         scheme: plan::scheme(system, path, message_bytes, what)?,
         connections,
         message_bytes,
@@ -160,7 +160,7 @@ fn work(system: System, path: &Path, connections: usize, message_bytes: usize, w
 fn run_point(ground: &Ground<'_>, point: &Point) -> Result<Row, RaceError> {
     let &Point { system, connections, path, message_bytes, what } = point;
     let work = work(system, &path, connections, message_bytes, what)?;
-    let name = work.scheme.clone().unwrap_or_else(|| system.name().to_owned());
+    let name = work.scheme.clone().unwrap_or_else(|| work.system.name().to_owned());
     let (What::Bulk { time } | What::Completion { time, .. }) = what;
     let Seen { flows, counters } = ground.run(&path, &[work], time)?;
     let [sent, received] = &flows[0];

@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     all: bool,
 
-    /// Only these systems: tcp-cubic, tcp-bbr, quic, quic-cubic, rc, sr:nack, ec:mds
+    /// Only these systems: tcp-cubic, tcp-bbr, quic, quic:cubic, quic:bbr, rc, sr:nack, ec:mds
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     system: Vec<System>,
 

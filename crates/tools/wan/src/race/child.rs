@@ -11,6 +11,9 @@ use serde::de::DeserializeOwned;
 use super::orders::Order;
 use super::report::RaceError;
 
+/// What the libraries say.
+const LOG_VARIABLE: &str = "RUST_LOG";
+
 /// It is ended when this is dropped, by its id.
 pub(super) struct Child {
     name: String,
@@ -31,8 +34,15 @@ impl Child {
         arguments: &[&str],
     ) -> Result<Self, RaceError> {
         let program = std::env::current_exe().map_err(RaceError::Start)?;
+        // That packets of an MTU of 1500 are short is no surprise to who asked for it.
+        let log = std::env::var(LOG_VARIABLE).unwrap_or_else(|_| "error".to_owned());
         let spawned = namespaces.within(side, || {
-            Command::new(program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
+            Command::new(program)
+                .args(arguments)
+                .env(LOG_VARIABLE, log)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
         })?;
         let mut process = spawned.map_err(RaceError::Start)?;
         let (Some(orders), Some(output)) = (process.stdin.take(), process.stdout.take()) else {

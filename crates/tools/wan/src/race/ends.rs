@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 pub(super) fn receiver(work: &Work, tally: &Arc<Tally>) -> Result<(Contact, Box<dyn End>), EndError> {
     match work.system {
         System::TcpCubic | System::TcpBbr => tcp::receiver(work),
-        System::Quic | System::QuicCubic => quic::receiver(work, tally),
+        System::Quic | System::QuicCubic | System::QuicBbr => quic::receiver(work, tally),
         System::Rc => rc::receiver(work, tally),
         System::SelectiveRepeat | System::Erasure => messages::receiver(work),
     }
@@ -31,7 +31,7 @@ pub(super) fn receiver(work: &Work, tally: &Arc<Tally>) -> Result<(Contact, Box<
 pub(super) fn sender(work: &Work, contact: &Contact) -> Result<Box<dyn End>, EndError> {
     match work.system {
         System::TcpCubic | System::TcpBbr => tcp::sender(work, contact),
-        System::Quic | System::QuicCubic => quic::sender(work, contact),
+        System::Quic | System::QuicCubic | System::QuicBbr => quic::sender(work, contact),
         System::Rc => rc::sender(work, contact),
         System::SelectiveRepeat | System::Erasure => messages::sender(work, contact),
     }

@@ -202,9 +202,12 @@ pub(super) fn options(tasks: &[Task]) -> Vec<OptionsOf> {
                 system.tcp_congestion().unwrap_or_default()
             )
         }
-        System::Quic | System::QuicCubic => {
-            let name =
-                if system == System::Quic { "BBR (quinn calls it experimental)" } else { "cubic, quinn's default" };
+        System::Quic | System::QuicCubic | System::QuicBbr => {
+            let name = match system {
+                System::QuicCubic => "cubic, its default",
+                System::QuicBbr => "BBR, which it calls experimental",
+                _ => "the better of its controllers: cubic without loss, BBR with loss",
+            };
             format!(
                 "quinn with {name}; stream, receive and send windows of 2 bandwidth-delay products, 1 MiB at least; \
                  packets of the link's MTU from the start; socket buffers of 4 MiB at least"

@@ -26,10 +26,12 @@ pub enum System {
     TcpCubic,
     /// The kernel's TCP with bbr.
     TcpBbr,
-    /// QUIC as quinn has it, with its BBR.
+    /// QUIC as quinn has it, with the congestion control of quinn that is best for the link.
     Quic,
     /// QUIC with cubic, quinn's default.
     QuicCubic,
+    /// QUIC with BBR, which quinn calls experimental.
+    QuicBbr,
     /// RC of the software RNIC: go-back-N, as hardware does it.
     Rc,
     /// Longhaul's `sr:nack`.
@@ -40,18 +42,19 @@ pub enum System {
 
 /// There is no such system.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("unknown system {0:?}; use tcp-cubic, tcp-bbr, quic, quic-cubic, rc, sr:nack or ec:mds")]
+#[error("unknown system {0:?}; use tcp-cubic, tcp-bbr, quic, quic:cubic, quic:bbr, rc, sr:nack or ec:mds")]
 pub struct UnknownSystem(String);
 
 impl System {
-    /// All that run by default. (`quic-cubic` runs if it is named.)
+    /// All that run by default. (`quic` is one of `quic:cubic` and `quic:bbr`; those run if they are named.)
     pub const DEFAULT: [System; 6] =
         [System::TcpCubic, System::TcpBbr, System::Quic, System::Rc, System::SelectiveRepeat, System::Erasure];
-    const ALL: [System; 7] = [
+    const ALL: [System; 8] = [
         System::TcpCubic,
         System::TcpBbr,
         System::Quic,
         System::QuicCubic,
+        System::QuicBbr,
         System::Rc,
         System::SelectiveRepeat,
         System::Erasure,
@@ -63,10 +66,21 @@ impl System {
             System::TcpCubic => "tcp-cubic",
             System::TcpBbr => "tcp-bbr",
             System::Quic => "quic",
-            System::QuicCubic => "quic-cubic",
+            System::QuicCubic => "quic:cubic",
+            System::QuicBbr => "quic:bbr",
             System::Rc => "rc",
             System::SelectiveRepeat => "sr:nack",
             System::Erasure => "ec:mds",
+        }
+    }
+
+    /// What runs for it on a link with this loss. Of quinn's controllers, cubic is the best without loss; with loss it
+    /// falls far behind BBR. (docs/WIDE-AREA.md has the figures.)
+    pub(super) fn on_link(self, loss: f64) -> System {
+        match self {
+            System::Quic if loss > 0.0 => System::QuicBbr,
+            System::Quic => System::QuicCubic,
+            system => system,
         }
     }
 
@@ -89,7 +103,7 @@ impl System {
         let frame = mtu + ETHERNET_BYTES;
         match self {
             System::TcpCubic | System::TcpBbr => (mtu - IPV4_BYTES - TCP_BYTES, frame),
-            System::Quic | System::QuicCubic => (mtu - IPV4_BYTES - UDP_BYTES - QUIC_BYTES, frame),
+            System::Quic | System::QuicCubic | System::QuicBbr => (mtu - IPV4_BYTES - UDP_BYTES - QUIC_BYTES, frame),
             System::Rc | System::SelectiveRepeat | System::Erasure => {
                 let headers = match self {
                     // A packet in the middle of a message; each packet of the library is a WRITE of its own.

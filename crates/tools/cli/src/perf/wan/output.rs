@@ -10,10 +10,18 @@ fn millis(path: &Path) -> f64 {
     path.round_trip.as_secs_f64() * 1e3
 }
 
+/// `1e-3`, or with bursts of 8 `1e-3 (8)`.
+pub(super) fn loss_text(path: &Path) -> String {
+    match (path.loss, path.burst) {
+        (loss, _) if loss <= 0.0 => "0".to_owned(),
+        (loss, 0 | 1) => format!("{loss:e}"),
+        (loss, burst) => format!("{loss:e} ({burst})"),
+    }
+}
+
 fn link_text(path: &Path) -> String {
-    let burst = if path.burst > 1 { format!(" in bursts of {}", path.burst) } else { String::new() };
     let queue = path.queue().as_secs_f64() * 1e3;
-    format!("{} ms, queue {queue} ms, loss {:e}{burst}, MTU {}", millis(path), path.loss, path.mtu)
+    format!("{} ms, queue {queue} ms, loss {}, MTU {}", millis(path), loss_text(path), path.mtu)
 }
 
 /// What is run, in a line.
@@ -165,12 +173,11 @@ pub(super) fn to_table(report: &Report, checks: &[Check], rate: u64) -> String {
     let percent = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{:.2}%", 100.0 * value));
     for row in &report.rows {
         let Point { connections, path, message_bytes, .. } = row.point;
-        let burst = if path.burst > 1 { format!(" ({})", path.burst) } else { String::new() };
         text += &format!(
             "{:<15} {connections:>5} {:>7} {:>12} {:>9} {:>5} {:>8} {:>8} {:>9} {:>9} {:>7} {:>8} {:>6}{}\n",
             row.name,
             millis(&path),
-            format!("{:e}{burst}", path.loss),
+            loss_text(&path),
             bytes_text(message_bytes as u64),
             path.mtu,
             number(row.goodput.map(|goodput| goodput / 1e6), 1),

@@ -4,6 +4,8 @@ use longhaul_charts::{Bar, BarChart, Style, svg};
 use longhaul_units::bytes_text;
 use longhaul_wan::race::{Report, Row};
 
+use super::output::loss_text;
+
 /// Names of files, and what they show.
 pub(super) fn draw(report: &Report) -> Vec<(String, String)> {
     let mut pictures = Vec::new();
@@ -25,7 +27,7 @@ pub(super) fn draw(report: &Report) -> Vec<(String, String)> {
         };
         let times = |row: &&Row| {
             let size = bytes_text(row.point.message_bytes as u64);
-            Some((format!("{size}, {}", loss_text(row)), row.completion?.p99?))
+            Some((format!("{size}, {}", loss_text(&row.point.path)), row.completion?.p99?))
         };
         let completion = BarChart {
             title: "Completion time of a message, p99".to_owned(),
@@ -43,16 +45,8 @@ pub(super) fn draw(report: &Report) -> Vec<(String, String)> {
     pictures
 }
 
-fn loss_text(row: &Row) -> String {
-    let path = row.point.path;
-    match path.burst {
-        0 | 1 => format!("{:e}", path.loss),
-        burst => format!("{:e} ({burst})", path.loss),
-    }
-}
-
 fn conditions(row: &Row) -> String {
-    format!("{}, {}", row.point.connections, loss_text(row))
+    format!("{}, {}", row.point.connections, loss_text(&row.point.path))
 }
 
 /// Bars of each system in groups of one name.
