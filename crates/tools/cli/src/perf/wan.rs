@@ -68,7 +68,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_enum)]
     measure: Vec<Measure>,
 
-    /// Length of each row [default: 30 s for bulk, 60 s for shares and defaults, 12 s for completion; --all: 10 s for most]
+    /// Length of each row [default: 30 s for bulk, 60 s for shares and defaults, 15 s for completion; --all: 10 s for most]
     #[arg(long, value_name = "SECONDS", value_parser = seconds_within(0.5..=600.0))]
     seconds: Option<f64>,
 

@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use super::plan::What;
-use super::report::{Report, Row, ShareRow};
+use super::plan::{Task, What};
+use super::report::{Completion, Report, Row, ShareRow};
 use super::system::System;
 
 /// Longhaul's defaults on a clean link of 25 ms with 5 ms of queue, and on a lossy long one: share of the link less parity.
 const GOODPUT_MIN: f64 = 0.9;
 const CAUSED_LOSS_MAX: f64 = 0.02;
 const REPEATS_MAX: f64 = 0.01;
-/// These rows are long enough to be judged by.
+/// Shorter rows say little: of defaults and of shares, of bulk, and messages for a p99.
 const DEFAULTS_TIME_MIN: Duration = Duration::from_secs(60);
+const BULK_TIME_MIN: Duration = Duration::from_secs(30);
+const MESSAGES_MIN: usize = 100;
 /// Of a fair share.
 const SHARE_MIN: f64 = 1.0 / 3.0;
 const SHARE_NEXT_TO_BBR_MIN: f64 = 0.2;
@@ -53,13 +55,19 @@ impl Check {
 pub fn checks(report: &Report) -> Vec<Check> {
     let rows: Vec<&Row> = report.rows.iter().filter(|row| row.lateness.is_valid()).collect();
     let mut checks = defaults(&rows);
-    let shares: Vec<&ShareRow> = report.shares.iter().filter(|share| share.lateness.is_valid()).collect();
+    let is_meant = |row: &&ShareRow| row.lateness.is_valid() && row.share.time >= DEFAULTS_TIME_MIN;
+    let shares: Vec<&ShareRow> = report.shares.iter().filter(is_meant).collect();
     checks.extend(next_to_others(&shares));
     checks.extend(long_and_lossy(&rows));
     checks.extend(completions(&rows));
-    let failed = report.unfinished.iter().filter(|unfinished| !unfinished.is_missing).count();
-    checks.push(Check::most("rows that have failed".to_owned(), failed as f64, 0.0));
+    checks.push(Check::most("rows that have failed, without rc".to_owned(), failed(report) as f64, 0.0));
     checks
+}
+
+/// Rows that should have had a result. RC gives up after its retries, as hardware does.
+fn failed(report: &Report) -> usize {
+    let is_rc = |task: &Task| matches!(task, Task::Row(point) if point.system == System::Rc);
+    report.unfinished.iter().filter(|one| !one.is_missing && !is_rc(&one.task)).count()
 }
 
 fn millis(row: &Row) -> u128 {
@@ -71,10 +79,15 @@ fn loses(row: &Row, loss: f64) -> bool {
     row.point.path.burst <= 1 && row.point.path.loss == loss
 }
 
+/// Whether a row has goodput, of at least this time.
+fn lasts(row: &Row, least: Duration) -> bool {
+    matches!(row.point.what, What::Bulk { time } if time >= least)
+}
+
 fn defaults(rows: &[&Row]) -> Vec<Check> {
     let is_meant = |row: &&&Row| {
-        let is_long = matches!(row.point.what, What::Bulk { time } if time >= DEFAULTS_TIME_MIN);
-        row.point.system.is_longhaul() && row.point.connections == 1 && millis(row) == 25 && loses(row, 0.0) && is_long
+        let is_alone = row.point.system.is_longhaul() && row.point.connections == 1;
+        is_alone && millis(row) == 25 && loses(row, 0.0) && lasts(row, DEFAULTS_TIME_MIN)
     };
     let mut checks = Vec::new();
     for row in rows.iter().filter(is_meant) {
@@ -82,7 +95,8 @@ fn defaults(rows: &[&Row]) -> Vec<Check> {
         let goodput = row.goodput_of_link().unwrap_or_default();
         checks.push(Check::least(format!("{name}, 25 ms: share of the link"), goodput, bar));
         checks.push(Check::most(format!("{name}, 25 ms: loss caused"), row.caused_loss, CAUSED_LOSS_MAX));
-        let repeats = row.repeats.unwrap_or_default();
+        // Without counters nothing is known, and that is not good.
+        let repeats = row.repeats.unwrap_or(1.0);
         checks.push(Check::most(format!("{name}, 25 ms: share of repeats"), repeats, REPEATS_MAX));
     }
     checks
@@ -114,10 +128,11 @@ fn long_and_lossy(rows: &[&Row]) -> Vec<Check> {
     for (mtu, over_others) in OVER_OTHERS_MIN {
         let here = |row: &&&Row| {
             let point = row.point;
-            point.connections == 1 && point.path.mtu == mtu && millis(row) == 100 && loses(row, 1e-3)
+            let is_there = point.path.mtu == mtu && millis(row) == 100 && loses(row, 1e-3);
+            is_there && point.connections == 1 && lasts(row, BULK_TIME_MIN)
         };
         let goodput = |row: &&Row| row.goodput.unwrap_or_default();
-        let here: Vec<&Row> = rows.iter().filter(here).filter(|row| row.goodput.is_some()).copied().collect();
+        let here: Vec<&Row> = rows.iter().filter(here).copied().collect();
         let ours = here.iter().filter(|row| row.point.system.is_longhaul());
         let Some(best) = ours.max_by(|one, other| goodput(one).total_cmp(&goodput(other))) else { continue };
         let at = format!("{} at 100 ms, loss 1e-3, MTU {mtu}", best.name);
@@ -139,7 +154,7 @@ fn completions(rows: &[&Row]) -> Vec<Check> {
     let mut checks = Vec::new();
     for row in rows.iter().filter(is_meant) {
         let point = row.point;
-        let Some(p99) = row.completion.and_then(|completion| completion.p99) else { continue };
+        let Some(Completion { p99: Some(p99), messages: MESSAGES_MIN.., .. }) = row.completion else { continue };
         let Some((_, over_best)) = OVER_BEST_MAX.into_iter().find(|(bytes, _)| *bytes == point.message_bytes) else {
             continue;
         };
@@ -173,4 +188,144 @@ fn completions(rows: &[&Row]) -> Vec<Check> {
         }
     }
     checks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{Path, Point, Share};
+    use super::super::report::{Lateness, Unfinished};
+    use super::*;
+
+    fn path(millis: u64, loss: f64, mtu: u16) -> Path {
+        Path { round_trip: Duration::from_millis(millis), loss, burst: 1, mtu, rate: 200_000_000 }
+    }
+
+    fn row(system: System, name: &str, path: Path, seconds: u64, goodput: f64) -> Row {
+        let what = What::Bulk { time: Duration::from_secs(seconds) };
+        Row {
+            point: Point { system, connections: 1, path, message_bytes: 1 << 20, what },
+            name: name.to_owned(),
+            goodput: Some(goodput * 1e6),
+            completion: None,
+            caused_loss: 0.001,
+            repeats: Some(0.001),
+            lateness: Lateness { frames: 1000, ..Lateness::default() },
+        }
+    }
+
+    fn message(system: System, name: &str, loss: f64, bytes: usize, [p50, p99]: [f64; 2]) -> Row {
+        let what = What::Completion { count: 100, time: Duration::from_secs(1) };
+        let mut row = row(system, name, path(25, loss, 1500), 1, 0.0);
+        row.point.message_bytes = bytes;
+        row.point.what = what;
+        Row { goodput: None, completion: Some(Completion { messages: 100, p50, p99: Some(p99) }), ..row }
+    }
+
+    /// Names of checks that were made, without what stands before the colon, and whether they are good.
+    fn judged(report: &Report) -> Vec<(String, bool)> {
+        let checks = checks(report);
+        let rest = |check: &Check| check.name.split(": ").last().unwrap_or_default().to_owned();
+        checks.iter().map(|check| (rest(check), check.is_good)).collect()
+    }
+
+    fn of(rows: Vec<Row>) -> Report {
+        Report { rows, ..Report::default() }
+    }
+
+    const NO_FAILURES: &str = "rows that have failed, without rc";
+
+    #[test]
+    fn defaults_are_judged_after_a_minute() {
+        let sr = |seconds, goodput| row(System::SelectiveRepeat, "sr:nack", path(25, 0.0, 1500), seconds, goodput);
+        let good =
+            [("share of the link", true), ("loss caused", true), ("share of repeats", true), (NO_FAILURES, true)];
+        let expected = good.map(|(name, is_good)| (name.to_owned(), is_good));
+        assert_eq!(judged(&of(vec![sr(60, 170.0)])), expected);
+        assert_eq!(judged(&of(vec![sr(30, 170.0)])).len(), 1, "too short");
+        assert!(!judged(&of(vec![sr(60, 150.0)]))[0].1, "0.81 of the link");
+        let mut bad = sr(60, 170.0);
+        (bad.caused_loss, bad.repeats) = (0.03, Some(0.02));
+        assert!(judged(&of(vec![bad.clone()]))[1..3].iter().all(|(_, is_good)| !is_good));
+        bad.lateness.late = 2;
+        assert_eq!(judged(&of(vec![bad])).len(), 1, "a row that is not valid says nothing");
+        let coded = row(System::Erasure, "ec:mds:32,8", path(25, 0.0, 1500), 60, 140.0);
+        assert!(judged(&of(vec![coded]))[0].1, "0.75 of the link, a fifth is parity");
+    }
+
+    #[test]
+    fn nobody_starves_nobody() {
+        let share = |ours, peer, goodputs: [f64; 2]| ShareRow {
+            share: Share { ours, peer, path: path(25, 0.0, 1500), time: Duration::from_secs(60) },
+            goodputs: goodputs.map(|goodput| goodput * 1e6),
+            lateness: Lateness::default(),
+        };
+        let report = |cubic, bbr, in_our_place| {
+            let shares = vec![
+                share(System::SelectiveRepeat, System::TcpCubic, cubic),
+                share(System::SelectiveRepeat, System::TcpBbr, bbr),
+                share(System::TcpCubic, System::TcpBbr, in_our_place),
+            ];
+            Report { shares, ..Report::default() }
+        };
+        let goods = |report| judged(&report).into_iter().map(|(_, is_good)| is_good).collect::<Vec<_>>();
+        assert_eq!(goods(report([90.0, 80.0], [30.0, 150.0], [20.0, 160.0])), [true; 6]);
+        let bad = goods(report([150.0, 20.0], [15.0, 20.0], [40.0, 140.0]));
+        assert_eq!(bad, [true, false, false, false, false, true]);
+    }
+
+    #[test]
+    fn the_best_scheme_is_compared_with_the_others() {
+        let at = path(100, 1e-3, 1500);
+        let rows = |ours: f64, theirs: f64| {
+            of(vec![
+                row(System::SelectiveRepeat, "sr:nack", at, 30, ours),
+                row(System::Erasure, "ec:mds:32,2", at, 30, ours - 10.0),
+                row(System::TcpCubic, "tcp-cubic", at, 30, 10.0),
+                row(System::TcpBbr, "tcp-bbr", at, 30, theirs),
+                row(System::Quic, "quic:bbr", at, 30, theirs),
+            ])
+        };
+        let goods = |report: &Report| judged(report).into_iter().map(|(_, is_good)| is_good).collect::<Vec<_>>();
+        assert_eq!(goods(&rows(170.0, 175.0)), [true; 5]);
+        assert_eq!(goods(&rows(45.0, 175.0)), [false, false, false, false, true]);
+        let mut short = rows(45.0, 175.0);
+        short.rows.iter_mut().for_each(|row| row.point.what = What::Bulk { time: Duration::from_secs(10) });
+        assert_eq!(goods(&short), [true], "too short");
+        let wide = path(100, 1e-3, 4200);
+        let report = of(vec![
+            row(System::SelectiveRepeat, "sr:nack", wide, 30, 180.0),
+            row(System::TcpBbr, "tcp-bbr", wide, 30, 181.0),
+        ]);
+        assert_eq!(goods(&report), [true, false, true], "with long packets headers are no excuse");
+    }
+
+    #[test]
+    fn coded_messages_are_compared_with_their_own_and_with_others() {
+        let report = |coded: f64, bytes| {
+            of(vec![
+                message(System::Erasure, "ec:mds:32,2", 0.0, bytes, [15.0, 16.0]),
+                message(System::Erasure, "ec:mds:32,4", 1e-2, bytes, [15.0, coded]),
+                message(System::TcpBbr, "tcp-bbr", 1e-2, bytes, [40.0, 90.0]),
+                message(System::Quic, "quic:bbr", 1e-2, bytes, [15.0, 40.0]),
+                message(System::SelectiveRepeat, "sr:nack", 0.0, bytes, [15.0, 16.0]),
+            ])
+        };
+        let goods = |report: &Report| judged(report).into_iter().map(|(_, is_good)| is_good).collect::<Vec<_>>();
+        assert_eq!(goods(&report(17.0, 64 << 10)), [true; 3]);
+        assert_eq!(goods(&report(30.0, 64 << 10)), [false, false, true]);
+        assert_eq!(goods(&report(30.0, 1 << 20)), [false, true, true], "long messages have another bar");
+        let mut few = report(30.0, 64 << 10);
+        few.rows[1].completion = Some(Completion { messages: 99, p50: 15.0, p99: Some(30.0) });
+        assert_eq!(goods(&few), [true], "too few");
+    }
+
+    #[test]
+    fn a_row_that_has_failed_is_not_forgotten() {
+        let failed = |system, is_missing| {
+            let task = Task::Row(row(system, "", path(25, 0.0, 1500), 1, 0.0).point);
+            Report { unfinished: vec![Unfinished { task, is_missing, why: String::new() }], ..Report::default() }
+        };
+        assert!(!judged(&failed(System::SelectiveRepeat, false))[0].1);
+        assert!(judged(&failed(System::Rc, false))[0].1 && judged(&failed(System::TcpBbr, true))[0].1);
+    }
 }

@@ -19,7 +19,7 @@ const BULK_TIME_SHORT: Duration = Duration::from_secs(10);
 /// Of rows that show what defaults do, and of two systems next to each other.
 const DEFAULTS_TIME: Duration = Duration::from_secs(60);
 /// No completion row takes longer.
-const COMPLETION_TIME: Duration = Duration::from_secs(12);
+const COMPLETION_TIME: Duration = Duration::from_secs(15);
 /// Completion times are taken here only.
 const COMPLETION_ROUND_TRIP: Duration = Duration::from_millis(25);
 /// A bottleneck's queue holds what it sends in this time, or in this part of a round trip.
@@ -337,8 +337,8 @@ impl Wanted {
 
 fn message_count(message_bytes: usize) -> usize {
     match message_bytes {
-        ..=0x1_0000 => 400,
-        ..=P99_BYTES_MAX => 200,
+        0..=0x1_0000 => 400,
+        0x1_0001..=P99_BYTES_MAX => 200,
         _ => 20,
     }
 }
