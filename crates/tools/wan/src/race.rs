@@ -14,11 +14,13 @@
 mod checks;
 mod child;
 mod end;
+mod end_error;
 mod ends;
 mod ground;
 mod host;
 mod orders;
 mod plan;
+mod prepared;
 mod report;
 mod system;
 mod tally;
@@ -33,12 +35,9 @@ use self::orders::{Measure, Work};
 pub use self::checks::{Check, checks};
 pub use self::end::run_end;
 pub use self::plan::{Kind, Path, Point, Share, Task, Wanted, What};
-pub use self::report::{Completion, Lateness, OptionsOf, RaceError, Report, Row, ShareRow, Unfinished};
+pub use self::report::{Completion, LATE_SHARE_MAX, Lateness, OptionsOf, RaceError, Report, Row, ShareRow, Unfinished};
 pub use self::system::{System, UnknownSystem};
 
-/// A row with a larger share of frames that left more than a millisecond late, or that the link could not take, is run
-/// again.
-pub const LATE_SHARE_MAX: f64 = 1e-3;
 /// How often a row is run, at most.
 const TRIES_MAX: u32 = 3;
 /// Messages at the beginning whose times do not count: connections warm up. A tenth of them, at most this many.

@@ -1,50 +1,18 @@
 //! One end of the race: a process in one of the namespaces. Orders come on its standard input, answers go to its standard
 //! output, a line of JSON each. It ends when its input does, so also when the race is killed.
 
-use std::error::Error;
 use std::io::{BufRead as _, Write as _};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use longhaul::with_sources;
 use serde::Serialize;
-use thiserror::Error;
 
+use super::end_error::EndError;
 use super::ends;
 use super::orders::{Contact, Order, Outcome, Work};
+use super::prepared::End;
 use super::tally::Tally;
-
-/// Why an end has failed.
-#[derive(Debug, Error)]
-pub(super) enum EndError {
-    /// Something did not work.
-    #[error("cannot {doing}")]
-    Failed { doing: &'static str, source: Box<dyn Error + Send + Sync> },
-    /// This build or this host does not have it.
-    #[error("{0}")]
-    Missing(String),
-    /// An order at a time when it makes no sense.
-    #[error("an end was ordered to run before it was prepared")]
-    Unprepared,
-}
-
-impl EndError {
-    /// Something failed while `doing`.
-    pub(super) fn failed<E: Into<Box<dyn Error + Send + Sync>>>(doing: &'static str) -> impl Fn(E) -> EndError {
-        move |error| EndError::Failed { doing, source: error.into() }
-    }
-}
-
-/// An end that is prepared.
-pub(super) trait End {
-    /// Begins at a time of the monotonic clock, and ends at another. Returns at once: threads do the work.
-    fn start(&mut self, start: Duration, until: Duration, tally: &Arc<Tally>) -> Result<(), EndError>;
-
-    /// What was counted, if anything.
-    fn counters(&self) -> Vec<(String, u64)> {
-        Vec::new()
-    }
-}
 
 /// An end, and what it was made for.
 type Prepared = (Box<dyn End>, Work, Arc<Tally>);

@@ -9,8 +9,9 @@ mod tcp;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::end::{End, EndError};
+use super::end_error::EndError;
 use super::orders::{Contact, Work};
+use super::prepared::End;
 use super::system::System;
 use super::tally::Tally;
 

@@ -8,10 +8,13 @@ use longhaul_link::namespaces::NamespaceError;
 use longhaul_plan::link::PlanError;
 use thiserror::Error;
 
-use super::LATE_SHARE_MAX;
 use super::host;
 use super::plan::{Point, Share, Task};
 use super::system::System;
+
+/// A row with a larger share of frames that left more than a millisecond late, or that the link could not take, is run
+/// again.
+pub const LATE_SHARE_MAX: f64 = 1e-3;
 
 /// Why a race, or a row of it, has no result.
 #[derive(Debug, Error)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock::now;
 use crate::meter::Meter;
 
-use super::end::EndError;
+use super::end_error::EndError;
 
 #[derive(Debug, Default)]
 pub(super) struct Tally {

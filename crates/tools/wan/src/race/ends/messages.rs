@@ -12,8 +12,9 @@ use longhaul::{Connection, Listener, Memory, Options, Pending, TransferError};
 use longhaul_link::namespaces::Side;
 
 use crate::clock::now;
-use crate::race::end::{End, EndError};
+use crate::race::end_error::EndError;
 use crate::race::orders::{Contact, Measure, Work};
+use crate::race::prepared::End;
 use crate::race::tally::{Tally, sleep_until};
 
 use super::PATIENCE;

@@ -7,8 +7,9 @@ use longhaul_link::namespaces::Side;
 
 use crate::clock::now;
 use crate::quic::{self, Amount, Congestion, QuicError, Settings};
-use crate::race::end::{End, EndError};
+use crate::race::end_error::EndError;
 use crate::race::orders::{Contact, Measure, Work};
+use crate::race::prepared::End;
 use crate::race::system::System;
 use crate::race::tally::{Tally, sleep_until};
 

@@ -20,8 +20,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::now;
-use crate::race::end::{End, EndError};
+use crate::race::end_error::EndError;
 use crate::race::orders::{Contact, Measure, Work};
+use crate::race::prepared::End;
 use crate::race::tally::{Tally, sleep_until};
 
 use super::PATIENCE;

@@ -11,8 +11,9 @@ use longhaul_link::namespaces::Side;
 use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::clock::now;
-use crate::race::end::{End, EndError};
+use crate::race::end_error::EndError;
 use crate::race::orders::{Contact, Measure, Work};
+use crate::race::prepared::End;
 use crate::race::tally::{Tally, sleep_until};
 
 use super::PATIENCE;
