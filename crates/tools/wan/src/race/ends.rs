@@ -7,16 +7,12 @@ mod rc;
 mod tcp;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::end_error::EndError;
 use super::orders::{Contact, Work};
 use super::prepared::End;
 use super::system::System;
 use super::tally::Tally;
-
-/// Nobody waits longer for the other end.
-const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The receiver of a system, and how its sender reaches it.
 pub(super) fn receiver(work: &Work, tally: &Arc<Tally>) -> Result<(Contact, Box<dyn End>), EndError> {

@@ -6,6 +6,9 @@ use std::time::Duration;
 use super::end_error::EndError;
 use super::tally::Tally;
 
+/// Nobody waits longer for the other end.
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);
+
 /// An end that is prepared.
 pub(super) trait End {
     /// Begins at a time of the monotonic clock, and ends at another. Returns at once: threads do the work.

@@ -14,10 +14,8 @@ use longhaul_link::namespaces::Side;
 use crate::clock::now;
 use crate::race::end_error::EndError;
 use crate::race::orders::{Contact, Measure, Work};
-use crate::race::prepared::End;
+use crate::race::prepared::{End, PATIENCE};
 use crate::race::tally::{Tally, sleep_until};
-
-use super::PATIENCE;
 
 const DEVICE: &str = "softnic";
 /// Receives that are posted beyond what the sender posts.

@@ -9,11 +9,9 @@ use crate::clock::now;
 use crate::quic::{self, Amount, Congestion, QuicError, Settings};
 use crate::race::end_error::EndError;
 use crate::race::orders::{Contact, Measure, Work};
-use crate::race::prepared::End;
+use crate::race::prepared::{End, PATIENCE};
 use crate::race::system::System;
 use crate::race::tally::{Tally, sleep_until};
-
-use super::PATIENCE;
 
 /// The process ends long before.
 const LIMIT: Duration = Duration::from_secs(3600);

@@ -22,10 +22,8 @@ use serde::{Deserialize, Serialize};
 use crate::clock::now;
 use crate::race::end_error::EndError;
 use crate::race::orders::{Contact, Measure, Work};
-use crate::race::prepared::End;
+use crate::race::prepared::{End, PATIENCE};
 use crate::race::tally::{Tally, sleep_until};
-
-use super::PATIENCE;
 
 /// Receiver-not-ready timer of 0.64 ms, as the specification encodes it; retries without end while it is not ready.
 const NOT_READY_TIMER: u8 = 12;

@@ -13,10 +13,8 @@ use nix::sys::socket::{setsockopt, sockopt};
 use crate::clock::now;
 use crate::race::end_error::EndError;
 use crate::race::orders::{Contact, Measure, Work};
-use crate::race::prepared::End;
+use crate::race::prepared::{End, PATIENCE};
 use crate::race::tally::{Tally, sleep_until};
-
-use super::PATIENCE;
 
 const BUFFER_BYTES: usize = 256 << 10;
 
