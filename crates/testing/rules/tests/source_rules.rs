@@ -88,7 +88,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("capture", &["time"]),
     ("forward", &["time"]),
     ("link", &["time", "impair", "capture", "forward"]),
-    ("wan", &["time", "impair", "forward", "link"]),
+    ("wan", &["time", "verbs", "impair", "forward", "link", "plan", "longhaul"]),
     ("netsim", &["time", "impair", "capture"]),
     ("softnic", &["time", "wire", "verbs", "congestion", "impair"]),
     ("softnic-udp", &["time", "wire", "verbs", "congestion", "impair", "capture", "softnic"]),

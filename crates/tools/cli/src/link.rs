@@ -10,6 +10,8 @@ mod serve;
 mod set;
 mod show;
 
+pub(crate) use options::stop_of;
+
 use crate::stop::Stop;
 
 /// A wide-area link between two network interfaces of this host, for real frames of any protocol

@@ -14,6 +14,7 @@ mod scheme_table;
 mod sdr;
 mod server;
 mod table;
+mod wan;
 
 pub(crate) use options::mtu;
 
@@ -37,10 +38,13 @@ enum Command {
     Sdr(sdr::Arguments),
     Connections(connections::Arguments),
     Quic(quic::Arguments),
+    Wan(wan::Arguments),
     #[command(hide = true)]
     End(compare::EndArguments),
     #[command(hide = true)]
     ConnectionsEnd(connections::EndArguments),
+    #[command(hide = true)]
+    WanEnd(wan::EndArguments),
 }
 
 /// Runs the subcommand.
@@ -55,6 +59,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
         Command::Sdr(arguments) => sdr::run(arguments),
         Command::Connections(arguments) => connections::run(arguments),
         Command::Quic(arguments) => quic::run(arguments),
+        Command::Wan(arguments) => wan::run(arguments),
+        Command::WanEnd(arguments) => wan::run_end(arguments),
         Command::End(arguments) => compare::run_end(arguments),
         Command::ConnectionsEnd(arguments) => connections::run_end(arguments),
     }

@@ -32,6 +32,7 @@ fn arguments_that_no_command_knows() {
         "perf quic --certificate file",
         "perf sdr",
         "perf server",
+        "perf wan",
         "plan",
         "plan figures",
         "plan validate",

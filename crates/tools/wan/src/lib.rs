@@ -1,9 +1,12 @@
 //! Measurements over a wide-area link on one machine.
 //!
 //! [`check`] measures the link itself: how many frames it moves compared with a forwarder that does nothing to them, how
-//! exactly it delays, and whether it loses what was set. `quic`, with the feature of that name, sends over QUIC.
+//! exactly it delays, and whether it loses what was set. [`race`] compares TCP, QUIC, RC and Longhaul on one link. `quic`,
+//! with the feature of that name, sends over QUIC.
 
 pub mod check;
 mod clock;
+mod meter;
 #[cfg(feature = "quic")]
 pub mod quic;
+pub mod race;

@@ -1,5 +1,6 @@
 //! What the receiver says about a stream whose last byte has arrived.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quinn::RecvStream;
@@ -20,12 +21,13 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Reads a stream to its end.
-    pub(super) async fn to(stream: &mut RecvStream, contents: &Contents) -> Result<Self, Cause> {
+    /// Reads a stream to its end. `flow` counts its bytes while they arrive.
+    pub(super) async fn to(stream: &mut RecvStream, contents: &Contents, flow: &AtomicU64) -> Result<Self, Cause> {
         let (mut is_right, mut bytes) = (true, 0);
         while let Some(chunk) = stream.read_chunk(usize::MAX, true).await? {
             is_right &= contents.has(bytes, &chunk.bytes);
             bytes += chunk.bytes.len() as u64;
+            flow.fetch_add(chunk.bytes.len() as u64, Ordering::Relaxed);
         }
         Ok(Answer { is_right, bytes, arrived: now() })
     }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use quinn::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use quinn::{Connecting, Connection, ConnectionError, Endpoint, ServerConfig};
@@ -14,6 +15,7 @@ use super::deadline;
 use super::error::{Cause, QuicError};
 use super::sender::SERVER_NAME;
 use super::settings::Settings;
+use crate::meter::Meter;
 
 /// Listens at an address and takes what senders send.
 pub struct Receiver {
@@ -22,6 +24,7 @@ pub struct Receiver {
     address: SocketAddr,
     certificate: Vec<u8>,
     settings: Settings,
+    meter: Arc<Meter>,
 }
 
 /// What has arrived.
@@ -55,7 +58,7 @@ impl Receiver {
             settings.endpoint(address, Some(config))?
         };
         let address = endpoint.local_addr().map_err(|error| QuicError::Socket(address, error))?;
-        Ok(Receiver { endpoint, runtime, address, certificate, settings: *settings })
+        Ok(Receiver { endpoint, runtime, address, certificate, settings: *settings, meter: Arc::default() })
     }
 
     /// Where it listens.
@@ -68,20 +71,25 @@ impl Receiver {
         &self.certificate
     }
 
+    /// Has what arrives counted, by connection, while [`Receiver::receive`] runs.
+    pub(crate) fn count_with(&mut self, meter: Arc<Meter>) {
+        self.meter = meter;
+    }
+
     /// Takes what is sent until at least one connection was opened and all have ended.
     pub fn receive(&mut self) -> Result<Received, QuicError> {
-        deadline::wait(&self.runtime, self.settings.limit, "receiving", receive(&self.endpoint))
+        deadline::wait(&self.runtime, self.settings.limit, "receiving", receive(&self.endpoint, &self.meter))
     }
 }
 
-async fn receive(endpoint: &Endpoint) -> Result<Received, QuicError> {
+async fn receive(endpoint: &Endpoint, meter: &Meter) -> Result<Received, QuicError> {
     let contents = Arc::new(Contents::new());
     let (mut received, mut open) = (Received::default(), JoinSet::new());
     while received.connections == 0 || !open.is_empty() {
         tokio::select! {
             // There is always a next one: the endpoint is never closed.
             Some(incoming) = endpoint.accept() => match incoming.accept() {
-                Ok(connecting) => drop(open.spawn(take_connection(connecting, contents.clone()))),
+                Ok(connecting) => drop(open.spawn(take_connection(connecting, contents.clone(), meter.flow()))),
                 Err(_) => received.refused += 1,
             },
             Some(ended) = deadline::next(&mut open), if !open.is_empty() => received.add(&ended?),
@@ -100,13 +108,17 @@ impl Received {
     }
 }
 
-async fn take_connection(connecting: Connecting, contents: Arc<Contents>) -> Result<Received, QuicError> {
+async fn take_connection(
+    connecting: Connecting,
+    contents: Arc<Contents>,
+    flow: Arc<AtomicU64>,
+) -> Result<Received, QuicError> {
     let Ok(connection) = connecting.await else {
         return Ok(Received { refused: 1, ..Received::default() });
     };
     let mut received = Received { connections: 1, ..Received::default() };
     loop {
-        let answer = match take_stream(&connection, &contents).await {
+        let answer = match take_stream(&connection, &contents, &flow).await {
             Ok(answer) => answer,
             // What says that the sender has finished may be lost, as any packet.
             Err(_) if has_ended_well(&connection, &received) => return Ok(received),
@@ -127,7 +139,7 @@ fn has_ended_well(connection: &Connection, received: &Received) -> bool {
 }
 
 /// Takes the next stream, and answers it: on the same stream if it has two directions, else on a new one.
-async fn take_stream(connection: &Connection, contents: &Contents) -> Result<Answer, Cause> {
+async fn take_stream(connection: &Connection, contents: &Contents, flow: &AtomicU64) -> Result<Answer, Cause> {
     let (mut stream, back) = tokio::select! {
         stream = connection.accept_uni() => (stream?, None),
         streams = connection.accept_bi() => {
@@ -135,7 +147,7 @@ async fn take_stream(connection: &Connection, contents: &Contents) -> Result<Ans
             (stream, Some(back))
         }
     };
-    let answer = Answer::to(&mut stream, contents).await?;
+    let answer = Answer::to(&mut stream, contents, flow).await?;
     let mut back = match back {
         Some(back) => back,
         None => connection.open_uni().await?,
