@@ -21,6 +21,7 @@ pub struct Flow {
     rate_max: Option<u64>,
     /// Only the pacer keeps it from sending, until then.
     paced_until: Option<Instant>,
+    packet_bytes: u32,
 }
 
 impl Flow {
@@ -32,7 +33,14 @@ impl Flow {
     /// With a controller of the caller's own.
     pub fn with_controller(controller: Box<dyn Controller>, facts: &PathFacts) -> Self {
         let pacer = Pacer::new(facts.packet_bytes, controller.burst());
-        Flow { sampler: Sampler::default(), controller, pacer, rate_max: None, paced_until: None }
+        Flow {
+            sampler: Sampler::default(),
+            controller,
+            pacer,
+            rate_max: None,
+            paced_until: None,
+            packet_bytes: facts.packet_bytes,
+        }
     }
 
     /// Without control: as fast as the device takes packets.
@@ -57,7 +65,9 @@ impl Flow {
     /// [`ready_at`](Self::ready_at), or for a report.
     pub fn room_bytes(&mut self, now: Instant) -> u64 {
         let (by_window, by_rate) = (self.window_room_bytes(), self.rate_room_bytes(now));
-        if by_rate == 0 && by_window > 0 {
+        if by_window < u64::from(self.packet_bytes) {
+            self.paced_until = None;
+        } else if by_rate == 0 {
             self.paced_until = self.pacer.ready_at();
         }
         by_window.min(by_rate)

@@ -33,14 +33,14 @@ impl Drop for Program {
     }
 }
 
-/// What came of it.
+/// The result.
 struct Outcome {
     report: Value,
     shown: Value,
 }
 
 impl Transfer {
-    /// Sends for so many seconds; `None` where no link can be made.
+    /// Sends for this many seconds; `None` where no link can be made.
     fn start(test: &str, seconds: u32) -> Option<Self> {
         let user = User::new(test);
         user.demo(&format!("--impair {SETTINGS}"))?;
