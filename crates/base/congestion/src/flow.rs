@@ -8,9 +8,6 @@ use crate::name::ControllerName;
 use crate::pacer::Pacer;
 use crate::sampler::{Arrivals, Sampler};
 
-/// A sender that is woken later than this after its pacer would have let it send has lost what it could have sent.
-const LATE: Duration = Duration::from_micros(500);
-
 /// Congestion control of one path.
 #[derive(Debug)]
 pub struct Flow {
@@ -19,9 +16,6 @@ pub struct Flow {
     pacer: Pacer,
     /// It sends no faster, whatever the controller says.
     rate_max: Option<u64>,
-    /// Only the pacer keeps it from sending, until then.
-    paced_until: Option<Instant>,
-    packet_bytes: u32,
 }
 
 impl Flow {
@@ -33,14 +27,7 @@ impl Flow {
     /// With a controller of the caller's own.
     pub fn with_controller(controller: Box<dyn Controller>, facts: &PathFacts) -> Self {
         let pacer = Pacer::new(facts.packet_bytes, controller.burst());
-        Flow {
-            sampler: Sampler::default(),
-            controller,
-            pacer,
-            rate_max: None,
-            paced_until: None,
-            packet_bytes: facts.packet_bytes,
-        }
+        Flow { sampler: Sampler::default(), controller, pacer, rate_max: None }
     }
 
     /// Without control: as fast as the device takes packets.
@@ -64,13 +51,7 @@ impl Flow {
     /// Bytes that may be sent now. A sender with a packet of at most this size sends it; others wait until
     /// [`ready_at`](Self::ready_at), or for a report.
     pub fn room_bytes(&mut self, now: Instant) -> u64 {
-        let (by_window, by_rate) = (self.window_room_bytes(), self.rate_room_bytes(now));
-        if by_window < u64::from(self.packet_bytes) {
-            self.paced_until = None;
-        } else if by_rate == 0 {
-            self.paced_until = self.pacer.ready_at();
-        }
-        by_window.min(by_rate)
+        self.rate_room_bytes(now).min(self.window_room_bytes())
     }
 
     /// What the window alone would allow.
@@ -94,10 +75,6 @@ impl Flow {
         let first = self.sampler.sent_packets();
         if first > 0 && self.sampler.in_flight_packets() == 0 && self.sampler.is_app_limited() {
             self.controller.on_restart(now);
-        }
-        if self.paced_until.take().is_some_and(|at| now > at + LATE) {
-            // What it sends then says how busy its host is, not how fast the path is.
-            self.sampler.on_app_limited();
         }
         self.sampler.on_sent(now, packets, bytes);
         self.pacer.on_sent(now, bytes);
