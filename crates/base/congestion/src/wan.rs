@@ -53,6 +53,11 @@ const LOSS_TOO_HIGH: f64 = 0.02;
 /// What a cut leaves.
 const BETA: f64 = 0.7;
 const BETA_ECN: f64 = 0.85;
+/// Trains are sent faster by this until the path does not follow: it falls behind by more than that.
+const TRAIN_GAIN: f64 = 1.1;
+const TRAIN_FOLLOWS: f64 = 0.95;
+/// A train that is longer is not short any more.
+const TRAIN_ROUND_TRIPS: u32 = 4;
 /// Growth by less than that is none.
 const FULL_GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u32 = 3;
@@ -108,6 +113,13 @@ pub struct Wan {
 
     // Bandwidth, in bytes per second.
     bandwidth_max: [f64; 2],
+    /// What messages shorter than a round trip have shown, of this time and the one before; for as long as the sender has nothing
+    /// more to send.
+    train_max: [f64; 2],
+    /// The path did not follow the last train that was sent faster.
+    is_train_full: bool,
+    /// The newest packet belongs to such a message.
+    is_short_train: bool,
     full_bandwidth: f64,
     full_rounds: u32,
     is_full_now: bool,
@@ -184,6 +196,9 @@ impl Wan {
             rounds: 0,
             is_round_start: false,
             bandwidth_max: [0.0; 2],
+            train_max: [0.0; 2],
+            is_train_full: false,
+            is_short_train: false,
             full_bandwidth: 0.0,
             full_rounds: 0,
             is_full_now: false,
@@ -238,6 +253,14 @@ impl Wan {
         self.bandwidth_long().min(self.bandwidth_short)
     }
 
+    /// What a message that is shorter than a round trip may be sent at. Measured over a round trip, such a flow shows only how long
+    /// its messages are, and would be paced by that. In doubt, what is known of the path over round trips counts.
+    fn train_bandwidth(&self) -> Option<f64> {
+        let has_room = self.is_short_train && self.bandwidth_short.is_infinite() && self.state != State::ProbeRtt;
+        let train = self.train_max[0].max(self.train_max[1]);
+        (has_room && train > 0.0).then_some(train)
+    }
+
     /// Bytes in flight that fill the path at this part of a bandwidth.
     fn product(&self, bandwidth: f64, gain: f64) -> f64 {
         match self.min_rtt {
@@ -281,11 +304,24 @@ impl Wan {
     }
 
     fn update_bandwidth(&mut self, sample: &Sample) {
+        self.update_train(sample);
         let Some(rate) = self.rate_of(sample) else { return };
         self.latest_bandwidth = self.latest_bandwidth.max(rate);
         self.latest_in_flight = self.latest_in_flight.max(delivered_in_round_trip(sample));
         if rate >= self.bandwidth_long() || !sample.is_app_limited {
             self.bandwidth_max[1] = self.bandwidth_max[1].max(rate);
+        }
+    }
+
+    fn update_train(&mut self, sample: &Sample) {
+        if sample.round_trip.is_some() {
+            let age_max = TRAIN_ROUND_TRIPS * self.min_rtt.unwrap_or(RTT_UNKNOWN);
+            self.is_short_train = sample.is_app_limited || sample.train_age.is_some_and(|age| age < age_max);
+        }
+        if let Some(rate) = sample.train_rate.filter(|_| self.is_short_train) {
+            let rate = rate as f64 / 8.0;
+            self.is_train_full |= rate < TRAIN_FOLLOWS * self.pacing;
+            self.train_max[1] = self.train_max[1].max(rate);
         }
     }
 
@@ -437,8 +473,13 @@ impl Wan {
         // would look like the path's own, and the rate would rise with it.
         let is_draining = self.phase() == Phase::Draining;
         let arriving = if is_draining { 1.0 } else { self.arriving() };
-        let pacing = gain * self.bandwidth() * PACING_MARGIN / arriving;
-        if pacing > 0.0 && (self.is_full || pacing > self.pacing) {
+        let bandwidth = match self.train_bandwidth() {
+            Some(train) if self.is_train_full => train,
+            Some(train) => (gain * self.bandwidth()).max(TRAIN_GAIN * train),
+            None => gain * self.bandwidth(),
+        };
+        let pacing = bandwidth * PACING_MARGIN / arriving;
+        if pacing > 0.0 && (self.is_full || self.is_train_full || pacing > self.pacing) {
             self.pacing = pacing.max(PACKETS_PER_SECOND_MIN * self.packet_bytes);
         }
     }
@@ -505,7 +546,8 @@ impl Controller for Wan {
         self.aggregation = Aggregation::default();
         let least = PACKETS_PER_SECOND_MIN * self.packet_bytes;
         if matches!(self.state, State::Down | State::Cruise | State::Refill | State::Up) {
-            self.pacing = (self.bandwidth() * PACING_MARGIN / self.arriving()).max(least);
+            let bandwidth = self.train_bandwidth().unwrap_or_default().max(self.bandwidth());
+            self.pacing = (bandwidth * PACING_MARGIN / self.arriving()).max(least);
         }
         if self.state == State::ProbeRtt && self.probe_rtt_ends.is_some_and(|ends| now > ends) {
             self.probe_rtt_min_at = now;
