@@ -60,11 +60,11 @@ fn send(work: Work, contact: &Contact, prepared: &mut Option<Prepared>) -> Resul
 fn run(prepared: Option<&mut Prepared>, start: Duration, until: Duration) -> Result<Outcome, EndError> {
     let (end, work, tally) = prepared.ok_or(EndError::Unprepared)?;
     end.start(start, until, tally)?;
-    // Whoever is ready too late begins then.
+    // An end that is ready too late begins then.
     let begun = start.max(now());
     let [times, completions] = tally.wait_until(until)?;
     let whole_bytes = tally.meter.whole_bytes(work.message_bytes as u64);
-    // Woken a moment after it was over, and bytes went on arriving.
+    // This thread wakes a moment after the end of the row, and bytes go on arriving.
     let [begun, ended] = [begun, now()].map(|at| at.as_nanos() as u64);
     Ok(Outcome { begun, ended, whole_bytes, times, completions, counters: end.counters() })
 }
