@@ -69,7 +69,7 @@ impl Path {
     }
 }
 
-/// The rate two round trips after so many notifications in a hundredth of one, of that before them.
+/// The rate two round trips after this many notifications in a hundredth of one, of that before them.
 fn kept_after(notifications: usize) -> f64 {
     let mut path = Path::new();
     path.run_for(Duration::from_secs(1));

@@ -163,7 +163,8 @@ fn many_controlled_connections_to_another_host_do_not_overrun_it() {
     };
     let (with, without) = (run(Some(16 << 20)), run(None));
     println!("{with:?}, without the window {without:?}");
-    assert!(with.failed == 0 && with.sent_again < with.data_packets / 20, "{with:?}");
+    assert!(with.failed == 0 && with.sent_again < with.data_packets / 100, "{with:?}");
+    assert!(with.bits_per_second > 0.9 * without.bits_per_second, "{with:?} against {without:?}");
     // The check can fail: the controllers alone do not see the buffer that they share.
     assert!(without.sent_again > without.data_packets / 20, "{without:?}");
 }

@@ -395,7 +395,7 @@ impl Peers {
         if has_lost || peer.is_local && controlled_loss_bytes > 0 {
             peer.window.on_loss(peer.in_flight_bytes);
         } else if controlled_loss_bytes > 0 {
-            peer.window.on_controlled_loss(controlled_loss_bytes, peer.in_flight_bytes);
+            peer.window.on_controlled_loss(controlled_loss_bytes, share.counted_bytes, peer.in_flight_bytes);
         }
         let acknowledged_bytes = std::mem::take(&mut share.acknowledged_bytes);
         peer.window.on_left(share.counted_bytes.saturating_sub(in_flight_bytes));
