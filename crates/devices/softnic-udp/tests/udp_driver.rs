@@ -441,7 +441,7 @@ fn what_was_completed_is_answered_although_its_end_closes_at_once() {
 
 // --- a host that was stopped -------------------------------------------------------------------------------------------
 
-/// Looking at so many datagrams takes four steps.
+/// Looking at this many datagrams takes four steps.
 const JUNK_DATAGRAMS: usize = 1000;
 
 #[test]
