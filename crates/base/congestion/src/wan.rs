@@ -20,7 +20,8 @@
 //! 5. While cruising the window may always be one bandwidth-delay product: small queues would keep the link idle.
 //! 6. Probing upwards begins steeper, and begins again soon after it has gained from an idle path: links are fast, and
 //!    change.
-//! 7. Marks (ECN) cut the short-term bounds by 0.85 once a round (RFC 8511), at any round trip.
+//! 7. Marks (ECN) and notifications of them (CNP) cut the short-term bounds by 0.85 once a round (RFC 8511), at any
+//!    round trip.
 //! 8. A receiver that takes packets in order only (go-back-N) shows one loss of a flight, whatever else was lost of it,
 //!    and each costs a whole flight. So one loss at a long queueing delay ends a probe, and losses add up over rounds.
 
@@ -150,6 +151,8 @@ pub struct Wan {
     /// The same of the rounds before, if the receiver takes packets in order only.
     carried_late: Lateness,
     round_marks: u64,
+    /// Congestion notification packets since the last report.
+    notifications: u64,
     round_losses: u32,
     ambient: AmbientLoss,
     aggregation: Aggregation,
@@ -221,6 +224,7 @@ impl Wan {
             round_late: Lateness::default(),
             carried_late: Lateness::default(),
             round_marks: 0,
+            notifications: 0,
             round_losses: 0,
             ambient: AmbientLoss::default(),
             aggregation: Aggregation::default(),
@@ -436,7 +440,7 @@ impl Wan {
             self.round_rtt_min = None;
         }
         self.round_rtt_min = [self.round_rtt_min, sample.round_trip].into_iter().flatten().min();
-        if self.is_full_now || is_lossy || is_queued || is_mostly_marked(sample) {
+        if self.is_full_now || is_lossy || is_queued || self.is_mostly_marked(sample) {
             if is_lossy {
                 let product = self.product(self.bandwidth_long(), 1.0);
                 self.in_flight_long = product.max(delivered_in_round_trip(sample));
@@ -514,6 +518,14 @@ impl Wan {
         self.window = self.window.min(bound).min(self.in_flight_short).max(least);
     }
 
+    /// Most of what was delivered met congestion: a probe has found the end of the path. Single marks are others' bursts.
+    /// A notification stands for any number of marks in its interval.
+    fn is_mostly_marked(&self, sample: &Sample) -> bool {
+        let is_mostly_marked =
+            sample.marked_packets >= MARKS_MIN && 2 * sample.marked_packets > sample.delivered_packets;
+        is_mostly_marked || self.notifications >= MARKS_MIN
+    }
+
     /// Bytes in flight that keep no more than a few milliseconds of queue.
     fn queue_budget(&self, bandwidth: f64) -> f64 {
         let min_rtt = self.min_rtt_secs();
@@ -528,11 +540,6 @@ impl Wan {
 /// Delivered between the sending of the newest packet and its report: what was in flight and arrived.
 fn delivered_in_round_trip(sample: &Sample) -> f64 {
     sample.delivered_bytes_total.saturating_sub(sample.delivered_bytes_at_sending) as f64
-}
-
-/// Most of what was delivered met congestion: a probe has found the end of the path. Single marks are others' bursts.
-fn is_mostly_marked(sample: &Sample) -> bool {
-    sample.marked_packets >= MARKS_MIN && 2 * sample.marked_packets > sample.delivered_packets
 }
 
 impl Controller for Wan {
@@ -574,9 +581,15 @@ impl Controller for Wan {
         self.set_pacing();
         self.set_window(sample);
         self.is_idle_restart &= sample.delivered_bytes == 0;
+        self.notifications = 0;
         self.ambient.enter(sample.now, self.phase());
         // Remembered for each round (and not read after the report, when there is room again).
         self.is_window_limited &= !self.is_round_start;
+    }
+
+    fn on_notification(&mut self, _now: Instant) {
+        self.round_marks += 1;
+        self.notifications += 1;
     }
 
     fn on_timeout(&mut self, _now: Instant) {
