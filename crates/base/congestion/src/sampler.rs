@@ -66,9 +66,8 @@ struct Burst {
 /// Packets that were sent without a break, after the sender had nothing to send.
 #[derive(Clone, Copy, Debug, Default)]
 struct Train {
-    /// The number of its first packet, and when it was sent.
+    /// The number of its first packet.
     first: u64,
-    begun: Instant,
     /// The first report about it: when the packet that it names was sent and arrived, and what was delivered by then.
     base: Option<(Instant, Instant, u64)>,
     /// The next packet begins another one.
@@ -166,7 +165,7 @@ impl Sampler {
             (self.base_sent_at, self.delivered_at) = (now, now);
         }
         if self.train.is_over {
-            self.train = Train { first: self.sent, begun: now, ..Train::default() };
+            self.train = Train { first: self.sent, ..Train::default() };
         }
         self.sent += packets;
         self.sent_bytes += bytes;
@@ -233,8 +232,6 @@ impl Sampler {
             sample.round_trip = Some(arrived_at - burst.sent_at);
             self.measure(&mut sample, &burst, arrived_at);
             sample.train_rate = self.measure_train(&burst, arrived_at);
-            let is_of_train = self.train.first > 0 && burst.end > self.train.first;
-            sample.train_age = is_of_train.then(|| burst.sent_at.saturating_since(self.train.begun));
         }
         sample
     }
@@ -270,7 +267,6 @@ impl Sampler {
             rate_interval: Duration::ZERO,
             is_app_limited: self.app_limited_until.is_some(),
             train_rate: None,
-            train_age: None,
             delivered_packets: self.delivered - before.delivered,
             delivered_bytes: self.delivered_bytes.saturating_sub(before.delivered_bytes),
             delivered_bytes_total: self.delivered_bytes,

@@ -54,11 +54,6 @@ const LOSS_TOO_HIGH: f64 = 0.02;
 /// What a cut leaves.
 const BETA: f64 = 0.7;
 const BETA_ECN: f64 = 0.85;
-/// Trains are sent faster by this until the path does not follow: it falls behind by more than that.
-const TRAIN_GAIN: f64 = 1.1;
-const TRAIN_FOLLOWS: f64 = 0.95;
-/// A train that is longer is not short any more.
-const TRAIN_ROUND_TRIPS: u32 = 4;
 /// Growth by less than that is none.
 const FULL_GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u32 = 3;
@@ -117,10 +112,7 @@ pub struct Wan {
     /// What messages shorter than a round trip have shown, of this time and the one before; for as long as the sender has nothing
     /// more to send.
     train_max: [f64; 2],
-    /// The path did not follow the last train that was sent faster.
-    is_train_full: bool,
-    /// The newest packet belongs to such a message.
-    is_short_train: bool,
+    is_app_limited: bool,
     full_bandwidth: f64,
     full_rounds: u32,
     is_full_now: bool,
@@ -200,8 +192,7 @@ impl Wan {
             is_round_start: false,
             bandwidth_max: [0.0; 2],
             train_max: [0.0; 2],
-            is_train_full: false,
-            is_short_train: false,
+            is_app_limited: false,
             full_bandwidth: 0.0,
             full_rounds: 0,
             is_full_now: false,
@@ -259,10 +250,9 @@ impl Wan {
 
     /// What a message that is shorter than a round trip may be sent at. Measured over a round trip, such a flow shows only how long
     /// its messages are, and would be paced by that. In doubt, what is known of the path over round trips counts.
-    fn train_bandwidth(&self) -> Option<f64> {
-        let has_room = self.is_short_train && self.bandwidth_short.is_infinite() && self.state != State::ProbeRtt;
-        let train = self.train_max[0].max(self.train_max[1]);
-        (has_room && train > 0.0).then_some(train)
+    fn train_bandwidth(&self) -> f64 {
+        let has_room = self.is_app_limited && self.bandwidth_short.is_infinite() && self.state != State::ProbeRtt;
+        if has_room { self.train_max[0].max(self.train_max[1]) } else { 0.0 }
     }
 
     /// Bytes in flight that fill the path at this part of a bandwidth.
@@ -308,24 +298,15 @@ impl Wan {
     }
 
     fn update_bandwidth(&mut self, sample: &Sample) {
-        self.update_train(sample);
+        if let Some(rate) = sample.train_rate {
+            self.train_max[1] = self.train_max[1].max(rate as f64 / 8.0);
+        }
         let Some(rate) = self.rate_of(sample) else { return };
+        self.is_app_limited = sample.is_app_limited;
         self.latest_bandwidth = self.latest_bandwidth.max(rate);
         self.latest_in_flight = self.latest_in_flight.max(delivered_in_round_trip(sample));
         if rate >= self.bandwidth_long() || !sample.is_app_limited {
             self.bandwidth_max[1] = self.bandwidth_max[1].max(rate);
-        }
-    }
-
-    fn update_train(&mut self, sample: &Sample) {
-        if sample.round_trip.is_some() {
-            let age_max = TRAIN_ROUND_TRIPS * self.min_rtt.unwrap_or(RTT_UNKNOWN);
-            self.is_short_train = sample.is_app_limited || sample.train_age.is_some_and(|age| age < age_max);
-        }
-        if let Some(rate) = sample.train_rate.filter(|_| self.is_short_train) {
-            let rate = rate as f64 / 8.0;
-            self.is_train_full |= rate < TRAIN_FOLLOWS * self.pacing;
-            self.train_max[1] = self.train_max[1].max(rate);
         }
     }
 
@@ -477,13 +458,10 @@ impl Wan {
         // would look like the path's own, and the rate would rise with it.
         let is_draining = self.phase() == Phase::Draining;
         let arriving = if is_draining { 1.0 } else { self.arriving() };
-        let bandwidth = match self.train_bandwidth() {
-            Some(train) if self.is_train_full => train,
-            Some(train) => (gain * self.bandwidth()).max(TRAIN_GAIN * train),
-            None => gain * self.bandwidth(),
-        };
+        // Trains grow, too, as long as the path follows.
+        let bandwidth = (gain * self.bandwidth()).max(gain.max(UP_GAIN) * self.train_bandwidth());
         let pacing = bandwidth * PACING_MARGIN / arriving;
-        if pacing > 0.0 && (self.is_full || self.is_train_full || pacing > self.pacing) {
+        if pacing > 0.0 && (self.is_full || pacing > self.pacing) {
             self.pacing = pacing.max(PACKETS_PER_SECOND_MIN * self.packet_bytes);
         }
     }
@@ -553,7 +531,7 @@ impl Controller for Wan {
         self.aggregation = Aggregation::default();
         let least = PACKETS_PER_SECOND_MIN * self.packet_bytes;
         if matches!(self.state, State::Down | State::Cruise | State::Refill | State::Up) {
-            let bandwidth = self.train_bandwidth().unwrap_or_default().max(self.bandwidth());
+            let bandwidth = self.bandwidth().max(self.train_bandwidth());
             self.pacing = (bandwidth * PACING_MARGIN / self.arriving()).max(least);
         }
         if self.state == State::ProbeRtt && self.probe_rtt_ends.is_some_and(|ends| now > ends) {

@@ -113,10 +113,6 @@ impl Wan {
     }
 
     pub(super) fn is_time_to_probe(&self, now: Instant) -> bool {
-        if self.train_bandwidth().is_some() {
-            // Short messages probe by themselves, and a probe would lose packets of theirs.
-            return false;
-        }
         let product_packets = self.product(self.bandwidth(), 1.0) / self.packet_bytes;
         let rounds = (product_packets as u64).min(PROBE_ROUNDS_MAX);
         let again = self.probes_again && self.rounds_since_probe >= PROBE_AGAIN_ROUNDS;

@@ -28,7 +28,7 @@ impl Wan {
             (self.min_rtt, self.min_rtt_at) = (Some(probed), self.probe_rtt_min_at);
         }
         if is_probe_due {
-            (self.train_max, self.is_train_full) = ([self.train_max[1], 0.0], false);
+            self.train_max = [self.train_max[1], 0.0];
         }
         if is_probe_due && self.state != State::ProbeRtt && !self.is_idle_restart && !self.is_drained(sample) {
             self.window_before = self.window;
@@ -43,7 +43,7 @@ impl Wan {
     /// No more was in flight than a probe would leave: a sender that often has nothing to send shows the round trip by itself, and
     /// half a window would only hold its messages up.
     fn is_drained(&self, sample: &Sample) -> bool {
-        let bandwidth = self.train_bandwidth().unwrap_or_default().max(self.bandwidth());
+        let bandwidth = self.bandwidth().max(self.train_bandwidth());
         sample.is_app_limited
             && sample.in_flight_bytes_at_sending as f64 <= self.product(bandwidth, WINDOW_GAIN_PROBE_RTT)
     }
