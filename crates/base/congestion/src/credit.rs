@@ -35,7 +35,7 @@ use longhaul_time::{Duration, Instant};
 
 use crate::controller::{Announcement, Controller, PathFacts, Sample};
 
-pub use receiver::{Grant, Receiver};
+pub use receiver::{Grant, Receiver, ReceiverLimits, Standing};
 
 /// The first window is no longer than this.
 const FIRST_PACKETS: u64 = 10;
@@ -103,6 +103,14 @@ impl Credit {
             announced_lost_bytes: 0,
             repeated: 0,
         }
+    }
+
+    /// The same, on hosts: credit lives for this long at least, and announcements are at least this far apart. Threads are
+    /// woken late, and a message costs as much as a packet.
+    pub fn with_patience_min(mut self, patience: Duration, gap: Duration) -> Self {
+        self.patience = self.patience.max(patience);
+        self.gap = self.gap.max(gap);
+        self
     }
 
     fn room_bytes(&self) -> u64 {

@@ -10,19 +10,24 @@
 //! after: that saves waking the driver, and the driver waking it. Meanwhile the driver looks at the peer and at the
 //! clock, but at no packets.
 
+mod attends;
+mod credit;
+
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use longhaul_reliable::{Connection as Reliable, ConnectionError, ReceiveTicket, SendTicket, Workers};
 use longhaul_sdr::{Context, Memory, Saying};
 use longhaul_time::{Duration, Instant};
 
 use crate::end::{End, log_end};
+use crate::granter::Granter;
 use crate::letter::{Letter, Letterbox, Lifeline};
 use crate::panicked::catch;
 use crate::waking::Woken;
+use attends::Attends;
 
 /// A thread that waits drives the connection for this long after something happened; then it parks.
 const ATTENDED: Duration = Duration::from_micros(50);
@@ -45,6 +50,8 @@ pub struct Shared {
     pub(crate) silence_max: Duration,
     /// The peer's device, for errors.
     pub(crate) peer: SocketAddr,
+    /// Who grants its peer credit: its driver says so.
+    granter: OnceLock<Arc<Granter>>,
     #[cfg(feature = "mutations")]
     mutation: Option<Mutation>,
 }
@@ -85,42 +92,6 @@ struct Locked<'a> {
 }
 
 struct WakesOnDrop<'a>(&'a Woken);
-
-/// A thread that waits drives it. If that panics, the driver goes on.
-struct Attends<'a>(&'a Shared);
-
-impl Attends<'_> {
-    fn end(self, is_left_to_driver: bool) {
-        self.leave(is_left_to_driver);
-        std::mem::forget(self);
-    }
-
-    fn leave(&self, is_left_to_driver: bool) {
-        let shared = self.0;
-        shared.is_attended.store(false, Ordering::SeqCst);
-        let mut state = shared.state();
-        let now = shared.now();
-        // What a worker has ended in the last moment, it has told nobody.
-        let has_ended_work = state.reliable.as_ref().is_some_and(Reliable::has_ended_work);
-        // A driver that rests knows nothing of what is to be said, or waited for, since this thread has looked.
-        let next = state.reliable.as_ref().and_then(|reliable| reliable.next_deadline(now));
-        let rests_too_long = state.resting_until.is_some_and(|until| next.is_some_and(|next| next < until));
-        if is_left_to_driver || has_ended_work {
-            state.attended = None;
-        }
-        if is_left_to_driver || has_ended_work || rests_too_long {
-            state.resting_until = None;
-            drop(state);
-            shared.wake_driver();
-        }
-    }
-}
-
-impl Drop for Attends<'_> {
-    fn drop(&mut self) {
-        self.leave(true);
-    }
-}
 
 impl Deref for Locked<'_> {
     type Target = State;
@@ -270,6 +241,7 @@ impl Shared {
             is_attended: Arc::default(),
             silence_max,
             peer,
+            granter: OnceLock::new(),
             #[cfg(feature = "mutations")]
             mutation: None,
         }
@@ -384,9 +356,17 @@ impl Shared {
             (posted, is_failed, is_resting.then(|| reliable.next_deadline(now)).flatten())
         });
         state.posted += u64::from(matches!(posted, Ok((Ok(_), ..))));
-        let is_too_late = state.resting_until.is_some_and(|until| match &posted {
-            Ok((_, is_failed, next)) => *is_failed || next.is_some_and(|next| next < until),
-            Err(_) => true,
+        let outcome = posted.as_ref().ok().map(|(_, is_failed, next)| (*is_failed, *next));
+        self.wake_if_too_late(state, outcome);
+        posted.map(|(posted, ..)| posted)
+    }
+
+    /// After something was done in the driver's place: it looks again, if it rests for longer than until what is due next,
+    /// or if that has failed (`None`, or `true` with it).
+    fn wake_if_too_late(&self, mut state: Locked<'_>, outcome: Option<(bool, Option<Instant>)>) {
+        let is_too_late = state.resting_until.is_some_and(|until| match outcome {
+            Some((is_failed, next)) => is_failed || next.is_some_and(|next| next < until),
+            None => true,
         });
         if is_too_late {
             state.resting_until = None;
@@ -395,7 +375,6 @@ impl Shared {
         if is_too_late {
             self.wake_driver();
         }
-        posted.map(|(posted, ..)| posted)
     }
 
     /// Drive it from a thread that waits, until that is done or too late, or nothing has happened for a while.
@@ -484,11 +463,12 @@ impl Shared {
         let (closing, receives) = (state.closing.is_some(), state.receives);
         state.has_sent = false;
         let posted = state.posted;
-        state.with(|reliable| {
+        let granter = self.granter.get();
+        let (look, news) = state.with(|reliable| {
             reliable.poll_saying(now, saying).map_err(|error| failed(error))?;
             let queue_pair = reliable.queue_pair();
             let (sent, _, control) = queue_pair.counters();
-            Ok(Look {
+            let look = Look {
                 now,
                 arrived,
                 over_count: reliable.over_count(),
@@ -497,8 +477,14 @@ impl Shared {
                 patience: queue_pair.round_trip_time().patience(queue_pair.attributes().round_trip_guess),
                 closing,
                 receives,
-            })
-        })?
+            };
+            Ok::<_, End>((look, granter.and_then(|_| queue_pair.take_credit_news())))
+        })??;
+        drop(state);
+        if let (Some(granter), Some(news)) = (granter, news) {
+            granter.on_news(self.id(), &news, now);
+        }
+        Ok(look)
     }
 
     /// Ask the peer for a sign of life.
@@ -563,6 +549,7 @@ impl Shared {
             (state.reliable.take(), state.closing.take(), (!is_let_go).then_some(ended), state.lifeline.take())
         };
         lifeline.into_iter().for_each(|lifeline| lifeline.watch_no_longer());
+        self.granter.get().into_iter().for_each(|granter| granter.remove(self.id()));
         // Without the lock: a subscriber to events may use the connection.
         ended.into_iter().for_each(|end| log_end(self.peer, &end));
         // Messages that are open fail now. A scheme that has panicked may do so again.
