@@ -101,26 +101,27 @@ impl Flow {
     /// The receiver has reported; see [`Sampler::on_report`].
     pub fn on_report(&mut self, now: Instant, arrivals: &Arrivals, horizon: Duration) -> Sample {
         let sample = self.sampler.on_report(now, arrivals, horizon);
-        self.controller.on_sample(&sample);
-        self.pacer.set_rate(now, self.bits_per_second());
-        sample
+        self.take(sample)
     }
 
     /// A receiver that takes packets in order only has acknowledged all before number `end`; see
     /// [`Sampler::on_acknowledged`].
     pub fn on_acknowledged(&mut self, now: Instant, end: u64, is_repeat: bool) -> Sample {
         let sample = self.sampler.on_acknowledged(now, end, is_repeat);
-        self.controller.on_sample(&sample);
-        self.pacer.set_rate(now, self.bits_per_second());
-        sample
+        self.take(sample)
     }
 
     /// All that is in flight to such a receiver is sent again, after `lost` packets of it were lost; see
     /// [`Sampler::on_went_back`].
     pub fn on_went_back(&mut self, now: Instant, lost: u64) -> Sample {
         let sample = self.sampler.on_went_back(now, lost);
+        self.take(sample)
+    }
+
+    /// The controller decides with this sample, and the pacer follows.
+    fn take(&mut self, sample: Sample) -> Sample {
         self.controller.on_sample(&sample);
-        self.pacer.set_rate(now, self.bits_per_second());
+        self.pacer.set_rate(sample.now, self.bits_per_second());
         sample
     }
 

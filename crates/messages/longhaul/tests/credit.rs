@@ -46,7 +46,10 @@ fn several_senders_share_one_endpoint() {
             scope.spawn(move || {
                 let receiving: Vec<_> = (0..MESSAGES).map(|_| other.receive(BYTES)).collect();
                 for (message, received) in receiving.into_iter().enumerate() {
-                    assert!(*received.wait().expect("it comes") == pattern(BYTES, seed(message))[..], "{index} {message}");
+                    assert!(
+                        *received.wait().expect("it comes") == pattern(BYTES, seed(message))[..],
+                        "{index} {message}"
+                    );
                 }
             });
         }

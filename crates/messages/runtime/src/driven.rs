@@ -13,6 +13,9 @@ use crate::shared::{Look, Shared};
 /// The driver looks again and again for this long after something happened before it leaves a connection alone: waking
 /// up takes about as long. Where it has several that are busy, they share this time: it does not sleep anyway.
 pub const SPIN: Duration = Duration::from_micros(50);
+/// Unless the peer is further away than this: waking up costs a twentieth of a round trip there at most, and packets of a wide-area path
+/// come just so far apart that the driver would look for them all the time.
+const NEAR: Duration = Duration::from_millis(1);
 /// While threads that wait drive a connection, the driver looks at it this often: whether the peer is still there, and whether it is to be closed.
 const LOOK_ALL_THE_SAME: Duration = Duration::from_millis(10);
 /// Where completions raise no events, it looks this often.
@@ -126,7 +129,8 @@ impl Driven {
         if left_alone.is_some() {
             return Ok(Turn::Rest(left_alone));
         }
-        if look.now.saturating_since(self.active) < spin {
+        let is_near = look.round_trip_least.is_none_or(|least| least < NEAR);
+        if is_near && look.now.saturating_since(self.active) < spin {
             return Ok(Turn::Again);
         }
         let has_events = self.shared.context.events().is_some();

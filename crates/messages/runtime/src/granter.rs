@@ -50,12 +50,8 @@ struct State {
 impl Granter {
     /// For a port with this rate, if that is known.
     pub fn new(bits_per_second: Option<u64>) -> Self {
-        let facts = PathFacts {
-            packet_bytes: PACKET_BYTES,
-            round_trip: None,
-            line_bits_per_second: bits_per_second,
-            seed: 0,
-        };
+        let facts =
+            PathFacts { packet_bytes: PACKET_BYTES, round_trip: None, line_bits_per_second: bits_per_second, seed: 0 };
         let receiver = CreditReceiver::new(&facts).with_limits(ReceiverLimits {
             outstanding_bytes_min: OUTSTANDING_BYTES_MIN,
             outstanding_bytes_max: OUTSTANDING_BYTES_MAX,

@@ -177,6 +177,7 @@ pub(crate) struct Look {
     /// Writes that were sent, and control messages that were received.
     pub(crate) progress: (u64, u64),
     pub(crate) patience: Duration,
+    pub(crate) round_trip_least: Option<Duration>,
     pub(crate) closing: bool,
     pub(crate) receives: bool,
 }
@@ -468,13 +469,15 @@ impl Shared {
             reliable.poll_saying(now, saying).map_err(|error| failed(error))?;
             let queue_pair = reliable.queue_pair();
             let (sent, _, control) = queue_pair.counters();
+            let round_trip = queue_pair.round_trip_time();
             let look = Look {
                 now,
                 arrived,
                 over_count: reliable.over_count(),
                 has_pending: reliable.over_count() < posted,
                 progress: (sent.writes, control.received),
-                patience: queue_pair.round_trip_time().patience(queue_pair.attributes().round_trip_guess),
+                patience: round_trip.patience(queue_pair.attributes().round_trip_guess),
+                round_trip_least: round_trip.least,
                 closing,
                 receives,
             };

@@ -118,8 +118,7 @@ impl Credit {
 mod tests {
     use super::*;
 
-    const ANNOUNCEMENT: CreditAnnouncement =
-        CreditAnnouncement { wanted: 1000, received: 0, uncredited: 0, lost: 0 };
+    const ANNOUNCEMENT: CreditAnnouncement = CreditAnnouncement { wanted: 1000, received: 0, uncredited: 0, lost: 0 };
 
     fn at(millis: u64) -> Instant {
         Instant::from_nanos(millis * 1_000_000)
@@ -140,8 +139,7 @@ mod tests {
     #[test]
     fn a_grant_is_repeated_until_it_is_seen_or_expires() {
         let mut credit = Credit::default();
-        let standing =
-            Standing { granted_bytes: 300, recent_bytes: 200, patience: Duration::from_millis(5) };
+        let standing = Standing { granted_bytes: 300, recent_bytes: 200, patience: Duration::from_millis(5) };
         credit.grant(&standing, at(10));
         let grant = CreditGrant { granted: 300, recent: 200 };
         assert_eq!((credit.due(), credit.repeated(at(10))), ((None, Some(grant)), None));

@@ -72,7 +72,8 @@ fn end(device: &Device, gid: Gid, random: u64, is_sender: bool) -> End {
 
 impl FanIn {
     fn new(senders: usize, link: Profile) -> Self {
-        let world = World::new(WorldConfig { link, nodes: senders + 1, topology: Topology::Star, ..Default::default() });
+        let world =
+            World::new(WorldConfig { link, nodes: senders + 1, topology: Topology::Star, ..Default::default() });
         let facts = PathFacts {
             packet_bytes: (MTU + HEADERS) as u32,
             round_trip: None,

@@ -68,13 +68,12 @@ impl Transfer {
     }
 
     fn finish(mut self) -> Outcome {
-        let shown = |user: &User| user.json("show --name NAME --json")["links"][0].clone();
         let mut said = String::new();
         let stdout = self.client.0.stdout.as_mut().expect("it was asked for as a pipe");
         stdout.read_to_string(&mut said).expect("UTF-8");
         let status = self.client.0.wait().expect("the client ends");
         assert!(status.success(), "{status:?}: {said}");
-        let shown = shown(&self.user);
+        let shown = self.user.json("show --name NAME --json")["links"][0].clone();
         self.server.0.wait().expect("the server ends");
         Outcome { report: serde_json::from_str(&said).expect("one JSON object"), shown }
     }

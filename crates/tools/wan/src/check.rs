@@ -12,7 +12,6 @@ mod bare;
 mod paced;
 mod report;
 mod stream;
-mod witness;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +22,7 @@ use longhaul_link::{DirectionOptions, LinkOptions, Ports, RunningLink};
 
 use self::paced::Paced;
 use crate::clock;
+use crate::witness::{self, Witness};
 
 pub use self::report::{CheckError, LossRow, PacedRow, Percentiles, Report, Row};
 
@@ -39,6 +39,8 @@ const LOSS: f64 = 0.01;
 const DEVIATIONS: f64 = 3.5;
 /// Where the link and its witness run; the ends run anywhere.
 const LINK_PROCESSOR: usize = 1;
+/// Delays are measured to a few microseconds: already this matters.
+const STALL_MIN: Duration = Duration::from_micros(50);
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +153,7 @@ impl Ground {
         for _ in 0..TRIES_MAX {
             let link = self.start(&Profile::default().with_propagation_delay(DELAY))?;
             let has_priority = link.has_priority();
-            let witness = witness::Witness::start(LINK_PROCESSOR);
+            let witness = Witness::start(LINK_PROCESSOR, STALL_MIN);
             let steal = witness::steal_of(LINK_PROCESSOR);
             let paced = Paced::send(&self.namespaces, self.mtu, bits_per_second, self.duration)?;
             let steal_share = steal.so_far();

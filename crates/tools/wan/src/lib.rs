@@ -10,3 +10,4 @@ mod meter;
 #[cfg(feature = "quic")]
 pub mod quic;
 pub mod race;
+mod witness;

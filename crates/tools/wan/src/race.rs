@@ -9,7 +9,7 @@
 //! posted at the sender until the receiver's program has its last byte. Goodput counts messages that have arrived
 //! whole between a start that both ends know and the end of the row; connecting is not part of it, everything after is.
 //!
-//! A row says something only if the link kept its times: see [`LATE_SHARE_MAX`].
+//! A row says something only if the link kept its times: see [`LATE_SHARE_MAX`] and [`LATE_BY_HOST_SHARE_MAX`].
 
 mod checks;
 mod child;
@@ -24,6 +24,7 @@ mod prepared;
 mod report;
 mod system;
 mod tally;
+mod watch;
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,10 @@ use self::orders::{Measure, Work};
 pub use self::checks::{Check, checks};
 pub use self::end::run_end;
 pub use self::plan::{Kind, Path, Point, Share, Task, Wanted, What};
-pub use self::report::{Completion, LATE_SHARE_MAX, Lateness, OptionsOf, RaceError, Report, Row, ShareRow, Unfinished};
+pub use self::report::{
+    Completion, LATE_BY_HOST_SHARE_MAX, LATE_SHARE_MAX, Lateness, OptionsOf, RaceError, Report, Row, ShareRow,
+    Unfinished,
+};
 pub use self::system::{System, UnknownSystem};
 
 /// How often a row is run, at most.
@@ -59,8 +63,8 @@ pub enum Event<'a> {
     Again {
         /// What.
         task: &'a Task,
-        /// Share of frames.
-        late_share: f64,
+        /// How many, and by whose fault.
+        lateness: Lateness,
     },
     /// It has no result.
     Unfinished(&'a Unfinished),
@@ -105,7 +109,7 @@ impl Race<'_> {
                 };
                 if !lateness.is_valid() && tries < TRIES_MAX && again + task.time() <= self.again_max {
                     again += task.time();
-                    tell(Event::Again { task, late_share: lateness.share() });
+                    tell(Event::Again { task, lateness });
                     continue;
                 }
                 match result {
@@ -161,16 +165,17 @@ fn run_point(ground: &Ground<'_>, point: &Point) -> Result<Row, RaceError> {
     let work = work(system, &path, connections, message_bytes, what)?;
     let name = work.scheme.clone().unwrap_or_else(|| work.system.name().to_owned());
     let (What::Bulk { time } | What::Completion { time, .. }) = what;
-    let Seen { flows, counters } = ground.run(&path, &[work], time)?;
+    let seen = ground.run(&path, &[work], time)?;
+    let Seen { flows, counters, .. } = &seen;
     let [sent, received] = &flows[0];
     let mut row = Row {
         point: *point,
         name,
         goodput: None,
         completion: None,
-        caused_loss: caused_loss(&counters),
+        caused_loss: caused_loss(counters),
         repeats: repeats(sent),
-        lateness: lateness(&counters),
+        lateness: lateness(&seen),
     };
     match what {
         What::Bulk { .. } => row.goodput = Some(8.0 * received.whole_bytes as f64 / time.as_secs_f64()),
@@ -193,9 +198,9 @@ fn run_point(ground: &Ground<'_>, point: &Point) -> Result<Row, RaceError> {
 fn run_share(ground: &Ground<'_>, share: &Share) -> Result<ShareRow, RaceError> {
     let &Share { ours, peer, path, time } = share;
     let flow = |system| work(system, &path, 1, plan::BULK_MESSAGE_BYTES, What::Bulk { time });
-    let Seen { flows, counters } = ground.run(&path, &[flow(ours)?, flow(peer)?], time)?;
-    let goodput = |index: usize| 8.0 * flows[index][1].whole_bytes as f64 / time.as_secs_f64();
-    Ok(ShareRow { share: *share, goodputs: [goodput(0), goodput(1)], lateness: lateness(&counters) })
+    let seen = ground.run(&path, &[flow(ours)?, flow(peer)?], time)?;
+    let goodput = |index: usize| 8.0 * seen.flows[index][1].whole_bytes as f64 / time.as_secs_f64();
+    Ok(ShareRow { share: *share, goodputs: [goodput(0), goodput(1)], lateness: lateness(&seen) })
 }
 
 /// Times without the first ones, sorted out.
@@ -222,13 +227,15 @@ fn repeats(sent: &orders::Outcome) -> Option<f64> {
     (all > 0).then(|| sent.counter("reliable.data_packets_repeated") as f64 / all as f64)
 }
 
-fn lateness(counters: &RunningCounters) -> Lateness {
+fn lateness(seen: &Seen) -> Lateness {
+    let counters = &seen.counters;
     let directions = [counters.link.towards_second, counters.link.towards_first];
     let no_memory: u64 = directions.iter().map(|direction| direction.no_memory).sum();
     let no_room: u64 = counters.arrived.iter().map(|source| source.no_room).sum();
     Lateness {
         frames: counters.forwarded.sent,
         late: counters.forwarded.late,
+        late_by_host: seen.late_by_host,
         dropped: counters.forwarded.refused + no_memory + no_room,
     }
 }

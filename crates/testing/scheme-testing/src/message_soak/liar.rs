@@ -2,9 +2,7 @@
 
 use longhaul_reliable::record::{self, Offer, Refusal, Refused};
 use longhaul_reliable::record_bytes;
-use longhaul_sdr::control::{
-    ClearToSend, CreditAnnouncement, CreditGrant, DataArrivals, FrameWriter, Header, Record,
-};
+use longhaul_sdr::control::{ClearToSend, CreditAnnouncement, CreditGrant, DataArrivals, FrameWriter, Header, Record};
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_world::Dice;
 

@@ -196,8 +196,9 @@ fn write(file: &Path, text: &str) -> Result<(), Stop> {
 fn show(event: Event<'_>) {
     match event {
         Event::Begun { task, done, count } => eprintln!("{}/{count} {}", done + 1, output::describe(task)),
-        Event::Again { late_share, .. } => {
-            eprintln!("  again: the link was late with {:.2} % of the frames", 100.0 * late_share);
+        Event::Again { lateness, .. } => {
+            let [late, by_host] = [lateness.share(), lateness.share_by_host()].map(|share| 100.0 * share);
+            eprintln!("  again: the link was late with {late:.2} % of the frames, the host with {by_host:.2} %");
         }
         Event::Unfinished(unfinished) => eprintln!("  no result: {}", unfinished.why),
     }

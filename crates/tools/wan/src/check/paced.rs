@@ -13,8 +13,8 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, setso
 use nix::time::{ClockId, clock_gettime};
 
 use super::report::{CheckError, PacedRow, Percentiles};
-use super::witness::Stalls;
 use crate::clock::now;
+use crate::witness::Stalls;
 
 /// IPv4's and UDP's headers.
 const HEADERS_BYTES: usize = 28;

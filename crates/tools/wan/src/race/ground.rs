@@ -1,6 +1,7 @@
 //! The link that everybody runs on, with an end on each side.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use longhaul_impair::{Loss, Profile};
@@ -12,6 +13,7 @@ use super::host;
 use super::orders::{Contact, Order, Outcome, Work};
 use super::plan::Path;
 use super::report::RaceError;
+use super::watch::Watch;
 use crate::clock::now;
 
 /// Where the link runs; the ends run anywhere.
@@ -37,6 +39,8 @@ pub(super) struct Seen {
     pub(super) flows: Vec<[Outcome; 2]>,
     /// What the link counted.
     pub(super) counters: RunningCounters,
+    /// Late frames that the host is to blame for.
+    pub(super) late_by_host: u64,
 }
 
 impl<'a> Ground<'a> {
@@ -59,6 +63,18 @@ impl<'a> Ground<'a> {
             self.namespaces.within(side, || host::set_buffers(path))?;
         }
         let link = start_link(path)?;
+        let is_over = AtomicBool::new(false);
+        let (ran, late_by_host) = std::thread::scope(|scope| {
+            let watch = Watch::start(scope, &link, LINK_PROCESSOR, &is_over);
+            (self.run_flows(path, works, time), watch.end())
+        });
+        let flows = ran?;
+        let counters = link.counters()?;
+        link.end()?;
+        Ok(Seen { flows, counters, late_by_host })
+    }
+
+    fn run_flows(&self, path: &Path, works: &[Work], time: Duration) -> Result<Vec<[Outcome; 2]>, RaceError> {
         let mut children = Vec::new();
         for work in works {
             let start = |side, role: &str| {
@@ -87,10 +103,7 @@ impl<'a> Ground<'a> {
             }
             flows.push(outcomes);
         }
-        let counters = link.counters()?;
-        drop(children);
-        link.end()?;
-        Ok(Seen { flows, counters })
+        Ok(flows)
     }
 }
 

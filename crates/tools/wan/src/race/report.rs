@@ -12,9 +12,12 @@ use super::host;
 use super::plan::{Point, Share, Task};
 use super::system::System;
 
-/// A row with a larger share of frames that left more than a millisecond late, or that the link could not take, is run
-/// again.
+/// A row with a larger share of frames that left more than a millisecond late by the link's own fault, or that the link could not
+/// take, is run again.
 pub const LATE_SHARE_MAX: f64 = 1e-3;
+/// So is one with a larger share of frames that were late because the host took the processor away: that is not the link's
+/// fault and hits all systems alike, but too much of it hides everything else.
+pub const LATE_BY_HOST_SHARE_MAX: f64 = 1e-2;
 
 /// Why a race, or a row of it, has no result.
 #[derive(Debug, Error)]
@@ -60,19 +63,26 @@ pub struct Lateness {
     pub frames: u64,
     /// Of them, more than a millisecond after they were due.
     pub late: u64,
+    /// Of those, because the host took the processor away.
+    pub late_by_host: u64,
     /// Frames that were lost for want of time or memory.
     pub dropped: u64,
 }
 
 impl Lateness {
-    /// Share of frames that were late, or lost.
+    /// Share of frames that were late by the link's own fault, or lost.
     pub fn share(&self) -> f64 {
-        (self.late + self.dropped) as f64 / self.frames.max(1) as f64
+        (self.late.saturating_sub(self.late_by_host) + self.dropped) as f64 / self.frames.max(1) as f64
+    }
+
+    /// Share of frames that were late because the host took the processor away.
+    pub fn share_by_host(&self) -> f64 {
+        self.late_by_host as f64 / self.frames.max(1) as f64
     }
 
     /// Whether a row says something.
     pub fn is_valid(&self) -> bool {
-        self.share() <= LATE_SHARE_MAX
+        self.share() <= LATE_SHARE_MAX && self.share_by_host() <= LATE_BY_HOST_SHARE_MAX
     }
 }
 
@@ -245,8 +255,10 @@ mod tests {
 
     #[test]
     fn a_late_row_is_not_valid() {
-        let lateness = |late, dropped| Lateness { frames: 10_000, late, dropped };
+        let lateness = |late, dropped| Lateness { frames: 10_000, late, late_by_host: 0, dropped };
+        let by_host = |late, late_by_host| Lateness { late_by_host, ..lateness(late, 0) };
         assert!(lateness(10, 0).is_valid() && lateness(5, 5).is_valid());
         assert!(!lateness(11, 0).is_valid() && !lateness(0, 11).is_valid());
+        assert!(by_host(110, 100).is_valid() && !by_host(110, 99).is_valid() && !by_host(101, 101).is_valid());
     }
 }

@@ -1,7 +1,9 @@
 //! A race as a table, as JSON and as comma-separated values.
 
 use longhaul_units::bytes_text;
-use longhaul_wan::race::{Check, LATE_SHARE_MAX, Path, Point, Report, Row, Share, ShareRow, System, Task, What};
+use longhaul_wan::race::{
+    Check, LATE_BY_HOST_SHARE_MAX, LATE_SHARE_MAX, Path, Point, Report, Row, Share, ShareRow, System, Task, What,
+};
 use serde_json::{Value, json};
 
 use super::rate_text;
@@ -54,6 +56,8 @@ fn row_to_json(row: &Row) -> Value {
         "goodput_of_link": row.goodput_of_link(),
         "completion_ms": row.completion.map(|times| json!({ "p50": times.p50, "p99": times.p99 })),
         "late_frames": row.lateness.late,
+        "late_frames_by_host": row.lateness.late_by_host,
+        "valid": row.lateness.is_valid(),
     })
 }
 
@@ -125,7 +129,7 @@ pub(super) fn to_json(report: &Report, checks: &[Check], rate: u64) -> Value {
 pub(super) fn to_csv(report: &Report) -> String {
     let mut text = String::from(
         "system,connections,rtt_ms,loss,burst,message_bytes,mtu,goodput_mbit_per_second,goodput_of_link,completion_p50_ms,\
-         completion_p99_ms,late_frames,valid,loss_caused\n",
+         completion_p99_ms,late_frames,late_frames_by_host,valid,loss_caused\n",
     );
     let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.4}"));
     for row in &report.rows {
@@ -133,7 +137,7 @@ pub(super) fn to_csv(report: &Report) -> String {
         let times = row.completion;
         text += &format!(
             // A code has a comma in its name.
-            "\"{}\",{connections},{},{},{},{message_bytes},{},{},{},{},{},{},{},{:.6}\n",
+            "\"{}\",{connections},{},{},{},{message_bytes},{},{},{},{},{},{},{},{},{:.6}\n",
             row.name,
             millis(&path),
             path.loss,
@@ -144,6 +148,7 @@ pub(super) fn to_csv(report: &Report) -> String {
             number(times.map(|times| times.p50)),
             number(times.and_then(|times| times.p99)),
             row.lateness.late,
+            row.lateness.late_by_host,
             row.lateness.is_valid(),
             row.caused_loss,
         );
@@ -153,7 +158,7 @@ pub(super) fn to_csv(report: &Report) -> String {
 
 pub(super) fn to_table(report: &Report, checks: &[Check], rate: u64) -> String {
     let mut text = format!(
-        "{:<15} {:>5} {:>7} {:>12} {:>9} {:>5} {:>8} {:>8} {:>9} {:>9} {:>7} {:>8} {:>6}\n",
+        "{:<15} {:>5} {:>7} {:>12} {:>9} {:>5} {:>8} {:>8} {:>9} {:>9} {:>7} {:>8} {:>6} {:>8}\n",
         "system",
         "conns",
         "rtt ms",
@@ -166,7 +171,8 @@ pub(super) fn to_table(report: &Report, checks: &[Check], rate: u64) -> String {
         "p99 ms",
         "caused",
         "repeats",
-        "late"
+        "late",
+        "by host"
     );
     let number =
         |value: Option<f64>, decimals: usize| value.map_or("-".to_owned(), |value| format!("{value:.decimals$}"));
@@ -174,7 +180,7 @@ pub(super) fn to_table(report: &Report, checks: &[Check], rate: u64) -> String {
     for row in &report.rows {
         let Point { connections, path, message_bytes, .. } = row.point;
         text += &format!(
-            "{:<15} {connections:>5} {:>7} {:>12} {:>9} {:>5} {:>8} {:>8} {:>9} {:>9} {:>7} {:>8} {:>6}{}\n",
+            "{:<15} {connections:>5} {:>7} {:>12} {:>9} {:>5} {:>8} {:>8} {:>9} {:>9} {:>7} {:>8} {:>6} {:>8}{}\n",
             row.name,
             millis(&path),
             loss_text(&path),
@@ -187,6 +193,7 @@ pub(super) fn to_table(report: &Report, checks: &[Check], rate: u64) -> String {
             percent(Some(row.caused_loss)),
             percent(row.repeats),
             row.lateness.late,
+            row.lateness.late_by_host,
             if row.lateness.is_valid() { "" } else { "  INVALID" },
         );
     }
@@ -205,9 +212,11 @@ pub(super) fn to_table(report: &Report, checks: &[Check], rate: u64) -> String {
     }
     text += &format!("\nlink: {}\n", rate_note(rate));
     text += &format!(
-        "queue: 5 ms, or a fifth of the round trip if that is longer; late: frames that left more than 1 ms late (more than {} % \
-         and the row is run again)\nbbr: {}\n",
+        "queue: 5 ms, or a fifth of the round trip if that is longer; late: frames that left more than 1 ms late, by host: those \
+         of them that were due while the host had taken the link's processor away (more than {} % of others, or {} % of \
+         those, and the row is run again)\nbbr: {}\n",
         100.0 * LATE_SHARE_MAX,
+        100.0 * LATE_BY_HOST_SHARE_MAX,
         report.bbr_version.as_deref().unwrap_or("this kernel has none")
     );
     text += "payload of a full packet, of its bytes on the link:";

@@ -12,32 +12,31 @@ use longhaul_forward::priority;
 use crate::clock::now;
 
 const SLEEP: Duration = Duration::from_micros(100);
-/// Later than this is a stall.
-const LATE: Duration = Duration::from_micros(50);
 
 /// A time in which nothing ran, by the monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stall {
+pub(crate) struct Stall {
     from: Duration,
     to: Duration,
 }
 
 /// The stalls of a run, in order.
 #[derive(Debug, Default)]
-pub(super) struct Stalls {
+pub(crate) struct Stalls {
     stalls: Vec<Stall>,
     /// For each, until when the aftermath of it or of one before it lasts.
     aftermath_until: Vec<Duration>,
     watched: Duration,
 }
 
-pub(super) struct Witness {
+pub(crate) struct Witness {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<Stalls>,
 }
 
 impl Witness {
-    pub(super) fn start(processor: usize) -> Self {
+    /// Watches a processor. Waking up later than `stall_min` is a stall.
+    pub(crate) fn start(processor: usize, stall_min: Duration) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let ends = is_over.clone();
         let thread = std::thread::spawn(move || {
@@ -52,7 +51,7 @@ impl Witness {
                 let due = now() + SLEEP;
                 std::thread::sleep(SLEEP);
                 let woken = now();
-                if woken.saturating_sub(due) > LATE {
+                if woken.saturating_sub(due) > stall_min {
                     stalls.push(Stall { from: due, to: woken });
                 }
             }
@@ -61,13 +60,20 @@ impl Witness {
         Witness { is_over, thread }
     }
 
-    pub(super) fn end(self) -> Stalls {
+    pub(crate) fn end(self) -> Stalls {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()
     }
 }
 
 impl Stalls {
+    /// Stalls as a test needs them.
+    #[cfg(test)]
+    pub(crate) fn between(times: &[(Duration, Duration)]) -> Self {
+        let stalls = times.iter().map(|&(from, to)| Stall { from, to }).collect();
+        Stalls::new(stalls, Duration::from_secs(1))
+    }
+
     fn new(stalls: Vec<Stall>, watched: Duration) -> Self {
         let mut latest = Duration::ZERO;
         let until = |stall: &Stall| {
@@ -79,33 +85,33 @@ impl Stalls {
 
     /// Whether a frame that was to leave at `due` and left at `left` met a stall: one between the two, or one that was so short
     /// ago that what waited for it was still being sent.
-    pub(super) fn explain(&self, due: Duration, left: Duration) -> bool {
+    pub(crate) fn explain(&self, due: Duration, left: Duration) -> bool {
         let begun = self.stalls.partition_point(|stall| stall.from <= left);
         // Of those that had begun: until when the longest aftermath lasts.
         begun > 0 && self.aftermath_until[begun - 1] >= due
     }
 
     /// Share of the time that was stalled.
-    pub(super) fn share(&self) -> f64 {
+    pub(crate) fn share(&self) -> f64 {
         let stalled: Duration = self.stalls.iter().map(|stall| stall.to - stall.from).sum();
         stalled.as_secs_f64() / self.watched.as_secs_f64().max(1e-9)
     }
 }
 
 /// Processor time that the host gave to others, from here on.
-pub(super) struct Steal {
+pub(crate) struct Steal {
     name: String,
     stolen: u64,
     all: u64,
 }
 
 /// Of all processors.
-pub(super) fn steal() -> Steal {
+pub(crate) fn steal() -> Steal {
     read_steal("cpu".to_owned())
 }
 
 /// Of one processor.
-pub(super) fn steal_of(processor: usize) -> Steal {
+pub(crate) fn steal_of(processor: usize) -> Steal {
     read_steal(format!("cpu{processor}"))
 }
 
@@ -119,7 +125,7 @@ fn read_steal(name: String) -> Steal {
 }
 
 impl Steal {
-    pub(super) fn so_far(&self) -> f64 {
+    pub(crate) fn so_far(&self) -> f64 {
         let now = read_steal(self.name.clone());
         (now.stolen - self.stolen) as f64 / ((now.all - self.all) as f64).max(1.0)
     }
