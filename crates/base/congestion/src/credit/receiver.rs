@@ -94,6 +94,8 @@ struct Promise {
     sender: u64,
     granted: u64,
     expected: u64,
+    /// What had arrived then.
+    arrived: u64,
 }
 
 /// Grants credit to all senders of one host. Driven: announcements and arrivals in, grants out.
@@ -300,7 +302,7 @@ impl Receiver {
         let Some(state) = self.senders.get(&sender) else { return };
         let due = now + self.patience_of(state);
         let (granted, expected, last) = (state.granted, state.expected(), state.last_promise);
-        let promise = Promise { sender, granted, expected };
+        let promise = Promise { sender, granted, expected, arrived: state.arrived };
         if state.promises >= PROMISES_MAX
             && let Some(last) = self.promises.get_mut(&last)
         {
@@ -323,6 +325,11 @@ impl Receiver {
             let Some(state) = self.senders.get_mut(&promise.sender) else { continue };
             let before = state.outstanding();
             state.promises -= 1;
+            if promise.granted > state.granted_long_ago && state.arrived == promise.arrived && state.has_turn {
+                // It has been granted something and has sent nothing: it gets no more until it announces again.
+                (state.wanted, state.has_turn) = (0, false);
+                self.turns.retain(|other| *other != promise.sender);
+            }
             state.granted_long_ago = state.granted_long_ago.max(promise.granted);
             state.written_off = state.written_off.max(promise.expected.saturating_sub(state.arrived));
             self.outstanding -= before - state.outstanding();
@@ -488,6 +495,93 @@ mod tests {
         let honest = Announcement { lost_bytes: 0, ..wants(0) };
         receiver.on_announcement(at(41), 0, &honest);
         assert!(receiver.outstanding_bytes() <= 50 * PACKET);
+    }
+
+    #[test]
+    fn limits_hold_whatever_the_round_trips_are() {
+        let limits = ReceiverLimits {
+            outstanding_bytes_min: 64 * PACKET,
+            outstanding_bytes_max: 128 * PACKET,
+            patience_min: Duration::from_millis(1),
+        };
+        let mut receiver = receiver().with_limits(limits);
+        receiver.on_announcement(at(0), 1, &wants(10_000));
+        grants(&mut receiver, at(0), at(900));
+        assert_eq!(receiver.outstanding_bytes(), 64 * PACKET, "more than the product, and for longer than 128 µs");
+        // One that holds its answers back: more is outstanding, but no more than that, and it is not waited for for ever.
+        receiver.on_announcement(at(900), 2, &wants(10_000));
+        receiver.set_round_trip(2, Duration::from_secs(1000));
+        grants(&mut receiver, at(900), at(999));
+        assert_eq!(receiver.outstanding_bytes(), 128 * PACKET);
+        receiver.remove(1);
+        receiver.on_announcement(at(1000), 2, &wants(0));
+        assert_eq!(receiver.standing_of(2).map(|standing| standing.patience), Some(Duration::from_secs(4)));
+        grants(&mut receiver, at(1000), at(5_100_000));
+        assert_eq!(receiver.outstanding_bytes(), 0);
+    }
+
+    #[test]
+    fn each_sender_has_its_own_patience() {
+        let mut receiver = receiver();
+        for (sender, micros) in [(1, 1000), (2, 10)] {
+            receiver.on_announcement(at(0), sender, &wants(2));
+            receiver.set_round_trip(sender, Duration::from_micros(micros));
+        }
+        assert_eq!(grants(&mut receiver, at(0), at(10)).len(), 2);
+        receiver.poll(at(43));
+        assert_eq!(receiver.outstanding_bytes(), 2 * PACKET, "the near one is given up");
+        receiver.poll(at(4000));
+        assert_eq!(receiver.outstanding_bytes(), 0);
+    }
+
+    #[test]
+    fn a_sender_that_takes_credit_and_sends_nothing_must_ask_again() {
+        let mut receiver = receiver();
+        let liar = Announcement { wanted_bytes: u64::MAX, lost_bytes: u64::MAX, ..wants(0) };
+        receiver.on_announcement(at(0), 1, &liar);
+        receiver.on_announcement(at(0), 2, &wants(100_000));
+        let mut counts = [0; 3];
+        for micros in 0..1000 {
+            while let Some(grant) = receiver.poll(at(micros)) {
+                counts[grant.sender as usize] += 1;
+                if grant.sender == 2 {
+                    receiver.on_arrived(2, grant.bytes);
+                }
+            }
+        }
+        // It had its turns for four round trips of 32 µs, and the other all of them afterwards.
+        assert!(counts[1] <= 128 / 4 && counts[2] > 400, "{counts:?}");
+        receiver.on_announcement(at(1000), 1, &liar);
+        assert_eq!(grants(&mut receiver, at(1000), at(1010)).iter().filter(|(_, grant)| grant.sender == 1).count(), 3);
+    }
+
+    #[test]
+    fn copies_that_a_network_makes_are_no_room_for_more() {
+        let mut receiver = receiver();
+        receiver.on_announcement(at(0), 1, &wants(1000));
+        assert_eq!(grants(&mut receiver, at(0), at(100)).len(), 16);
+        receiver.on_arrived_total(1, 1_000_000 * PACKET);
+        receiver.on_arrived_total(1, 3);
+        assert_eq!(receiver.outstanding_bytes(), 0);
+        // Ten packets of a first window might have been among them.
+        assert_eq!(grants(&mut receiver, at(100), at(200)).len(), 16 + 5);
+    }
+
+    #[test]
+    fn a_sender_that_wants_little_again_and_again_takes_no_memory() {
+        let mut receiver = receiver();
+        for step in 0..20_000 {
+            if step == 10_000 {
+                receiver.on_announcement(Instant::from_nanos(step), 2, &wants(1000));
+            }
+            let received_bytes = receiver.standing_of(1).map_or(0, |standing| standing.granted_bytes);
+            let little = Announcement { wanted_bytes: 1, received_bytes, lost_bytes: u64::MAX, ..wants(0) };
+            receiver.on_announcement(Instant::from_nanos(step), 1, &little);
+            while receiver.poll(Instant::from_nanos(step)).is_some() {}
+        }
+        assert!(receiver.promises.len() <= 2 * PROMISES_MAX as usize, "{}", receiver.promises.len());
+        let granted = receiver.standing_of(2).map_or(0, |standing| standing.granted_bytes);
+        assert!(granted >= 6 * PACKET, "the other is not held up: {granted}");
     }
 
     #[test]
