@@ -484,8 +484,11 @@ impl Shared {
             Ok::<_, End>((look, granter.and_then(|_| queue_pair.take_credit_news())))
         })??;
         drop(state);
-        if let (Some(granter), Some(news)) = (granter, news) {
-            granter.on_news(self.id(), &news, now);
+        match (granter, news) {
+            (Some(granter), Some(news)) => granter.on_news(self.id(), &news, now),
+            // Whoever drives a connection makes grants to others in time, too.
+            (Some(granter), None) => granter.on_time(now),
+            (None, _) => {}
         }
         Ok(look)
     }
