@@ -21,8 +21,6 @@ use longhaul_congestion::{CreditReceiver, PathFacts, ReceiverLimits, Standing};
 use longhaul_sdr::CreditNews;
 use longhaul_time::{Duration, Instant};
 
-use crate::shared::Shared;
-
 /// A full packet of the largest MTU, with its headers.
 const PACKET_BYTES: u32 = 4096 + 64;
 /// Outstanding at least: threads of hosts are woken late, and a socket's buffer takes a few times this.
@@ -44,7 +42,13 @@ pub struct Granter {
 struct State {
     receiver: CreditReceiver,
     /// Those that are driven. News of others come too late.
-    connections: HashMap<u64, Weak<Shared>>,
+    connections: HashMap<u64, Weak<dyn Granted>>,
+}
+
+/// A connection whose peer is granted credit.
+pub(crate) trait Granted: Send + Sync {
+    /// The peer has been granted credit, and hears of it at once.
+    fn grant_credit(&self, standing: &Standing);
 }
 
 impl Granter {
@@ -64,8 +68,8 @@ impl Granter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn add(&self, shared: &Arc<Shared>) {
-        self.state().connections.insert(shared.id(), Arc::downgrade(shared));
+    pub(crate) fn add(&self, id: u64, connection: Weak<dyn Granted>) {
+        self.state().connections.insert(id, connection);
     }
 
     /// A connection has ended: what it was granted is free for the others.
@@ -102,20 +106,22 @@ impl Granter {
 
     fn grant(&self, mut state: MutexGuard<'_, State>, now: Instant) {
         // Each connection says what it was granted in all, so that one message does for several grants.
-        let mut granted: Vec<(Arc<Shared>, Standing)> = Vec::new();
+        let mut granted: Vec<(u64, Arc<dyn Granted>, Standing)> = Vec::new();
         while let Some(grant) = state.receiver.poll(now) {
             let standing = state.receiver.standing_of(grant.sender);
-            match granted.iter_mut().find(|(shared, _)| shared.id() == grant.sender) {
-                Some((_, known)) => *known = standing.unwrap_or(*known),
+            match granted.iter_mut().find(|(id, ..)| *id == grant.sender) {
+                Some((_, _, known)) => *known = standing.unwrap_or(*known),
                 None => {
-                    let shared = state.connections.get(&grant.sender).and_then(Weak::upgrade);
-                    granted.extend(shared.zip(standing));
+                    let connection = state.connections.get(&grant.sender).and_then(Weak::upgrade);
+                    granted.extend(
+                        connection.zip(standing).map(|(connection, standing)| (grant.sender, connection, standing)),
+                    );
                 }
             }
         }
         self.note_deadline(&state);
         drop(state);
-        granted.into_iter().for_each(|(shared, standing)| shared.grant_credit(&standing));
+        granted.into_iter().for_each(|(_, connection, standing)| connection.grant_credit(&standing));
     }
 
     fn note_deadline(&self, state: &State) {

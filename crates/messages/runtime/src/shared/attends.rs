@@ -3,15 +3,53 @@
 use std::sync::atomic::Ordering;
 
 use longhaul_reliable::Connection as Reliable;
-use longhaul_time::Instant;
+use longhaul_sdr::Saying;
+use longhaul_time::{Duration, Instant};
 
-use super::Shared;
+use super::{Attending, Shared};
+
+/// A thread that waits drives the connection for this long after something happened; then it parks.
+const ATTENDED: Duration = Duration::from_micros(50);
+
+impl Shared {
+    /// Drive it from a thread that waits, until that is done or too late, or nothing has happened for a while.
+    pub fn attend(&self, mut ask: impl FnMut() -> Attending) {
+        // One at a time: two would only wait for each other's lock.
+        if self.is_attended.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let attends = Attends(self);
+        let (mut active, mut seen) = (self.now(), None);
+        let is_left_to_driver = loop {
+            match ask() {
+                // The driver looks soon by itself, if this thread does not come back before.
+                Attending::Done | Attending::TooLate => break false,
+                Attending::Waits => {}
+            }
+            // What a message that is over now has to be acknowledged with waits for what the program posts next. An error shows again when the
+            // driver looks.
+            let Ok(look) = self.poll(Saying::Urgent) else { break true };
+            let progress = (look.progress, look.over_count);
+            let mut state = self.state();
+            let is_news = seen.replace(progress) != Some(progress);
+            if look.arrived > 0 || is_news {
+                active = look.now;
+            } else if look.now.saturating_since(active) >= ATTENDED
+                || state.with(|reliable| reliable.say(look.now, Saying::ExceptAnswers)).is_err()
+            {
+                break true;
+            }
+            state.attended = Some(look.now);
+        };
+        attends.end(is_left_to_driver);
+    }
+}
 
 /// A thread that waits drives it. If that panics, the driver goes on.
-pub(super) struct Attends<'a>(pub(super) &'a Shared);
+struct Attends<'a>(&'a Shared);
 
 impl Attends<'_> {
-    pub(super) fn end(self, is_left_to_driver: bool) {
+    fn end(self, is_left_to_driver: bool) {
         self.leave(is_left_to_driver);
         std::mem::forget(self);
     }

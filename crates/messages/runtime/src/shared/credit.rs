@@ -1,18 +1,19 @@
 //! What a connection has to do with credit: its news go to the [`Granter`], and grants to its peer.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use longhaul_congestion::Standing;
 use longhaul_sdr::Saying;
 use longhaul_time::Instant;
 
 use super::Shared;
-use crate::granter::Granter;
+use crate::granter::{Granted, Granter};
 
 impl Shared {
     /// Who grants its peer credit, from now on.
     pub(crate) fn join_granter(self: &Arc<Self>, granter: &Arc<Granter>) {
-        granter.add(self);
+        let own: Weak<Self> = Arc::downgrade(self);
+        granter.add(self.id(), own);
         let _ = self.granter.set(granter.clone());
         if self.is_let_go() {
             granter.remove(self.id());
@@ -23,9 +24,10 @@ impl Shared {
     pub(super) fn next_grant(&self) -> Option<Instant> {
         self.granter.get().and_then(|granter| granter.next_deadline())
     }
+}
 
-    /// The peer has been granted credit, and hears of it at once.
-    pub(crate) fn grant_credit(&self, standing: &Standing) {
+impl Granted for Shared {
+    fn grant_credit(&self, standing: &Standing) {
         let mut state = self.state();
         let now = self.now();
         let is_resting = state.resting_until.is_some();
