@@ -42,13 +42,11 @@ use core::time::Duration;
 pub use clear_to_send::ClearToSend;
 pub use credit::{CreditAnnouncement, CreditGrant};
 pub use data_arrivals::DataArrivals;
-pub use frame_error::FrameError;
+pub use frame_error::{FrameError, VERSION};
 
 use crate::Truncated;
 use crate::field::{self, Field, read_u16, read_u32, read_u64, write_u16, write_u32, write_u64};
 
-/// The version of frames that this code writes and reads.
-pub const VERSION: u8 = 4;
 /// Bytes before the records.
 pub const HEADER_BYTES: usize = 68;
 /// The echo proves that the frame has arrived, but not when: its time is not to be measured with.

@@ -451,7 +451,7 @@ impl Shared {
         drop(state);
         match (granter, news) {
             (Some(granter), Some(news)) => granter.on_news(self.id(), &news, now),
-            // Whoever drives a connection makes grants to others in time, too.
+            // Each thread that drives a connection makes grants to others in time, too.
             (Some(granter), None) => granter.on_time(now),
             (None, _) => {}
         }

@@ -1,4 +1,4 @@
-//! What the ends tell each other about credit, next to data: announcements to whoever grants, and grants back.
+//! What the ends tell each other about credit, next to data: announcements to the granter above, and grants back.
 //!
 //! ```text
 //!   sender: Path (Flow with `credit`)          receiver: Credit ── CreditNews ──▶ one longhaul_congestion::CreditReceiver
@@ -13,7 +13,7 @@ use longhaul_congestion::{Announcement, Standing};
 use longhaul_time::{Duration, Instant};
 use longhaul_wire::control::{CreditAnnouncement, CreditGrant};
 
-/// What whoever grants credit must know of one sender.
+/// What a granter of credit must know of one sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreditNews {
     /// What it has announced, if that is new.
@@ -93,12 +93,12 @@ impl Credit {
         });
     }
 
-    /// Whether an announcement waits for whoever grants.
+    /// Whether an announcement waits for the granter.
     pub(crate) fn has_announcement(&self) -> bool {
         self.untaken.is_some()
     }
 
-    /// What whoever grants must know, if there is anything new since it was taken.
+    /// What the granter must know, if there is anything new since it was taken.
     pub(crate) fn take_news(&mut self, arrived_bytes: u64, round_trip: Option<Duration>) -> Option<CreditNews> {
         if !self.has_announced || self.untaken.is_none() && arrived_bytes == self.taken_bytes {
             return None;

@@ -191,7 +191,7 @@ impl State {
     pub(crate) fn next_deadline(&self, attributes: &QueuePairAttributes) -> Option<Instant> {
         self.peer.as_ref()?;
         if self.credit.has_announcement() {
-            // It came with something else, and whoever grants has not heard of it.
+            // It came with something else, and the granter has not heard of it.
             return Some(Instant::ZERO);
         }
         let patience = self.patience(attributes);

@@ -298,7 +298,7 @@ impl QueuePair {
         !state.to_scheme.is_empty() || state.sending.has_news()
     }
 
-    /// What whoever grants the peer credit must know, if something is new: the peer wants credit, or some of its data has arrived. To be
+    /// What the granter of the peer's credit must know, if something is new: the peer wants credit, or some of its data has arrived. To be
     /// asked after every poll, where [`QueuePairAttributes::grants_credit`] is set.
     pub fn take_credit_news(&self) -> Option<CreditNews> {
         let mut state = self.shared.state();

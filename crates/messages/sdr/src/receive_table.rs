@@ -203,7 +203,7 @@ impl ReceiveTable {
         u64::from(byte_count) + u64::from(packets) * PACKET_OVERHEAD_BYTES
     }
 
-    /// This many packets have arrived, with so many bytes on the wire, some of them by packets with a mark of congestion, the last of them on a
+    /// This many packets have arrived, with this many bytes on the wire, some of them by packets with a mark of congestion, the last of them on a
     /// queue pair of `generation` by a packet with this immediate.
     pub(crate) fn count_arrived(&self, count: u64, wire_bytes: u64, marked: u64, generation: u32, immediate: u32) {
         self.wire_bytes.fetch_add(wire_bytes, Ordering::Relaxed);

@@ -168,7 +168,7 @@ impl FanIn {
         }
         for (sender, pair) in self.pairs.iter().enumerate().filter(|(_, pair)| !pair.receives.is_empty()) {
             for (message, ticket) in pair.receives.iter().enumerate() {
-                let received = ticket.take().expect("it is over").expect("it has arrived");
+                let received = ticket.take().expect("it has ended").expect("it has arrived");
                 assert!(received.bytes() == contents(sender, message), "message {message} of sender {sender}");
             }
             assert_eq!(pair.memory.len(), MESSAGES * BYTES);

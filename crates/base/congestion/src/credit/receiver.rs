@@ -227,7 +227,7 @@ impl Receiver {
         state.written_off = state.written_off.min(state.expected().saturating_sub(state.arrived));
     }
 
-    /// So many bytes have arrived from a sender since the beginning.
+    /// This many bytes have arrived from a sender since the beginning.
     pub fn on_arrived_total(&mut self, sender: u64, bytes: u64) {
         if let Some(state) = self.senders.get(&sender) {
             self.on_arrived(sender, bytes.saturating_sub(state.arrived_total));

@@ -13,7 +13,7 @@
 //! Both are state, sent again and again: a grant counts from the beginning of the connection, so that a later one makes
 //! up for one that was lost, and a repetition adds nothing.
 
-use super::FrameError;
+use super::frame_error::{CREDIT_ANNOUNCEMENT_BYTES, CREDIT_GRANT_BYTES, FrameError};
 use crate::field::{Field, read_u64, write_u64};
 
 /// What the sender of data wants credit for. Bytes on the wire, headers included.
@@ -38,11 +38,6 @@ pub struct CreditGrant {
     pub recent: u64,
 }
 
-/// Bytes of an announcement's contents.
-pub(super) const ANNOUNCEMENT_BYTES: usize = 32;
-/// Bytes of a grant's contents.
-pub(super) const GRANT_BYTES: usize = 16;
-
 const WANTED: Field = 0..8;
 const RECEIVED: Field = 8..16;
 const UNCREDITED: Field = 16..24;
@@ -53,7 +48,7 @@ const RECENT: Field = 8..16;
 impl CreditAnnouncement {
     /// Reads the contents of a record.
     pub(super) fn parse(bytes: &[u8]) -> Result<CreditAnnouncement, FrameError> {
-        if bytes.len() != ANNOUNCEMENT_BYTES {
+        if bytes.len() != CREDIT_ANNOUNCEMENT_BYTES {
             return Err(FrameError::CreditAnnouncementLength(bytes.len()));
         }
         Ok(CreditAnnouncement {
@@ -65,8 +60,8 @@ impl CreditAnnouncement {
     }
 
     /// The contents of a record.
-    pub(super) fn contents(&self) -> [u8; ANNOUNCEMENT_BYTES] {
-        let mut bytes = [0; ANNOUNCEMENT_BYTES];
+    pub(super) fn contents(&self) -> [u8; CREDIT_ANNOUNCEMENT_BYTES] {
+        let mut bytes = [0; CREDIT_ANNOUNCEMENT_BYTES];
         write_u64(&mut bytes, WANTED, self.wanted);
         write_u64(&mut bytes, RECEIVED, self.received);
         write_u64(&mut bytes, UNCREDITED, self.uncredited);
@@ -78,15 +73,15 @@ impl CreditAnnouncement {
 impl CreditGrant {
     /// Reads the contents of a record.
     pub(super) fn parse(bytes: &[u8]) -> Result<CreditGrant, FrameError> {
-        if bytes.len() != GRANT_BYTES {
+        if bytes.len() != CREDIT_GRANT_BYTES {
             return Err(FrameError::CreditGrantLength(bytes.len()));
         }
         Ok(CreditGrant { granted: read_u64(bytes, GRANTED), recent: read_u64(bytes, RECENT) })
     }
 
     /// The contents of a record.
-    pub(super) fn contents(&self) -> [u8; GRANT_BYTES] {
-        let mut bytes = [0; GRANT_BYTES];
+    pub(super) fn contents(&self) -> [u8; CREDIT_GRANT_BYTES] {
+        let mut bytes = [0; CREDIT_GRANT_BYTES];
         write_u64(&mut bytes, GRANTED, self.granted);
         write_u64(&mut bytes, RECENT, self.recent);
         bytes

@@ -1,8 +1,14 @@
-//! Why a control frame cannot be read.
+//! Why a control frame cannot be read, and what it has to be like.
 
 use core::fmt;
 
-use super::{VERSION, clear_to_send, credit, data_arrivals};
+/// The version of frames that this code writes and reads.
+pub const VERSION: u8 = 4;
+/// Bytes of the contents of each record with a fixed size.
+pub(super) const CLEAR_TO_SEND_BYTES: usize = 32;
+pub(super) const DATA_ARRIVALS_BYTES: usize = 24;
+pub(super) const CREDIT_ANNOUNCEMENT_BYTES: usize = 32;
+pub(super) const CREDIT_GRANT_BYTES: usize = 16;
 
 /// A frame that cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,16 +42,16 @@ impl fmt::Display for FrameError {
                 write!(formatter, "this end speaks version {VERSION} of control messages, the peer version {theirs}")
             }
             FrameError::ClearToSendLength(found) => {
-                write!(formatter, "expected {} bytes of a clear-to-send, got {found}", clear_to_send::CONTENTS_BYTES)
+                write!(formatter, "expected {} bytes of a clear-to-send, got {found}", CLEAR_TO_SEND_BYTES)
             }
             FrameError::DataArrivalsLength(found) => {
-                write!(formatter, "expected {} bytes of data arrivals, got {found}", data_arrivals::CONTENTS_BYTES)
+                write!(formatter, "expected {} bytes of data arrivals, got {found}", DATA_ARRIVALS_BYTES)
             }
             FrameError::CreditAnnouncementLength(found) => {
-                write!(formatter, "expected {} bytes of a credit announcement, got {found}", credit::ANNOUNCEMENT_BYTES)
+                write!(formatter, "expected {} bytes of a credit announcement, got {found}", CREDIT_ANNOUNCEMENT_BYTES)
             }
             FrameError::CreditGrantLength(found) => {
-                write!(formatter, "expected {} bytes of a credit grant, got {found}", credit::GRANT_BYTES)
+                write!(formatter, "expected {} bytes of a credit grant, got {found}", CREDIT_GRANT_BYTES)
             }
         }
     }
