@@ -118,6 +118,11 @@ pub struct Sample {
     pub rate_interval: Duration,
     /// The sender had nothing to send during that time: the path may be faster.
     pub is_app_limited: bool,
+    /// How fast packets arrived that were sent without a break since the sender last had nothing to send, in bits per second: what a
+    /// message that is shorter than a round trip shows of the path. Never faster than they were sent.
+    pub train_rate: Option<u64>,
+    /// How long after the first of them the newest packet was sent; `None` for a sender that never had nothing to send.
+    pub train_age: Option<Duration>,
     /// Newly delivered.
     pub delivered_packets: u64,
     /// Newly delivered.

@@ -40,6 +40,11 @@ impl Flow {
         Flow { rate_max: bits_per_second, ..self }
     }
 
+    /// From now on no faster than this, whatever the controller says. What it has learned and what is in flight stay.
+    pub fn set_rate_max(&mut self, bits_per_second: Option<u64>) {
+        self.rate_max = bits_per_second;
+    }
+
     /// The rate now, in bits per second; `None` when it is not limited.
     pub fn bits_per_second(&self) -> Option<u64> {
         match (self.controller.bits_per_second(), self.rate_max) {

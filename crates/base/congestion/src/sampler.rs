@@ -21,6 +21,8 @@ use crate::controller::Sample;
 
 /// Packets that may overtake another before it is presumed lost (RFC 9002, section 6.1.1).
 pub(crate) const REORDERING_PACKETS: u64 = 3;
+/// A shorter train shows nothing: hosts hand over several packets at once.
+const TRAIN_PACKETS_MIN: f64 = 16.0;
 /// Bursts that are remembered; more are merged.
 const BURSTS_MAX: usize = 8192;
 /// Bursts that a flow at rest keeps room for.
@@ -59,6 +61,18 @@ struct Burst {
     in_flight_packets: u64,
     lost: u64,
     is_app_limited: bool,
+}
+
+/// Packets that were sent without a break, after the sender had nothing to send.
+#[derive(Clone, Copy, Debug, Default)]
+struct Train {
+    /// The number of its first packet, and when it was sent.
+    first: u64,
+    begun: Instant,
+    /// The first report about it: when the packet that it names was sent and arrived, and what was delivered by then.
+    base: Option<(Instant, Instant, u64)>,
+    /// The next packet begins another one.
+    is_over: bool,
 }
 
 /// What a sample shows the change of.
@@ -103,6 +117,7 @@ pub struct Sampler {
     base_sent_at: Instant,
     /// The sender had nothing to send until this many bytes are delivered.
     app_limited_until: Option<u64>,
+    train: Train,
 }
 
 impl Sampler {
@@ -150,6 +165,9 @@ impl Sampler {
             // Nothing was measured while nothing was in flight.
             (self.base_sent_at, self.delivered_at) = (now, now);
         }
+        if self.train.is_over {
+            self.train = Train { first: self.sent, begun: now, ..Train::default() };
+        }
         self.sent += packets;
         self.sent_bytes += bytes;
         if self.bursts.len() == BURSTS_MAX {
@@ -184,6 +202,7 @@ impl Sampler {
     /// The sender could have sent more, and had nothing to send.
     pub fn on_app_limited(&mut self) {
         self.app_limited_until = Some((self.delivered_bytes + self.in_flight_bytes()).max(1));
+        self.train.is_over = true;
     }
 
     /// The receiver has reported. What left the device longer ago than `horizon` is settled with that: it was delivered,
@@ -213,8 +232,24 @@ impl Sampler {
         if let Some(burst) = burst.filter(|burst| arrived_at > burst.sent_at) {
             sample.round_trip = Some(arrived_at - burst.sent_at);
             self.measure(&mut sample, &burst, arrived_at);
+            sample.train_rate = self.measure_train(&burst, arrived_at);
+            let is_of_train = self.train.first > 0 && burst.end > self.train.first;
+            sample.train_age = is_of_train.then(|| burst.sent_at.saturating_since(self.train.begun));
         }
         sample
+    }
+
+    /// The newest packet, of this burst, has arrived: how fast its train arrives.
+    fn measure_train(&mut self, burst: &Burst, arrived_at: Instant) -> Option<u64> {
+        if burst.end <= self.train.first {
+            return None;
+        }
+        let &mut (base_sent_at, base_arrived_at, base_bytes) =
+            self.train.base.get_or_insert((burst.sent_at, arrived_at, self.delivered_bytes));
+        let bytes = self.delivered_bytes.saturating_sub(base_bytes);
+        let took = arrived_at.saturating_since(base_arrived_at).max(burst.sent_at - base_sent_at);
+        let is_long = bytes as f64 >= TRAIN_PACKETS_MIN * self.packet_bytes;
+        (is_long && !took.is_zero()).then(|| (bytes as f64 * 8.0 / took.as_secs_f64()) as u64)
     }
 
     fn counts(&self) -> Counts {
@@ -234,6 +269,8 @@ impl Sampler {
             delivery_rate: None,
             rate_interval: Duration::ZERO,
             is_app_limited: self.app_limited_until.is_some(),
+            train_rate: None,
+            train_age: None,
             delivered_packets: self.delivered - before.delivered,
             delivered_bytes: self.delivered_bytes.saturating_sub(before.delivered_bytes),
             delivered_bytes_total: self.delivered_bytes,
@@ -411,6 +448,29 @@ mod tests {
         assert_eq!(samples[19].delivery_rate, Some(8_000_000), "a packet of 1,000 bytes a millisecond");
         assert_eq!(samples[19].in_flight_packets_at_sending, 10);
         assert_eq!((sampler.in_flight_packets(), sampler.in_flight_bytes()), (10, 10_000));
+    }
+
+    #[test]
+    fn a_train_shows_how_fast_it_arrives_but_no_faster_than_it_was_sent() {
+        let mut sampler = Sampler::default();
+        // 40 packets within 10 ms, 50 ms away; they arrive at one a millisecond, or all at once.
+        for (begun, apart, expected) in [(0, 1000, 8_000_000), (1000, 1, 32_000_000)] {
+            sampler.on_app_limited();
+            let sent_before = sampler.sent_packets();
+            let after = |micros: u64| at(begun) + Duration::from_micros(micros);
+            for number in 0..40 {
+                sampler.on_sent(after(number * 250), 1, 1000);
+                sampler.on_left(after(number * 250), 1);
+            }
+            let mut rates = Vec::new();
+            for number in [3, 19, 35, 39] {
+                let newest = sent_before + number;
+                let now = after(50_000 + number * apart);
+                rates.push(sampler.on_report(now, &report(newest + 1, newest), HORIZON).train_rate);
+            }
+            assert_eq!(rates[0], None, "one report shows no rate");
+            assert_eq!(rates[1..], [Some(expected); 3]);
+        }
     }
 
     #[test]

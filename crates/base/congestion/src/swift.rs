@@ -196,6 +196,8 @@ mod tests {
             delivery_rate: None,
             rate_interval: Duration::ZERO,
             is_app_limited: false,
+            train_rate: None,
+            train_age: None,
             delivered_packets,
             delivered_bytes: delivered_packets * u64::from(PACKET),
             delivered_bytes_total: 0,

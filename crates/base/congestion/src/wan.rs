@@ -20,7 +20,8 @@
 //! 5. While cruising the window may always be one bandwidth-delay product: small queues would keep the link idle.
 //! 6. Probing upwards begins steeper, and begins again soon after it has gained from an idle path: links are fast, and
 //!    change.
-//! 7. Marks (ECN) cut the short-term bounds by 0.85 once a round (RFC 8511), at any round trip.
+//! 7. Marks (ECN) and notifications of them (CNP) cut the short-term bounds by 0.85 once a round (RFC 8511), at any
+//!    round trip.
 //! 8. A receiver that takes packets in order only (go-back-N) shows one loss of a flight, whatever else was lost of it,
 //!    and each costs a whole flight. So one loss at a long queueing delay ends a probe, and losses add up over rounds.
 
@@ -53,6 +54,11 @@ const LOSS_TOO_HIGH: f64 = 0.02;
 /// What a cut leaves.
 const BETA: f64 = 0.7;
 const BETA_ECN: f64 = 0.85;
+/// Trains are sent faster by this until the path does not follow: it falls behind by more than that.
+const TRAIN_GAIN: f64 = 1.1;
+const TRAIN_FOLLOWS: f64 = 0.95;
+/// A train that is longer is not short any more.
+const TRAIN_ROUND_TRIPS: u32 = 4;
 /// Growth by less than that is none.
 const FULL_GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u32 = 3;
@@ -108,6 +114,13 @@ pub struct Wan {
 
     // Bandwidth, in bytes per second.
     bandwidth_max: [f64; 2],
+    /// What messages shorter than a round trip have shown, of this time and the one before; for as long as the sender has nothing
+    /// more to send.
+    train_max: [f64; 2],
+    /// The path did not follow the last train that was sent faster.
+    is_train_full: bool,
+    /// The newest packet belongs to such a message.
+    is_short_train: bool,
     full_bandwidth: f64,
     full_rounds: u32,
     is_full_now: bool,
@@ -138,6 +151,8 @@ pub struct Wan {
     /// The same of the rounds before, if the receiver takes packets in order only.
     carried_late: Lateness,
     round_marks: u64,
+    /// Congestion notification packets since the last report.
+    notifications: u64,
     round_losses: u32,
     ambient: AmbientLoss,
     aggregation: Aggregation,
@@ -184,6 +199,9 @@ impl Wan {
             rounds: 0,
             is_round_start: false,
             bandwidth_max: [0.0; 2],
+            train_max: [0.0; 2],
+            is_train_full: false,
+            is_short_train: false,
             full_bandwidth: 0.0,
             full_rounds: 0,
             is_full_now: false,
@@ -206,6 +224,7 @@ impl Wan {
             round_late: Lateness::default(),
             carried_late: Lateness::default(),
             round_marks: 0,
+            notifications: 0,
             round_losses: 0,
             ambient: AmbientLoss::default(),
             aggregation: Aggregation::default(),
@@ -236,6 +255,14 @@ impl Wan {
 
     fn bandwidth(&self) -> f64 {
         self.bandwidth_long().min(self.bandwidth_short)
+    }
+
+    /// What a message that is shorter than a round trip may be sent at. Measured over a round trip, such a flow shows only how long
+    /// its messages are, and would be paced by that. In doubt, what is known of the path over round trips counts.
+    fn train_bandwidth(&self) -> Option<f64> {
+        let has_room = self.is_short_train && self.bandwidth_short.is_infinite() && self.state != State::ProbeRtt;
+        let train = self.train_max[0].max(self.train_max[1]);
+        (has_room && train > 0.0).then_some(train)
     }
 
     /// Bytes in flight that fill the path at this part of a bandwidth.
@@ -281,11 +308,24 @@ impl Wan {
     }
 
     fn update_bandwidth(&mut self, sample: &Sample) {
+        self.update_train(sample);
         let Some(rate) = self.rate_of(sample) else { return };
         self.latest_bandwidth = self.latest_bandwidth.max(rate);
         self.latest_in_flight = self.latest_in_flight.max(delivered_in_round_trip(sample));
         if rate >= self.bandwidth_long() || !sample.is_app_limited {
             self.bandwidth_max[1] = self.bandwidth_max[1].max(rate);
+        }
+    }
+
+    fn update_train(&mut self, sample: &Sample) {
+        if sample.round_trip.is_some() {
+            let age_max = TRAIN_ROUND_TRIPS * self.min_rtt.unwrap_or(RTT_UNKNOWN);
+            self.is_short_train = sample.is_app_limited || sample.train_age.is_some_and(|age| age < age_max);
+        }
+        if let Some(rate) = sample.train_rate.filter(|_| self.is_short_train) {
+            let rate = rate as f64 / 8.0;
+            self.is_train_full |= rate < TRAIN_FOLLOWS * self.pacing;
+            self.train_max[1] = self.train_max[1].max(rate);
         }
     }
 
@@ -400,7 +440,7 @@ impl Wan {
             self.round_rtt_min = None;
         }
         self.round_rtt_min = [self.round_rtt_min, sample.round_trip].into_iter().flatten().min();
-        if self.is_full_now || is_lossy || is_queued || is_mostly_marked(sample) {
+        if self.is_full_now || is_lossy || is_queued || self.is_mostly_marked(sample) {
             if is_lossy {
                 let product = self.product(self.bandwidth_long(), 1.0);
                 self.in_flight_long = product.max(delivered_in_round_trip(sample));
@@ -437,8 +477,13 @@ impl Wan {
         // would look like the path's own, and the rate would rise with it.
         let is_draining = self.phase() == Phase::Draining;
         let arriving = if is_draining { 1.0 } else { self.arriving() };
-        let pacing = gain * self.bandwidth() * PACING_MARGIN / arriving;
-        if pacing > 0.0 && (self.is_full || pacing > self.pacing) {
+        let bandwidth = match self.train_bandwidth() {
+            Some(train) if self.is_train_full => train,
+            Some(train) => (gain * self.bandwidth()).max(TRAIN_GAIN * train),
+            None => gain * self.bandwidth(),
+        };
+        let pacing = bandwidth * PACING_MARGIN / arriving;
+        if pacing > 0.0 && (self.is_full || self.is_train_full || pacing > self.pacing) {
             self.pacing = pacing.max(PACKETS_PER_SECOND_MIN * self.packet_bytes);
         }
     }
@@ -473,6 +518,14 @@ impl Wan {
         self.window = self.window.min(bound).min(self.in_flight_short).max(least);
     }
 
+    /// Most of what was delivered met congestion: a probe has found the end of the path. Single marks are others' bursts.
+    /// A notification stands for any number of marks in its interval.
+    fn is_mostly_marked(&self, sample: &Sample) -> bool {
+        let is_mostly_marked =
+            sample.marked_packets >= MARKS_MIN && 2 * sample.marked_packets > sample.delivered_packets;
+        is_mostly_marked || self.notifications >= MARKS_MIN
+    }
+
     /// Bytes in flight that keep no more than a few milliseconds of queue.
     fn queue_budget(&self, bandwidth: f64) -> f64 {
         let min_rtt = self.min_rtt_secs();
@@ -489,11 +542,6 @@ fn delivered_in_round_trip(sample: &Sample) -> f64 {
     sample.delivered_bytes_total.saturating_sub(sample.delivered_bytes_at_sending) as f64
 }
 
-/// Most of what was delivered met congestion: a probe has found the end of the path. Single marks are others' bursts.
-fn is_mostly_marked(sample: &Sample) -> bool {
-    sample.marked_packets >= MARKS_MIN && 2 * sample.marked_packets > sample.delivered_packets
-}
-
 impl Controller for Wan {
     fn on_sent(&mut self, _now: Instant, _bytes: u64, in_flight_bytes: u64) {
         self.is_window_limited |= in_flight_bytes as f64 + self.packet_bytes > self.window;
@@ -505,7 +553,8 @@ impl Controller for Wan {
         self.aggregation = Aggregation::default();
         let least = PACKETS_PER_SECOND_MIN * self.packet_bytes;
         if matches!(self.state, State::Down | State::Cruise | State::Refill | State::Up) {
-            self.pacing = (self.bandwidth() * PACING_MARGIN / self.arriving()).max(least);
+            let bandwidth = self.train_bandwidth().unwrap_or_default().max(self.bandwidth());
+            self.pacing = (bandwidth * PACING_MARGIN / self.arriving()).max(least);
         }
         if self.state == State::ProbeRtt && self.probe_rtt_ends.is_some_and(|ends| now > ends) {
             self.probe_rtt_min_at = now;
@@ -532,9 +581,15 @@ impl Controller for Wan {
         self.set_pacing();
         self.set_window(sample);
         self.is_idle_restart &= sample.delivered_bytes == 0;
+        self.notifications = 0;
         self.ambient.enter(sample.now, self.phase());
         // Remembered for each round (and not read after the report, when there is room again).
         self.is_window_limited &= !self.is_round_start;
+    }
+
+    fn on_notification(&mut self, _now: Instant) {
+        self.round_marks += 1;
+        self.notifications += 1;
     }
 
     fn on_timeout(&mut self, _now: Instant) {

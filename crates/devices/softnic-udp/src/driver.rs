@@ -209,6 +209,10 @@ impl Drive for Attached {
         let now = driver.now();
         let (mut port, rest) = state.split(now);
         let occasion = if rest.keeps_answers(now) { Occasion::PostOnly } else { Occasion::Post };
+        if nic.next_deadline().is_some_and(|deadline| deadline <= now) {
+            // Nobody has looked at the sockets: a time-out has to wait until somebody has.
+            nic.note_arrivals_left(true, now);
+        }
         let has_more = port.transmit_from(&mut nic, occasion);
         rest.rouse(&driver.doorbell, Left { has_more, deadline: next_deadline(&nic, &port) });
     }

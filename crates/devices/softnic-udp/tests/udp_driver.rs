@@ -3,6 +3,7 @@
 
 mod udp_ends;
 
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -436,4 +437,29 @@ fn what_was_completed_is_answered_although_its_end_closes_at_once() {
             assert_eq!(one.wait_for(PATIENCE).unwrap().status, CompletionStatus::Success, "round {round}");
         }
     }
+}
+
+// --- a host that was stopped -------------------------------------------------------------------------------------------
+
+/// Looking at this many datagrams takes four steps.
+const JUNK_DATAGRAMS: usize = 1000;
+
+#[test]
+fn an_acknowledgement_behind_much_else_in_the_socket_is_no_time_out() {
+    let _alone = alone();
+    let (one, two) = pair(Transport::ReliableConnection, KIB);
+    let target = SocketAddr::new(one.address, one.device.udp_port());
+    let junk = UdpSocket::bind((one.address, 0)).unwrap();
+    // Nobody answers until the first end is stopped, too.
+    let second = two.device.device().nic();
+    one.post_write(1, KIB, &two);
+    let first = one.device.device().nic();
+    (0..JUNK_DATAGRAMS).for_each(|_| assert_eq!(junk.send_to(&[0; 8], target).unwrap(), 8));
+    drop(second);
+    // Three time-outs.
+    thread::sleep(Duration::from_millis(200));
+    drop(first);
+    assert_eq!(one.wait().status, CompletionStatus::Success);
+    let counts = ["rx_malformed", "local_ack_timeout_err"].map(|name| one.counter(name));
+    assert_eq!(counts, [JUNK_DATAGRAMS as u64, 0]);
 }

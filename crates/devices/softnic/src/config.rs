@@ -39,7 +39,8 @@ pub struct Config {
     /// packet counts with its payload and 768 bytes for headers and bookkeeping. The window starts with what any socket
     /// takes, grows up to this in a few round trips, and is halved when something is lost; it is never smaller than
     /// eight full packets. Towards another host it may grow to `window_packets_max` packets, since most of them are in
-    /// the network. `None` sets no limit.
+    /// the network, and losses that `wan` or `swift` has dealt with halve it only when they are frequent. `None` sets no
+    /// limit.
     pub peer_window_bytes: Option<u64>,
     /// RC: what controls the rate and the window of a queue pair; `None` sends as fast as the port takes packets. A rate
     /// limit of the queue pair is a cap. UC and UD have no acknowledgements, and so nothing to control a rate by:

@@ -19,7 +19,7 @@ mod peering;
 mod post;
 mod turns;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use longhaul_congestion::ControllerName;
 use longhaul_time::Instant;
@@ -62,6 +62,10 @@ pub struct Nic {
     pub(crate) last_writer: Option<QueuePairKey>,
     /// Deadlines of queue pairs, by slotmap's number for their key.
     timers: Timers<u64>,
+    /// Since when the port has had arrivals that the device has not seen.
+    behind_since: Option<Instant>,
+    /// Queue pairs whose time-outs wait for those arrivals: what they wait for may be among them.
+    put_off: BTreeSet<QueuePairKey>,
     /// Whether a verbs call has made work since the last poll.
     pub(crate) has_news: bool,
     /// Whether there ever was a datagram queue pair.
@@ -96,6 +100,8 @@ impl Nic {
             active: VecDeque::new(),
             last_writer: None,
             timers: Timers::new(),
+            behind_since: None,
+            put_off: BTreeSet::new(),
             has_news: false,
             takes_datagrams: false,
         }
@@ -161,7 +167,9 @@ impl Nic {
 
     /// When to poll next, if nothing happens before. It may turn out that there is nothing to do then.
     pub fn next_deadline(&self) -> Option<Instant> {
-        Instant::earlier_of(self.timers.next(), self.shared.moderation_deadline())
+        let put_off_since = self.behind_since.filter(|_| !self.put_off.is_empty());
+        let deadline = Instant::earlier_of(self.timers.next(), put_off_since);
+        Instant::earlier_of(deadline, self.shared.moderation_deadline())
     }
 
     /// Add a queue pair under a number that nobody can guess.

@@ -200,6 +200,94 @@ fn a_rate_limit_is_a_cap_for_a_controller() {
     assert_eq!(BURST + sent_without_answers(&one).len(), WINDOW, "the window");
 }
 
+fn limit(end: &End, kilobits_per_second: u32) {
+    let rate_limit_kilobits_per_second = Some(kilobits_per_second);
+    end.queue_pair.modify(&QueuePairAttributes { rate_limit_kilobits_per_second, ..Default::default() }).unwrap();
+}
+
+#[test]
+fn a_rate_limit_does_not_take_the_controller_away_that_was_chosen() {
+    let (one, two) = pair_with(RC, patient(), |_| ());
+    assert!(one.device.nic().set_congestion(one.queue_pair.number(), ControllerName::Wan));
+    limit(&one, 1_000_000);
+    one.post_write(1, 256 * 100, &two);
+    assert_eq!(sent_without_answers(&one).len(), WINDOW);
+    limit(&one, 0);
+    assert_eq!(sent_without_answers(&one).len(), 0, "the window is still full");
+}
+
+#[test]
+fn a_new_rate_limit_keeps_what_is_in_flight_and_what_was_learned() {
+    let (one, two) = pair_with(RC, patient(), controlled(ControllerName::Wan));
+    one.post_write(1, 256 * 200, &two);
+    let sent = sent_without_answers(&one);
+    assert_eq!(sent.len(), WINDOW);
+    for kilobits_per_second in [1_000_000, 2_000_000, 0, 3_000_000] {
+        limit(&one, kilobits_per_second);
+        assert_eq!(sent_without_answers(&one).len(), 0, "the window is full with any limit");
+    }
+    let now = at(2_000_000);
+    sent.iter().for_each(|packet| two.receive(packet, now));
+    answer(&two, &one, now);
+    limit(&one, 1_000_000);
+    let more = (0..1000).map(|millis| one.poll(at(2_000_000 + 1000 * millis)).len()).sum::<usize>();
+    assert_eq!(more, 2 * WINDOW, "twice as many after a round trip");
+}
+
+#[test]
+fn a_rate_limit_that_is_raised_applies_at_once() {
+    let (one, two) = pair_with(RC, patient(), |_| ());
+    // One packet in three seconds.
+    limit(&one, 1);
+    one.post_write(1, 256 * 100, &two);
+    assert_eq!(one.poll(at(1_000_000)).len(), BURST);
+    assert_eq!(one.poll(at(1_001_000)).len(), 0);
+    limit(&one, 0);
+    assert_eq!(one.poll(at(1_002_000)).len(), 100 - BURST);
+}
+
+/// Give a connection another path while it is drained.
+fn move_to(end: &End, address: &str) {
+    end.queue_pair.modify(&QueuePairAttributes::to_state(QueuePairState::SendQueueDrained)).unwrap();
+    let path = Some(PathAttributes::to(Gid::from_ip(address.parse().unwrap())));
+    end.queue_pair.modify(&QueuePairAttributes { path, ..Default::default() }).unwrap();
+    end.queue_pair.modify(&QueuePairAttributes::to_state(QueuePairState::ReadyToSend)).unwrap();
+}
+
+#[test]
+fn a_new_path_has_the_control_that_it_needs() {
+    let here = |config: &mut Config| {
+        config.congestion = Some(ControllerName::Wan);
+        config.local_addresses = vec!["10.0.0.22".parse().unwrap()];
+    };
+    let (one, two) = pair_with(RC, patient(), here);
+    one.post_write(1, 256, &two);
+    let packets = one.poll(at(0));
+    packets.iter().for_each(|packet| two.receive(packet, at(1)));
+    answer(&two, &one, at(1));
+    move_to(&one, "10.0.0.77");
+    one.post_write(2, 256 * 100, &two);
+    assert_eq!(sent_without_answers(&one).len(), WINDOW, "to another host");
+
+    let (one, two) = pair_with(RC, patient(), here);
+    move_to(&one, "10.0.0.77");
+    one.post_write(1, 256 * 100, &two);
+    assert_eq!(sent_without_answers(&one).len(), WINDOW);
+    // Back to this host, where nothing is paced: the rest leaves.
+    move_to(&one, "10.0.0.22");
+    assert_eq!(one.poll(at(3_000_000)).len(), 100 - WINDOW);
+}
+
+#[test]
+fn a_chosen_controller_begins_anew_on_a_new_path() {
+    let (one, two) = pair_with(RC, patient(), |_| ());
+    assert!(one.device.nic().set_congestion(one.queue_pair.number(), ControllerName::Wan));
+    one.post_write(1, 256 * 100, &two);
+    assert_eq!(sent_without_answers(&one).len(), WINDOW);
+    move_to(&one, "10.0.0.77");
+    assert_eq!(sent_without_answers(&one).len(), WINDOW, "nothing of this is in flight on the old path");
+}
+
 fn answer(from: &End, to: &End, now: Instant) {
     from.poll(now).iter().for_each(|answer| to.receive(answer, now));
 }

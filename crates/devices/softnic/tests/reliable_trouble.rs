@@ -11,7 +11,7 @@ use longhaul_verbs::{
     QueuePairOptions, QueuePairState, ReceiveRequest, RemoteMemory, SendOperation, SendRequest, Transport,
 };
 use longhaul_wire::{Headers, NakCode, Opcode, Psn, Syndrome, aeth};
-use two_ends::{Datagram, End, FIRST_PSN, MTU, Reliability, at, datagram_bytes, forge, pair, pair_with};
+use two_ends::{Datagram, End, FIRST_PSN, MTU, Reliability, TIMEOUT_8, at, datagram_bytes, forge, pair, pair_with};
 
 const RC: Transport = Transport::ReliableConnection;
 
@@ -285,4 +285,48 @@ fn draining_without_asking_for_the_event_raises_none() {
     }
     one.queue_pair.modify(&drain(None)).unwrap();
     assert_eq!(one.device.verbs().next_event().unwrap(), None);
+}
+
+/// A host was stopped for longer than a time-out, and the acknowledgement lies in its socket.
+#[test]
+fn silence_is_no_time_out_while_arrivals_wait_to_be_looked_at() {
+    let (one, two) = pair(RC);
+    one.post_write(1, 100, &two);
+    one.poll(at(0)).iter().for_each(|packet| two.receive(packet, at(10)));
+    let answers = two.poll(at(10));
+    let late = at(0) + 3 * TIMEOUT_8;
+    one.device.nic().note_arrivals_left(true, late);
+    assert_eq!(one.poll(late).len(), 0, "nothing is sent again");
+    assert!(one.next_deadline().is_some_and(|deadline| deadline <= late), "it comes back at once");
+    answers.iter().for_each(|answer| one.receive(answer, late));
+    one.device.nic().note_arrivals_left(false, late);
+    assert_eq!(one.poll(late).len(), 0);
+    assert_eq!((one.done(), one.counters().local_ack_timeout_err), (vec![1], 0));
+    assert_eq!(one.next_deadline(), None);
+}
+
+#[test]
+fn a_time_out_that_was_put_off_comes_when_all_arrivals_were_looked_at() {
+    let (one, two) = pair(RC);
+    one.post_write(1, 100, &two);
+    one.poll(at(0));
+    let late = at(0) + 3 * TIMEOUT_8;
+    one.device.nic().note_arrivals_left(true, late);
+    assert_eq!(one.poll(late).len(), 0);
+    one.device.nic().note_arrivals_left(false, late);
+    assert_eq!((one.poll(late).len(), one.counters().local_ack_timeout_err), (1, 1));
+}
+
+#[test]
+fn a_flood_of_arrivals_does_not_put_off_time_outs_for_ever() {
+    let (one, two) = pair(RC);
+    one.post_write(1, 100, &two);
+    one.poll(at(0));
+    let sent_again = |millis: u64| {
+        one.device.nic().note_arrivals_left(true, at(1000 * millis));
+        one.poll(at(1000 * millis)).len()
+    };
+    assert_eq!((2..200).map(sent_again).sum::<usize>(), 0);
+    assert_eq!((200..300).map(sent_again).sum::<usize>(), 3, "all its retries");
+    assert_eq!(one.completions()[0].status, CompletionStatus::RetryExceededError);
 }

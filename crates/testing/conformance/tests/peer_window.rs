@@ -66,9 +66,17 @@ struct Outcome {
     failed: u64,
 }
 
-/// Keep one message on each of many connections to one receiver, behind a link with a short queue, as in front of a
-/// socket.
+/// Keep one message on each of many connections to one receiver on the same host, behind a link with a short queue, as
+/// in front of a socket.
 fn run(queue_pair_count: usize, peer_window_bytes: Option<u64>, queue_limit_bytes: u64) -> Outcome {
+    run_with(queue_pair_count, queue_limit_bytes, |config| {
+        config.peer_window_bytes = peer_window_bytes;
+        config.local_addresses = all_nodes();
+    })
+}
+
+/// The same with devices that `configure` sets up.
+fn run_with(queue_pair_count: usize, queue_limit_bytes: u64, configure: impl FnOnce(&mut Config)) -> Outcome {
     let link = Profile::default()
         .with_propagation_delay(Duration::from_micros(10))
         .with_rate_bits_per_second(LINK_BITS_PER_SECOND)
@@ -76,8 +84,7 @@ fn run(queue_pair_count: usize, peer_window_bytes: Option<u64>, queue_limit_byte
     // Three nodes, so that a switch with its queue is in front of the receiver.
     let mut config = WorldConfig { nodes: 3, link, ..Default::default() };
     config.nic.payload = PayloadMode::Elided;
-    config.nic.peer_window_bytes = peer_window_bytes;
-    config.nic.local_addresses = all_nodes();
+    configure(&mut config.nic);
     let mut world = World::new(config);
     let receiver = [open(&world, 2, queue_pair_count / 2), open(&world, 2, queue_pair_count / 2)];
     let senders = [open(&world, 0, queue_pair_count / 2), open(&world, 1, queue_pair_count / 2)];
@@ -144,6 +151,22 @@ fn a_window_that_is_far_too_large_is_found_out() {
     let outcome = run(2000, Some(16 << 20), QUEUE_BYTES);
     assert!(0 < outcome.sent_again && outcome.sent_again < outcome.data_packets / 50, "{outcome:?}");
     assert!(outcome.bits_per_second > 0.8 * LINK_BITS_PER_SECOND as f64, "{outcome:?}");
+}
+
+#[test]
+fn many_controlled_connections_to_another_host_do_not_overrun_it() {
+    let run = |peer_window_bytes| {
+        run_with(2000, QUEUE_BYTES, |config| {
+            config.peer_window_bytes = peer_window_bytes;
+            config.congestion = Some(ControllerName::Wan);
+        })
+    };
+    let (with, without) = (run(Some(16 << 20)), run(None));
+    println!("{with:?}, without the window {without:?}");
+    assert!(with.failed == 0 && with.sent_again < with.data_packets / 100, "{with:?}");
+    assert!(with.bits_per_second > 0.9 * without.bits_per_second, "{with:?} against {without:?}");
+    // The check can fail: the controllers alone do not see the buffer that they share.
+    assert!(without.sent_again > without.data_packets / 20, "{without:?}");
 }
 
 /// Narrow windows reach more of the code.

@@ -1,7 +1,7 @@
 //! Reliable connections with congestion control over a bottleneck that they know nothing about.
 
 use longhaul_congestion::ControllerName;
-use longhaul_impair::{Loss, Profile};
+use longhaul_impair::{EcnMarking, Loss, Profile};
 use longhaul_softnic::PayloadMode;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
@@ -15,6 +15,8 @@ const BITS_PER_SECOND: u64 = 200_000_000;
 const QUEUE_BYTES: u64 = 125_000;
 const MESSAGE_BYTES: usize = 1 << 20;
 const DEPTH: usize = 4;
+/// What a device on sockets asks the kernel for.
+const SOCKET_BUFFER_BYTES: u64 = 16 << 20;
 /// IP, UDP, BTH and ICRC.
 const HEADER_BYTES: usize = 20 + 8 + 12 + 4;
 
@@ -50,6 +52,7 @@ fn connect(world: &World, end: &End, peer: &End, peer_node: usize, mtu: Mtu) {
 struct Scenario {
     flows: usize,
     loss: f64,
+    marking: EcnMarking,
     mtu: Mtu,
     is_read: bool,
     answers: Option<u64>,
@@ -63,6 +66,7 @@ struct Scenario {
 const WAN: Scenario = Scenario {
     flows: 1,
     loss: 0.0,
+    marking: EcnMarking::Off,
     mtu: Mtu::Bytes4096,
     is_read: false,
     answers: None,
@@ -81,6 +85,8 @@ struct Outcome {
     /// Packets sent again, of those that were sent.
     repeated: f64,
     timeouts: u64,
+    /// Congestion notification packets that arrived.
+    notifications: u64,
 }
 
 fn run(scenario: Scenario) -> Outcome {
@@ -91,7 +97,8 @@ fn run(scenario: Scenario) -> Outcome {
         .clone()
         .with_propagation_delay(Duration::from_micros(6250))
         .with_rate_bits_per_second(BITS_PER_SECOND)
-        .with_queue_limit_bytes(QUEUE_BYTES);
+        .with_queue_limit_bytes(QUEUE_BYTES)
+        .with_ecn(scenario.marking);
     if loss > 0.0 {
         bottleneck = bottleneck.with_loss(Loss::Independent { probability: loss / 2.0 });
     }
@@ -101,6 +108,9 @@ fn run(scenario: Scenario) -> Outcome {
     config.nic.payload = PayloadMode::Elided;
     config.nic.congestion = scenario.congestion;
     config.nic.unacknowledged_bits_per_second = scenario.answers;
+    // As a device on sockets sets it: it is there on every real device.
+    config.nic.peer_window_bytes = Some(SOCKET_BUFFER_BYTES);
+    config.nic.turn_packets = 60;
     let mut world = World::new(config);
     let senders: Vec<End> = (0..flows).map(|node| open(&world, node)).collect();
     let receivers: Vec<End> = (0..flows).map(|node| open(&world, flows + node)).collect();
@@ -141,6 +151,7 @@ fn run(scenario: Scenario) -> Outcome {
         lost: world.link_totals().lost as f64 / sent,
         repeated: sum(|counters| counters.retransmitted_pkts) as f64 / sent,
         timeouts: sum(|counters| counters.local_ack_timeout_err),
+        notifications: sum(|counters| counters.rp_cnp_handled),
     }
 }
 
@@ -161,8 +172,11 @@ fn a_writer_finds_the_bottleneck_and_keeps_its_queue_short() {
         }
     }
     // The check can fail: this is what congestion control is for.
-    let without = run(Scenario { congestion: None, ..WAN });
-    assert!(without.total() < 0.3 && without.lost > 0.5, "{without:?}");
+    for mtu in [Mtu::Bytes4096, Mtu::Bytes1024] {
+        let without = run(Scenario { mtu, congestion: None, ..WAN });
+        println!("{mtu:?} without control: {without:?}");
+        assert!(without.total() < 0.3 && without.repeated > 0.1, "{mtu:?}: {without:?}");
+    }
 }
 
 #[test]
@@ -170,7 +184,7 @@ fn two_writers_share_the_bottleneck() {
     for mtu in [Mtu::Bytes4096, Mtu::Bytes1024] {
         for seed in [11, 12, 13] {
             let outcome = run(Scenario { mtu, seed, flows: 2, ..WAN });
-            println!("{mtu:?}: {outcome:?}");
+            println!("{mtu:?} two: {outcome:?}");
             let least = outcome.of_link.iter().copied().fold(f64::INFINITY, f64::min);
             assert!(outcome.total() > 0.75 && outcome.lost < 0.02, "{mtu:?}, seed {seed}: {outcome:?}");
             assert!(least > outcome.total() / 4.0, "{mtu:?}, seed {seed}: {outcome:?}");
@@ -179,14 +193,47 @@ fn two_writers_share_the_bottleneck() {
 }
 
 #[test]
+fn four_writers_get_something_each_from_a_queue_of_a_few_packets() {
+    for mtu in [Mtu::Bytes4096, Mtu::Bytes1024] {
+        for seed in [11, 12, 13] {
+            let outcome = run(Scenario { mtu, seed, flows: 4, ..WAN });
+            println!("{mtu:?} four: {outcome:?}");
+            let least = outcome.of_link.iter().copied().fold(f64::INFINITY, f64::min);
+            assert!(outcome.total() > 0.6 && outcome.lost < 0.05, "{mtu:?}, seed {seed}: {outcome:?}");
+            assert!(least > outcome.total() / 8.0, "{mtu:?}, seed {seed}: {outcome:?}");
+        }
+    }
+}
+
+#[test]
 fn random_loss_costs_what_go_back_n_costs_and_not_the_rate() {
-    // A loss costs a round trip: at 1e-4 and 4 KiB that is one of some sixty.
-    let outcome = run(Scenario { loss: 1e-4, ..WAN });
-    println!("{outcome:?}");
-    assert!(outcome.total() > 0.85, "{outcome:?}");
-    let outcome = run(Scenario { loss: 1e-3, ..WAN });
-    println!("{outcome:?}");
-    assert!(outcome.total() > 0.6 && outcome.lost < 0.02, "{outcome:?}");
+    for (loss, mtu, least) in [
+        // A loss costs a round trip: at 1e-4 and 4 KiB that is one of some sixty.
+        (1e-4, Mtu::Bytes4096, 0.85),
+        (1e-3, Mtu::Bytes4096, 0.6),
+        (1e-4, Mtu::Bytes1024, 0.85),
+        // Five round trips of 600 packets between two losses: half of each is sent again.
+        (1e-3, Mtu::Bytes1024, 0.4),
+    ] {
+        for seed in [11, 12, 13] {
+            let outcome = run(Scenario { loss, mtu, seed, ..WAN });
+            println!("{loss} {mtu:?}: {outcome:?}");
+            assert!(outcome.total() > least && outcome.lost < 0.02, "{loss}, {mtu:?}, seed {seed}: {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn notifications_of_marks_keep_the_queue_from_filling() {
+    let marking = EcnMarking::Step { threshold_bytes: QUEUE_BYTES / 2 };
+    for is_read in [false, true] {
+        for seed in [11, 12, 13] {
+            let outcome = run(Scenario { marking, is_read, seed, ..WAN });
+            println!("is_read {is_read}: {outcome:?}");
+            assert!(outcome.notifications > 0 && outcome.total() > 0.65, "{is_read}, seed {seed}: {outcome:?}");
+            assert!(outcome.lost < 0.0025, "{is_read}, seed {seed}: {outcome:?}");
+        }
+    }
 }
 
 #[test]

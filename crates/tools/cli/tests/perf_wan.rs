@@ -59,8 +59,11 @@ fn a_row_of_each_system_and_its_files() {
     assert!(matches!(systems[..], ["tcp-cubic", "rc", "sr:nack", code] if code.starts_with("ec:mds:")), "{systems:?}");
     let expected = [
         "system",
+        "kind",
+        "seconds",
         "connections",
         "rtt_ms",
+        "queue_ms",
         "loss",
         "burst",
         "message_bytes",
@@ -68,7 +71,10 @@ fn a_row_of_each_system_and_its_files() {
         "goodput_mbit_per_second",
         "goodput_of_link",
         "completion_ms",
+        "messages",
         "late_frames",
+        "late_frames_by_host",
+        "valid",
     ];
     for row in rows {
         assert_eq!(keys(row), BTreeSet::from(expected), "{row}");
@@ -79,8 +85,10 @@ fn a_row_of_each_system_and_its_files() {
         );
         let of_link = row["goodput_of_link"].as_f64().expect("a share");
         assert!(of_link > 0.05 && of_link <= 1.0, "{row}");
-        assert!(row["completion_ms"].is_null(), "{row}");
+        assert_eq!((&row["kind"], &row["seconds"]), (&"bulk".into(), &2.0.into()), "{row}");
+        assert!(row["completion_ms"].is_null() && row["messages"].is_null(), "{row}");
     }
+    assert_eq!(value["skipped"].as_array().map(Vec::len), Some(0), "no check asks for these: {value}");
     assert_eq!(value["options"].as_array().map(Vec::len), Some(4), "{value}");
     let checks = value["checks"].as_array().expect("checks");
     assert!(checks.iter().all(|check| check["good"] == true && check["measured"].is_number()), "{checks:?}");
@@ -100,9 +108,11 @@ fn completion_times_of_messages() {
     let missing = value["unfinished"].as_array().map_or(0, Vec::len);
     assert_eq!(rows.len() + missing, 3, "{value}");
     for row in rows {
-        let [p50, p99] = ["p50", "p99"].map(|name| row["completion_ms"][name].as_f64().expect("a time"));
+        let [p50, longest] = ["p50", "longest"].map(|name| row["completion_ms"][name].as_f64().expect("a time"));
         // Half a round trip and 64 KiB at 50 Mbit/s, without loss.
-        assert!(p50 > 5.0 + 10.0 && p50 < 200.0 && p99 >= p50, "{row}");
+        assert!(p50 > 5.0 + 10.0 && p50 < 200.0 && longest >= p50, "{row}");
+        let messages = row["messages"].as_u64().expect("a number");
+        assert!(messages > 0 && row["completion_ms"]["p99"].is_number() == (messages >= 100), "{row}");
         assert!(row["goodput_of_link"].is_null(), "{row}");
     }
 }
@@ -111,8 +121,11 @@ fn completion_times_of_messages() {
 fn two_next_to_each_other() {
     let Some(value) = race("--measure shares --seconds 3 --rate 50M") else { return };
     assert_eq!(value["rows"].as_array().map(Vec::len), Some(0), "{value}");
+    let skipped = value["skipped"].as_array().expect("what was not judged");
+    assert!(skipped.len() == 3 && skipped.iter().all(|one| one["why"].is_string()), "too short: {skipped:?}");
     for share in value["shares"].as_array().expect("shares") {
         let [ours, theirs] = ["ours", "theirs"].map(|name| share[name].as_f64().expect("a share"));
+        assert!(share["valid"].is_boolean() && share["late_frames"].is_u64() && share["seconds"] == 3.0, "{share}");
         assert!(ours >= 0.0 && theirs >= 0.0 && ours + theirs > 0.1 && ours + theirs <= 2.0, "{share}");
     }
 }
@@ -135,6 +148,20 @@ fn mistakes_are_explained() {
             "{arguments}: {output:?}"
         );
     }
+}
+
+#[test]
+fn files_that_cannot_be_written_are_found_before_the_race() {
+    let folder = folder("files");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let (missing, file) = (folder.join("missing/rows.csv"), folder.join("file"));
+    std::fs::write(&file, "").expect("a file");
+    for (option, path) in [("--csv", &missing), ("--svg", &file)] {
+        let output = run(&format!("--seconds 600 {option} {}", path.display()));
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.code() == Some(3) && text.contains(option), "{option}: {output:?}");
+    }
+    std::fs::remove_dir_all(folder).expect("it was there");
 }
 
 #[cfg(not(feature = "quic"))]

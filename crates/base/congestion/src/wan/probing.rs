@@ -4,7 +4,7 @@ use longhaul_time::{Duration, Instant};
 use rand_core::Rng as _;
 
 use super::ambient_loss::DELAY_MIN;
-use super::{BETA, Feedback, HEADROOM, Lateness, QUEUE_BUDGET, QUEUE_BUDGET_UP, State, Wan, is_mostly_marked};
+use super::{BETA, Feedback, HEADROOM, Lateness, QUEUE_BUDGET, QUEUE_BUDGET_UP, State, Wan};
 use crate::controller::Sample;
 
 /// Rounds between probes at most: as often as a Reno flow in a queue of that many packets cuts its window.
@@ -113,6 +113,10 @@ impl Wan {
     }
 
     pub(super) fn is_time_to_probe(&self, now: Instant) -> bool {
+        if self.train_bandwidth().is_some() {
+            // Short messages probe by themselves, and a probe would lose packets of theirs.
+            return false;
+        }
         let product_packets = self.product(self.bandwidth(), 1.0) / self.packet_bytes;
         let rounds = (product_packets as u64).min(PROBE_ROUNDS_MAX);
         let again = self.probes_again && self.rounds_since_probe >= PROBE_AGAIN_ROUNDS;
@@ -122,7 +126,7 @@ impl Wan {
     pub(super) fn is_time_to_go_down(&mut self, sample: &Sample, is_bound: bool) -> bool {
         // A queue that others keep up must not keep a small flow small.
         let queue_max = QUEUE_BUDGET_UP.max(self.queue_before_probe.as_secs_f64() + QUEUE_BUDGET);
-        if is_mostly_marked(sample) || self.queue_delay().as_secs_f64() > queue_max {
+        if self.is_mostly_marked(sample) || self.queue_delay().as_secs_f64() > queue_max {
             return true;
         }
         // The last probe went too far here.

@@ -27,7 +27,10 @@ impl Wan {
         {
             (self.min_rtt, self.min_rtt_at) = (Some(probed), self.probe_rtt_min_at);
         }
-        if is_probe_due && self.state != State::ProbeRtt && !self.is_idle_restart {
+        if is_probe_due {
+            (self.train_max, self.is_train_full) = ([self.train_max[1], 0.0], false);
+        }
+        if is_probe_due && self.state != State::ProbeRtt && !self.is_idle_restart && !self.is_drained(sample) {
             self.window_before = self.window;
             self.state = State::ProbeRtt;
             self.probe_rtt_ends = None;
@@ -35,6 +38,14 @@ impl Wan {
             self.feedback = Feedback::None;
             self.start_round(sample);
         }
+    }
+
+    /// No more was in flight than a probe would leave: a sender that often has nothing to send shows the round trip by itself, and
+    /// half a window would only hold its messages up.
+    fn is_drained(&self, sample: &Sample) -> bool {
+        let bandwidth = self.train_bandwidth().unwrap_or_default().max(self.bandwidth());
+        sample.is_app_limited
+            && sample.in_flight_bytes_at_sending as f64 <= self.product(bandwidth, WINDOW_GAIN_PROBE_RTT)
     }
 
     pub(super) fn check_probe_rtt(&mut self, sample: &Sample) {

@@ -104,6 +104,12 @@ impl Nic {
             shared.counters.np_ecn_marked_roce_packets += 1;
             if queue_pair.arriving_mut().may_notify(now, shared.config.congestion_notification_interval) {
                 queue_pair.responder_mut().owe_notification();
+                // The end that asks controls the answers.
+                if opcode.operation() == Operation::ReadResponse
+                    && let Some(pacing) = queue_pair.pacing_mut()
+                {
+                    pacing.note_congestion(now);
+                }
             }
         }
         match (queue_pair.identity().transport, opcode.transport(), opcode.operation()) {

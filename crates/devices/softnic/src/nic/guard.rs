@@ -87,6 +87,13 @@ impl<'a> NicGuard<'a> {
         self.nic.handle_in_place(received, payload, now);
     }
 
+    /// Whether arrivals are left at the port that the device has not seen. While some are, nobody takes silence for a loss:
+    /// the acknowledgement may be among them. So a host that was stopped for longer than a time-out does not send
+    /// everything again. Bounded in time, so that a flood does not keep time-outs from ever being noticed.
+    pub fn note_arrivals_left(&mut self, has_more: bool, now: Instant) {
+        self.nic.note_arrivals_left(has_more, now);
+    }
+
     /// Hand the port what is to be sent now. Stops when the port has no room; then [`Nic::has_output`] says `true`.
     pub fn poll<S: TransmitSink + ?Sized>(&mut self, now: Instant, sink: &mut S) {
         self.nic.poll(now, sink);

@@ -45,6 +45,7 @@ impl Nic {
             self.has_news = true;
             return Ok(());
         }
+        let has_new_path = attributes.path.is_some_and(|path| queue_pair.settings().path().is_some_and(|p| *p != path));
         queue_pair.configure(attributes, to);
         if let Some(first) = attributes.receive_psn {
             queue_pair.start_receiving(Psn::new(first));
@@ -56,9 +57,12 @@ impl Nic {
         let is_starting = from != to
             && matches!(to, QueuePairState::ReadyToReceive | QueuePairState::ReadyToSend)
             && from != QueuePairState::SendQueueDrained;
+        if has_new_path {
+            queue_pair.renew_pacing_for_path(config);
+        }
         // A controller that was given by hand before the start stays.
         if attributes.rate_limit_kilobits_per_second.is_some() || is_starting && !queue_pair.is_paced() {
-            queue_pair.renew_pacing();
+            queue_pair.want_pacing();
         }
         match to {
             QueuePairState::Error => queue_pair.enter_error(&mut self.shared),

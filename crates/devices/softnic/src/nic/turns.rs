@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use longhaul_time::Instant;
+use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{QueuePairState, Transport as VerbsTransport};
 use longhaul_wire::cnp;
 use slotmap::Key;
@@ -15,6 +15,10 @@ use crate::queue_pair::{QueuePair, QueuePairKey, Turn};
 use crate::resources::Resources;
 use crate::send::packet;
 use crate::{receive, send};
+
+/// Time-outs are put off this long at most while arrivals wait to be looked at: longer than it takes to look at all that
+/// a socket's buffer holds.
+const BEHIND_MAX: Duration = Duration::from_millis(250);
 
 impl Nic {
     /// Hand the port what is to be sent now. Stops when the port has no room; then [`Nic::has_output`] says `true`.
@@ -65,6 +69,8 @@ impl Nic {
                     {
                         Some(allowance) => send::rc::transmit(queue_pair, shared, sink, now, budget, allowance),
                         None => {
+                            // Others hold it up, not its path.
+                            queue_pair.end_turn(now, Turn::NoRoomAtPeer);
                             self.schedule(key, now);
                             continue;
                         }
@@ -136,15 +142,31 @@ impl Nic {
         }
     }
 
+    /// See [`NicGuard::note_arrivals_left`](crate::NicGuard::note_arrivals_left).
+    pub(super) fn note_arrivals_left(&mut self, has_more: bool, now: Instant) {
+        self.behind_since = has_more.then(|| self.behind_since.unwrap_or(now));
+    }
+
     fn handle_deadlines(&mut self, now: Instant) {
         self.shared.now = now;
         self.shared.handle_moderation(now);
+        let is_behind = self.behind_since.is_some_and(|since| now < since + BEHIND_MAX);
+        if !is_behind {
+            for key in std::mem::take(&mut self.put_off) {
+                self.schedule(key, now);
+            }
+        }
         while let Some(number) = self.timers.next_due(now) {
             let key = QueuePairKey::from(slotmap::KeyData::from_ffi(number));
             // Its entry goes with a queue pair (`remove_queue_pair`), so there is one.
             let Some(queue_pair) = self.queue_pairs.get_mut(key) else { return };
             self.timers.cancel(number, queue_pair.scheduled_mut());
-            send::rc::handle_deadline(queue_pair, &mut self.shared, now);
+            let is_put_off = is_behind && queue_pair.sender().is_timed_out(now);
+            if is_put_off {
+                self.put_off.insert(key);
+            } else {
+                send::rc::handle_deadline(queue_pair, &mut self.shared, now);
+            }
             if let Some(pacing) = queue_pair.pacing_mut() {
                 pacing.handle_deadline(now);
             }
@@ -153,7 +175,10 @@ impl Nic {
             self.settle_with_peer(key);
             self.probe_silent_peer(key, now);
             self.activate(key);
-            self.schedule(key, now);
+            // It would come up again at once.
+            if !is_put_off {
+                self.schedule(key, now);
+            }
         }
     }
 

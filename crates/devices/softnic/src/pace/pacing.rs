@@ -17,7 +17,7 @@
 //! Packets of a flow have numbers in the order of sending, and a repeated packet has a new one. Sequence numbers of RC do
 //! the same between two times that it goes back, so one pair of both is enough to convert.
 
-use longhaul_congestion::{Flow, Pacer};
+use longhaul_congestion::{ControllerName, Flow, Pacer};
 use longhaul_time::{Duration, Instant};
 use longhaul_wire::Psn;
 
@@ -33,8 +33,10 @@ pub(crate) struct Pacing {
     flow: Flow,
     /// The pace of answers to READs and atomics, if it is not that of the flow.
     answers: Option<Pacer>,
-    /// Its controller goes by what is delivered, and not by a rate that somebody has chosen.
-    is_measured: bool,
+    /// The flow's controller; `None` without one.
+    name: Option<ControllerName>,
+    /// A program has chosen the controller for this queue pair.
+    pub(crate) is_chosen: bool,
     /// A full packet on the wire.
     packet_bytes: u64,
     /// What may still be sent in this turn.
@@ -60,12 +62,13 @@ struct Turn {
 }
 
 impl Pacing {
-    /// For packets of at most this size.
-    pub(crate) fn new(flow: Flow, packet_bytes: u32, is_measured: bool) -> Self {
+    /// With the flow of this controller, or of none, for packets of at most this size.
+    pub(crate) fn new(name: Option<ControllerName>, flow: Flow, packet_bytes: u32) -> Self {
         Pacing {
             flow,
             answers: None,
-            is_measured,
+            name,
+            is_chosen: false,
             packet_bytes: packet_bytes.max(1).into(),
             room_bytes: 0,
             turn: Turn::default(),
@@ -76,14 +79,39 @@ impl Pacing {
         }
     }
 
-    /// The same, with a pace of their own for answers to READs and atomics; `None` does not pace them.
-    pub(crate) fn with_answers_at(mut self, bits_per_second: Option<u64>) -> Self {
+    pub(crate) fn name(&self) -> Option<ControllerName> {
+        self.name
+    }
+
+    /// From now on it sends no faster than this.
+    pub(crate) fn set_limit(&mut self, bits_per_second: Option<u64>) {
+        self.flow.set_rate_max(bits_per_second);
+        // A datagram queue pair has peers here and there.
+        self.spares_local = bits_per_second.is_none();
+    }
+
+    /// From now on answers to READs and atomics have a pace of their own; `None` does not pace them.
+    pub(crate) fn pace_answers_at(&mut self, bits_per_second: Option<u64>) {
         /// As controllers have it by default.
         const BURST: Duration = Duration::from_micros(500);
         let mut pacer = Pacer::new(u32::try_from(self.packet_bytes).unwrap_or(u32::MAX), BURST);
         pacer.set_rate(Instant::ZERO, bits_per_second);
         self.answers = Some(pacer);
-        self
+    }
+
+    /// From now on answers go at the pace of the flow.
+    pub(crate) fn pace_answers_with_requests(&mut self) {
+        self.answers = None;
+    }
+
+    /// Whether its controller goes by what is delivered, and not by a rate that somebody has chosen.
+    pub(crate) fn is_measured(&self) -> bool {
+        !matches!(self.name, None | Some(ControllerName::Fixed(_)))
+    }
+
+    /// Whether its controller goes by losses.
+    pub(crate) fn heeds_losses(&self) -> bool {
+        matches!(self.name, Some(ControllerName::Wan | ControllerName::Swift))
     }
 
     /// A deadline of the controller may have come.
@@ -131,7 +159,7 @@ impl Pacing {
     /// Packets that one READ may ask for when `outstanding` of them may be in flight: a burst, but as many as fill the
     /// window. Their answers arrive at the pace of the device that answers.
     pub(crate) fn question_packets_max(&self, outstanding: u8) -> u64 {
-        if !self.is_measured {
+        if !self.is_measured() {
             return u64::MAX;
         }
         let of_window = self.window_bytes() / u64::from(outstanding.max(1));
@@ -151,7 +179,7 @@ impl Pacing {
     /// measured, they are in flight, and at the pace of this end: it alone hears of their losses.
     pub(crate) fn note_asked(&mut self, first: Psn, packets: u32, payload_bytes: u32, wire_bytes: u64) {
         let answer_bytes = u64::from(payload_bytes) + u64::from(packets) * u64::from(PACKET_HEADER_BYTES);
-        self.note_sent(first, packets, if self.is_measured { answer_bytes } else { wire_bytes });
+        self.note_sent(first, packets, if self.is_measured() { answer_bytes } else { wire_bytes });
     }
 
     /// RC: packets from `first` on have left.
@@ -276,7 +304,7 @@ impl Pacing {
 
 #[cfg(test)]
 mod tests {
-    use longhaul_congestion::{ControllerName, PathFacts};
+    use longhaul_congestion::PathFacts;
 
     use super::*;
 
@@ -288,7 +316,7 @@ mod tests {
 
     fn pacing(name: ControllerName) -> Pacing {
         let facts = PathFacts { packet_bytes: PACKET, round_trip: None, line_bits_per_second: None, seed: 1 };
-        Pacing::new(Flow::new(name, &facts), PACKET, name == ControllerName::Wan)
+        Pacing::new(Some(name), Flow::new(name, &facts), PACKET)
     }
 
     /// A turn of this many packets.
@@ -379,7 +407,8 @@ mod tests {
 
     #[test]
     fn answers_have_a_pace_of_their_own_where_requests_are_measured() {
-        let mut pacing = pacing(ControllerName::Wan).with_answers_at(Some(8_000_000));
+        let mut pacing = pacing(ControllerName::Wan);
+        pacing.pace_answers_at(Some(8_000_000));
         send(&mut pacing, at(1000), Psn::new(0), 10);
         assert_eq!(pacing.answers_blocked_until(at(1000)), None, "a full window is about requests");
         pacing.begin_answers(at(1000));

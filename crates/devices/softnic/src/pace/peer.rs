@@ -106,6 +106,8 @@ pub(crate) struct PeerShare {
     acknowledged_bytes: u64,
     /// Something was lost since it was settled last.
     has_lost: bool,
+    /// What was lost since then and its controller has dealt with.
+    controlled_loss_bytes: u64,
     /// When the peer last answered this queue pair.
     heard_at: Instant,
 }
@@ -124,6 +126,7 @@ impl PeerShare {
         probe_at: Instant::FAR_FUTURE,
         acknowledged_bytes: 0,
         has_lost: false,
+        controlled_loss_bytes: 0,
         heard_at: Instant::ZERO,
     };
 
@@ -140,6 +143,12 @@ impl PeerShare {
     /// Packets to the peer were lost.
     pub(crate) fn note_loss(&mut self) {
         self.has_lost = true;
+    }
+
+    /// A packet to the peer that takes so much of its window was lost, and a controller of this queue pair goes by
+    /// losses.
+    pub(crate) fn note_controlled_loss(&mut self, bytes: u64) {
+        self.controlled_loss_bytes += bytes;
     }
 
     pub(crate) fn deadline(&self) -> Instant {
@@ -222,6 +231,8 @@ struct Peer {
     users: u32,
     in_flight_bytes: u64,
     window: Window,
+    /// Nothing is lost on the path to it, only in its socket's buffer.
+    is_local: bool,
     last_heard: Instant,
     /// Who waits for room, with the number of the place. Bounded by the users, but for places left behind
     /// ([`Peers::sweep`]).
@@ -277,7 +288,8 @@ impl Peers {
     /// A queue pair has got a way to the peer at this address.
     pub(crate) fn join(&mut self, share: &mut PeerShare, address: SocketAddr, config: &Config) {
         let Some(mut window_bytes) = config.peer_window_bytes else { return };
-        if !config.is_local(address.ip()) {
+        let is_local = config.is_local(address.ip());
+        if !is_local {
             // Most of what is in flight to another host is in the network, not in its buffer.
             window_bytes = window_bytes.max(u64::from(config.window_packets_max) * self.packet_bytes);
         }
@@ -288,6 +300,7 @@ impl Peers {
                 users: 0,
                 in_flight_bytes: 0,
                 window: Window::new(window_bytes, packet_bytes),
+                is_local,
                 last_heard: Instant::ZERO,
                 waiting: VecDeque::new(),
             })
@@ -377,8 +390,12 @@ impl Peers {
         let key = share.peer?;
         let peer = self.table.get_mut(key)?;
         peer.last_heard = peer.last_heard.max(share.heard_at);
-        if std::mem::take(&mut share.has_lost) {
+        let controlled_loss_bytes = std::mem::take(&mut share.controlled_loss_bytes);
+        let has_lost = std::mem::take(&mut share.has_lost);
+        if has_lost || peer.is_local && controlled_loss_bytes > 0 {
             peer.window.on_loss(peer.in_flight_bytes);
+        } else if controlled_loss_bytes > 0 {
+            peer.window.on_controlled_loss(controlled_loss_bytes, share.counted_bytes, peer.in_flight_bytes);
         }
         let acknowledged_bytes = std::mem::take(&mut share.acknowledged_bytes);
         peer.window.on_left(share.counted_bytes.saturating_sub(in_flight_bytes));

@@ -55,16 +55,17 @@ impl<'a, P: Port> Layered<'a, P> {
     /// it may stop when there is a completion: then looking for more only delays the thread that waits for one. Whether
     /// there may be more.
     pub fn receive(&mut self, nic: &mut NicGuard<'_>, until_completion: bool) -> bool {
-        let has_more = self.port.receive(self.stack, nic, self.now, until_completion);
-        if self.stack.is_empty() {
-            return has_more;
+        let mut has_more = self.port.receive(self.stack, nic, self.now, until_completion);
+        if !self.stack.is_empty() {
+            self.stack.poll(self.now);
+            while let Some(packet) = self.stack.take_incoming() {
+                self.port.check(&packet, nic, self.now);
+            }
+            // A layer has held more than goes in one step.
+            has_more |= self.stack.next_deadline(false).is_some_and(|deadline| deadline <= self.now);
         }
-        self.stack.poll(self.now);
-        while let Some(packet) = self.stack.take_incoming() {
-            self.port.check(&packet, nic, self.now);
-        }
-        // A layer has held more than goes in one step.
-        has_more || self.stack.next_deadline(false).is_some_and(|deadline| deadline <= self.now)
+        nic.note_arrivals_left(has_more, self.now);
+        has_more
     }
 
     /// Have the device send as much as one step allows. Whether there is more.

@@ -18,9 +18,8 @@ impl QueuePair {
         self.pacing.as_deref_mut()
     }
 
-    /// Its pace is made anew when it sends next.
-    pub(crate) fn renew_pacing(&mut self) {
-        self.pacing = None;
+    /// Its pace is made, or fitted to its rate limit, when it sends next.
+    pub(crate) fn want_pacing(&mut self) {
         self.wants_pacing = true;
     }
 
@@ -69,11 +68,27 @@ impl QueuePair {
         self.pacing.as_ref().is_none_or(|pacing| pacing.has_room())
     }
 
-    /// Make its pace, when it sends for the first time: what the configuration says, which spares peers on this host, and its
-    /// own rate limit.
+    /// Make its pace, when it sends for the first time, or fit it to a new rate limit: what the configuration says, which
+    /// spares peers on this host, and its own rate limit.
     pub(crate) fn make_pacing(&mut self, config: &Config) {
         if !std::mem::take(&mut self.wants_pacing) {
             return;
+        }
+        let name = self.controller_name(config);
+        match self.pacing.take() {
+            // What its controller has learned, and what is in flight, stay.
+            Some(mut pacing) if pacing.name() == name && (name.is_some() || self.rate_limit().is_some()) => {
+                self.apply_limit(&mut pacing, config);
+                self.pacing = Some(pacing);
+            }
+            _ => self.pacing = self.pacing_of(name, config).map(Box::new),
+        }
+    }
+
+    /// The controller that it is to have, if any.
+    fn controller_name(&self, config: &Config) -> Option<ControllerName> {
+        if let Some(pacing) = self.pacing.as_ref().filter(|pacing| pacing.is_chosen) {
+            return pacing.name();
         }
         let is_local = self.settings.path().is_some_and(|path| config.is_local(path.destination.to_ip()));
         let name = match (self.is_reliable(), config.congestion) {
@@ -82,41 +97,73 @@ impl QueuePair {
             (false, _) => config.unacknowledged_bits_per_second.map(ControllerName::Fixed),
             (true, name) => name,
         };
-        self.pacing = self.pacing_of(name.filter(|_| !is_local), config).map(Box::new);
+        // A rate of its own takes the place of the rate of all.
+        let is_replaced = |name| self.rate_limit().is_some() && matches!(name, ControllerName::Fixed(_));
+        name.filter(|name| !is_local && !is_replaced(*name))
+    }
+
+    /// Its rate limit, in bits per second.
+    fn rate_limit(&self) -> Option<u64> {
+        let kilobits = Some(self.settings.rate_limit_kilobits_per_second).filter(|limit| *limit > 0);
+        kilobits.map(|kilobits| u64::from(kilobits) * 1000)
     }
 
     /// RC: put it under the control of this controller. `false` when that cannot be.
     pub(crate) fn set_congestion(&mut self, name: ControllerName, config: &Config) -> bool {
         let is_possible = self.is_reliable() && self.settings.path().is_some() && name != ControllerName::Credit;
         if is_possible {
-            self.pacing = self.pacing_of(Some(name), config).map(Box::new);
-            self.wants_pacing = false;
+            self.choose_controller(name, config);
         }
         is_possible
     }
 
+    fn choose_controller(&mut self, name: ControllerName, config: &Config) {
+        self.pacing = self.pacing_of(Some(name), config).map(Box::new);
+        if let Some(pacing) = &mut self.pacing {
+            pacing.is_chosen = true;
+        }
+        self.wants_pacing = false;
+    }
+
+    /// It has a new path: what was learned of the old one says nothing about it.
+    pub(crate) fn renew_pacing_for_path(&mut self, config: &Config) {
+        match self.pacing.as_ref().filter(|pacing| pacing.is_chosen).and_then(|pacing| pacing.name()) {
+            Some(name) => self.choose_controller(name, config),
+            None => {
+                self.pacing = None;
+                self.wants_pacing = true;
+            }
+        }
+    }
+
     fn pacing_of(&self, name: Option<ControllerName>, config: &Config) -> Option<Pacing> {
-        let limit_kilobits = Some(self.settings.rate_limit_kilobits_per_second).filter(|limit| *limit > 0);
-        let limit = limit_kilobits.map(|kilobits| u64::from(kilobits) * 1000);
+        let limit = self.rate_limit();
         let mtu = if self.identity.transport == Transport::UnreliableDatagram { config.mtu } else { self.settings.mtu };
         let packet_bytes = mtu.byte_count() + PACKET_HEADER_BYTES;
         let line_bits_per_second = config.rate_bits_per_second;
         let seed = self.identity.number.into();
         let facts = PathFacts { packet_bytes, round_trip: None, line_bits_per_second, seed };
-        let (flow, is_measured) = match (name, limit) {
+        let flow = match (name, limit) {
             (None, None) => return None,
-            // A rate of its own takes the place of the rate of all.
-            (None | Some(ControllerName::Fixed(_)), Some(_)) => (Flow::unlimited(&facts), false),
-            (Some(name), _) => (Flow::new(name, &facts), !matches!(name, ControllerName::Fixed(_))),
+            (None, Some(_)) => Flow::unlimited(&facts),
+            (Some(name), _) => Flow::new(name, &facts),
         };
-        let mut pacing = Pacing::new(flow.with_rate_max(limit), packet_bytes, is_measured);
-        // A limit is for all that it sends, and so is a rate.
-        if self.is_reliable() && limit.is_none() && is_measured {
-            pacing = pacing.with_answers_at(config.unacknowledged_bits_per_second);
-        }
-        // A datagram queue pair has peers here and there.
-        pacing.spares_local = limit.is_none();
+        let mut pacing = Pacing::new(name, flow, packet_bytes);
+        self.apply_limit(&mut pacing, config);
         Some(pacing)
+    }
+
+    /// Have a pace keep the rate limit.
+    fn apply_limit(&self, pacing: &mut Pacing, config: &Config) {
+        let limit = self.rate_limit();
+        pacing.set_limit(limit);
+        // A limit is for all that it sends, and so is a rate.
+        let has_pace_of_answers = self.is_reliable() && limit.is_none() && pacing.is_measured();
+        match has_pace_of_answers {
+            true if pacing.shares_pace() => pacing.pace_answers_at(config.unacknowledged_bits_per_second),
+            true => {}
+            false => pacing.pace_answers_with_requests(),
+        }
     }
 
     /// A packet of this many bytes has left that nobody acknowledges.

@@ -222,12 +222,17 @@ impl ReliableRequester {
         };
     }
 
+    /// Whether there was silence for too long.
+    pub(crate) fn is_timed_out(&self, now: Instant) -> bool {
+        self.acknowledge_deadline <= now
+    }
+
     /// A deadline may have come. Whether it is a time-out: silence for too long.
     pub(crate) fn handle_deadline(&mut self, now: Instant) -> bool {
         if self.not_ready_until <= now {
             self.not_ready_until = Instant::FAR_FUTURE;
         }
-        let is_time_out = self.acknowledge_deadline <= now;
+        let is_time_out = self.is_timed_out(now);
         if is_time_out {
             self.acknowledge_deadline = Instant::FAR_FUTURE;
             self.went_back_to = None;

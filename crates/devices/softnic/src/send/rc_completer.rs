@@ -168,12 +168,17 @@ fn handle_loss(queue_pair: &mut QueuePair, shared: &mut Resources, psn: Psn, now
     if queue_pair.sender().went_back_to(psn) {
         return;
     }
+    let mtu_bytes = queue_pair.mtu_bytes();
     let (Sending { pacing, .. }, sender) = queue_pair.sending_reliably();
+    let is_controlled = pacing.as_ref().is_some_and(|pacing| pacing.heeds_losses());
     if let Some(pacing) = pacing {
         // The peer has discarded all that was sent after it.
         pacing.note_went_back(now, 1, sender.sent_end());
     }
-    queue_pair.share_mut().note_loss();
+    match is_controlled {
+        true => queue_pair.share_mut().note_controlled_loss(charge_bytes(mtu_bytes)),
+        false => queue_pair.share_mut().note_loss(),
+    }
     retry(queue_pair, shared);
     queue_pair.sender_mut().note_went_back_to(psn);
 }

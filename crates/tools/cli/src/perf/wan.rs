@@ -3,12 +3,13 @@
 mod output;
 mod plots;
 
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use longhaul::with_sources;
 use longhaul_units::{bytes_within, rate, seconds_within, share, whole_number};
-use longhaul_wan::race::{self, Event, Kind, Race, RaceError, System, Task, Wanted};
+use longhaul_wan::race::{self, Event, Kind, Race, RaceError, Report, System, Task, Verdict, Wanted};
 
 use crate::link;
 use crate::stop::{self, Stop};
@@ -16,6 +17,8 @@ use crate::stop::{self, Stop};
 /// Rows that were disturbed are run again for at most this long: quick, and with --all.
 const AGAIN_MAX: Duration = Duration::from_secs(100);
 const AGAIN_MAX_ALL: Duration = Duration::from_secs(1500);
+const ALL_INVALID: &str = "nothing could be checked: the link was late in every row that a check uses; leave the machine \
+                           idle, or choose a lower --rate, and run it again";
 /// How this program becomes an end of the race.
 const END_COMMAND: [&str; 2] = ["perf", "wan-end"];
 const ROUND_TRIP_MS: std::ops::RangeInclusive<f64> = 0.1..=1000.0;
@@ -28,7 +31,8 @@ const ROUND_TRIP_MS: std::ops::RangeInclusive<f64> = 0.1..=1000.0;
 /// two flows next to each other, as shares of a fair share. Without options that choose rows, a quick selection of at most
 /// 15 minutes; --all takes up to 3 hours. Options that choose rows run every combination of what they name; what they do
 /// not name has one value (25 ms, no loss, 1 connection, MTU 1500), or all with --all. A row in which the link was late
-/// is run again. QUIC needs a build with the feature quic. Exit status 1: a check failed. docs/WIDE-AREA.md explains.
+/// is run again. QUIC needs a build with the feature quic. Exit status 1: a check failed, or the link was late in every row
+/// that is checked. docs/WIDE-AREA.md explains.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: longhaul perf wan --system sr:nack,tcp-bbr --rtt 100ms --loss 1e-3 --seconds 10")]
 pub(crate) struct Arguments {
@@ -146,42 +150,74 @@ impl Arguments {
 /// Runs the subcommand.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let tasks = arguments.wanted()?.tasks();
-    if let Some(directory) = &arguments.svg {
-        let made = std::fs::create_dir_all(directory);
-        made.map_err(|error| Stop::missing(format!("cannot make the directory --svg {}", directory.display()), error))?;
-    }
+    try_files(arguments)?;
     let again_max = if arguments.all { AGAIN_MAX_ALL } else { AGAIN_MAX };
     let minutes = tasks.iter().map(Task::time).sum::<Duration>().as_secs_f64() / 60.0;
     eprintln!(
-        "{} rows at {}, at most {minutes:.1} minutes and what is run again",
+        "{} rows at {}, at most {minutes:.1} minutes, about a second more for each row, and what is run again",
         tasks.len(),
         rate_text(arguments.rate)
     );
     let report = Race { tasks, end_command: &END_COMMAND, again_max }.run(&mut show).map_err(stop_of)?;
-    let checks = race::checks(&report);
+    let verdict = race::judge(&report);
+    let rate = arguments.rate;
+    let told = stop::tell(
+        arguments.json,
+        || output::to_json(&report, &verdict, rate),
+        || output::to_table(&report, &verdict, rate),
+        wrong(&report, &verdict),
+    );
+    match (told, write_files(arguments, &report)) {
+        (told, Ok(())) => told,
+        // The result was printed; this only goes to standard error.
+        (Ok(()), Err(unwritten)) => Err(unwritten.shown()),
+        (told, Err(unwritten)) => {
+            eprintln!("{unwritten}");
+            told
+        }
+    }
+}
+
+/// What is wrong with a result.
+fn wrong(report: &Report, verdict: &Verdict) -> Option<Stop> {
+    let failed = verdict.checks.iter().filter(|check| !check.is_good).count();
+    // Nothing at all was measured: what is missing is the answer.
+    let nothing = report.rows.is_empty() && report.shares.is_empty();
+    match report.unfinished.first() {
+        Some(first) if nothing && first.is_missing => Some(Stop::Missing(first.why.clone())),
+        Some(first) if nothing => Some(Stop::Failed(first.why.clone())),
+        _ if failed > 0 => Some(Stop::Failed(format!("{failed} of {} checks failed", verdict.checks.len()))),
+        _ => verdict.is_all_invalid.then(|| Stop::Failed(ALL_INVALID.to_owned())),
+    }
+}
+
+/// Fails before the race if its files could not be written after it. What is in them stays until then.
+fn try_files(arguments: &Arguments) -> Result<(), Stop> {
     if let Some(file) = &arguments.csv {
-        write(file, &output::to_csv(&report))?;
+        let opened = File::options().create(true).append(true).open(file);
+        opened.map_err(|error| Stop::missing(format!("cannot write --csv {}", file.display()), error))?;
     }
     if let Some(directory) = &arguments.svg {
-        for (name, svg) in plots::draw(&report) {
+        let name = directory.display();
+        let made = fs::create_dir_all(directory);
+        made.map_err(|error| Stop::missing(format!("cannot make the directory --svg {name}"), error))?;
+        let trial = directory.join(format!(".longhaul-{}", std::process::id()));
+        let tried = File::create(&trial).and_then(|_| fs::remove_file(&trial));
+        tried.map_err(|error| Stop::missing(format!("cannot write into the directory --svg {name}"), error))?;
+    }
+    Ok(())
+}
+
+fn write_files(arguments: &Arguments, report: &Report) -> Result<(), Stop> {
+    if let Some(file) = &arguments.csv {
+        write(file, &output::to_csv(report))?;
+    }
+    if let Some(directory) = &arguments.svg {
+        for (name, svg) in plots::draw(report) {
             write(&directory.join(format!("{name}.svg")), &svg)?;
         }
     }
-    let failed = checks.iter().filter(|check| !check.is_good).count();
-    // Nothing at all was measured: what is missing is the answer.
-    let nothing = report.rows.is_empty() && report.shares.is_empty();
-    let wrong = match report.unfinished.first() {
-        Some(first) if nothing && first.is_missing => Some(Stop::Missing(first.why.clone())),
-        Some(first) if nothing => Some(Stop::Failed(first.why.clone())),
-        _ => (failed > 0).then(|| Stop::Failed(format!("{failed} of {} checks failed", checks.len()))),
-    };
-    let rate = arguments.rate;
-    stop::tell(
-        arguments.json,
-        || output::to_json(&report, &checks, rate),
-        || output::to_table(&report, &checks, rate),
-        wrong,
-    )
+    Ok(())
 }
 
 fn rate_text(rate: u64) -> String {
@@ -189,7 +225,7 @@ fn rate_text(rate: u64) -> String {
 }
 
 fn write(file: &Path, text: &str) -> Result<(), Stop> {
-    std::fs::write(file, text).map_err(|error| Stop::missing(format!("cannot write {}", file.display()), error))
+    fs::write(file, text).map_err(|error| Stop::missing(format!("cannot write {}", file.display()), error))
 }
 
 /// Progress, on standard error.

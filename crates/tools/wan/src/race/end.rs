@@ -13,6 +13,7 @@ use super::ends;
 use super::orders::{Contact, Order, Outcome, Work};
 use super::prepared::End;
 use super::tally::Tally;
+use crate::clock::now;
 
 /// An end, and what it was made for.
 type Prepared = (Box<dyn End>, Work, Arc<Tally>);
@@ -59,9 +60,13 @@ fn send(work: Work, contact: &Contact, prepared: &mut Option<Prepared>) -> Resul
 fn run(prepared: Option<&mut Prepared>, start: Duration, until: Duration) -> Result<Outcome, EndError> {
     let (end, work, tally) = prepared.ok_or(EndError::Unprepared)?;
     end.start(start, until, tally)?;
+    // An end that is ready too late begins then.
+    let begun = start.max(now());
     let [times, completions] = tally.wait_until(until)?;
     let whole_bytes = tally.meter.whole_bytes(work.message_bytes as u64);
-    Ok(Outcome { whole_bytes, times, completions, counters: end.counters() })
+    // This thread wakes a moment after the end of the row, and bytes go on arriving.
+    let [begun, ended] = [begun, now()].map(|at| at.as_nanos() as u64);
+    Ok(Outcome { begun, ended, whole_bytes, times, completions, counters: end.counters() })
 }
 
 fn answer<T: Serialize>(answer: &Result<T, EndError>) {

@@ -13,6 +13,9 @@ pub(super) enum EndError {
     /// This build or this host does not have it.
     #[error("{0}")]
     Missing(String),
+    /// A bug.
+    #[error("a thread of this end panicked: {0}")]
+    Panicked(String),
     /// An order at a time when it makes no sense.
     #[error("an end was ordered to run before it was prepared")]
     Unprepared,

@@ -37,6 +37,8 @@ pub(super) struct Ground<'a> {
 pub(super) struct Seen {
     /// Of each flow: what its sender and its receiver saw.
     pub(super) flows: Vec<[Outcome; 2]>,
+    /// When the row was to end, by the monotonic clock in nanoseconds.
+    pub(super) until: u64,
     /// What the link counted.
     pub(super) counters: RunningCounters,
     /// Late frames that the host is to blame for.
@@ -48,8 +50,9 @@ impl<'a> Ground<'a> {
         Ok(Ground { namespaces: Namespaces::make(mtu.into())?, mtu, end_command })
     }
 
-    pub(super) fn remove(self) -> Result<(), RaceError> {
-        Ok(self.namespaces.remove()?)
+    pub(super) fn remove(self) {
+        // What stays goes with the namespaces, at the latest when this process ends; results matter more.
+        let _ = self.namespaces.remove();
     }
 
     /// What the namespace of the senders offers to TCP.
@@ -59,8 +62,12 @@ impl<'a> Ground<'a> {
 
     /// Runs flows next to each other, with a link of their own.
     pub(super) fn run(&self, path: &Path, works: &[Work], time: Duration) -> Result<Seen, RaceError> {
+        let is_tcp = works.iter().any(|work| work.system.tcp_congestion().is_some());
         for side in Side::BOTH {
-            self.namespaces.within(side, || host::set_buffers(path))?;
+            let set = self.namespaces.within(side, || host::set_buffers(path))?;
+            if is_tcp {
+                set.map_err(RaceError::Missing)?;
+            }
         }
         let link = start_link(path)?;
         let is_over = AtomicBool::new(false);
@@ -68,13 +75,14 @@ impl<'a> Ground<'a> {
             let watch = Watch::start(scope, &link, LINK_PROCESSOR, &is_over);
             (self.run_flows(path, works, time), watch.end())
         });
-        let flows = ran?;
+        let (flows, until) = ran?;
         let counters = link.counters()?;
         link.end()?;
-        Ok(Seen { flows, counters, late_by_host })
+        Ok(Seen { flows, until, counters, late_by_host })
     }
 
-    fn run_flows(&self, path: &Path, works: &[Work], time: Duration) -> Result<Vec<[Outcome; 2]>, RaceError> {
+    /// What each flow's ends saw, and when they were to end.
+    fn run_flows(&self, path: &Path, works: &[Work], time: Duration) -> Result<(Vec<[Outcome; 2]>, u64), RaceError> {
         let mut children = Vec::new();
         for work in works {
             let start = |side, role: &str| {
@@ -103,7 +111,16 @@ impl<'a> Ground<'a> {
             }
             flows.push(outcomes);
         }
-        Ok(flows)
+        Ok((flows, until))
+    }
+}
+
+impl Seen {
+    /// Payload of a flow that arrived, bits a second: over the time that its bytes really had.
+    pub(super) fn goodput(&self, flow: usize) -> f64 {
+        let [sent, received] = &self.flows[flow];
+        let nanos = received.ended.saturating_sub(sent.begun).max(1);
+        8e9 * received.whole_bytes as f64 / nanos as f64
     }
 }
 
@@ -116,7 +133,7 @@ fn start_link(path: &Path) -> Result<RunningLink, RaceError> {
     let profile = Profile::default()
         .with_propagation_delay(path.round_trip / 2)
         .with_rate_bits_per_second(path.rate)
-        .with_queue_limit_bytes(path.bytes_in(path.queue()))
+        .with_queue_limit_bytes(path.queue_bytes())
         .with_loss(loss);
     let seed = now().as_nanos() as u64;
     let direction =
@@ -130,4 +147,25 @@ fn start_link(path: &Path) -> Result<RunningLink, RaceError> {
         processor: Some(LINK_PROCESSOR),
     };
     Ok(RunningLink::start(&options)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goodput_is_over_the_time_that_bytes_had() {
+        let second = 1_000_000_000;
+        let sent = Outcome { begun: 5 * second, ended: 6 * second, ..Outcome::default() };
+        // Asked for 2 s, counted half a second late.
+        let received =
+            Outcome { begun: 0, ended: 7 * second + second / 2, whole_bytes: 1_000_000, ..Outcome::default() };
+        let seen = Seen {
+            flows: vec![[sent, received]],
+            until: 7 * second,
+            counters: RunningCounters::default(),
+            late_by_host: 0,
+        };
+        assert_eq!(seen.goodput(0), 8e6 / 2.5);
+    }
 }

@@ -14,17 +14,33 @@ pub(super) fn buffer_bytes(path: &Path) -> u64 {
     BUFFER_BYTES_MIN.max(BUFFER_PRODUCTS * path.bytes_in(path.round_trip + path.queue()))
 }
 
-/// In this namespace: buffers that a sender can fill the path from, and nothing remembered from one row to the next.
-pub(super) fn set_buffers(path: &Path) {
+/// In this namespace: buffers that a sender can fill the path from, and nothing remembered from one row to the next. What
+/// the kernel does not accept is an error: TCP would be slower than it has to be.
+pub(super) fn set_buffers(path: &Path) -> Result<(), String> {
     let most = buffer_bytes(path);
-    // A kernel that has no such setting keeps its own.
     for (name, value) in [
         ("tcp_rmem", format!("4096 131072 {most}")),
         ("tcp_wmem", format!("4096 65536 {most}")),
         ("tcp_no_metrics_save", "1".to_owned()),
     ] {
-        let _ = fs::write(format!("/proc/sys/net/ipv4/{name}"), value);
+        let file = format!("/proc/sys/net/ipv4/{name}");
+        let written = fs::write(&file, &value);
+        let kept = fs::read_to_string(&file).unwrap_or_default();
+        if !is_set(&value, &kept) {
+            let why = written.err().map(|error| format!(": {error}")).unwrap_or_default();
+            return Err(format!(
+                "TCP's rows need net.ipv4.{name} \"{value}\", and the kernel keeps \"{}\"{why}; run it as root, or \
+                 choose a lower --rate or a shorter --rtt",
+                kept.split_whitespace().collect::<Vec<_>>().join(" ")
+            ));
+        }
     }
+    Ok(())
+}
+
+/// Whether the kernel has the value that was written; it puts tabs between numbers.
+fn is_set(written: &str, kept: &str) -> bool {
+    kept.split_whitespace().eq(written.split_whitespace())
 }
 
 /// Which bbr this kernel has, as far as it can be found out; `None` if it has none.
@@ -37,4 +53,15 @@ pub(super) fn bbr_version() -> Option<String> {
     let version =
         version.map_or_else(|| "1 (mainline's; the module names no version)".to_owned(), |text| text.trim().to_owned());
     offered.split_whitespace().any(|name| name == "bbr").then(|| format!("bbr version {version}, Linux {kernel}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_read_back() {
+        assert!(is_set("4096 131072 16777216", "4096\t131072\t16777216\n") && is_set("1", "1\n"));
+        assert!(!is_set("4096 131072 16777216", "4096\t131072\t6291456\n") && !is_set("1", ""));
+    }
 }

@@ -62,11 +62,14 @@ pub(super) enum Order {
 /// What an end has seen.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Outcome {
+    /// When the sender really began, and when the receiver's bytes were counted, by the monotonic clock in nanoseconds.
+    pub(super) begun: u64,
+    pub(super) ended: u64,
     /// The receiver: bytes in messages that arrived whole.
     pub(super) whole_bytes: u64,
     /// Completion: when each message was posted, or had arrived, by the monotonic clock in nanoseconds.
     pub(super) times: Vec<u64>,
-    /// Completion times in nanoseconds, where the sender knows them itself.
+    /// Completion times in nanoseconds, where the sender knows them itself: from the receiver's answers.
     pub(super) completions: Vec<u64>,
     /// What the sender has counted.
     pub(super) counters: Vec<(String, u64)>,

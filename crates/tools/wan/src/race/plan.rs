@@ -11,20 +11,20 @@ use super::system::{System, roce_payload};
 pub(super) const BULK_MESSAGE_BYTES: usize = 1 << 20;
 /// Messages of which completion times are taken.
 const MESSAGE_BYTES: [usize; 3] = [64 << 10, 1 << 20, 16 << 20];
-/// Longer messages are too few for a p99.
-const P99_BYTES_MAX: usize = 1 << 20;
 /// Seconds of a bulk row: of a row that is judged, and of the others of `--all`.
 const BULK_TIME: Duration = Duration::from_secs(30);
 const BULK_TIME_SHORT: Duration = Duration::from_secs(10);
 /// Of rows that show what defaults do, and of two systems next to each other.
 const DEFAULTS_TIME: Duration = Duration::from_secs(60);
 /// No completion row takes longer.
-const COMPLETION_TIME: Duration = Duration::from_secs(15);
+pub(super) const COMPLETION_TIME: Duration = Duration::from_secs(15);
 /// Completion times are taken here only.
 const COMPLETION_ROUND_TRIP: Duration = Duration::from_millis(25);
 /// A bottleneck's queue holds what it sends in this time, or in this part of a round trip.
 const QUEUE_MIN: Duration = Duration::from_millis(5);
 const QUEUE_PART_OF_ROUND_TRIP: u32 = 5;
+/// And at least this many full frames: a shorter one would drop what a path at a low rate could carry.
+const QUEUE_FRAMES_MIN: u64 = 4;
 /// Ethernet's header, which the link's rate counts.
 const ETHERNET_BYTES: u32 = 14;
 
@@ -46,7 +46,21 @@ pub struct Path {
 impl Path {
     /// The time that a packet waits in a full queue.
     pub fn queue(&self) -> Duration {
+        let frames = 8.0 * self.queue_frames_bytes() as f64 / self.rate.max(1) as f64;
+        self.queue_wanted().max(Duration::from_secs_f64(frames))
+    }
+
+    /// Bytes that the queue holds.
+    pub(super) fn queue_bytes(&self) -> u64 {
+        self.bytes_in(self.queue_wanted()).max(self.queue_frames_bytes())
+    }
+
+    fn queue_wanted(&self) -> Duration {
         QUEUE_MIN.max(self.round_trip / QUEUE_PART_OF_ROUND_TRIP)
+    }
+
+    fn queue_frames_bytes(&self) -> u64 {
+        QUEUE_FRAMES_MIN * (u64::from(self.mtu) + u64::from(ETHERNET_BYTES))
     }
 
     pub(super) fn bytes_in(&self, time: Duration) -> u64 {
@@ -71,9 +85,19 @@ pub enum What {
     },
 }
 
+impl What {
+    /// How long a row takes, at most.
+    pub fn time(&self) -> Duration {
+        let (What::Bulk { time } | What::Completion { time, .. }) = self;
+        *time
+    }
+}
+
 /// A row: one system alone on the link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
+    /// What it is run for.
+    pub kind: Kind,
     /// Which.
     pub system: System,
     /// Connections that carry the same at the same time.
@@ -120,7 +144,7 @@ impl Task {
     /// About how long it takes, at most.
     pub fn time(&self) -> Duration {
         match self {
-            Task::Row(Point { what: What::Bulk { time } | What::Completion { time, .. }, .. }) => *time,
+            Task::Row(point) => point.what.time(),
             Task::Share(share) => share.time,
         }
     }
@@ -168,6 +192,16 @@ pub enum Kind {
 
 impl Kind {
     const ALL: [Kind; 4] = [Kind::Defaults, Kind::Shares, Kind::Bulk, Kind::Completion];
+
+    /// As people write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Bulk => "bulk",
+            Kind::Completion => "completion",
+            Kind::Shares => "shares",
+            Kind::Defaults => "defaults",
+        }
+    }
 }
 
 /// The points of a race that is not quick.
@@ -192,7 +226,7 @@ impl Wanted {
             || !message_bytes.is_empty()
     }
 
-    /// What to run; links of one MTU one after the other.
+    /// What to run, nothing twice; links of one MTU one after the other.
     pub fn tasks(&self) -> Vec<Task> {
         let is_quick = !self.all && !self.is_restricted();
         let kinds: &[Kind] = match &self.kinds[..] {
@@ -201,7 +235,7 @@ impl Wanted {
             kinds => kinds,
         };
         let values = self.values();
-        let mut tasks = Vec::new();
+        let mut tasks: Vec<Task> = Vec::new();
         for kind in kinds {
             match (kind, is_quick) {
                 (Kind::Bulk, true) => tasks.extend(self.quick_bulk()),
@@ -213,7 +247,14 @@ impl Wanted {
             }
         }
         tasks.sort_by_key(|task| task.path().mtu);
-        tasks
+        // Who names something twice means it once.
+        let mut once: Vec<Task> = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            if !once.contains(&task) {
+                once.push(task);
+            }
+        }
+        once
     }
 
     fn values(&self) -> Values {
@@ -246,20 +287,20 @@ impl Wanted {
         Path { round_trip, loss, burst, mtu, rate: self.rate }
     }
 
-    fn bulk_point(&self, system: System, connections: usize, path: Path, time: Duration) -> Task {
-        let time = self.time.unwrap_or(time);
-        Task::Row(Point { system, connections, path, message_bytes: BULK_MESSAGE_BYTES, what: What::Bulk { time } })
+    fn bulk_point(&self, kind: Kind, system: System, connections: usize, path: Path, time: Duration) -> Task {
+        let what = What::Bulk { time: self.time.unwrap_or(time) };
+        Task::Row(Point { kind, system, connections, path, message_bytes: BULK_MESSAGE_BYTES, what })
     }
 
     fn completion_point(&self, system: System, path: Path, message_bytes: usize) -> Task {
         let time = self.time.unwrap_or(COMPLETION_TIME);
         let what = What::Completion { count: message_count(message_bytes), time };
-        Task::Row(Point { system, connections: 1, path, message_bytes, what })
+        Task::Row(Point { kind: Kind::Completion, system, connections: 1, path, message_bytes, what })
     }
 
     fn quick_bulk(&self) -> Vec<Task> {
         let path = self.path(Duration::from_millis(100), (1e-3, 1), 1500);
-        System::DEFAULT.map(|system| self.bulk_point(system, 1, path, BULK_TIME)).to_vec()
+        System::DEFAULT.map(|system| self.bulk_point(Kind::Bulk, system, 1, path, BULK_TIME)).to_vec()
     }
 
     fn quick_completion(&self) -> Vec<Task> {
@@ -285,9 +326,10 @@ impl Wanted {
                     for &connections in &values.connections {
                         let path = self.path(round_trip, loss, mtu);
                         // Start-up counts: what is judged gets the time that it needs.
-                        let is_judged = connections == 1 && loss == (1e-3, 1) && round_trip.as_millis() == 100;
+                        let is_judged =
+                            connections == 1 && loss == (1e-3, 1) && round_trip == Duration::from_millis(100);
                         let time = if is_judged || !self.all { BULK_TIME } else { BULK_TIME_SHORT };
-                        let point = |system: &System| self.bulk_point(*system, connections, path, time);
+                        let point = |system: &System| self.bulk_point(Kind::Bulk, *system, connections, path, time);
                         tasks.extend(values.systems.iter().map(point));
                     }
                 }
@@ -318,7 +360,7 @@ impl Wanted {
     fn defaults(&self) -> Vec<Task> {
         let path = self.path(Duration::from_millis(25), (0.0, 1), 1500);
         [System::SelectiveRepeat, System::Erasure]
-            .map(|system| self.bulk_point(system, 1, path, DEFAULTS_TIME))
+            .map(|system| self.bulk_point(Kind::Defaults, system, 1, path, DEFAULTS_TIME))
             .to_vec()
     }
 
@@ -335,17 +377,13 @@ impl Wanted {
     }
 }
 
+/// Messages of a row; long ones are too few for a p99.
 fn message_count(message_bytes: usize) -> usize {
     match message_bytes {
         0..=0x1_0000 => 400,
-        0x1_0001..=P99_BYTES_MAX => 200,
+        0x1_0001..=0x10_0000 => 200,
         _ => 20,
     }
-}
-
-/// Whether messages of this length are many enough for a p99.
-pub(super) fn has_p99(message_bytes: usize) -> bool {
-    message_bytes <= P99_BYTES_MAX
 }
 
 /// Longhaul's scheme for a row: for erasure coding, the code that the planner chooses for the link and the message.
@@ -416,6 +454,19 @@ mod tests {
         assert_eq!((point.connections, point.path.mtu, point.path.queue()), (1, 1500, Duration::from_millis(5)));
         let shares = Wanted { rate: RATE, kinds: vec![Kind::Shares], ..Wanted::default() };
         assert_eq!(shares.tasks().len(), 3);
+        let twice = Wanted { systems: vec![System::Rc, System::Rc], losses: vec![1e-3, 1e-3], ..wanted };
+        assert_eq!(twice.tasks(), tasks, "named twice, run once");
+    }
+
+    #[test]
+    fn a_queue_holds_a_few_frames() {
+        let path =
+            |rate, mtu, millis| Path { round_trip: Duration::from_millis(millis), loss: 0.0, burst: 1, mtu, rate };
+        let slow = path(1_000_000, 1500, 25);
+        assert_eq!(slow.queue_bytes(), 4 * 1514, "5 ms would be 625 bytes");
+        assert_eq!(slow.queue().as_micros(), 48_448);
+        assert_eq!((path(RATE, 1500, 25).queue_bytes(), path(RATE, 4200, 100).queue_bytes()), (125_000, 500_000));
+        assert_eq!(path(RATE, 9000, 100).queue(), Duration::from_millis(20));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use longhaul::softnic::UdpConfig;
 use longhaul_link::LinkError;
 use longhaul_link::namespaces::NamespaceError;
 use longhaul_plan::link::PlanError;
@@ -18,6 +19,9 @@ pub const LATE_SHARE_MAX: f64 = 1e-3;
 /// So is one with a larger share of frames that were late because the host took the processor away: that is not the link's
 /// fault and hits all systems alike, but too much of it hides everything else.
 pub const LATE_BY_HOST_SHARE_MAX: f64 = 1e-2;
+
+/// A p99 of fewer messages would be that of one or none of them.
+pub const P99_MESSAGES_MIN: usize = 100;
 
 /// Why a race, or a row of it, has no result.
 #[derive(Debug, Error)]
@@ -56,6 +60,13 @@ pub enum RaceError {
     },
 }
 
+impl RaceError {
+    /// Whether it says something about one row only, not about the host.
+    pub(super) fn is_of_a_row(&self) -> bool {
+        matches!(self, RaceError::Missing(_) | RaceError::End { .. } | RaceError::OutOfTime { .. })
+    }
+}
+
 /// Whether the link kept its times.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lateness {
@@ -80,6 +91,14 @@ impl Lateness {
         self.late_by_host as f64 / self.frames.max(1) as f64
     }
 
+    /// Why a row says nothing.
+    pub(super) fn why_invalid(&self) -> Option<String> {
+        let [late, by_host] = [self.share(), self.share_by_host()].map(|share| 100.0 * share);
+        (!self.is_valid()).then(|| {
+            format!("not valid: the link was late with {late:.2} % of the frames, the host with {by_host:.2} %")
+        })
+    }
+
     /// Whether a row says something.
     pub fn is_valid(&self) -> bool {
         self.share() <= LATE_SHARE_MAX && self.share_by_host() <= LATE_BY_HOST_SHARE_MAX
@@ -89,12 +108,14 @@ impl Lateness {
 /// Completion times, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
-    /// How many counted.
+    /// How many counted; with one that was still open when the row ended, if it was older than half of them.
     pub messages: usize,
     /// The median.
     pub p50: f64,
-    /// 99 of 100 take no longer; not of few messages.
+    /// 99 of 100 take no longer; not of fewer than [`P99_MESSAGES_MIN`].
     pub p99: Option<f64>,
+    /// The longest.
+    pub longest: f64,
 }
 
 /// A row.
@@ -227,9 +248,12 @@ pub(super) fn options(tasks: &[Task]) -> Vec<OptionsOf> {
             )
         }
         System::Rc => {
-            "softnic with its defaults (1 Gbit/s per queue pair, its window towards a peer); SENDs; time-out of \
-                       two round trips and queues, 7 retries; threads sleep until a completion"
-                .to_owned()
+            let congestion = UdpConfig::default().off_host_congestion;
+            format!(
+                "softnic with its defaults (congestion control {}); SENDs; time-out of two round trips and queues, \
+                 7 retries; threads sleep until a completion",
+                congestion.map_or_else(|| "none".to_owned(), |name| name.to_string())
+            )
         }
         System::SelectiveRepeat | System::Erasure => {
             let code = if system == System::Erasure {
@@ -245,12 +269,23 @@ pub(super) fn options(tasks: &[Task]) -> Vec<OptionsOf> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::{Kind, Path, What};
     use super::*;
 
     #[test]
     fn parity_is_read_from_the_name() {
         assert_eq!(data_share("ec:mds:32,8"), 0.8);
         assert_eq!((data_share("sr:nack"), data_share("tcp-bbr")), (1.0, 1.0));
+    }
+
+    #[test]
+    fn options_are_those_of_the_build() {
+        let path = Path { round_trip: Duration::from_millis(1), loss: 0.0, burst: 1, mtu: 1500, rate: 1_000_000 };
+        let what = What::Bulk { time: Duration::ZERO };
+        let system = System::Rc;
+        let point = Point { kind: Kind::Bulk, system, connections: 1, path, message_bytes: 1, what };
+        let [OptionsOf { options, .. }] = &options(&[Task::Row(point)])[..] else { panic!("one system") };
+        assert!(options.contains("congestion control wan") && !options.contains("Gbit/s"), "{options}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What the threads of an end have done so far.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -51,11 +53,14 @@ impl Tally {
         self.changed.notify_all();
     }
 
-    /// Runs work on a thread of its own; what goes wrong there is kept.
+    /// Runs work on a thread of its own; what goes wrong there is kept, and so is a panic: without that thread the row
+    /// would only look slow.
     pub(super) fn spawn(self: &Arc<Self>, work: impl FnOnce(&Tally) -> Result<(), EndError> + Send + 'static) {
         let tally = self.clone();
         std::thread::spawn(move || {
-            if let Err(error) = work(&tally) {
+            // What the work has left behind is not used again: the row has failed.
+            let done = catch_unwind(AssertUnwindSafe(|| work(&tally)));
+            if let Err(error) = done.unwrap_or_else(|panic| Err(EndError::Panicked(said(&*panic)))) {
                 tally.fail(error);
             }
         });
@@ -78,7 +83,35 @@ impl Tally {
     }
 }
 
+/// What a panic says.
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given").to_owned()
+}
+
 /// Sleeps until a time of the monotonic clock.
 pub(super) fn sleep_until(at: Duration) {
     std::thread::sleep(at.saturating_sub(now()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_fails_its_row() {
+        let tally = Arc::new(Tally::default());
+        let count = 3;
+        tally.spawn(move |_| panic!("{count} wheels are gone"));
+        let error = tally.wait_until(now() + Duration::from_secs(20)).expect_err("a failure");
+        assert_eq!(error.to_string(), "a thread of this end panicked: 3 wheels are gone");
+        let tally = Arc::new(Tally::default());
+        tally.spawn(|tally| {
+            tally.stamp();
+            tally.end();
+            Ok(())
+        });
+        let [times, completions] = tally.wait_until(now() + Duration::from_secs(20)).expect("no failure");
+        assert_eq!((times.len(), completions.len()), (1, 0));
+    }
 }

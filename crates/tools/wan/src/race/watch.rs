@@ -19,7 +19,7 @@ const EVERY: Duration = Duration::from_millis(5);
 /// Shorter ones make no frame late by themselves.
 const STALL_MIN: Duration = Duration::from_micros(500);
 
-/// The link's counter rose by so many in this time.
+/// By how much the link's counter rose in this time.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     from: Duration,

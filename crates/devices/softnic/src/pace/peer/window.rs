@@ -7,6 +7,13 @@
 //! processor for longer than a time-out, several times in a row, and round trips are milliseconds.) A window that is not used does not grow. A peer that says nothing at all is
 //! not a narrow path: without a sign of life the window is not halved a second time.
 //!
+//! A loss on a path to another host says little about the peer's buffer: the path loses packets of its own, and a
+//! controller that goes by losses has dealt with it. Halving for each would undo what that controller found. So such
+//! losses halve the window only when they are frequent, as they are when too many queue pairs overrun one buffer. The
+//! first overrun, which doubling leads to, must not wait for that: there the first loss of a queue pair with a small part
+//! of the window halves it. One with a large part has a controller that sends less itself.
+//! Time-outs, and losses of queue pairs without such a controller, halve it as on this host.
+//!
 //! This is not one of the controllers of crate `congestion`, and cannot become one: a controller looks after one flow on one
 //! path, from its round trips and delivery rates. This window is the sum over ten thousand flows, of which each may have a
 //! controller of its own, and what it guards is not the path but the receive buffer of a socket, which has a size, no
@@ -22,12 +29,25 @@ const GROWTH_DIVISOR: u64 = 8;
 /// A window begins with this: an untouched Linux socket takes about 212,992 bytes, bookkeeping included.
 const WINDOW_BYTES_FIRST: u64 = 128 << 10;
 
+/// Losses that a controller has dealt with are frequent when they are more than one for each of this many packets
+/// acknowledged…
+const PACKETS_PER_LOSS: u64 = 16;
+
+/// …by this many losses of full packets: a few in a row are nothing.
+const FREQUENT_LOSSES: u64 = 8;
+
+/// A queue pair with less than this part of what is in flight is one of many.
+const CROWD: u64 = 8;
+
 /// How much may be in flight: halved on loss, grown with acknowledgements.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) limit_bytes: u64,
     limit_bytes_max: u64,
     limit_bytes_min: u64,
+    /// Losses that a controller has dealt with, in bytes of acknowledgements that would make up for them.
+    debt_bytes: u64,
+    debt_bytes_max: u64,
     /// Nothing was lost so far.
     is_starting: bool,
     /// Of what was in flight at the last halving, what still is. Losses among it are the same event.
@@ -44,6 +64,8 @@ impl Window {
             limit_bytes: WINDOW_BYTES_FIRST.clamp(limit_bytes_min, limit_bytes_max),
             limit_bytes_max,
             limit_bytes_min,
+            debt_bytes: 0,
+            debt_bytes_max: FREQUENT_LOSSES * PACKETS_PER_LOSS * packet_bytes,
             is_starting: true,
             recovering_bytes: 0,
             is_alive: true,
@@ -60,8 +82,20 @@ impl Window {
         self.is_alive = false;
     }
 
+    /// Packets of this many bytes together were lost of a queue pair's `own_bytes` in flight, and its controller has dealt
+    /// with that.
+    pub(super) fn on_controlled_loss(&mut self, lost_bytes: u64, own_bytes: u64, in_flight_bytes: u64) {
+        self.debt_bytes += PACKETS_PER_LOSS * lost_bytes;
+        let is_first_overrun = self.is_starting && own_bytes < in_flight_bytes / CROWD;
+        if self.debt_bytes > self.debt_bytes_max || is_first_overrun {
+            self.debt_bytes = 0;
+            self.on_loss(in_flight_bytes);
+        }
+    }
+
     pub(super) fn on_acknowledged(&mut self, bytes: u64, in_flight_bytes: u64) {
         self.is_alive = true;
+        self.debt_bytes = self.debt_bytes.saturating_sub(bytes);
         let is_used = in_flight_bytes >= self.limit_bytes / 2;
         if self.recovering_bytes > 0 || self.limit_bytes == self.limit_bytes_max || !is_used {
             return;
@@ -116,6 +150,45 @@ mod tests {
         window.on_left(PACKET);
         window.on_loss(100 * PACKET);
         assert_eq!(window.limit_bytes, 50 * PACKET);
+    }
+
+    #[test]
+    fn only_frequent_losses_count_when_a_controller_has_dealt_with_them() {
+        let lose = |window: &mut Window, acknowledged_packets: u64| {
+            for _ in 0..200 {
+                window.on_acknowledged(acknowledged_packets * PACKET, 200 * PACKET);
+                window.on_controlled_loss(PACKET, 200 * PACKET, 200 * PACKET);
+                window.on_left(200 * PACKET);
+            }
+        };
+        let mut window = grown(200 * PACKET);
+        lose(&mut window, 20);
+        assert_eq!(window.limit_bytes, 200 * PACKET, "a path that loses one packet of twenty");
+        lose(&mut window, 4);
+        assert!(window.limit_bytes < 2 * WINDOW_PACKETS_MIN * PACKET, "a buffer that loses one packet of four");
+    }
+
+    #[test]
+    fn a_few_controlled_losses_in_a_row_do_not_halve() {
+        let mut window = grown(200 * PACKET);
+        let lose = |window: &mut Window| window.on_controlled_loss(PACKET, 200 * PACKET, 200 * PACKET);
+        (0..FREQUENT_LOSSES).for_each(|_| lose(&mut window));
+        assert_eq!(window.limit_bytes, 200 * PACKET);
+        lose(&mut window);
+        assert_eq!(window.limit_bytes, 100 * PACKET);
+        (0..100).for_each(|_| lose(&mut window));
+        assert_eq!(window.limit_bytes, 100 * PACKET, "losses of one flight");
+    }
+
+    #[test]
+    fn the_first_loss_of_one_of_many_ends_doubling() {
+        let mut window = grown(200 * PACKET);
+        window.on_controlled_loss(PACKET, 10 * PACKET, 200 * PACKET);
+        assert_eq!(window.limit_bytes, 100 * PACKET);
+        window.on_left(200 * PACKET);
+        window.on_acknowledged(PACKET, 0);
+        window.on_controlled_loss(PACKET, 10 * PACKET, 100 * PACKET);
+        assert_eq!(window.limit_bytes, 100 * PACKET, "from then on only frequent losses count");
     }
 
     #[test]

@@ -2,14 +2,19 @@
 
 use longhaul_units::bytes_text;
 use longhaul_wan::race::{
-    Check, LATE_BY_HOST_SHARE_MAX, LATE_SHARE_MAX, Path, Point, Report, Row, Share, ShareRow, System, Task, What,
+    Check, Completion, LATE_BY_HOST_SHARE_MAX, LATE_SHARE_MAX, P99_MESSAGES_MIN, Path, Point, Report, Row, Share,
+    ShareRow, System, Task, Verdict, What,
 };
 use serde_json::{Value, json};
 
 use super::rate_text;
 
-fn millis(path: &Path) -> f64 {
-    path.round_trip.as_secs_f64() * 1e3
+pub(super) fn millis(path: &Path) -> f64 {
+    path.round_trip.as_nanos() as f64 / 1e6
+}
+
+fn queue_millis(path: &Path) -> f64 {
+    path.queue().as_nanos() as f64 / 1e6
 }
 
 /// `1e-3`, or with bursts of 8 `1e-3 (8)`.
@@ -22,17 +27,21 @@ pub(super) fn loss_text(path: &Path) -> String {
 }
 
 fn link_text(path: &Path) -> String {
-    let queue = path.queue().as_secs_f64() * 1e3;
-    format!("{} ms, queue {queue} ms, loss {}, MTU {}", millis(path), loss_text(path), path.mtu)
+    let [round_trip, queue] = [millis(path), queue_millis(path)];
+    format!("{round_trip} ms, queue {queue} ms, loss {}, MTU {}", loss_text(path), path.mtu)
 }
 
 /// What is run, in a line.
 pub(super) fn describe(task: &Task) -> String {
     match task {
-        Task::Row(Point { system, connections, path, message_bytes, what }) => {
+        Task::Row(Point { kind, system, connections, path, message_bytes, what }) => {
+            let seconds = what.time().as_secs_f64();
             let what = match what {
-                What::Bulk { time } => format!("bulk for {} s, {connections} connections", time.as_secs_f64()),
-                What::Completion { count, .. } => format!("{count} messages of {}", bytes_text(*message_bytes as u64)),
+                What::Bulk { .. } => format!("{} for {seconds} s, {connections} connections", kind.name()),
+                What::Completion { count, .. } => {
+                    let size = bytes_text(*message_bytes as u64);
+                    format!("{count} messages of {size}, for up to {seconds} s")
+                }
             };
             format!("{system}: {what}, {}", link_text(path))
         }
@@ -43,18 +52,23 @@ pub(super) fn describe(task: &Task) -> String {
 }
 
 fn row_to_json(row: &Row) -> Value {
-    let Point { connections, path, message_bytes, .. } = row.point;
+    let Point { kind, connections, path, message_bytes, what, .. } = row.point;
+    let times = |times: Completion| json!({ "p50": times.p50, "p99": times.p99, "longest": times.longest });
     json!({
         "system": row.name,
+        "kind": kind.name(),
+        "seconds": what.time().as_secs_f64(),
         "connections": connections,
         "rtt_ms": millis(&path),
+        "queue_ms": queue_millis(&path),
         "loss": path.loss,
         "burst": path.burst,
         "message_bytes": message_bytes,
         "mtu": path.mtu,
         "goodput_mbit_per_second": row.goodput.map(|goodput| goodput / 1e6),
         "goodput_of_link": row.goodput_of_link(),
-        "completion_ms": row.completion.map(|times| json!({ "p50": times.p50, "p99": times.p99 })),
+        "completion_ms": row.completion.map(times),
+        "messages": row.completion.map(|times| times.messages),
         "late_frames": row.lateness.late,
         "late_frames_by_host": row.lateness.late_by_host,
         "valid": row.lateness.is_valid(),
@@ -63,7 +77,20 @@ fn row_to_json(row: &Row) -> Value {
 
 fn share_to_json(row: &ShareRow) -> Value {
     let [ours, theirs] = row.of_fair_share();
-    json!({ "system": row.share.ours.name(), "peer": row.share.peer.name(), "ours": ours, "theirs": theirs })
+    let Share { ours: system, peer, path, time } = row.share;
+    json!({
+        "system": system.name(),
+        "peer": peer.name(),
+        "seconds": time.as_secs_f64(),
+        "rtt_ms": millis(&path),
+        "queue_ms": queue_millis(&path),
+        "mtu": path.mtu,
+        "ours": ours,
+        "theirs": theirs,
+        "late_frames": row.lateness.late,
+        "late_frames_by_host": row.lateness.late_by_host,
+        "valid": row.lateness.is_valid(),
+    })
 }
 
 fn check_to_json(check: &Check) -> Value {
@@ -99,12 +126,13 @@ fn rate_note(rate: u64) -> String {
     )
 }
 
-pub(super) fn to_json(report: &Report, checks: &[Check], rate: u64) -> Value {
+pub(super) fn to_json(report: &Report, verdict: &Verdict, rate: u64) -> Value {
     let unfinished: Vec<Value> = report
         .unfinished
         .iter()
         .map(|one| json!({ "row": describe(&one.task), "missing": one.is_missing, "why": one.why }))
         .collect();
+    let skipped = verdict.skipped.iter().map(|one| json!({ "row": describe(&one.task), "why": one.why }));
     let invalid: Vec<usize> =
         report.rows.iter().enumerate().filter(|(_, row)| !row.lateness.is_valid()).map(|(index, _)| index).collect();
     let payload = payload_shares(report)
@@ -118,7 +146,8 @@ pub(super) fn to_json(report: &Report, checks: &[Check], rate: u64) -> Value {
         "seconds": report.elapsed.as_secs_f64(),
         "rows": report.rows.iter().map(row_to_json).collect::<Vec<_>>(),
         "shares": report.shares.iter().map(share_to_json).collect::<Vec<_>>(),
-        "checks": checks.iter().map(check_to_json).collect::<Vec<_>>(),
+        "checks": verdict.checks.iter().map(check_to_json).collect::<Vec<_>>(),
+        "skipped": skipped.collect::<Vec<_>>(),
         "unfinished": unfinished,
         "invalid_rows": invalid,
         "payload_shares": payload.collect::<Vec<_>>(),
@@ -129,15 +158,15 @@ pub(super) fn to_json(report: &Report, checks: &[Check], rate: u64) -> Value {
 pub(super) fn to_csv(report: &Report) -> String {
     let mut text = String::from(
         "system,connections,rtt_ms,loss,burst,message_bytes,mtu,goodput_mbit_per_second,goodput_of_link,completion_p50_ms,\
-         completion_p99_ms,late_frames,late_frames_by_host,valid,loss_caused\n",
+         completion_p99_ms,late_frames,late_frames_by_host,valid,loss_caused,kind,seconds,messages,completion_longest_ms\n",
     );
     let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.4}"));
     for row in &report.rows {
-        let Point { connections, path, message_bytes, .. } = row.point;
+        let Point { kind, connections, path, message_bytes, what, .. } = row.point;
         let times = row.completion;
         text += &format!(
             // A code has a comma in its name.
-            "\"{}\",{connections},{},{},{},{message_bytes},{},{},{},{},{},{},{},{},{:.6}\n",
+            "\"{}\",{connections},{},{},{},{message_bytes},{},{},{},{},{},{},{},{},{:.6},{},{},{},{}\n",
             row.name,
             millis(&path),
             path.loss,
@@ -151,14 +180,18 @@ pub(super) fn to_csv(report: &Report) -> String {
             row.lateness.late_by_host,
             row.lateness.is_valid(),
             row.caused_loss,
+            kind.name(),
+            what.time().as_secs_f64(),
+            times.map_or_else(String::new, |times| times.messages.to_string()),
+            number(times.map(|times| times.longest)),
         );
     }
     text
 }
 
-pub(super) fn to_table(report: &Report, checks: &[Check], rate: u64) -> String {
+pub(super) fn to_table(report: &Report, verdict: &Verdict, rate: u64) -> String {
     let mut text = format!(
-        "{:<15} {:>5} {:>7} {:>12} {:>9} {:>5} {:>8} {:>8} {:>9} {:>9} {:>7} {:>8} {:>6} {:>8}\n",
+        "{:<15} {:>5} {:>7} {:>12} {:>9} {:>5} {:>8} {:>8} {:>9} {:>9} {:>5} {:>7} {:>8} {:>6} {:>8}\n",
         "system",
         "conns",
         "rtt ms",
@@ -169,6 +202,7 @@ pub(super) fn to_table(report: &Report, checks: &[Check], rate: u64) -> String {
         "of link",
         "p50 ms",
         "p99 ms",
+        "msgs",
         "caused",
         "repeats",
         "late",
@@ -180,7 +214,7 @@ pub(super) fn to_table(report: &Report, checks: &[Check], rate: u64) -> String {
     for row in &report.rows {
         let Point { connections, path, message_bytes, .. } = row.point;
         text += &format!(
-            "{:<15} {connections:>5} {:>7} {:>12} {:>9} {:>5} {:>8} {:>8} {:>9} {:>9} {:>7} {:>8} {:>6} {:>8}{}\n",
+            "{:<15} {connections:>5} {:>7} {:>12} {:>9} {:>5} {:>8} {:>8} {:>9} {:>9} {:>5} {:>7} {:>8} {:>6} {:>8}{}\n",
             row.name,
             millis(&path),
             loss_text(&path),
@@ -190,6 +224,7 @@ pub(super) fn to_table(report: &Report, checks: &[Check], rate: u64) -> String {
             number(row.goodput_of_link(), 3),
             number(row.completion.map(|times| times.p50), 2),
             number(row.completion.and_then(|times| times.p99), 2),
+            row.completion.map_or("-".to_owned(), |times| times.messages.to_string()),
             percent(Some(row.caused_loss)),
             percent(row.repeats),
             row.lateness.late,
@@ -212,7 +247,8 @@ pub(super) fn to_table(report: &Report, checks: &[Check], rate: u64) -> String {
     }
     text += &format!("\nlink: {}\n", rate_note(rate));
     text += &format!(
-        "queue: 5 ms, or a fifth of the round trip if that is longer; late: frames that left more than 1 ms late, by host: those \
+        "queue: 5 ms, or a fifth of the round trip if that is longer, and at least 4 full frames; msgs: messages that count, \
+         p99 of {P99_MESSAGES_MIN} at least; late: frames that left more than 1 ms late, by host: those \
          of them that were due while the host had taken the link's processor away (more than {} % of others, or {} % of \
          those, and the row is run again)\nbbr: {}\n",
         100.0 * LATE_SHARE_MAX,
@@ -228,10 +264,13 @@ pub(super) fn to_table(report: &Report, checks: &[Check], rate: u64) -> String {
         text += &format!("{}: {}\n", one.system, one.options);
     }
     text += "\n";
-    for check in checks {
+    for check in &verdict.checks {
         let compared = if check.is_least { "at least" } else { "at most" };
         let verdict = if check.is_good { "good" } else { "FAILED" };
         text += &format!("{verdict:<7} {:>9.4}, {compared} {:.4}: {}\n", check.measured, check.bar, check.name);
+    }
+    for one in &verdict.skipped {
+        text += &format!("{:<7} {}: {}\n", "skipped", describe(&one.task), one.why);
     }
     text
 }

@@ -4,18 +4,21 @@ use longhaul_charts::{Bar, BarChart, Style, svg};
 use longhaul_units::bytes_text;
 use longhaul_wan::race::{Report, Row};
 
-use super::output::loss_text;
+use super::output::{loss_text, millis};
+
+/// Above the bars of rows that are not valid.
+const INVALID_MARK: &str = "*";
 
 /// Names of files, and what they show.
 pub(super) fn draw(report: &Report) -> Vec<(String, String)> {
     let mut pictures = Vec::new();
-    let mut links: Vec<(u16, u64)> =
-        report.rows.iter().map(|row| (row.point.path.mtu, row.point.path.round_trip.as_millis() as u64)).collect();
+    let link = |row: &Row| (row.point.path.mtu, row.point.path.round_trip);
+    let mut links: Vec<_> = report.rows.iter().map(link).collect();
     links.sort_unstable();
     links.dedup();
-    for (mtu, millis) in links {
-        let here = |row: &&Row| row.point.path.mtu == mtu && row.point.path.round_trip.as_millis() as u64 == millis;
-        let rows: Vec<&Row> = report.rows.iter().filter(here).collect();
+    for (mtu, round_trip) in links {
+        let rows: Vec<&Row> = report.rows.iter().filter(|row| link(row) == (mtu, round_trip)).collect();
+        let Some(millis) = rows.first().map(|row| millis(&row.point.path)) else { continue };
         let subtitle = format!("round trip {millis} ms, MTU {mtu}");
         let goodput = |row: &&Row| Some((conditions(row), row.goodput? / 1e6));
         let bulk = BarChart {
@@ -54,11 +57,16 @@ fn chart(rows: &[&Row], value: impl Fn(&&Row) -> Option<(String, f64)>, decimals
     let mut systems: Vec<_> = rows.iter().map(|row| row.point.system).collect();
     systems.sort_unstable();
     systems.dedup();
-    let mut groups: Vec<(String, Vec<Bar>)> = Vec::new();
+    let (mut groups, mut notes): (Vec<(String, Vec<Bar>)>, _) = (Vec::new(), Vec::new());
     for row in rows {
         let Some((name, height)) = value(row) else { continue };
         let kind = systems.iter().position(|system| *system == row.point.system).unwrap_or_default();
-        let bar = Bar { kind, height, above: format!("{height:.decimals$}") };
+        let is_valid = row.lateness.is_valid();
+        if !is_valid && notes.is_empty() {
+            notes.push(format!("{INVALID_MARK} not valid: too many frames were late"));
+        }
+        let mark = if is_valid { "" } else { INVALID_MARK };
+        let bar = Bar { kind, height, above: format!("{height:.decimals$}{mark}") };
         match groups.iter_mut().find(|(known, _)| *known == name) {
             Some((_, bars)) => bars.push(bar),
             None => groups.push((name, vec![bar])),
@@ -73,6 +81,40 @@ fn chart(rows: &[&Row], value: impl Fn(&&Row) -> Option<(String, f64)>, decimals
         groups,
         kinds: kinds.collect(),
         guide: None,
-        notes: Vec::new(),
+        notes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use longhaul_wan::race::{Kind, Lateness, Path, Point, System, What};
+
+    use super::*;
+
+    fn row(micros: u64, late: u64) -> Row {
+        let path = Path { round_trip: Duration::from_micros(micros), loss: 0.0, burst: 1, mtu: 1500, rate: 1_000_000 };
+        let what = What::Bulk { time: Duration::from_secs(1) };
+        let (kind, system) = (Kind::Bulk, System::TcpCubic);
+        Row {
+            point: Point { kind, system, connections: 1, path, message_bytes: 1, what },
+            name: system.to_string(),
+            goodput: Some(77e6),
+            completion: None,
+            caused_loss: 0.0,
+            repeats: None,
+            lateness: Lateness { frames: 100, late, ..Lateness::default() },
+        }
+    }
+
+    #[test]
+    fn rows_of_different_links_are_not_mixed_and_late_ones_are_marked() {
+        let rows = vec![row(500, 0), row(25_000, 0), row(25_900, 50)];
+        let pictures = draw(&Report { rows, ..Report::default() });
+        let names: Vec<&str> = pictures.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["goodput-0.5ms-mtu1500", "goodput-25ms-mtu1500", "goodput-25.9ms-mtu1500"]);
+        let is_marked = |picture: &str| picture.contains("77*") && picture.contains("* not valid");
+        assert_eq!([0, 1, 2].map(|index| is_marked(&pictures[index].1)), [false, false, true]);
     }
 }

@@ -80,6 +80,7 @@ fn send(mut sender: quic::Sender, work: &Work, until: Duration, tally: &Tally) -
                 if now() >= until {
                     break;
                 }
+                tally.stamp();
                 for delivery in sender.send_messages(work.message_bytes as u64, 1)? {
                     tally.complete(delivery.time());
                 }
