@@ -344,6 +344,7 @@ local info_tags = {
   [1] = { "receiver", h.number }, [2] = { "address" }, [3] = { "layout" }, [4] = { "mtu", h.number }, [5] = { "window", h.number },
   [6] = { "control" }, [7] = { "data" }, [8] = { "message_bytes_max", h.number }, [9] = { "first_number", h.number },
   [10] = { "control_version", h.number }, [11] = { "source_ports" },
+  [12] = { "grants_credit", h.number },
 }
 
 -- Fields of `tag 2 · length 2 · value`, from an offset on; what the first of them says.

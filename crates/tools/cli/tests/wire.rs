@@ -247,6 +247,7 @@ fn every_message_of_the_handshake_is_read() {
         ("token, bytes: abababab", 1),
         ("receiver, number: ", 2),
         ("control_version, number: 4", 2),
+        ("grants_credit, number: 1", 2),
         ("refusal, refusal: wrong-token (3)", 1),
         ("has_heard, number: 1", 1),
         ("unknown field", 0),
