@@ -31,7 +31,10 @@ end)
 local frame = Proto("longhaul", "Longhaul control frame")
 local VERSION, HEADER_BYTES = 4, 68
 
-local record_kinds = { [1] = "clear-to-send", [2] = "scheme", [3] = "cleared-beyond", [4] = "data-arrivals" }
+local record_kinds = {
+  [1] = "clear-to-send", [2] = "scheme", [3] = "cleared-beyond", [4] = "data-arrivals", [5] = "credit-announcement",
+  [6] = "credit-grant",
+}
 local scheme_kinds = {
   [1] = "offer", [2] = "feedback", [3] = "done", [4] = "refused", [5] = "accepted", [6] = "withdrawn", [7] = "arrived",
   [8] = "offer-with-checksum", [9] = "offer-with-contents", [10] = "offer-with-both",
@@ -56,6 +59,12 @@ local f = {
   arrivals_generation = ProtoField.uint8("longhaul.arrivals.generation", "Generation"),
   arrivals_held = ProtoField.uint64("longhaul.arrivals.held", "Held (ns)"),
   arrivals_marked = ProtoField.uint64("longhaul.arrivals.marked", "Marked packets"),
+  credit_wanted = ProtoField.uint64("longhaul.credit.wanted", "Wanted (bytes)"),
+  credit_received = ProtoField.uint64("longhaul.credit.received", "Credit received (bytes)"),
+  credit_uncredited = ProtoField.uint64("longhaul.credit.uncredited", "Sent without credit (bytes)"),
+  credit_lost = ProtoField.uint64("longhaul.credit.lost", "Presumed lost (bytes)"),
+  credit_granted = ProtoField.uint64("longhaul.credit.granted", "Granted (bytes)"),
+  credit_recent = ProtoField.uint64("longhaul.credit.recent", "Granted recently (bytes)"),
   record_kind = ProtoField.uint16("longhaul.record.kind", "Kind", base.DEC, record_kinds),
   record_length = ProtoField.uint16("longhaul.record.length", "Length"),
   clear_number = ProtoField.uint64("longhaul.clear.number", "Message"),
@@ -184,6 +193,22 @@ local function add_data_arrivals(buffer, tree)
   add(f.arrivals_marked, 8)
 end
 
+local function add_credit_announcement(buffer, tree)
+  local add = adder(buffer, tree)
+  local wanted = add(f.credit_wanted, 8)
+  add(f.credit_received, 8)
+  add(f.credit_uncredited, 8)
+  add(f.credit_lost, 8)
+  return "wants credit " .. (wanted and tostring(wanted:uint64()) or "cut off")
+end
+
+local function add_credit_grant(buffer, tree)
+  local add = adder(buffer, tree)
+  local granted = add(f.credit_granted, 8)
+  add(f.credit_recent, 8)
+  return "credit " .. (granted and tostring(granted:uint64()) or "cut off")
+end
+
 -- Which pairs of addresses have sent control frames: between those, immediates are ours.
 local pairs_seen = {}
 local function pair_of(packet)
@@ -225,6 +250,10 @@ function frame.dissector(buffer, packet, tree)
         record:add(f.beyond, contents())
       elseif kind == 4 then
         add_data_arrivals(contents, record)
+      elseif kind == 5 then
+        names[#names + 1] = add_credit_announcement(contents, record)
+      elseif kind == 6 then
+        names[#names + 1] = add_credit_grant(contents, record)
       else
         record:add(f.unknown, contents())
       end
@@ -315,6 +344,7 @@ local info_tags = {
   [1] = { "receiver", h.number }, [2] = { "address" }, [3] = { "layout" }, [4] = { "mtu", h.number }, [5] = { "window", h.number },
   [6] = { "control" }, [7] = { "data" }, [8] = { "message_bytes_max", h.number }, [9] = { "first_number", h.number },
   [10] = { "control_version", h.number }, [11] = { "source_ports" },
+  [12] = { "grants_credit", h.number },
 }
 
 -- Fields of `tag 2 · length 2 · value`, from an offset on; what the first of them says.

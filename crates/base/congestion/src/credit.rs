@@ -24,7 +24,9 @@
 //! - Data packets carry no count of credit. Lost packets have used credit; senders announce how much. What was granted
 //!   and neither has arrived nor is announced as lost within four round trips is written off: the grant was lost, or the
 //!   sender had nothing to send. A sender drops credit that it has not used within four round trips, too.
-//! - Grants are bytes to add, not a running total. A grant that is lost is written off as lost packets are.
+//! - Grants are bytes to add, not a running total. A grant that is lost is written off as lost packets are. (On real
+//!   connections they are counted from the beginning on the wire, see `longhaul_wire::control`.)
+//! - A sender that is granted credit and sends nothing loses its turn until it announces again.
 //! - A grant is a sixteenth of the bandwidth-delay product, but one packet at least and 64 KiB at most: fewer messages
 //!   than one for each packet.
 //! - There is no control for congestion inside the fabric: the receiver's port is taken for the bottleneck.
@@ -35,7 +37,7 @@ use longhaul_time::{Duration, Instant};
 
 use crate::controller::{Announcement, Controller, PathFacts, Sample};
 
-pub use receiver::{Grant, Receiver};
+pub use receiver::{Grant, Receiver, ReceiverLimits, Standing};
 
 /// The first window is no longer than this.
 const FIRST_PACKETS: u64 = 10;
@@ -103,6 +105,14 @@ impl Credit {
             announced_lost_bytes: 0,
             repeated: 0,
         }
+    }
+
+    /// The same, on hosts: credit lives for this long at least, and announcements are at least this far apart. Threads are
+    /// woken late, and a message costs as much as a packet.
+    pub fn with_patience_min(mut self, patience: Duration, gap: Duration) -> Self {
+        self.patience = self.patience.max(patience);
+        self.gap = self.gap.max(gap);
+        self
     }
 
     fn room_bytes(&self) -> u64 {

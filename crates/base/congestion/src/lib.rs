@@ -27,7 +27,7 @@ mod swift;
 mod wan;
 
 pub use controller::{Announcement, Controller, PathFacts, Sample};
-pub use credit::{Credit, Grant, Receiver as CreditReceiver};
+pub use credit::{Credit, Grant, Receiver as CreditReceiver, ReceiverLimits, Standing};
 pub use dcqcn::Dcqcn;
 pub use fixed::FixedRate;
 pub use flow::Flow;

@@ -33,19 +33,20 @@
 //! ([`crate::info::QueuePairInfo::control_version`]).
 
 mod clear_to_send;
+mod credit;
 mod data_arrivals;
+mod frame_error;
 
-use core::fmt;
 use core::time::Duration;
 
 pub use clear_to_send::ClearToSend;
+pub use credit::{CreditAnnouncement, CreditGrant};
 pub use data_arrivals::DataArrivals;
+pub use frame_error::{FrameError, VERSION};
 
 use crate::Truncated;
 use crate::field::{self, Field, read_u16, read_u32, read_u64, write_u16, write_u32, write_u64};
 
-/// The version of frames that this code writes and reads.
-pub const VERSION: u8 = 4;
 /// Bytes before the records.
 pub const HEADER_BYTES: usize = 68;
 /// The echo proves that the frame has arrived, but not when: its time is not to be measured with.
@@ -307,6 +308,10 @@ pub enum Record<'a> {
     ClearedBeyond(&'a [u8]),
     /// What has arrived of the peer's data.
     DataArrivals(DataArrivals),
+    /// What the sender of data wants credit for.
+    CreditAnnouncement(CreditAnnouncement),
+    /// What it has been granted.
+    CreditGrant(CreditGrant),
 }
 
 const KIND: Field = 0..2;
@@ -315,6 +320,8 @@ const KIND_CLEAR_TO_SEND: u16 = 1;
 const KIND_SCHEME: u16 = 2;
 const KIND_CLEARED_BEYOND: u16 = 3;
 const KIND_DATA_ARRIVALS: u16 = 4;
+const KIND_CREDIT_ANNOUNCEMENT: u16 = 5;
+const KIND_CREDIT_GRANT: u16 = 6;
 
 /// The records of a frame, one by one.
 #[derive(Clone, Debug)]
@@ -340,6 +347,10 @@ impl<'a> Iterator for Records<'a> {
                 KIND_SCHEME => return Some(Ok(Record::Scheme(contents))),
                 KIND_CLEARED_BEYOND => return Some(Ok(Record::ClearedBeyond(contents))),
                 KIND_DATA_ARRIVALS => return Some(DataArrivals::parse(contents).map(Record::DataArrivals)),
+                KIND_CREDIT_ANNOUNCEMENT => {
+                    return Some(CreditAnnouncement::parse(contents).map(Record::CreditAnnouncement));
+                }
+                KIND_CREDIT_GRANT => return Some(CreditGrant::parse(contents).map(Record::CreditGrant)),
                 _ => {}
             }
         }
@@ -384,6 +395,8 @@ impl<'a> FrameWriter<'a> {
             Record::Scheme(bytes) => self.push_contents(KIND_SCHEME, bytes),
             Record::ClearedBeyond(bits) => self.push_contents(KIND_CLEARED_BEYOND, bits),
             Record::DataArrivals(arrivals) => self.push_contents(KIND_DATA_ARRIVALS, &arrivals.contents()),
+            Record::CreditAnnouncement(wants) => self.push_contents(KIND_CREDIT_ANNOUNCEMENT, &wants.contents()),
+            Record::CreditGrant(grant) => self.push_contents(KIND_CREDIT_GRANT, &grant.contents()),
         }
     }
 
@@ -403,45 +416,6 @@ impl<'a> FrameWriter<'a> {
         self.length
     }
 }
-
-/// A frame that cannot be read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FrameError {
-    /// Shorter than it says.
-    Short {
-        /// Bytes that were needed.
-        expected: usize,
-        /// Bytes that the buffer has.
-        found: usize,
-    },
-    /// A version that this code does not speak.
-    Version(u8),
-    /// A clear-to-send of the wrong size.
-    ClearToSendLength(usize),
-    /// A record of arrivals of the wrong size.
-    DataArrivalsLength(usize),
-}
-
-impl fmt::Display for FrameError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FrameError::Short { expected, found } => {
-                write!(formatter, "expected {expected} bytes of a control message, got {found}")
-            }
-            FrameError::Version(theirs) => {
-                write!(formatter, "this end speaks version {VERSION} of control messages, the peer version {theirs}")
-            }
-            FrameError::ClearToSendLength(found) => {
-                write!(formatter, "expected {} bytes of a clear-to-send, got {found}", clear_to_send::CONTENTS_BYTES)
-            }
-            FrameError::DataArrivalsLength(found) => {
-                write!(formatter, "expected {} bytes of data arrivals, got {found}", data_arrivals::CONTENTS_BYTES)
-            }
-        }
-    }
-}
-
-impl core::error::Error for FrameError {}
 
 #[cfg(test)]
 mod tests {
@@ -531,12 +505,20 @@ mod tests {
         ];
         check_layout("Control frame", 0, &bytes, &expected);
         let arrivals = Record::DataArrivals(DataArrivals { immediate: 0, generation: 0, held_ns: 0, marked: 0 });
-        let records = [Record::ClearToSend(CLEAR), Record::Scheme(&[]), Record::ClearedBeyond(&[]), arrivals]
-            .map(|record| frame(&[record]));
-        let kinds = records.each_ref().map(|bytes| u16::from_be_bytes([bytes[HEADER_BYTES], bytes[HEADER_BYTES + 1]]));
-        let [clear, scheme, beyond, arrivals] = kinds;
-        let names =
-            [(clear, "clear-to-send"), (scheme, "scheme"), (beyond, "cleared-beyond"), (arrivals, "data-arrivals")];
+        let wants = CreditAnnouncement { wanted: 0, received: 0, uncredited: 0, lost: 0 };
+        let grant = CreditGrant { granted: 0, recent: 0 };
+        let names = [
+            (Record::ClearToSend(CLEAR), "clear-to-send"),
+            (Record::Scheme(&[]), "scheme"),
+            (Record::ClearedBeyond(&[]), "cleared-beyond"),
+            (arrivals, "data-arrivals"),
+            (Record::CreditAnnouncement(wants), "credit-announcement"),
+            (Record::CreditGrant(grant), "credit-grant"),
+        ]
+        .map(|(record, name)| {
+            let bytes = frame(&[record]);
+            (u16::from_be_bytes([bytes[HEADER_BYTES], bytes[HEADER_BYTES + 1]]), name)
+        });
         check_numbers("Control frame", 1, &names);
     }
 

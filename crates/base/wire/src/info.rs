@@ -8,7 +8,7 @@
 //!   3  layout              3     9  first_number                8
 //!   4  mtu                 4    10  control_version             1
 //!   5  window              4    11  source_ports           2 each
-//!   6  control             8
+//!   6  control             8    12  grants_credit               1
 //!
 //!   a queue pair:
 //!  0                   1                   2                   3
@@ -41,6 +41,7 @@ const MESSAGE_BYTES_MAX: Tag = Tag(8, "longest message");
 const FIRST_NUMBER: Tag = Tag(9, "first number");
 const CONTROL_VERSION: Tag = Tag(10, "version of control frames");
 const SOURCE_PORTS: Tag = Tag(11, "source ports");
+const GRANTS_CREDIT: Tag = Tag(12, "grants credit");
 
 /// How to reach a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,6 +73,8 @@ pub struct QueuePairInfo<'a> {
     /// The UDP ports that packets of its queue pairs come from, big-endian: the control one's, then the data ones'. Nothing at
     /// all where the device does not show them.
     pub source_ports: &'a [[u8; 2]],
+    /// It answers announcements with grants ([`crate::control::CreditGrant`]). Not written, and false, where it does not.
+    pub grants_credit: bool,
 }
 
 /// A queue pair, and the first packet sequence number that it sends.
@@ -126,6 +129,7 @@ impl<'a> QueuePairInfo<'a> {
             first_number: fields.last_of(FIRST_NUMBER).map_or(Ok(0), |field| field.u64())?,
             control_version: fields.last_of(CONTROL_VERSION).map_or(Ok(1), |field| field.u8())?,
             source_ports: fields.last_of(SOURCE_PORTS).map_or(Ok(&[][..]), |field| ports(&field, 1 + data.len()))?,
+            grants_credit: fields.last_of(GRANTS_CREDIT).map_or(Ok(0), |field| field.u8())? != 0,
         })
     }
 
@@ -146,6 +150,9 @@ impl<'a> QueuePairInfo<'a> {
         }
         if !self.source_ports.is_empty() {
             writer.push(SOURCE_PORTS, self.source_ports.as_flattened());
+        }
+        if self.grants_credit {
+            writer.push(GRANTS_CREDIT, &[1]);
         }
         writer.finish()
     }
@@ -197,6 +204,7 @@ mod tests {
         first_number: 0,
         control_version: 2,
         source_ports: &[[0xc0, 1], [0, 0], [0xc0, 3]],
+        grants_credit: false,
     };
 
     fn emitted(info: &QueuePairInfo<'_>) -> Vec<u8> {
@@ -219,6 +227,7 @@ mod tests {
             (FIRST_NUMBER.0, "first_number"),
             (CONTROL_VERSION.0, "control_version"),
             (SOURCE_PORTS.0, "source_ports"),
+            (GRANTS_CREDIT.0, "grants_credit"),
         ];
         crate::document::check_numbers("Connection info", 0, &tags);
     }
@@ -243,6 +252,9 @@ mod tests {
         expected.extend([0, 11, 0, 6, 0xc0, 1, 0, 0, 0xc0, 3]);
         assert_eq!(emitted(&INFO), expected);
         assert_eq!(QueuePairInfo::parse(&expected), Ok(INFO));
+        let granter = QueuePairInfo { grants_credit: true, ..INFO };
+        assert_eq!(emitted(&granter), [&expected[..], &[0, 12, 0, 1, 1]].concat());
+        assert_eq!(QueuePairInfo::parse(&emitted(&granter)), Ok(granter));
         let late = QueuePairInfo { first_number: 0x0102_0304_0506_0708, ..INFO };
         let first_number = [0, 9, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8];
         expected.splice(expected.len() - 10..expected.len() - 10, first_number);

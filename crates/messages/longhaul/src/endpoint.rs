@@ -156,6 +156,7 @@ pub struct Endpoint {
 struct Drivers {
     threads: Option<NonZeroUsize>,
     coding_threads: Option<usize>,
+    credit_bits_per_second: Option<u64>,
     runtime: Mutex<Option<Arc<Runtime>>>,
 }
 
@@ -319,9 +320,7 @@ impl Endpoint {
     /// is enough until it is busy all the time. Connections that there are already stay where they are.
     #[must_use]
     pub fn with_driver_threads(self, threads: NonZeroUsize) -> Self {
-        let coding_threads = self.drivers.coding_threads;
-        let drivers = Drivers { threads: Some(threads), coding_threads, runtime: Mutex::default() };
-        Endpoint { drivers: Arc::new(drivers), ..self }
+        self.with_drivers(|drivers| drivers.threads = Some(threads))
     }
 
     /// The same device, with at most this many threads that encode and decode for all its connections with erasure
@@ -331,9 +330,29 @@ impl Endpoint {
     /// as they are.
     #[must_use]
     pub fn with_coding_threads(self, threads: usize) -> Self {
-        let drivers =
-            Drivers { threads: self.drivers.threads, coding_threads: Some(threads), runtime: Mutex::default() };
+        self.with_drivers(|drivers| drivers.coding_threads = Some(threads))
+    }
+
+    /// The same device, which grants credit to senders that have the controller `credit` for this rate: what its port, or
+    /// this host, takes from all of them together. By default the rate that the port reports, or 10 Gbit/s. Connections
+    /// that there are already stay as they are, and share nothing with the new ones.
+    #[must_use]
+    pub fn with_credit_rate(self, bits_per_second: u64) -> Self {
+        self.with_drivers(|drivers| drivers.credit_bits_per_second = Some(bits_per_second))
+    }
+
+    fn with_drivers(self, change: impl FnOnce(&mut Drivers)) -> Self {
+        let Drivers { threads, coding_threads, credit_bits_per_second, .. } = *self.drivers;
+        let mut drivers = Drivers { threads, coding_threads, credit_bits_per_second, runtime: Mutex::default() };
+        change(&mut drivers);
         Endpoint { drivers: Arc::new(drivers), ..self }
+    }
+
+    fn credit_bits_per_second(&self) -> Result<Option<u64>, QueryError> {
+        match self.drivers.credit_bits_per_second {
+            None => Ok(self.device.port_attributes(self.port)?.rate_bits_per_second),
+            rate => Ok(rate),
+        }
     }
 
     /// Threads that encode and decode at most ([`Endpoint::with_coding_threads`]).
@@ -374,7 +393,8 @@ impl Endpoint {
         if let Some(runtime) = runtime.as_ref().filter(|runtime| !runtime.has_failed()) {
             return Ok(runtime.clone());
         }
-        let started = Runtime::start(&self.device, self.driver_threads(), self.coding_threads())?;
+        let rate = self.credit_bits_per_second()?;
+        let started = Runtime::start(&self.device, self.driver_threads(), self.coding_threads(), rate)?;
         Ok(runtime.insert(started).clone())
     }
 

@@ -38,7 +38,9 @@ pub struct Options {
     /// or two round trips at the rate if one is set.
     pub window_bytes: Option<u64>,
     /// How the send rate is controlled. By default nothing controls it to this host, and
-    /// [`ControllerName::Wan`](longhaul_congestion::ControllerName::Wan) does to other hosts.
+    /// [`ControllerName::Wan`](longhaul_congestion::ControllerName::Wan) does to other hosts. With
+    /// [`ControllerName::Credit`](longhaul_congestion::ControllerName::Credit) the peer's endpoint grants all its senders
+    /// credit in turn ([`Endpoint::with_credit_rate`]); a peer that cannot is refused.
     pub congestion: Option<ControllerName>,
     /// The highest send rate, whatever congestion control says. By default there is none.
     pub rate_bits_per_second: Option<u64>,
@@ -146,6 +148,7 @@ impl Options {
         attributes.receive_depth = self.window_packets(agreement.mtu, device, attributes.generations, peer);
         attributes.send_depth = attributes.send_depth.min(device.max_work_requests.max(1));
         attributes.congestion = self.congestion_to(peer);
+        attributes.grants_credit = true;
         attributes.rate_bits_per_second = self.rate_bits_per_second;
         attributes.round_trip_guess = self.round_trip_guess.min(ROUND_TRIP_MAX);
         attributes.random = random;

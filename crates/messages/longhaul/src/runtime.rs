@@ -14,7 +14,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use longhaul_runtime::{Assembly, End, Engine, Letter, Letterbox as _, SPIN, Turn, catch, with_sources};
+use longhaul_runtime::{Assembly, End, Engine, Granter, Letter, Letterbox as _, SPIN, Turn, catch, with_sources};
 use longhaul_sdr::{Context, QueuePairAttributes};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{Capabilities, CreateError, Device, ProtectionDomain, QueryError};
@@ -64,21 +64,24 @@ pub(crate) fn is_driver_thread() -> bool {
 }
 
 impl Runtime {
-    /// With this many driver threads, and at most this many coding threads.
+    /// With this many driver threads, and at most this many coding threads. Credit is granted for a port with this rate.
     pub(crate) fn start(
         device: &Device,
         threads: NonZeroUsize,
         coding_threads: usize,
+        credit_bits_per_second: Option<u64>,
     ) -> Result<Arc<Self>, StartError> {
         let has_events = device.attributes()?.capabilities.contains(Capabilities::COMPLETION_CHANNEL);
         // If a later one cannot be started, those before stop.
         let coding = NonZeroUsize::new(coding_threads).map(|threads| Arc::new(CodingPool::new(threads)));
-        let mut runtime = Runtime { assembly: Assembly::new(device)?, drivers: Vec::new(), coding };
+        let assembly = Assembly::new(device)?.with_credit_rate(credit_bits_per_second);
+        let granter = assembly.granter().clone();
+        let mut runtime = Runtime { assembly, drivers: Vec::new(), coding };
         for _ in 0..threads.get() {
             let events = has_events.then(|| device.create_completion_channel()).transpose()?;
             // Without a descriptor nothing would wake the driver.
             let events = events.filter(|events| events.descriptor().is_some());
-            runtime.drivers.push(Driver::start(Mailbox::new(events)?)?);
+            runtime.drivers.push(Driver::start(Mailbox::new(events)?, granter.clone())?);
         }
         Ok(Arc::new(runtime))
     }
@@ -119,11 +122,11 @@ impl Runtime {
 }
 
 impl Driver {
-    fn start(mailbox: Arc<Mailbox>) -> io::Result<Self> {
+    fn start(mailbox: Arc<Mailbox>, granter: Arc<Granter>) -> io::Result<Self> {
         let own = mailbox.clone();
         let thread = thread::Builder::new().name("longhaul".to_owned()).spawn(move || {
             IS_DRIVER.with(|is_driver| is_driver.set(true));
-            let mut engine = Engine::new(SPIN);
+            let mut engine = Engine::new(SPIN).with_granter(&granter);
             let end = match catch(|| drive(&mut engine, &own)) {
                 Ok(Ok(())) => End::Closed,
                 Ok(Err(error)) => End::Failed(Arc::new(error)),

@@ -1,23 +1,38 @@
 //! What the connections of an endpoint are made of.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use longhaul_sdr::{Context, ContextAttributes, ControlMemory, QueuePairAttributes};
 use longhaul_verbs::{CompletionChannel, CreateError, Device, ProtectionDomain};
 
-/// What all connections of an endpoint share: the protection domain of their memory, the memory of their control messages, and the numbers
-/// that name them.
+use crate::granter::Granter;
+
+/// What all connections of an endpoint share: the protection domain of their memory, the memory of their control messages, the numbers
+/// that name them, and who grants credit to their peers.
 pub struct Assembly {
     control: ControlMemory,
     /// Of the next connection.
     id: AtomicU64,
+    granter: Arc<Granter>,
 }
 
 impl Assembly {
     /// Without connections.
     pub fn new(device: &Device) -> Result<Self, CreateError> {
         let control = ControlMemory::new(&device.allocate_protection_domain()?);
-        Ok(Assembly { control, id: AtomicU64::default() })
+        Ok(Assembly { control, id: AtomicU64::default(), granter: Arc::new(Granter::new(None)) })
+    }
+
+    /// The same, with this rate of the port for granting credit.
+    #[must_use]
+    pub fn with_credit_rate(self, bits_per_second: Option<u64>) -> Self {
+        Assembly { granter: Arc::new(Granter::new(bits_per_second)), ..self }
+    }
+
+    /// Who grants credit to the peers of all connections; for their engines ([`crate::Engine::with_granter`]).
+    pub fn granter(&self) -> &Arc<Granter> {
+        &self.granter
     }
 
     /// The protection domain of all memory.

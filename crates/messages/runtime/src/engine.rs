@@ -5,11 +5,13 @@
 //! called again at the latest. It waits for nothing.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use longhaul_time::{Duration, Instant};
 
 use crate::driven::{Driven, Turn};
 use crate::end::End;
+use crate::granter::Granter;
 use crate::letter::Letter;
 use crate::panicked::catch;
 
@@ -22,6 +24,8 @@ pub struct Engine {
     busy: Vec<u64>,
     /// When the others have one at the latest.
     agenda: BTreeSet<(Instant, u64)>,
+    /// Who grants credit to the peers of its connections, and of other drivers'.
+    granter: Option<Arc<Granter>>,
     is_stopped: bool,
 }
 
@@ -36,7 +40,20 @@ impl Engine {
     /// happened is looked at again and again for that long; with none it rests at once. That is right on virtual time, where waking up
     /// costs nothing.
     pub fn new(spin: Duration) -> Self {
-        Engine { spin, connections: HashMap::new(), busy: Vec::new(), agenda: BTreeSet::new(), is_stopped: false }
+        Engine {
+            spin,
+            connections: HashMap::new(),
+            busy: Vec::new(),
+            agenda: BTreeSet::new(),
+            granter: None,
+            is_stopped: false,
+        }
+    }
+
+    /// The same, for connections whose peers may have the controller `credit`: this one grants it to them.
+    #[must_use]
+    pub fn with_granter(self, granter: &Arc<Granter>) -> Self {
+        Engine { granter: Some(granter.clone()), ..self }
     }
 
     /// A letter has come.
@@ -44,6 +61,7 @@ impl Engine {
         match letter {
             Letter::Add(shared) => {
                 let id = shared.id();
+                self.granter.iter().for_each(|granter| shared.join_granter(granter));
                 self.connections.insert(id, Place { driven: Driven::new(shared), next: Turn::Again });
                 self.busy.push(id);
             }
@@ -84,13 +102,17 @@ impl Engine {
         {
             self.wake(id, false);
         }
+        self.granter.iter().for_each(|granter| granter.on_time(now));
         let mut busy = std::mem::take(&mut self.busy);
         let spin = self.spin / u32::try_from(busy.len()).unwrap_or(u32::MAX).max(1);
         busy.retain(|id| self.turn_of(*id, spin));
         // Wakers of the program may have run; what they did comes by letter.
         self.busy.append(&mut busy);
         match self.busy.is_empty() {
-            true => Turn::Rest(self.agenda.first().map(|(at, _)| *at)),
+            true => {
+                let grant = self.granter.as_ref().and_then(|granter| granter.next_deadline());
+                Turn::Rest(Instant::earlier_of(self.agenda.first().map(|(at, _)| *at), grant))
+            }
             false => Turn::Again,
         }
     }

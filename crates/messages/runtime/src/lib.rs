@@ -10,6 +10,8 @@
 //! called again. A connection is a [`Shared`]: the program posts messages to it, the engine drives it. The caller of
 //! the engine supplies a [`Letterbox`], and a [`Lifeline`] if it can see that the peer has gone.
 //!
+//! A [`Granter`] grants credit to all senders of an endpoint, for those that have the controller `credit`.
+//!
 //! Two callers exist: the facade `longhaul`, with threads, descriptors and the host's clock; and the soak of messages in
 //! `scheme-testing`, on virtual time. So what the soak tests is what programs use.
 
@@ -18,6 +20,7 @@ mod driven;
 mod end;
 mod engine;
 mod error_text;
+mod granter;
 mod letter;
 mod panicked;
 mod shared;
@@ -28,6 +31,7 @@ pub use driven::{LINGER_MAX, SPIN, Turn};
 pub use end::End;
 pub use engine::Engine;
 pub use error_text::with_sources;
+pub use granter::Granter;
 pub use letter::{Letter, Letterbox, Lifeline};
 pub use panicked::{Panicked, catch};
 #[cfg(feature = "mutations")]

@@ -10,22 +10,24 @@
 //! after: that saves waking the driver, and the driver waking it. Meanwhile the driver looks at the peer and at the
 //! clock, but at no packets.
 
+mod attends;
+mod credit;
+
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use longhaul_reliable::{Connection as Reliable, ConnectionError, ReceiveTicket, SendTicket, Workers};
 use longhaul_sdr::{Context, Memory, Saying};
 use longhaul_time::{Duration, Instant};
 
 use crate::end::{End, log_end};
+use crate::granter::Granter;
 use crate::letter::{Letter, Letterbox, Lifeline};
 use crate::panicked::catch;
 use crate::waking::Woken;
 
-/// A thread that waits drives the connection for this long after something happened; then it parks.
-const ATTENDED: Duration = Duration::from_micros(50);
 /// The driver leaves a connection alone for this long after a thread that waits has driven it.
 const LEFT_ALONE: Duration = Duration::from_micros(250);
 /// Batches of packets that are put into bitmaps in one turn. The driver has other connections, too.
@@ -45,6 +47,8 @@ pub struct Shared {
     pub(crate) silence_max: Duration,
     /// The peer's device, for errors.
     pub(crate) peer: SocketAddr,
+    /// Who grants its peer credit: its driver says so.
+    granter: OnceLock<Arc<Granter>>,
     #[cfg(feature = "mutations")]
     mutation: Option<Mutation>,
 }
@@ -85,42 +89,6 @@ struct Locked<'a> {
 }
 
 struct WakesOnDrop<'a>(&'a Woken);
-
-/// A thread that waits drives it. If that panics, the driver goes on.
-struct Attends<'a>(&'a Shared);
-
-impl Attends<'_> {
-    fn end(self, is_left_to_driver: bool) {
-        self.leave(is_left_to_driver);
-        std::mem::forget(self);
-    }
-
-    fn leave(&self, is_left_to_driver: bool) {
-        let shared = self.0;
-        shared.is_attended.store(false, Ordering::SeqCst);
-        let mut state = shared.state();
-        let now = shared.now();
-        // What a worker has ended in the last moment, it has told nobody.
-        let has_ended_work = state.reliable.as_ref().is_some_and(Reliable::has_ended_work);
-        // A driver that rests knows nothing of what is to be said, or waited for, since this thread has looked.
-        let next = state.reliable.as_ref().and_then(|reliable| reliable.next_deadline(now));
-        let rests_too_long = state.resting_until.is_some_and(|until| next.is_some_and(|next| next < until));
-        if is_left_to_driver || has_ended_work {
-            state.attended = None;
-        }
-        if is_left_to_driver || has_ended_work || rests_too_long {
-            state.resting_until = None;
-            drop(state);
-            shared.wake_driver();
-        }
-    }
-}
-
-impl Drop for Attends<'_> {
-    fn drop(&mut self) {
-        self.leave(true);
-    }
-}
 
 impl Deref for Locked<'_> {
     type Target = State;
@@ -271,6 +239,7 @@ impl Shared {
             is_attended: Arc::default(),
             silence_max,
             peer,
+            granter: OnceLock::new(),
             #[cfg(feature = "mutations")]
             mutation: None,
         }
@@ -385,9 +354,17 @@ impl Shared {
             (posted, is_failed, is_resting.then(|| reliable.next_deadline(now)).flatten())
         });
         state.posted += u64::from(matches!(posted, Ok((Ok(_), ..))));
-        let is_too_late = state.resting_until.is_some_and(|until| match &posted {
-            Ok((_, is_failed, next)) => *is_failed || next.is_some_and(|next| next < until),
-            Err(_) => true,
+        let outcome = posted.as_ref().ok().map(|(_, is_failed, next)| (*is_failed, *next));
+        self.wake_if_too_late(state, outcome);
+        posted.map(|(posted, ..)| posted)
+    }
+
+    /// After something was done in the driver's place: it looks again, if it rests for longer than until what is due next,
+    /// or if that has failed (`None`, or `true` with it).
+    fn wake_if_too_late(&self, mut state: Locked<'_>, outcome: Option<(bool, Option<Instant>)>) {
+        let is_too_late = state.resting_until.is_some_and(|until| match outcome {
+            Some((is_failed, next)) => is_failed || next.is_some_and(|next| next < until),
+            None => true,
         });
         if is_too_late {
             state.resting_until = None;
@@ -396,39 +373,6 @@ impl Shared {
         if is_too_late {
             self.wake_driver();
         }
-        posted.map(|(posted, ..)| posted)
-    }
-
-    /// Drive it from a thread that waits, until that is done or too late, or nothing has happened for a while.
-    pub fn attend(&self, mut ask: impl FnMut() -> Attending) {
-        // One at a time: two would only wait for each other's lock.
-        if self.is_attended.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        let attends = Attends(self);
-        let (mut active, mut seen) = (self.now(), None);
-        let is_left_to_driver = loop {
-            match ask() {
-                // The driver looks soon by itself, if this thread does not come back before.
-                Attending::Done | Attending::TooLate => break false,
-                Attending::Waits => {}
-            }
-            // What a message that is over now has to be acknowledged with waits for what the program posts next. An error shows again when the
-            // driver looks.
-            let Ok(look) = self.poll(Saying::Urgent) else { break true };
-            let progress = (look.progress, look.over_count);
-            let mut state = self.state();
-            let is_news = seen.replace(progress) != Some(progress);
-            if look.arrived > 0 || is_news {
-                active = look.now;
-            } else if look.now.saturating_since(active) >= ATTENDED
-                || state.with(|reliable| reliable.say(look.now, Saying::ExceptAnswers)).is_err()
-            {
-                break true;
-            }
-            state.attended = Some(look.now);
-        };
-        attends.end(is_left_to_driver);
     }
 
     /// When this ends, the peer has gone.
@@ -485,12 +429,13 @@ impl Shared {
         let (closing, receives) = (state.closing.is_some(), state.receives);
         state.has_sent = false;
         let posted = state.posted;
-        state.with(|reliable| {
+        let granter = self.granter.get();
+        let (look, news) = state.with(|reliable| {
             reliable.poll_saying(now, saying).map_err(|error| failed(error))?;
             let queue_pair = reliable.queue_pair();
             let (sent, _, control) = queue_pair.counters();
             let round_trip = queue_pair.round_trip_time();
-            Ok(Look {
+            let look = Look {
                 now,
                 arrived,
                 over_count: reliable.over_count(),
@@ -500,8 +445,17 @@ impl Shared {
                 round_trip_least: round_trip.least,
                 closing,
                 receives,
-            })
-        })?
+            };
+            Ok::<_, End>((look, granter.and_then(|_| queue_pair.take_credit_news())))
+        })??;
+        drop(state);
+        match (granter, news) {
+            (Some(granter), Some(news)) => granter.on_news(self.id(), &news, now),
+            // Each thread that drives a connection makes grants to others in time, too.
+            (Some(granter), None) => granter.on_time(now),
+            (None, _) => {}
+        }
+        Ok(look)
     }
 
     /// Ask the peer for a sign of life.
@@ -566,6 +520,7 @@ impl Shared {
             (state.reliable.take(), state.closing.take(), (!is_let_go).then_some(ended), state.lifeline.take())
         };
         lifeline.into_iter().for_each(|lifeline| lifeline.watch_no_longer());
+        self.granter.get().into_iter().for_each(|granter| granter.remove(self.id()));
         // Without the lock: a subscriber to events may use the connection.
         ended.into_iter().for_each(|end| log_end(self.peer, &end));
         // Messages that are open fail now. A scheme that has panicked may do so again.

@@ -43,6 +43,9 @@ pub struct QueuePairAttributes {
     pub send_depth: u32,
     /// How the rate and the window are controlled; `None` sends as fast as the device takes packets.
     pub congestion: Option<ControllerName>,
+    /// Somebody grants the peer credit for this end ([`crate::QueuePair::take_credit_news`]), so that the peer may have the
+    /// controller `credit`. An end that says so and grants nothing has the peer wait for ever.
+    pub grants_credit: bool,
     /// The most that data is sent at, over all channels and generations, headers included, whatever congestion control says.
     pub rate_bits_per_second: Option<u64>,
     /// Taken for the round-trip time until it has been measured.
@@ -70,6 +73,7 @@ impl QueuePairAttributes {
             receive_depth: 2048,
             send_depth: 512,
             congestion: None,
+            grants_credit: false,
             rate_bits_per_second: None,
             round_trip_guess: Duration::from_millis(50),
             first_number: 0,
@@ -92,10 +96,6 @@ impl QueuePairAttributes {
         }
         if self.first_number > FIRST_NUMBER_MAX {
             return wrong("first_number", format!("at most {FIRST_NUMBER_MAX}: numbers never wrap"));
-        }
-        if self.congestion == Some(ControllerName::Credit) {
-            // Control messages have no announcements and no grants yet: a sender would wait for credit for ever.
-            return wrong("congestion", "wan, dcqcn, swift or fixed:RATE".to_owned());
         }
         if self.packets_per_write > self.chunk_bytes / mtu {
             return wrong("packets_per_write", "at most a chunk's packets".to_owned());

@@ -9,6 +9,7 @@ use longhaul_wire::control::{
 use crate::asking::{BackOff, Stamps};
 use crate::attributes::QueuePairAttributes;
 use crate::control_path::ControlPath;
+use crate::credit::Credit;
 use crate::path::Path;
 use crate::queue_pair_error::QueuePairError;
 use crate::receive_table::ArrivedData;
@@ -50,6 +51,7 @@ pub(crate) struct State {
     pub(crate) control: ControlPath,
     pub(crate) peer: Option<Peer>,
     pub(crate) path: Path,
+    pub(crate) credit: Credit,
     /// Packets that have arrived, as the peer was told last.
     reported: u64,
     reported_at: Instant,
@@ -129,6 +131,7 @@ impl State {
             control,
             peer: None,
             path,
+            credit: Credit::default(),
             reported: 0,
             reported_at: Instant::ZERO,
             arrived: 0,
@@ -187,6 +190,10 @@ impl State {
     /// When something has to be said if nothing arrives before.
     pub(crate) fn next_deadline(&self, attributes: &QueuePairAttributes) -> Option<Instant> {
         self.peer.as_ref()?;
+        if self.credit.has_announcement() {
+            // It came with something else, and the granter has not heard of it.
+            return Some(Instant::ZERO);
+        }
         let patience = self.patience(attributes);
         let control = Instant::earlier_of(self.asks_at(patience), self.receiving.next_deadline(patience));
         let unsaid = self.unsaid_since.map(|since| since + WAITS_MAX);
@@ -337,7 +344,8 @@ impl State {
         };
         let header = Header::parse(&frame);
         self.counters.received += 1;
-        if peer.echo.is_none_or(|(newest, _)| header.sent_at > newest) {
+        let is_newest = peer.echo.is_none_or(|(newest, _)| header.sent_at > newest);
+        if is_newest {
             peer.echo = Some((header.sent_at, arrival));
         }
         // Each frame of ours counts once, when an answer to it or to a later one has not come before: a late frame measures nothing.
@@ -373,6 +381,12 @@ impl State {
                     self.receiving.on_cleared_beyond(header.cleared_through, bits);
                 }
                 Ok(Record::DataArrivals(said)) => arrivals = Some(said),
+                Ok(Record::CreditAnnouncement(said)) if is_newest && attributes.grants_credit => {
+                    self.credit.on_announcement(&said);
+                }
+                // Older than what is known, or nobody grants anything here.
+                Ok(Record::CreditAnnouncement(_)) => {}
+                Ok(Record::CreditGrant(grant)) => self.path.on_grant(&grant, now),
                 Ok(Record::Scheme(bytes)) => {
                     self.counters.dropped += u64::from(!self.to_scheme.push(bytes.to_vec()));
                 }
@@ -421,7 +435,9 @@ impl State {
             let clears: Vec<_> = self.receiving.due(now, patience).copied().collect();
             // Often enough that the window never closes for want of a report.
             let reports = self.reports_at(attributes).is_some_and(|at| at <= now);
-            let is_urgent = asks || reports || self.owed == Owed::AnswerAtOnce;
+            let (announcement, grant) = self.credit.due();
+            let has_credit = announcement.is_some() || grant.is_some();
+            let is_urgent = asks || reports || has_credit || self.owed == Owed::AnswerAtOnce;
             let has_records = !clears.is_empty() || !self.from_scheme.is_empty();
             let (is_due, may_wait) = match saying {
                 Saying::All => (is_urgent || has_records || self.owed == Owed::Answer, false),
@@ -473,12 +489,17 @@ impl State {
                     marked: arrived.marked,
                 }));
             }
+            let announcement = announcement.filter(|said| writer.push(&Record::CreditAnnouncement(*said)));
+            let grant = grant.filter(|said| writer.push(&Record::CreditGrant(*said)));
             numbers.clear();
             numbers.extend(
                 clears.iter().take_while(|clear| writer.push(&Record::ClearToSend(**clear))).map(|clear| clear.number),
             );
             let scheme_records =
                 self.from_scheme.iter().take_while(|record| writer.push(&Record::Scheme(record))).count();
+            if let Some(again) = self.credit.repeated(now) {
+                writer.push(&Record::CreditGrant(again));
+            }
             let length = writer.finish();
             if !self.control.send(&bytes[..length], CONTROL_SEND)? {
                 break;
@@ -487,6 +508,7 @@ impl State {
             self.stamps.on_sent(stamp);
             self.receiving.told(&numbers, stamp, now);
             self.from_scheme.drop_first(scheme_records);
+            self.credit.on_said(announcement, grant);
             (self.reported, self.reported_at) = (arrived.count, now);
             self.owed = Owed::Nothing;
             self.unsaid_since = None;

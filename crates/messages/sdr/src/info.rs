@@ -37,6 +37,8 @@ pub struct QueuePairInfo {
     /// The UDP ports that packets of its queue pairs come from: the control one's, then the data ones'. What comes from others is not
     /// its. 0, or nothing at all, where the device does not show them; then they are not checked.
     pub source_ports: Vec<u16>,
+    /// It answers announcements of senders with `credit`; an end that does not say so does not.
+    pub grants_credit: bool,
 }
 
 impl QueuePairInfo {
@@ -70,6 +72,7 @@ impl QueuePairInfo {
             first_number: self.first_number,
             control_version: self.control_version,
             source_ports: &source_ports,
+            grants_credit: self.grants_credit,
         };
         let mut bytes = vec![0; info.byte_count()];
         info.emit(&mut bytes).expect("it has the size of the info");
@@ -95,6 +98,7 @@ impl QueuePairInfo {
             first_number: info.first_number,
             control_version: info.control_version,
             source_ports: info.source_ports.iter().map(|port| u16::from_be_bytes(*port)).collect(),
+            grants_credit: info.grants_credit,
         })
     }
 }
@@ -119,6 +123,7 @@ mod tests {
             first_number: 11,
             control_version: 2,
             source_ports: vec![0xc001, 0, 0xc003],
+            grants_credit: true,
         };
         assert_eq!(info.channels(), 1);
         let mut bytes = info.to_bytes();

@@ -52,6 +52,7 @@ mod bitmap;
 mod context;
 mod control_memory;
 mod control_path;
+mod credit;
 mod dialogue;
 mod fragments;
 #[doc(hidden)]
@@ -78,6 +79,7 @@ pub use bitmap::{MessageBitmap, Recorded};
 pub use context::{ChannelError, Context, ContextAttributes};
 pub use control_memory::ControlMemory;
 pub use control_path::ControlPathError;
+pub use credit::CreditNews;
 pub use dialogue::{ControlCounters, Saying};
 /// Why a device gives no memory or key, from below.
 pub use longhaul_verbs::RegisterError;

@@ -6,9 +6,9 @@
 
 use std::collections::VecDeque;
 
-use longhaul_congestion::{Arrivals, ControllerName, Flow, PathFacts};
+use longhaul_congestion::{Announcement, Arrivals, ControllerName, Credit, Flow, PathFacts};
 use longhaul_time::{Duration, Instant};
-use longhaul_wire::control::DataArrivals;
+use longhaul_wire::control::{CreditGrant, DataArrivals};
 
 use crate::asking::backed_off;
 use crate::attributes::QueuePairAttributes;
@@ -23,6 +23,9 @@ const BURSTS_AT_REST: usize = 4;
 const SILENCE_MIN: Duration = Duration::from_millis(100);
 /// Writes that may be in flight to a peer that has fallen silent.
 const SILENT_WRITES: u32 = 4;
+/// How long credit is good for at least, and how far apart announcements are at least: see [`Credit::with_patience_min`].
+const CREDIT_PATIENCE_MIN: Duration = Duration::from_millis(5);
+const ANNOUNCEMENT_GAP_MIN: Duration = Duration::from_micros(250);
 
 pub(crate) struct Path {
     pub(crate) round_trip: RoundTripTime,
@@ -37,6 +40,8 @@ pub(crate) struct Path {
     silences: u32,
     /// Bursts that may be reported, in order of sending.
     sent: VecDeque<SentBurst>,
+    /// All credit that was granted, as far as it is known.
+    granted: u64,
 }
 
 /// What controls the rate, and what it never exceeds.
@@ -67,6 +72,10 @@ impl Control {
             seed: self.seed,
         };
         let flow = match self.name {
+            Some(ControllerName::Credit) => {
+                let credit = Credit::new(&facts).with_patience_min(CREDIT_PATIENCE_MIN, ANNOUNCEMENT_GAP_MIN);
+                Flow::with_controller(Box::new(credit), &facts)
+            }
             Some(name) => Flow::new(name, &facts),
             None => Flow::unlimited(&facts),
         };
@@ -88,6 +97,7 @@ impl Path {
             news_at: Instant::ZERO,
             silences: 0,
             sent: VecDeque::new(),
+            granted: 0,
         }
     }
 
@@ -245,6 +255,29 @@ impl Path {
         });
         let number = matching.next()?;
         matching.next().is_none().then_some(number)
+    }
+
+    /// Whether the controller asks the peer for credit, and so must know what is to be sent.
+    pub(crate) fn announces(&self) -> bool {
+        self.control.name == Some(ControllerName::Credit)
+    }
+
+    /// This many writes wait to be posted. Returns what is to be announced to the peer now, if anything is.
+    pub(crate) fn on_backlog(&mut self, writes: u64, now: Instant) -> Option<Announcement> {
+        // Full ones: a write is posted only when there is room for a full one.
+        self.flow.on_backlog(now, writes.saturating_mul(self.shape.write_wire_bytes()));
+        let announcement = self.flow.announcement(now)?;
+        Some(Announcement { received_bytes: self.granted, ..announcement })
+    }
+
+    /// The peer has granted credit.
+    pub(crate) fn on_grant(&mut self, grant: &CreditGrant, now: Instant) {
+        let missed = grant.granted.saturating_sub(self.granted);
+        self.granted += missed;
+        let bytes = missed.min(grant.recent);
+        if bytes > 0 {
+            self.flow.on_credit(now, bytes);
+        }
     }
 
     /// When [`Path::on_deadline`] is due.

@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use longhaul_congestion::{ControllerName, Standing};
 use longhaul_time::Instant;
 use longhaul_verbs::{
     Access, Capabilities, CompletionQueue, PathAttributes, PollError, QueuePair as VerbsQueuePair,
@@ -17,6 +18,7 @@ use longhaul_wire::immediate_layout::ImmediateLayout;
 use crate::attributes::QueuePairAttributes;
 use crate::context::Context;
 use crate::control_path::ControlPath;
+use crate::credit::CreditNews;
 use crate::dialogue::{ControlCounters, Peer, Saying, State};
 use crate::info::QueuePairInfo;
 use crate::memory::{GuardByte, Memory};
@@ -133,6 +135,7 @@ impl QueuePair {
             message_bytes_max: attributes.message_bytes_max,
             first_number: attributes.first_number,
             control_version: control::VERSION,
+            grants_credit: attributes.grants_credit,
         }
     }
 
@@ -145,6 +148,9 @@ impl QueuePair {
         fit("the number of channels", shape.channels, peer.channels())?;
         fit("the number of the first message", attributes.first_number, peer.first_number)?;
         fit("the MTU", attributes.mtu.byte_count(), peer.mtu.byte_count())?;
+        if attributes.congestion == Some(ControllerName::Credit) && !peer.grants_credit {
+            return Err(ConnectError::NoCredit);
+        }
         let mut state = self.shared.state();
         if state.peer.is_some() {
             return Err(ConnectError::AlreadyConnected);
@@ -290,6 +296,19 @@ impl QueuePair {
     pub fn has_news(&self) -> bool {
         let state = self.shared.state();
         !state.to_scheme.is_empty() || state.sending.has_news()
+    }
+
+    /// What the granter of the peer's credit must know, if something is new: the peer wants credit, or some of its data has arrived. To be
+    /// asked after every poll, where [`QueuePairAttributes::grants_credit`] is set.
+    pub fn take_credit_news(&self) -> Option<CreditNews> {
+        let mut state = self.shared.state();
+        let round_trip = state.path.round_trip.least;
+        state.credit.take_news(self.shared.table.arrived_data().wire_bytes, round_trip)
+    }
+
+    /// The peer has been granted credit: this is all that it was granted. It hears of it with the next [`QueuePair::advance`].
+    pub fn grant_credit(&self, standing: &Standing, now: Instant) {
+        self.shared.state().credit.grant(standing, now);
     }
 
     /// The most that one control message carries for a scheme.
@@ -442,6 +461,11 @@ impl Shared {
         let State { sending, path, .. } = &mut *state;
         path.on_deadline(now);
         sending.pump(path, now)?;
+        if path.announces()
+            && let Some(announcement) = path.on_backlog(sending.waiting_writes(), now)
+        {
+            state.credit.announce(&announcement);
+        }
         state.send_frames(now, &self.attributes, self.table.arrived_data(), saying)
     }
 }

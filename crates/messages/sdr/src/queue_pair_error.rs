@@ -54,6 +54,12 @@ pub enum ConnectError {
         /// There.
         theirs: String,
     },
+    /// `credit` needs a peer that grants it.
+    #[error(
+        "the peer grants no credit, so congestion control \"credit\" would never send to it; update the peer, or use \
+         another one, such as wan"
+    )]
+    NoCredit,
     /// The device refused.
     #[error("cannot connect an internal queue pair")]
     Modify(#[from] ModifyError),

@@ -19,6 +19,7 @@ use longhaul_wire::immediate_layout::ImmediateLayout;
 
 use crate::bitmap::MessageBitmap;
 use crate::fragments::Fragments;
+use crate::shape::PACKET_OVERHEAD_BYTES;
 use crate::sync::{AtomicU64, Ordering};
 
 /// What data packets did that did not become a new bit.
@@ -41,6 +42,8 @@ pub(crate) struct ArrivedData {
     pub(crate) newest: Option<(u8, u32)>,
     /// Packets with a mark of congestion since the beginning, from devices that show marks.
     pub(crate) marked: u64,
+    /// Bytes on the wire since the beginning, headers included.
+    pub(crate) wire_bytes: u64,
 }
 
 /// The message table of the receiving half of a queue pair.
@@ -55,6 +58,7 @@ pub struct ReceiveTable {
     /// Generation and immediate of what arrived last.
     newest: AtomicU64,
     marked: AtomicU64,
+    wire_bytes: AtomicU64,
     late: AtomicU64,
     stray: AtomicU64,
     /// Why no more data can arrive.
@@ -88,6 +92,7 @@ impl ReceiveTable {
             arrived: AtomicU64::new(0),
             newest: AtomicU64::new(0),
             marked: AtomicU64::new(0),
+            wire_bytes: AtomicU64::new(0),
             late: AtomicU64::new(0),
             stray: AtomicU64::new(0),
             failure: OnceLock::new(),
@@ -191,9 +196,17 @@ impl ReceiveTable {
         self.failure.get().copied()
     }
 
-    /// This many packets have arrived, some of them by packets with a mark of congestion, the last of them on a queue pair of `generation`
-    /// by a packet with this immediate.
-    pub(crate) fn count_arrived(&self, count: u64, marked: u64, generation: u32, immediate: u32) {
+    /// A write with this many bytes, on the wire.
+    #[inline]
+    pub(crate) fn wire_bytes_of(&self, byte_count: u32) -> u64 {
+        let packets = if byte_count <= self.packet_bytes { 1 } else { byte_count.div_ceil(self.packet_bytes) };
+        u64::from(byte_count) + u64::from(packets) * PACKET_OVERHEAD_BYTES
+    }
+
+    /// This many packets have arrived, with this many bytes on the wire, some of them by packets with a mark of congestion, the last of them on a
+    /// queue pair of `generation` by a packet with this immediate.
+    pub(crate) fn count_arrived(&self, count: u64, wire_bytes: u64, marked: u64, generation: u32, immediate: u32) {
+        self.wire_bytes.fetch_add(wire_bytes, Ordering::Relaxed);
         if marked > 0 {
             self.marked.fetch_add(marked, Ordering::Relaxed);
         }
@@ -206,7 +219,8 @@ impl ReceiveTable {
         let count = self.arrived();
         let newest = self.newest.load(Ordering::Relaxed);
         let marked = self.marked.load(Ordering::Relaxed);
-        ArrivedData { count, newest: (count > 0).then_some(((newest >> 32) as u8, newest as u32)), marked }
+        let wire_bytes = self.wire_bytes.load(Ordering::Relaxed);
+        ArrivedData { count, newest: (count > 0).then_some(((newest >> 32) as u8, newest as u32)), marked, wire_bytes }
     }
 
     /// Packets that have arrived since the beginning.

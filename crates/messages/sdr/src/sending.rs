@@ -91,6 +91,8 @@ pub(crate) struct Sending {
 #[derive(Default)]
 struct OpenSend {
     pieces: VecDeque<Piece>,
+    /// Writes that they take.
+    waiting_writes: u64,
     user_immediate: u32,
     /// Fragments of the user's immediate that go in writes of their own, and the byte that these carry.
     fragments: std::ops::Range<u32>,
@@ -235,6 +237,7 @@ impl Sending {
             && bytes.len() > 0
             && !send.is_over
         {
+            send.waiting_writes += (bytes.len() as u64).div_ceil(self.shape.write_bytes().into());
             send.pieces.push_back(Piece { bytes, done: 0, offset });
             self.working.insert(number);
         }
@@ -367,6 +370,7 @@ impl Sending {
         if let Some(send) = self.open.get_mut(&number) {
             send.is_over = true;
             send.pieces.clear();
+            send.waiting_writes = 0;
             (send.fragments, send.first_byte) = (0..0, None);
             self.working.remove(&number);
         }
@@ -415,6 +419,13 @@ impl Sending {
     /// Whether something is cleared and not posted.
     fn can_send(&self) -> bool {
         self.working.iter().any(|number| self.clear.contains_key(number))
+    }
+
+    /// Writes that are cleared and not posted.
+    pub(crate) fn waiting_writes(&self) -> u64 {
+        let cleared = self.working.iter().filter(|number| self.clear.contains_key(number));
+        let open = cleared.filter_map(|number| self.open.get(number));
+        open.map(|send| send.waiting_writes + send.fragments.len() as u64).sum()
     }
 
     /// Post what can be sent now, messages in order.
@@ -540,6 +551,7 @@ impl Message<'_> {
         if offset.checked_add(left as u64).is_none_or(|end| end > self.clear.length) {
             self.send.room = Some(self.clear.length);
             self.send.pieces.clear();
+            self.send.waiting_writes = 0;
             return Ok(None);
         }
         let stride = self.shape.write_bytes();
@@ -563,6 +575,7 @@ impl Message<'_> {
         })?;
         let bytes = piece.bytes.clone();
         piece.done += length;
+        self.send.waiting_writes -= writes as u64;
         if piece.done == bytes.len() {
             self.send.pieces.pop_front();
         }

@@ -3,7 +3,7 @@
 use longhaul_wire::immediate_layout::ImmediateLayout;
 
 /// Headers of a packet: IPv4, UDP, BTH, RETH, the immediate and the ICRC.
-const PACKET_OVERHEAD_BYTES: u64 = 20 + 8 + 12 + 16 + 4 + 4;
+pub(crate) const PACKET_OVERHEAD_BYTES: u64 = 20 + 8 + 12 + 16 + 4 + 4;
 
 /// Geometry that both halves of a queue pair share, and its path.
 #[derive(Clone, Copy, Debug)]

@@ -245,7 +245,7 @@ impl Simulation {
             }
             Event::Announce { announcement } => {
                 if let Some(granter) = &mut self.granter {
-                    granter.on_announcement(now, index as u32, &announcement);
+                    granter.on_announcement(now, index as u64, &announcement);
                 }
                 self.grant(now);
             }
@@ -396,7 +396,7 @@ impl Simulation {
     fn arrive(&mut self, now: Instant, index: usize, number: u64, is_marked: bool) {
         self.statistics.on_delivered(index, now, self.plan.packet_bytes);
         if let Some(granter) = &mut self.granter {
-            granter.on_arrived(index as u32, self.plan.packet_bytes.into());
+            granter.on_arrived(index as u64, self.plan.packet_bytes.into());
             self.grant(now);
         }
         let party = &mut self.parties[index];

@@ -95,7 +95,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("sdr", &["time", "wire", "verbs", "congestion"]),
     ("reliable", &["time", "wire", "sdr", "coding", "scheme"]),
     // The soak of messages drives connections with it on virtual time, as the facade does with threads.
-    ("runtime", &["time", "verbs", "sdr", "reliable"]),
+    ("runtime", &["time", "verbs", "congestion", "sdr", "reliable"]),
     ("rdmacore", &["verbs"]),
     ("units", &["time"]),
     ("charts", &[]),

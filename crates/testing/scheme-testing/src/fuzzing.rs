@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use longhaul_reliable::{Attributes, Connection, NamedScheme, ReceiveTicket, SendTicket, scheme_named};
-use longhaul_sdr::control::{ClearToSend, ControlFrame, DataArrivals, FrameWriter, Header, Record};
+use longhaul_sdr::control::{
+    ClearToSend, ControlFrame, CreditAnnouncement, CreditGrant, DataArrivals, FrameWriter, Header, Record,
+};
 use longhaul_sdr::immediate::ImmediateLayout;
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_sdr::{Context, ContextAttributes, Memory, QueuePair, QueuePairAttributes};
@@ -190,6 +192,13 @@ impl End {
                 let (immediate, generation) = (choices.number(0) as u32, choices.u8() % 4);
                 let (held_ns, marked) = (choices.number(0), choices.number(1));
                 writer.push(&Record::DataArrivals(DataArrivals { immediate, generation, held_ns, marked }));
+            } else if choices.u8() < 32 {
+                let [wanted, received, uncredited, lost] = std::array::from_fn(|_| choices.number(4096));
+                let wants = CreditAnnouncement { wanted, received, uncredited, lost };
+                writer.push(&Record::CreditAnnouncement(wants));
+            } else if choices.u8() < 32 {
+                let (granted, recent) = (choices.number(4096), choices.number(4096));
+                writer.push(&Record::CreditGrant(CreditGrant { granted, recent }));
             } else {
                 writer.push(&Record::Scheme(&self.record(choices)));
             }

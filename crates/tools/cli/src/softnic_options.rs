@@ -20,9 +20,10 @@ pub(crate) struct SoftnicOptions {
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
 
-    /// Congestion control to other hosts: off, fixed:RATE, dcqcn, swift or wan (softnic only) [default: wan]
+    /// Congestion control: off, fixed:RATE, dcqcn, swift, wan or credit (softnic only) [default: wan to other hosts]
     ///
-    /// For RC, and for messages with a scheme, which cannot have off. UC and UD have no acknowledgements to control a
+    /// For RC to other hosts, and for messages with a scheme, which cannot have off. credit is for messages only, and for
+    /// many senders to one host: the receiver grants them credit in turn. UC and UD have no acknowledgements to control a
     /// rate by: fixed:RATE is theirs, too, otherwise 1 Gbit/s.
     #[arg(long, value_name = "NAME", value_parser = congestion)]
     congestion: Option<Congestion>,
@@ -32,12 +33,9 @@ fn congestion(name: &str) -> Result<Congestion, String> {
     match name {
         "off" => Ok(Congestion::Off),
         _ => match name.parse() {
-            Ok(ControllerName::Credit) => {
-                Err("credit is granted by receivers of messages, not by devices; use wan".to_owned())
-            }
             Ok(name) => Ok(Congestion::By(name)),
             Err(_) if !name.starts_with("fixed:") => {
-                Err(format!("unknown congestion control \"{name}\"; use off, wan, dcqcn, swift or fixed:RATE"))
+                Err(format!("unknown congestion control \"{name}\"; use off, wan, dcqcn, swift, credit or fixed:RATE"))
             }
             Err(error) => Err(error.to_string()),
         },
@@ -74,6 +72,17 @@ impl SoftnicOptions {
         self.impair.as_ref().map(parse).transpose()
     }
 
+    /// What only messages can have.
+    pub(crate) fn check_without_messages(&self) -> Result<(), Stop> {
+        match self.congestion {
+            Some(Congestion::By(ControllerName::Credit)) => Err(Stop::Usage(
+                "--congestion credit is for messages only: their receiver grants it, and RC's cannot; add --scheme SCHEME to perf client, or use wan"
+                    .to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Congestion control, if the user has named it.
     pub(crate) fn congestion(&self) -> Option<Congestion> {
         self.congestion
@@ -91,13 +100,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn credit_is_for_messages_only() {
+        let with = |congestion| SoftnicOptions { impair: None, capture: None, congestion };
+        assert!(with(Some(Congestion::By(ControllerName::Wan))).check_without_messages().is_ok());
+        let refused = with(Some(Congestion::By(ControllerName::Credit))).check_without_messages();
+        assert!(matches!(refused, Err(Stop::Usage(text)) if text.contains("messages only")));
+    }
+
+    #[test]
     fn congestion_control_has_a_name_or_is_off() {
         assert_eq!(congestion("off"), Ok(Congestion::Off));
         assert_eq!(congestion("wan"), Ok(Congestion::By(ControllerName::Wan)));
         assert_eq!(congestion("fixed:2G"), Ok(Congestion::By(ControllerName::Fixed(2_000_000_000))));
         let refused = |name| congestion(name).expect_err("no controller");
-        assert!(refused("credit").contains("granted by receivers"), "{}", refused("credit"));
-        assert!(refused("cubic").ends_with("use off, wan, dcqcn, swift or fixed:RATE"), "{}", refused("cubic"));
+        assert!(refused("cubic").ends_with("use off, wan, dcqcn, swift, credit or fixed:RATE"), "{}", refused("cubic"));
         assert!(refused("fixed:fast").contains("fixed:fast"), "{}", refused("fixed:fast"));
     }
 }

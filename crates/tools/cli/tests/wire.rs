@@ -11,7 +11,9 @@ use std::process::{Command, Output};
 use longhaul::{Accepting, Connecting, DeviceName, Endpoint, HandshakeError, Meeting, Options, SOFTNIC, Towards};
 use longhaul_reliable::record::{Offer, Record as Message, Refusal, Refused};
 use longhaul_reliable::record_bytes;
-use longhaul_sdr::control::{ClearToSend, DataArrivals, FrameWriter, HEADER_BYTES, Header, Record};
+use longhaul_sdr::control::{
+    ClearToSend, CreditAnnouncement, CreditGrant, DataArrivals, FrameWriter, HEADER_BYTES, Header, Record,
+};
 use longhaul_softnic_udp::{UdpConfig, UdpPortChoice};
 use perf_server::Server;
 
@@ -136,7 +138,13 @@ fn every_kind_of_record_is_read() {
     let encoded = messages.map(|message| record_bytes(1234, &message));
     let clear = ClearToSend { number: 11, address: 12, length: 13, key: 14, generation: 3, is_over: true };
     let arrivals = DataArrivals { immediate: 0xabc, generation: 2, held_ns: 345, marked: 678 };
-    let mut records = vec![Record::ClearToSend(clear), Record::ClearedBeyond(&[0x06]), Record::DataArrivals(arrivals)];
+    let mut records = vec![
+        Record::ClearToSend(clear),
+        Record::ClearedBeyond(&[0x06]),
+        Record::DataArrivals(arrivals),
+        Record::CreditAnnouncement(CreditAnnouncement { wanted: 901, received: 902, uncredited: 903, lost: 904 }),
+        Record::CreditGrant(CreditGrant { granted: 905, recent: 906 }),
+    ];
     records.extend(encoded.iter().map(|bytes| Record::Scheme(bytes)));
     let mut unknown = control_packet(&[]);
     let at = unknown.len() - 4;
@@ -161,6 +169,14 @@ fn every_kind_of_record_is_read() {
             ("Immediate: 0x00000abc", 2),
             ("Held (ns): 345", 2),
             ("Marked packets: 678", 2),
+            ("Kind: credit-announcement (5)", 2),
+            ("Wanted (bytes): 901", 2),
+            ("Credit received (bytes): 902", 2),
+            ("Sent without credit (bytes): 903", 2),
+            ("Presumed lost (bytes): 904", 2),
+            ("Kind: credit-grant (6)", 2),
+            ("Granted (bytes): 905", 2),
+            ("Granted recently (bytes): 906", 2),
             ("Kind: scheme (2)", 22),
             ("Kind: offer (1)", 2),
             ("Kind: offer-with-checksum (8)", 2),
@@ -231,6 +247,7 @@ fn every_message_of_the_handshake_is_read() {
         ("token, bytes: abababab", 1),
         ("receiver, number: ", 2),
         ("control_version, number: 4", 2),
+        ("grants_credit, number: 1", 2),
         ("refusal, refusal: wrong-token (3)", 1),
         ("has_heard, number: 1", 1),
         ("unknown field", 0),

@@ -56,7 +56,8 @@ impl SoftnicSettings {
         }
         config.capture = self.capture.clone();
         match self.congestion {
-            Congestion::Default => {}
+            // Messages alone can have credit; the device keeps its own for RC.
+            Congestion::Default | Congestion::By(ControllerName::Credit) => {}
             Congestion::Off => config.off_host_congestion = None,
             Congestion::By(name) => config.off_host_congestion = Some(name),
         }

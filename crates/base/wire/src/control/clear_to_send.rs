@@ -16,7 +16,7 @@
 //!
 //! O is set when the receiver has completed the message early.
 
-use super::FrameError;
+use super::frame_error::{CLEAR_TO_SEND_BYTES, FrameError};
 use crate::field::{Field, read_u32, read_u64, write_u32, write_u64};
 
 /// The record as a value.
@@ -36,9 +36,6 @@ pub struct ClearToSend {
     pub is_over: bool,
 }
 
-/// Bytes of its contents.
-pub(super) const CONTENTS_BYTES: usize = 32;
-
 const NUMBER: Field = 0..8;
 const ADDRESS: Field = 8..16;
 const LENGTH: Field = 16..24;
@@ -49,7 +46,7 @@ const IS_OVER: usize = 29;
 impl ClearToSend {
     /// Reads the contents of a record.
     pub(super) fn parse(bytes: &[u8]) -> Result<ClearToSend, FrameError> {
-        if bytes.len() != CONTENTS_BYTES {
+        if bytes.len() != CLEAR_TO_SEND_BYTES {
             return Err(FrameError::ClearToSendLength(bytes.len()));
         }
         Ok(ClearToSend {
@@ -63,8 +60,8 @@ impl ClearToSend {
     }
 
     /// The contents of a record.
-    pub(super) fn contents(&self) -> [u8; CONTENTS_BYTES] {
-        let mut bytes = [0; CONTENTS_BYTES];
+    pub(super) fn contents(&self) -> [u8; CLEAR_TO_SEND_BYTES] {
+        let mut bytes = [0; CLEAR_TO_SEND_BYTES];
         write_u64(&mut bytes, NUMBER, self.number);
         write_u64(&mut bytes, ADDRESS, self.address);
         write_u64(&mut bytes, LENGTH, self.length);

@@ -13,7 +13,7 @@
 //! +---------------------------------------------------------------+
 //! ```
 
-use super::FrameError;
+use super::frame_error::{DATA_ARRIVALS_BYTES, FrameError};
 use crate::field::{Field, read_u32, read_u64, write_u32, write_u64};
 
 /// The record as a value.
@@ -29,9 +29,6 @@ pub struct DataArrivals {
     pub marked: u64,
 }
 
-/// Bytes of its contents.
-pub(super) const CONTENTS_BYTES: usize = 24;
-
 const IMMEDIATE: Field = 0..4;
 const GENERATION: usize = 4;
 const HELD: Field = 8..16;
@@ -40,7 +37,7 @@ const MARKED: Field = 16..24;
 impl DataArrivals {
     /// Reads the contents of a record.
     pub(super) fn parse(bytes: &[u8]) -> Result<DataArrivals, FrameError> {
-        if bytes.len() != CONTENTS_BYTES {
+        if bytes.len() != DATA_ARRIVALS_BYTES {
             return Err(FrameError::DataArrivalsLength(bytes.len()));
         }
         Ok(DataArrivals {
@@ -52,8 +49,8 @@ impl DataArrivals {
     }
 
     /// The contents of a record.
-    pub(super) fn contents(&self) -> [u8; CONTENTS_BYTES] {
-        let mut bytes = [0; CONTENTS_BYTES];
+    pub(super) fn contents(&self) -> [u8; DATA_ARRIVALS_BYTES] {
+        let mut bytes = [0; DATA_ARRIVALS_BYTES];
         write_u32(&mut bytes, IMMEDIATE, self.immediate);
         bytes[GENERATION] = self.generation;
         write_u64(&mut bytes, HELD, self.held_ns);

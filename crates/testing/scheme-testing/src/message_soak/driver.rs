@@ -64,11 +64,13 @@ pub(super) struct VirtualDriver {
 impl VirtualDriver {
     pub(super) fn new(world: &World, node: usize, clock: &VirtualClock) -> Self {
         let device = world.device(node);
+        let assembly = Assembly::new(&device).expect("a new device has room");
+        let engine = Engine::new(Duration::ZERO).with_granter(assembly.granter());
         VirtualDriver {
-            assembly: Assembly::new(&device).expect("a new device has room"),
+            assembly,
             mailbox: Arc::new(VirtualMailbox { clock: clock.clone(), letters: Mutex::default() }),
             events: device.create_completion_channel().expect("a new device has room"),
-            engine: Engine::new(Duration::ZERO),
+            engine,
             next: None,
         }
     }

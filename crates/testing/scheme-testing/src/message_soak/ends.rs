@@ -212,6 +212,10 @@ pub(super) fn connect(
         attributes.layout = plan.layout;
         attributes.generations = plan.generations;
         attributes.receive_depth = plan.receive_depth;
+        // Whatever liars announce then reaches who grants; without a scheme there is nobody.
+        attributes.grants_credit = plan.schemes.is_some();
+        let is_credited = plan.schemes.is_some() && random.is_multiple_of(5);
+        attributes.congestion = is_credited.then(|| "credit".parse().expect("a controller"));
         attributes.send_depth = 64;
         attributes.rate_bits_per_second = plan.rate_bits_per_second;
         attributes.first_number = plan.first_number;

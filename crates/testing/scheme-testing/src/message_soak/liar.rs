@@ -2,7 +2,7 @@
 
 use longhaul_reliable::record::{self, Offer, Refusal, Refused};
 use longhaul_reliable::record_bytes;
-use longhaul_sdr::control::{ClearToSend, DataArrivals, FrameWriter, Header, Record};
+use longhaul_sdr::control::{ClearToSend, CreditAnnouncement, CreditGrant, DataArrivals, FrameWriter, Header, Record};
 use longhaul_sdr::info::QueuePairInfo;
 use longhaul_world::Dice;
 
@@ -95,6 +95,12 @@ fn frame(dice: &mut Dice, victim: &QueuePairInfo, plan: &ConnectionPlan) -> Vec<
             let (immediate, generation) = (wild(dice) as u32, dice.within(0..=4) as u8);
             let (held_ns, marked) = (wild(dice), wild(dice));
             writer.push(&Record::DataArrivals(DataArrivals { immediate, generation, held_ns, marked }));
+        } else if dice.chance(10) {
+            let [wanted, received, uncredited, lost] = std::array::from_fn(|_| wild(dice));
+            writer.push(&Record::CreditAnnouncement(CreditAnnouncement { wanted, received, uncredited, lost }));
+        } else if dice.chance(10) {
+            let (granted, recent) = (wild(dice), wild(dice));
+            writer.push(&Record::CreditGrant(CreditGrant { granted, recent }));
         } else {
             let bytes = scheme_record(dice, plan);
             writer.push(&Record::Scheme(&bytes));

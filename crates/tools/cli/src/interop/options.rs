@@ -64,6 +64,7 @@ impl EndOptions {
     pub(crate) fn check(&self) -> Result<(), Stop> {
         let choice = self.choice()?;
         self.softnic.check(&choice, &self.device)?;
+        self.softnic.check_without_messages()?;
         Ok(choice.check()?)
     }
 

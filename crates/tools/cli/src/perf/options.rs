@@ -295,6 +295,9 @@ impl ClientArguments {
         if request.test.is_latency() && self.queue_pairs > 1 {
             return Err(Stop::Usage("latency is measured on one queue pair; leave -q out".to_owned()));
         }
+        if self.scheme.is_none() {
+            self.end.softnic.check_without_messages()?;
+        }
         self.check_scheme()
     }
 
