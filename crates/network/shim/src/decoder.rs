@@ -2,8 +2,8 @@
 
 mod following;
 mod restoring;
+mod shared;
 
-use longhaul_coding::RunningCoder;
 use longhaul_time::Instant;
 use longhaul_wire::icrc;
 use longhaul_wire::repair::{self, Datagram, Header, Report, TAG_BYTES};
@@ -14,13 +14,11 @@ use crate::counters::DecoderCounters;
 use crate::flows::{FlowKey, Flows};
 use crate::packet::{Packet, Summary};
 use crate::tag::tag;
-use crate::units::Units;
 use following::Following;
+use shared::Shared;
 
 /// Reports that wait to be taken, at most.
 const REPORTS_MAX: usize = 64;
-/// An epoch that is behind the current one by up to this much is old; any other is new.
-const OLD_EPOCHS: u16 = 64;
 
 /// Restores lost packets from repair packets. Driven: packets and time come in, packets go out.
 ///
@@ -35,35 +33,10 @@ pub struct Decoder {
     reports: Vec<Report>,
 }
 
-/// What all flows share.
-#[derive(Debug)]
-struct Shared {
-    config: Config,
-    units: Units,
-    coder: RunningCoder,
-    coded: Vec<u8>,
-    /// Packets that wait, of all flows.
-    held_packets: usize,
-    held_bytes: usize,
-    counters: DecoderCounters,
-    #[cfg(feature = "mutations")]
-    mutation: Option<crate::Mutation>,
-}
-
 impl Decoder {
     /// A decoder.
     pub fn new(config: Config) -> Decoder {
-        let shared = Shared {
-            units: Units::new(config.units_max),
-            coder: RunningCoder::new(),
-            coded: Vec::new(),
-            held_packets: 0,
-            held_bytes: 0,
-            counters: DecoderCounters::default(),
-            config,
-            #[cfg(feature = "mutations")]
-            mutation: None,
-        };
+        let shared = Shared::new(config);
         Decoder { flows: Flows::new(shared.config.flows_max), shared, reports: Vec::new() }
     }
 
@@ -223,28 +196,6 @@ impl Decoder {
     #[cfg(feature = "mutations")]
     pub(crate) fn mutate(&mut self, mutation: crate::Mutation) {
         self.shared.mutation = Some(mutation);
-    }
-}
-
-impl Shared {
-    #[cfg(feature = "mutations")]
-    fn ignores_epoch(&self) -> bool {
-        self.mutation == Some(crate::Mutation::IgnoreEpoch)
-    }
-
-    #[cfg(not(feature = "mutations"))]
-    fn ignores_epoch(&self) -> bool {
-        false
-    }
-
-    #[cfg(feature = "mutations")]
-    fn checks_icrc(&self) -> bool {
-        self.mutation != Some(crate::Mutation::SkipIcrc)
-    }
-
-    #[cfg(not(feature = "mutations"))]
-    fn checks_icrc(&self) -> bool {
-        true
     }
 }
 

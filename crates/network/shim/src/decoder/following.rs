@@ -7,7 +7,7 @@ use longhaul_time::Instant;
 use longhaul_wire::repair::{self, Header};
 use longhaul_wire::{Opcode, Psn};
 
-use super::{OLD_EPOCHS, Shared};
+use super::shared::Shared;
 use crate::coded::{Coded, is_marked, write_coded};
 use crate::config::BlockCode;
 use crate::encoder::add_to_all;
@@ -20,8 +20,8 @@ const ORIGIN: u64 = 1 << 40;
 const RECENT_MAX: usize = 8;
 /// Blocks that begin further ahead than this are nobody's.
 const AHEAD_MAX: u64 = 4096;
-/// What a packet that waits costs besides its bytes.
-const HELD_OVERHEAD_BYTES: usize = 256;
+/// An epoch that is behind the current one by up to this much is old; any other is new.
+const OLD_EPOCHS: u16 = 64;
 
 /// One space of PSNs.
 #[derive(Debug)]
@@ -82,6 +82,14 @@ pub(super) struct StoredRepair {
     pub(super) base: u64,
     pub(super) body: Vec<u8>,
     pub(super) envelope: Envelope,
+}
+
+impl Held {
+    fn release(&self, shared: &mut Shared) {
+        if !self.is_restored {
+            shared.release_held(self.packet.datagram.len());
+        }
+    }
 }
 
 impl StoredRepair {
@@ -196,7 +204,7 @@ impl Following {
         }
         shared.coded = coded;
         let number = self.number_of(summary.psn);
-        let is_behind = number >= self.next && !self.is_open || !self.held.is_empty() && number >= self.next;
+        let is_behind = (!self.held.is_empty() || !self.is_open) && number >= self.next;
         if self.state != State::InOrder || !is_behind {
             out.push(packet);
             return;
@@ -324,7 +332,7 @@ impl Following {
     /// Empties the flow: packets go on in order, repair packets are dropped.
     fn hand_on_all(&mut self, shared: &mut Shared, out: &mut Vec<Packet>) {
         for ((number, _), held) in std::mem::take(&mut self.held) {
-            shared.release_held(&held);
+            held.release(shared);
             self.next = self.next.max(number + 1);
             out.push(held.packet);
         }
@@ -373,7 +381,7 @@ impl Following {
                 break;
             }
             let held = entry.remove();
-            shared.release_held(&held);
+            held.release(shared);
             match acknowledgement {
                 0 if number >= self.next => {
                     self.next = number;
@@ -477,7 +485,7 @@ impl Following {
     fn hold(&mut self, key: (u64, u32), held: Held, shared: &mut Shared) -> bool {
         let has_room = shared.held_packets < shared.config.held_packets_max
             && held.packet.datagram.len() <= shared.config.datagram_bytes_max;
-        shared.count_held(&held);
+        shared.count_held(held.packet.datagram.len());
         self.held.insert(key, held);
         has_room
     }
@@ -495,8 +503,7 @@ impl Following {
         if shared.held_packets >= shared.config.held_packets_max {
             return false;
         }
-        shared.held_packets += 1;
-        shared.held_bytes += body.len() + HELD_OVERHEAD_BYTES;
+        shared.count_held(body.len());
         self.repairs.push(StoredRepair { header: *header, base, body: body.to_vec(), envelope: *envelope });
         true
     }
@@ -505,8 +512,7 @@ impl Following {
         self.repairs.retain(|repair| {
             let stays = !is_done(repair);
             if !stays {
-                shared.held_packets -= 1;
-                shared.held_bytes -= repair.body.len() + HELD_OVERHEAD_BYTES;
+                shared.release_held(repair.body.len());
             }
             stays
         });
@@ -522,21 +528,5 @@ impl Following {
     fn is_expected(&self, number: u64, opcode: Opcode) -> bool {
         let is_first = self.held.first_key_value().is_none_or(|((first, _), _)| number < *first);
         self.is_open && opcode.position().is_start() && is_first
-    }
-}
-
-impl Shared {
-    fn count_held(&mut self, held: &Held) {
-        if !held.is_restored {
-            self.held_packets += 1;
-            self.held_bytes += held.packet.datagram.len() + HELD_OVERHEAD_BYTES;
-        }
-    }
-
-    fn release_held(&mut self, held: &Held) {
-        if !held.is_restored {
-            self.held_packets -= 1;
-            self.held_bytes -= held.packet.datagram.len() + HELD_OVERHEAD_BYTES;
-        }
     }
 }

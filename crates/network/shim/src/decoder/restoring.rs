@@ -5,8 +5,8 @@ use longhaul_time::Instant;
 use longhaul_wire::repair::{Header, digest_of};
 use longhaul_wire::{Ecn, Psn};
 
-use super::Shared;
 use super::following::{Following, StoredRepair};
+use super::shared::Shared;
 use crate::coded::{is_marked, read_coded, write_coded};
 use crate::packet::{Packet, Summary};
 use crate::units::lengthen;
