@@ -1,10 +1,102 @@
 -- Longhaul's own packets in Wireshark and tshark; docs/WIRE.md has every field.
 --
---   tshark -X lua_script:docs/wireshark/longhaul.lua -r capture.pcapng -O longhaul,longhaul_data
+--   tshark -X lua_script:docs/wireshark/longhaul.lua -r capture.pcapng -O longhaul,longhaul_data,longhaul_repair
 --
 -- In Wireshark: copy it to the folder "Personal Lua Plugins" (Help, About Wireshark, Folders).
 --
--- Four parts: RoCEv2 at other UDP ports than 4791, control frames with their records, the immediates of data packets, and the handshake on TCP.
+-- Five parts: repair packets, RoCEv2 at other UDP ports than 4791, control frames with their records, the immediates of data packets, and the handshake on TCP.
+
+-- Repair packets: between two shims, at RoCEv2's port, with an opcode that RoCEv2 does not use ------------------------------------------------
+
+local repair = Proto("longhaul_repair", "Longhaul repair packet")
+local REPAIR_OPCODE, REPAIR_VERSION, REPAIR_BYTES, REPORT_BYTES = 0x1f, 1, 24, 40
+local repair_types = { [1] = "repair", [2] = "announcement", [3] = "report" }
+local p = {
+  opcode = ProtoField.uint8("longhaul_repair.opcode", "Opcode", base.HEX),
+  queue_pair = ProtoField.uint24("longhaul_repair.queue_pair", "Queue pair", base.HEX),
+  type = ProtoField.uint8("longhaul_repair.type", "Type", base.DEC, repair_types),
+  base_psn = ProtoField.uint24("longhaul_repair.base_psn", "Base PSN"),
+  version = ProtoField.uint8("longhaul_repair.version", "Version"),
+  responses = ProtoField.bool("longhaul_repair.responses", "Responses", 8, nil, 0x01),
+  has_first = ProtoField.bool("longhaul_repair.has_first", "Begins a message", 8, nil, 0x02),
+  has_last = ProtoField.bool("longhaul_repair.has_last", "Ends a message", 8, nil, 0x04),
+  is_mds = ProtoField.bool("longhaul_repair.is_mds", "MDS", 8, nil, 0x08),
+  is_copy = ProtoField.bool("longhaul_repair.is_copy", "Copy of an acknowledgement", 8, nil, 0x10),
+  has_tag = ProtoField.bool("longhaul_repair.has_tag", "Has a tag", 8, nil, 0x20),
+  epoch = ProtoField.uint16("longhaul_repair.epoch", "Epoch"),
+  block_packets = ProtoField.uint8("longhaul_repair.block_packets", "Packets of a block (r)"),
+  repair_packets = ProtoField.uint8("longhaul_repair.repair_packets", "Repair packets of a block (c)"),
+  count = ProtoField.uint8("longhaul_repair.count", "Packets of this block"),
+  index = ProtoField.uint8("longhaul_repair.index", "Index of the sum"),
+  last_length = ProtoField.uint16("longhaul_repair.last_length", "Length of the last packet"),
+  digest = ProtoField.uint32("longhaul_repair.digest", "Digest", base.HEX),
+  received = ProtoField.uint32("longhaul_repair.received", "Packets received"),
+  lost = ProtoField.uint32("longhaul_repair.lost", "Packets lost"),
+  restored = ProtoField.uint32("longhaul_repair.restored", "Packets restored"),
+  bursts = ProtoField.bytes("longhaul_repair.bursts", "Bursts by length"),
+  sum = ProtoField.bytes("longhaul_repair.sum", "Sum"),
+  tag = ProtoField.bytes("longhaul_repair.tag", "Tag"),
+  icrc = ProtoField.uint32("longhaul_repair.icrc", "ICRC", base.HEX),
+}
+repair.fields = p
+local repair_malformed =
+  ProtoExpert.new("longhaul_repair.malformed", "Not a repair packet of version 1", expert.group.MALFORMED, expert.severity.ERROR)
+repair.experts = { repair_malformed }
+
+function repair.dissector(buffer, packet, tree)
+  local subtree = tree:add(repair, buffer())
+  packet.cols.protocol = "Longhaul"
+  packet.cols.info = "Repair packet, malformed"
+  local length = buffer:len()
+  local kind = length > 9 and buffer(4, 1):uint() or 0
+  local has_tag = length > 9 and bit.band(buffer(9, 1):uint(), 0x20) ~= 0
+  local header_bytes = kind == 3 and REPORT_BYTES or REPAIR_BYTES
+  local tail = 4 + (has_tag and 8 or 0)
+  if length < header_bytes + tail or not repair_types[kind] or buffer(8, 1):uint() ~= REPAIR_VERSION then
+    subtree:add_proto_expert_info(repair_malformed)
+    return length
+  end
+  subtree:add(p.opcode, buffer(0, 1))
+  subtree:add(p.queue_pair, buffer(1, 3))
+  subtree:add(p.type, buffer(4, 1))
+  subtree:add(p.base_psn, buffer(5, 3))
+  subtree:add(p.version, buffer(8, 1))
+  for _, flag in ipairs({ p.responses, p.has_first, p.has_last, p.is_mds, p.is_copy, p.has_tag }) do subtree:add(flag, buffer(9, 1)) end
+  subtree:add(p.epoch, buffer(10, 2))
+  local space = bit.band(buffer(9, 1):uint(), 1) ~= 0 and "responses" or "requests"
+  local about = string.format("QP=0x%06x %s PSN=%d", buffer(1, 3):uint(), space, buffer(5, 3):uint())
+  if kind == 3 then
+    subtree:add(p.received, buffer(12, 4))
+    subtree:add(p.lost, buffer(16, 4))
+    subtree:add(p.restored, buffer(20, 4))
+    subtree:add(p.bursts, buffer(24, 16))
+    packet.cols.info = string.format("Repair report: %s, %d lost, %d restored", about, buffer(16, 4):uint(), buffer(20, 4):uint())
+  else
+    local fields = { p.block_packets, p.repair_packets, p.count, p.index }
+    for at, field in ipairs(fields) do subtree:add(field, buffer(11 + at, 1)) end
+    subtree:add(p.last_length, buffer(16, 2))
+    subtree:add(p.digest, buffer(20, 4))
+    local code = bit.band(buffer(9, 1):uint(), 8) ~= 0 and "mds" or "xor"
+    local name = kind == 2 and "Repair announcement" or string.format("Repair %d", buffer(15, 1):uint())
+    packet.cols.info = string.format("%s: %s, %s:%d,%d, %d packets", name, about, code, buffer(12, 1):uint(), buffer(13, 1):uint(), buffer(14, 1):uint())
+  end
+  local body = length - header_bytes - tail
+  if body > 0 then subtree:add(p.sum, buffer(header_bytes, body)) end
+  if has_tag then subtree:add(p.tag, buffer(length - 12, 8)) end
+  subtree:add(p.icrc, buffer(length - 4, 4))
+  return length
+end
+
+-- Wireshark's own dissector of the port shows everything else.
+local roce_port = DissectorTable.get("udp.port")
+local infiniband = roce_port:get_dissector(4791)
+local either = Proto("longhaul_port", "RoCEv2 and repair packets")
+function either.dissector(buffer, packet, tree)
+  if buffer:len() > 0 and buffer(0, 1):uint() == REPAIR_OPCODE then return repair.dissector(buffer, packet, tree) end
+  if infiniband then return infiniband:call(buffer, packet, tree) end
+  return 0
+end
+roce_port:add(4791, either)
 
 -- RoCEv2 at other ports: software RNICs that share a host have free ports, which Wireshark does not know -----------------------------------
 
@@ -12,6 +104,9 @@ local roce = Proto("longhaul_roce", "RoCEv2 at a free UDP port")
 
 -- BTH: no transport but RC, UC, UD and CNP; header version 0; the default partition; padding and ICRC behind.
 local function is_roce(buffer)
+  if buffer:len() >= REPAIR_BYTES + 4 and buffer:len() % 4 == 0 and buffer(0, 1):uint() == REPAIR_OPCODE then
+    return repair_types[buffer(4, 1):uint()] ~= nil and buffer(8, 1):uint() == REPAIR_VERSION
+  end
   if buffer:len() < 16 or buffer:len() % 4 ~= 0 then return false end
   local transport = bit.rshift(buffer(0, 1):uint(), 5)
   local is_known = transport == 0 or transport == 1 or transport == 3 or buffer(0, 1):uint() == 0x81

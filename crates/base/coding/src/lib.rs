@@ -43,7 +43,7 @@
 //! In the order in which parity comes about: `code` (which code, what it can recover), `field` and `matrix` (arithmetic
 //! and coefficients), `coder` (encode and decode one submessage), `combine` (walks over the chunks in pieces that fit
 //! into the cache), `kernel` (the inner loop, chosen at run time: the only SIMD of the project), `message` (a whole
-//! message of many submessages, on several threads).
+//! message of many submessages, on several threads), `running` (parity that is updated as chunks pass).
 
 mod arrived;
 mod code;
@@ -56,9 +56,11 @@ mod combine;
 mod kernel;
 
 mod message;
+mod running;
 
 pub use arrived::{Arrived, ChunkSet};
 pub use code::{CHUNKS_MAX, Code, CodeError, CodeKind, ParseCodeError};
 pub use coder::{Coder, DecodeError, EncodeError};
 pub use kernel::Kernel;
 pub use message::{DecodeMessageError, EncodeMessageError, LayoutError, MessageLayout};
+pub use running::{RunningCoder, can_restore, xor_group};

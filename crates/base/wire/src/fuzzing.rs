@@ -4,7 +4,7 @@
 
 use crate::icrc::{self, IdentificationTracker};
 use crate::packet::MAX_HEADER_BYTES;
-use crate::{Frame, Headers, IcrcScope, Packet, ethernet};
+use crate::{Frame, Headers, IcrcScope, Packet, ethernet, repair};
 use core::hint::black_box;
 
 /// Reads the bytes as everything that can come from a network; what reads must write to the same bytes again.
@@ -14,6 +14,42 @@ pub fn parse_packet(bytes: &[u8]) {
         datagram(&frame.icrc_scope(), frame.datagram);
     }
     datagram(&IcrcScope::WITHOUT_ADDRESSES, bytes);
+    repair_packet(bytes);
+}
+
+/// Reads the bytes as a packet between two shims; its headers must write to the same bytes again, but for those that are not read.
+pub fn repair_packet(bytes: &[u8]) {
+    let Ok(parsed) = repair::Datagram::parse(bytes) else { return };
+    let mut buffer = [0xa5; repair::REPORT_BYTES];
+    let header_bytes = match parsed {
+        repair::Datagram::Block(header, body) => {
+            assert!(repair::HEADER_BYTES + body.len() + icrc::ICRC_BYTES <= bytes.len());
+            header.emit(&mut buffer);
+            repair::HEADER_BYTES
+        }
+        repair::Datagram::Report(report) => {
+            report.emit(&mut buffer);
+            repair::REPORT_BYTES
+        }
+    };
+    let mut whole = [0; repair::REPORT_BYTES + 32];
+    let has_body = matches!(parsed, repair::Datagram::Block(header, _) if !header.is_announcement);
+    let tail = icrc::ICRC_BYTES + if is_tagged(&parsed) { repair::TAG_BYTES } else { 0 };
+    let body_bytes = if has_body { repair::CODED_PREFIX_BYTES + 1 } else { 0 };
+    whole[..header_bytes].copy_from_slice(&buffer[..header_bytes]);
+    let whole = &whole[..header_bytes + body_bytes + tail];
+    match (parsed, repair::Datagram::parse(whole)) {
+        (repair::Datagram::Block(header, _), Ok(repair::Datagram::Block(read, _))) => assert_eq!(header, read),
+        (repair::Datagram::Report(report), Ok(repair::Datagram::Report(read))) => assert_eq!(report, read),
+        (_, other) => panic!("what was written reads differently: {other:?}"),
+    }
+}
+
+fn is_tagged(datagram: &repair::Datagram<'_>) -> bool {
+    match datagram {
+        repair::Datagram::Block(header, _) => header.has_tag,
+        repair::Datagram::Report(report) => report.has_tag,
+    }
 }
 
 fn datagram(scope: &IcrcScope, bytes: &[u8]) {

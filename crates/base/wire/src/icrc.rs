@@ -19,7 +19,7 @@ mod polynomial;
 pub use identification::{IdentificationTracker, Verdict, solve_identification};
 
 use crate::ip::PROTOCOL_UDP;
-use crate::{bth, ipv4, ipv6, udp};
+use crate::{bth, ipv4, ipv6, repair, udp};
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// Bytes of the ICRC.
@@ -115,6 +115,37 @@ impl IcrcScope {
         self
     }
 
+    /// The same with other flags and another fragment offset; IPv6 has none, and stays as it is.
+    #[inline]
+    #[must_use]
+    pub const fn with_flags_fragment(mut self, value: u16) -> IcrcScope {
+        if let IcrcScope::V4 { flags_fragment, .. } = &mut self {
+            *flags_fragment = value;
+        }
+        self
+    }
+
+    /// The same with another source port.
+    #[inline]
+    #[must_use]
+    pub const fn with_source_port(mut self, value: u16) -> IcrcScope {
+        match &mut self {
+            IcrcScope::V4 { source_port, .. } | IcrcScope::V6 { source_port, .. } => *source_port = value,
+        }
+        self
+    }
+
+    /// The same with identification 0 and "don't fragment", which is what repair packets carry of every packet, whatever it had
+    /// ([`repair`]). What leaves addresses out stays as it is.
+    #[inline]
+    #[must_use]
+    pub fn canonical(self) -> IcrcScope {
+        if self == Self::WITHOUT_ADDRESSES {
+            return self;
+        }
+        self.with_identification(0).with_flags_fragment(ipv4::DONT_FRAGMENT)
+    }
+
     /// The scope of the `index`-th datagram that a socket sends with one call: that is the identification Linux gives it. What
     /// leaves addresses out leaves the identification out as well.
     #[inline]
@@ -198,6 +229,33 @@ fn put_udp(udp: &mut [u8], source_port: u16, destination_port: u16, length: u16)
     udp[4..6].copy_from_slice(&length.to_be_bytes());
 }
 
+/// The ICRC that a datagram has with another identification and other flags, without its bytes: only how many there are between
+/// BTH and ICRC. `None` when the scopes differ in anything else, or when there are more bytes than in any packet.
+///
+/// CRCs are linear, so this costs two multiplications of remainders (some 40 ns), and nothing when the scopes are equal.
+#[inline]
+pub fn convert(from: &IcrcScope, to: &IcrcScope, datagram_bytes: usize, icrc: u32) -> Option<u32> {
+    if from == to {
+        return Some(icrc);
+    }
+    let (
+        IcrcScope::V4 { identification: old, flags_fragment: old_flags, .. },
+        IcrcScope::V4 { identification: new, flags_fragment: new_flags, .. },
+    ) = (*from, *to)
+    else {
+        return None;
+    };
+    if from.with_identification(new).with_flags_fragment(new_flags) != *to {
+        return None;
+    }
+    // The four bytes of both fields, where they enter the register: the first in the low eight bits.
+    let [a, b] = (old ^ new).to_be_bytes();
+    let [c, d] = (old_flags ^ new_flags).to_be_bytes();
+    let fields_end = 8;
+    let bytes_after = ipv4::HEADER_BYTES - fields_end + udp::HEADER_BYTES + datagram_bytes;
+    Some(icrc ^ polynomial::add_bytes(u32::from_le_bytes([a, b, c, d]), bytes_after + size_of::<u32>())?)
+}
+
 /// Adds the masked BTH to the end of the prefix, and takes the CRC of that and of the rest.
 ///
 /// crc32fast (PCLMULQDQ and AVX-512 folding, chosen at run time, which is what its `std` feature is for) was measured against
@@ -211,7 +269,10 @@ fn finish<const PREFIX_BYTES: usize>(mut prefix: [u8; PREFIX_BYTES], headers: &[
     match headers.split_first_chunk::<{ bth::HEADER_BYTES }>() {
         Some((bth, headers)) => {
             prefix[without_bth..].copy_from_slice(bth);
-            prefix[without_bth + bth::CONGESTION] = 0xff;
+            // No router changes this byte of a repair packet, where it is the type.
+            if bth[0] != repair::OPCODE {
+                prefix[without_bth + bth::CONGESTION] = 0xff;
+            }
             hasher.update(&prefix);
             hasher.update(headers);
         }
@@ -273,6 +334,33 @@ mod tests {
         datagram[16..].fill(0xa5);
         write(&scope(), &mut datagram);
         assert_eq!(datagram, NAK);
+    }
+
+    #[test]
+    fn an_icrc_is_converted_to_other_identifications_and_flags() {
+        let bytes: [u8; 1100] = core::array::from_fn(|index| (index * 7) as u8);
+        for length in [12, 13, 16, 255, 256, 1100] {
+            let (from, to) = (scope().with_flags_fragment(0), scope().canonical());
+            let icrc = compute(&from, &bytes[..length]);
+            assert_ne!(icrc, compute(&to, &bytes[..length]));
+            assert_eq!(convert(&from, &to, length, icrc), Some(compute(&to, &bytes[..length])), "{length}");
+            assert_eq!(convert(&from, &from, length, icrc), Some(icrc));
+            assert_eq!(convert(&from, &to.with_source_port(1), length, icrc), None);
+        }
+        assert_eq!(convert(&scope(), &scope().canonical(), 1 << 16, 0), None);
+        assert_eq!(IcrcScope::WITHOUT_ADDRESSES.canonical(), IcrcScope::WITHOUT_ADDRESSES);
+    }
+
+    #[test]
+    fn the_type_of_a_repair_packet_is_covered() {
+        let mut datagram = NAK;
+        datagram[bth::CONGESTION] ^= 0xff;
+        assert!(verify(&scope(), &datagram), "the byte is masked in a packet of RoCEv2");
+        datagram[0] = repair::OPCODE;
+        write(&scope(), &mut datagram);
+        assert!(verify(&scope(), &datagram));
+        datagram[bth::CONGESTION] ^= 1;
+        assert!(!verify(&scope(), &datagram));
     }
 
     #[test]

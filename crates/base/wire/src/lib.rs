@@ -18,6 +18,7 @@
 //! - How do they come together? [`packet`]: BTH to ICRC, which is what a UDP socket sends and receives.
 //! - What protects them? [`icrc`]: the checksum over everything that routers do not change, and what can be done about the
 //!   one covered field that a socket does not show.
+//! - What does Longhaul put next to them? [`repair`]: packets from which lost ones are restored.
 //! - What does Longhaul put inside? [`immediate_layout`] (of its data packets), [`control`] (frames that the ends exchange),
 //!   [`record`] (inside those, of the reliability layer) and [`acknowledgement`] (inside those). Before the first packet:
 //!   [`handshake`], [`info`] and [`handle`], which are all made of [`fields`]. docs/WIRE.md has every field of these.
@@ -61,6 +62,8 @@ pub mod reth;
 pub mod packet;
 
 pub mod icrc;
+
+pub mod repair;
 
 pub mod immediate_layout;
 

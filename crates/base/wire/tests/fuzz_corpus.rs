@@ -68,6 +68,21 @@ fn write_seeds() {
     wrong.push(("bad-bth-only", acknowledgement[42..54].to_vec()));
     wrong.push(("bad-icrc-only", acknowledgement[58..].to_vec()));
     wrong.push(("cnp", [&[0x81, 0, 0xff, 0xff, 0x40, 0, 0, 0x11, 0, 0, 0, 0][..], &[0; 20]].concat()));
+    let repair = |kind: u8, flags: u8, rest: &[u8]| {
+        let mut bytes = vec![0x1f, 0, 0, 0x11, kind, 0, 0, 9, 1, flags, 0, 3];
+        bytes.extend_from_slice(rest);
+        bytes
+    };
+    let counts = [8, 2, 3, 1, 0, 24, 0, 0, 1, 2, 3, 4];
+    wrong.push(("repair", repair(1, 0x06, &[&counts[..], &[0x5a; 32]].concat())));
+    wrong.push(("repair-mds-with-tag", repair(1, 0x2c, &[&counts[..], &[0x5a; 40]].concat())));
+    wrong.push(("repair-announcement", repair(2, 0, &[8, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4])));
+    wrong.push(("repair-report", repair(3, 0, &[7; 32])));
+    wrong.push((
+        "bad-repair-index",
+        repair(1, 0x06, &[&[8, 2, 3, 2, 0, 24, 0, 0, 1, 2, 3, 4][..], &[0x5a; 32]].concat()),
+    ));
+    wrong.push(("bad-repair-short", repair(1, 0x06, &counts[..11])));
     wrong.push(("bad-ipv6-without-payload", [&[0x60, 0, 0, 0, 0, 0, 17, 64][..], &[0; 32]].concat()));
 
     std::fs::create_dir_all(corpus()).unwrap();

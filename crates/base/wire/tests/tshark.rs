@@ -1,10 +1,15 @@
 //! Wireshark's dissector reads what we write: at least one packet of every opcode over IPv4 and IPv6, and every syndrome.
 //!
+//! Our own dissector reads repair packets, and leaves everything else to Wireshark's.
+//!
 //! Without `tshark` the test says so and passes, except where `CI=true` promises that it is there.
 
 use longhaul_wire::aeth::{self, NakCode, Syndrome};
 use longhaul_wire::packet::{self, Headers, Packet};
-use longhaul_wire::{Frame, IcrcScope, Opcode, Psn, UDP_PORT_ROCE, atomic_ack, atomic_eth, cnp, deth, ethernet, reth};
+use longhaul_wire::repair::{self, Subject};
+use longhaul_wire::{
+    Frame, IcrcScope, Opcode, Psn, UDP_PORT_ROCE, atomic_ack, atomic_eth, cnp, deth, ethernet, icrc, reth,
+};
 use pcap_file::DataLink;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionBlock;
@@ -84,17 +89,30 @@ fn payloads(opcode: Opcode) -> Vec<Vec<u8>> {
 /// Writes every sample over IPv4 and then over IPv6, and says which ICRC each has.
 fn write_capture(path: &Path, samples: &[Sample]) -> Vec<u32> {
     let mut icrcs = Vec::new();
+    write_datagrams(path, UDP_PORT_ROCE, |scope| {
+        let datagrams = samples.iter().map(|sample| {
+            let mut datagram = vec![0xa5; 1000];
+            let length = packet::write_datagram(&sample.headers, &sample.payload, scope, &mut datagram).unwrap();
+            datagram.truncate(length);
+            icrcs.push(Packet::parse(&datagram).unwrap().icrc);
+            datagram
+        });
+        datagrams.collect()
+    });
+    icrcs
+}
+
+/// Writes datagrams over IPv4 and then over IPv6.
+fn write_datagrams(path: &Path, port: u16, mut datagrams: impl FnMut(&IcrcScope) -> Vec<Vec<u8>>) {
     let mut writer = PcapNgWriter::new(std::fs::File::create(path).unwrap()).unwrap();
     writer.write_block(&InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0xffff).into_block()).unwrap();
     let ends = [("192.0.2.1", "192.0.2.2"), ("2001:db8::1", "2001:db8::2")];
     for (source, destination) in ends {
         let end = |address: &str, port| SocketAddr::new(address.parse().unwrap(), port);
-        let (source, destination) = (end(source, 0xc001), end(destination, UDP_PORT_ROCE));
-        for sample in samples {
-            let scope = IcrcScope::between(source, destination).unwrap();
-            let mut datagram = [0xa5; 1000];
-            let length = packet::write_datagram(&sample.headers, &sample.payload, &scope, &mut datagram).unwrap();
-            let frame = Frame::new(source, destination, &datagram[..length]).unwrap();
+        let (source, destination) = (end(source, 0xc001), end(destination, port));
+        let scope = IcrcScope::between(source, destination).unwrap();
+        for datagram in datagrams(&scope) {
+            let frame = Frame::new(source, destination, &datagram).unwrap();
             let ether_type = if source.is_ipv4() { ethernet::ETHER_TYPE_IPV4 } else { ethernet::ETHER_TYPE_IPV6 };
             let mut bytes = [0xa5; 1100];
             ethernet::Header { destination: [2; 6], source: [4; 6], ether_type }
@@ -108,10 +126,8 @@ fn write_capture(path: &Path, samples: &[Sample]) -> Vec<u32> {
                 options: Vec::new(),
             };
             writer.write_block(&block.into_block()).unwrap();
-            icrcs.push(Packet::parse(frame.datagram).unwrap().icrc);
         }
     }
-    icrcs
 }
 
 /// What Wireshark calls an opcode.
@@ -297,5 +313,112 @@ fn check(line: &str, headers: &Headers, pad_count: u8, icrc: u32) {
             _ => "",
         };
         assert!(info.trim_end().ends_with(complaint), "expected {complaint}, and found {info}");
+    }
+}
+
+/// A repair packet, an announcement with a tag, a report, a header that is none, and a packet of RoCEv2.
+fn repair_datagrams(scope: &IcrcScope) -> Vec<Vec<u8>> {
+    let subject = Subject { queue_pair: 0x12_3456, is_responses: true };
+    let header = repair::Header {
+        subject,
+        is_announcement: false,
+        base_psn: Psn::new(0xff_fffe),
+        epoch: 258,
+        is_mds: true,
+        block_packets: 32,
+        repair_packets: 8,
+        count: 7,
+        index: 6,
+        has_first: true,
+        has_last: true,
+        last_length: 836,
+        is_copy: false,
+        has_tag: false,
+        digest: 0xdead_beef,
+    };
+    let announcement = repair::Header { is_announcement: true, index: 0, has_tag: true, is_mds: false, ..header };
+    let bursts = [1, 2, 3, 4, 5, 6, 7, 8];
+    let report = repair::Report {
+        subject: Subject { is_responses: false, ..subject },
+        next_psn: Psn::new(77),
+        epoch: 3,
+        has_tag: false,
+        received: 1_000_000,
+        lost: 1000,
+        restored: 998,
+        bursts,
+    };
+    let mut datagrams = vec![vec![0x5a; 24 + 100 + 4], vec![0x5b; 24 + 8 + 4], vec![0; 40 + 4], vec![0x1f; 40]];
+    header.emit(&mut datagrams[0]);
+    announcement.emit(&mut datagrams[1]);
+    report.emit(&mut datagrams[2]);
+    datagrams.iter_mut().for_each(|datagram| icrc::write(scope, datagram));
+    let mut data = vec![0; 1000];
+    let headers = Headers::new(Opcode::RcSendOnly, 0x12, Psn::new(1));
+    let length = packet::write_datagram(&headers, &[7; 64], scope, &mut data).unwrap();
+    data.truncate(length);
+    datagrams.push(data);
+    datagrams
+}
+
+#[test]
+fn our_dissector_reads_repair_packets() {
+    let script = concat!("lua_script:", env!("CARGO_MANIFEST_DIR"), "/../../../docs/wireshark/longhaul.lua");
+    // At RoCE's own port, and at one that a software RNIC may have.
+    for port in [UDP_PORT_ROCE, 40_000] {
+        let capture = temporary_folder().join(format!("repair-{port}.pcapng"));
+        write_datagrams(&capture, port, repair_datagrams);
+        let fields = [
+            "type",
+            "queue_pair",
+            "base_psn",
+            "responses",
+            "has_first",
+            "has_last",
+            "is_mds",
+            "has_tag",
+            "epoch",
+            "block_packets",
+            "repair_packets",
+            "count",
+            "index",
+            "last_length",
+            "digest",
+            "received",
+            "lost",
+            "restored",
+            "bursts",
+        ];
+        let names = fields.map(|field| format!("longhaul_repair.{field}"));
+        let mut arguments = vec!["-X", script, "-T", "fields", "-E", "separator=|", "-e", "_ws.col.Info"];
+        names.iter().for_each(|name| arguments.extend(["-e", name]));
+        arguments.extend(["-e", "_ws.malformed", "-e", "longhaul_repair.malformed", "-e", "_ws.lua.error"]);
+        let Some(output) = tshark(&capture, &arguments) else {
+            return;
+        };
+        let lines: Vec<Vec<&str>> = output.lines().map(|line| line.split('|').collect()).collect();
+        assert_eq!(lines.len(), 10, "{output}");
+        for lines in lines.chunks(5) {
+            let numbers = |line: usize| lines[line][1..19].iter().map(|text| number(text)).collect::<Vec<_>>();
+            let block = |kind, is_mds, has_tag, index| {
+                [kind, 0x12_3456, 0xff_fffe, 1, 1, 1, is_mds, has_tag, 258, 32, 8, 7, index, 836, 0xdead_beef].map(Some)
+            };
+            let none = [None; 3];
+            assert_eq!(lines[0][0], "Repair 6: QP=0x123456 responses PSN=16777214, mds:32,8, 7 packets");
+            assert_eq!(numbers(0), [&block(1, 1, 0, 6)[..], &none].concat());
+            assert_eq!(lines[1][0], "Repair announcement: QP=0x123456 responses PSN=16777214, xor:32,8, 7 packets");
+            assert_eq!(numbers(1), [&block(2, 0, 1, 0)[..], &none].concat());
+            assert_eq!(lines[2][0], "Repair report: QP=0x123456 requests PSN=77, 1000 lost, 998 restored");
+            assert_eq!(numbers(2)[15..], [Some(1_000_000), Some(1000), Some(998)]);
+            assert_eq!(lines[2][19].replace(':', ""), "00010002000300040005000600070008");
+            if port == UDP_PORT_ROCE {
+                assert_eq!(lines[3][0], "Repair packet, malformed");
+                assert_ne!(lines[3][21], "", "{output}");
+            }
+            assert!(lines[4][0].starts_with("RC Send Only"), "{output}");
+            for line in [0, 1, 2, 4] {
+                assert_eq!(lines[line][20..], ["", "", ""], "{output}");
+            }
+        }
     }
 }

@@ -75,7 +75,7 @@ const PAPERS: &[Paper] = &[
 ];
 
 /// Crates that the page announces.
-const LATER: &[&str] = &["shim", "switch"];
+const LATER: &[&str] = &["switch"];
 
 const HEAD: &str = "| where | what | code | command | test |";
 
@@ -271,7 +271,7 @@ fn planted_names_are_found() {
     assert!(planted("`longhaul perf bitmap`", "`longhaul perf bitmaps`")[0].contains("no command bitmaps"));
     assert!(planted("`longhaul plan --ring`", "`longhaul plan --rings`")[0].contains("no option --rings"));
     assert!(planted("--example own_scheme`", "--example no_scheme`")[0].contains("no such example"));
-    assert!(planted("`shim`", "`verbs`")[0].contains("is no path"));
+    assert!(planted("`switch`", "`verbs`")[0].contains("is no path"));
     // A function that exists and is no test.
     let helper = "crates/testing/rules/tests/papers.rs#page`";
     let test = "crates/testing/rules/tests/source_rules.rs#dependencies_run_downwards`";

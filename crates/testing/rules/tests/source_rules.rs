@@ -90,6 +90,8 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("link", &["time", "impair", "capture", "forward"]),
     ("wan", &["time", "verbs", "impair", "forward", "link", "plan", "longhaul"]),
     ("netsim", &["time", "impair", "capture"]),
+    // Its own packets, not softnic's: a gateway has no device.
+    ("shim", &["time", "wire", "coding"]),
     ("softnic", &["time", "wire", "verbs", "congestion", "impair"]),
     ("softnic-udp", &["time", "wire", "verbs", "congestion", "impair", "capture", "softnic"]),
     ("sdr", &["time", "wire", "verbs", "congestion"]),
@@ -204,6 +206,7 @@ const DRIVEN_CRATES: &[&str] = &[
     "capture",
     "link",
     "netsim",
+    "shim",
     "softnic",
     "softnic-udp",
     "sdr",

@@ -54,6 +54,19 @@ static PER_BYTE: [u32; 256] = powers(divide_one_by_x(8));
 /// x^(-8 · 256 n) for n = 0, 1, … 255.
 static PER_256_BYTES: [u32; 256] = powers(divide_one_by_x(8 * 256));
 
+/// x^(8 n) for n = 0, 1, … 255.
+static ADDED_PER_BYTE: [u32; 256] = powers(ONE >> 8);
+/// x^(8 · 256 n) for n = 0, 1, … 255.
+static ADDED_PER_256_BYTES: [u32; 256] = powers(multiply(ADDED_PER_BYTE[255], ADDED_PER_BYTE[1]));
+
+/// What a change of the CRC becomes when `byte_count` bytes are added; byte counts from 2^16 on are no packet's.
+#[inline]
+pub(crate) fn add_bytes(change: u32, byte_count: usize) -> Option<u32> {
+    let high = ADDED_PER_256_BYTES.get(byte_count >> 8)?;
+    let low = ADDED_PER_BYTE[byte_count & 0xff];
+    Some(multiply(multiply(change, low), *high))
+}
+
 /// What a change of the CRC was before `byte_count` bytes were added; byte counts from 2^16 on are no packet's.
 #[inline]
 pub(crate) fn undo_bytes(change: u32, byte_count: usize) -> Option<u32> {
@@ -75,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_can_be_undone() {
+    fn bytes_can_be_added_and_undone() {
         // Two messages that differ in their first byte: the CRCs differ by what the byte became, and undoing all bytes
         // but the first gives what the CRC of the one byte alone does.
         let message = [0x5a; 65_536];
@@ -85,7 +98,9 @@ mod tests {
         for length in [1, 2, 3, 255, 256, 257, 4096, 65_535, 65_536] {
             let change = crc32fast::hash(&message[..length]) ^ crc32fast::hash(&other[..length]);
             assert_eq!(undo_bytes(change, length - 1), Some(alone), "{length}");
+            assert_eq!(add_bytes(alone, length - 1), Some(change), "{length}");
         }
         assert_eq!(undo_bytes(1, 65_536), None);
+        assert_eq!(add_bytes(1, 65_536), None);
     }
 }

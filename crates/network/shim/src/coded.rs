@@ -1,0 +1,165 @@
+//! The coded form of a packet, which sums are made of; docs/WIRE.md has it.
+
+use longhaul_wire::icrc::{self, ICRC_BYTES};
+use longhaul_wire::repair::CODED_PREFIX_BYTES;
+use longhaul_wire::{Ecn, IcrcScope, Opcode, ipv4};
+
+use crate::packet::{Envelope, Packet};
+
+/// The byte of the BTH that the ICRC masks.
+const MASKED: usize = 4;
+/// Flags that a whole packet may have: "don't fragment" or nothing.
+const WHOLE_FLAGS: [u16; 2] = [0, ipv4::DONT_FRAGMENT];
+
+/// A packet in its coded form.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Coded {
+    /// The ICRC that it has there.
+    pub(crate) icrc: u32,
+    /// Bytes of the packet, from BTH to ICRC, with those that are elided.
+    pub(crate) length: u16,
+}
+
+/// Writes the coded form of a packet with a right ICRC. `None` when it has none: fragments, and what is longer than a packet.
+pub(crate) fn write_coded(packet: &Packet, coded: &mut Vec<u8>) -> Option<Coded> {
+    let Envelope { source, icrc_scope, elided_bytes, .. } = packet.envelope;
+    let (body, received_icrc) = packet.datagram.split_last_chunk::<ICRC_BYTES>()?;
+    let length = u16::try_from(packet.datagram.len() + usize::try_from(elided_bytes).ok()?).ok()?;
+    let flags = match icrc_scope {
+        IcrcScope::WITHOUT_ADDRESSES | IcrcScope::V6 { .. } => 0,
+        IcrcScope::V4 { flags_fragment, .. } => flags_fragment,
+    };
+    if !WHOLE_FLAGS.contains(&flags) || body.len() <= MASKED {
+        return None;
+    }
+    let received_icrc = u32::from_le_bytes(*received_icrc);
+    let icrc = icrc::convert(&icrc_scope, &icrc_scope.canonical(), body.len(), received_icrc)?;
+    coded.clear();
+    coded.extend_from_slice(&length.to_be_bytes());
+    coded.extend_from_slice(&flags.to_be_bytes());
+    coded.extend_from_slice(&source.port().to_be_bytes());
+    coded.extend_from_slice(&[0; 2]);
+    coded.extend_from_slice(body);
+    coded[CODED_PREFIX_BYTES + MASKED] = 0;
+    coded.extend_from_slice(&icrc.to_le_bytes());
+    Some(Coded { icrc, length })
+}
+
+/// A packet from its coded form, in an envelope like the repair packet's. `None` when it is none: anything may have been added up.
+pub(crate) fn read_coded(coded: &[u8], like: &Envelope, checks_icrc: bool) -> Option<(Packet, Coded)> {
+    let (prefix, rest) = coded.split_first_chunk::<CODED_PREFIX_BYTES>()?;
+    let field = |at: usize| u16::from_be_bytes([prefix[at], prefix[at + 1]]);
+    let (length, flags, source_port, zero) = (field(0), field(2), field(4), field(6));
+    let header_bytes = Opcode::from_byte(*rest.first()?)?.header_bytes();
+    let bare_bytes = header_bytes + ICRC_BYTES;
+    let total_bytes = usize::from(length);
+    // Of a simulation's packet only the headers and the ICRC exist.
+    let datagram_bytes = if like.elided_bytes > 0 { bare_bytes } else { total_bytes };
+    if zero != 0 || datagram_bytes < bare_bytes || total_bytes < datagram_bytes || datagram_bytes > rest.len() {
+        return None;
+    }
+    let (datagram, zeros) = rest.split_at(datagram_bytes);
+    if zeros.iter().any(|&byte| byte != 0) || !WHOLE_FLAGS.contains(&flags) {
+        return None;
+    }
+    let leaves_out = like.icrc_scope == IcrcScope::WITHOUT_ADDRESSES;
+    let scope = match leaves_out {
+        true => like.icrc_scope,
+        false => like.icrc_scope.canonical().with_source_port(source_port),
+    };
+    if checks_icrc && !icrc::verify(&scope, datagram) {
+        return None;
+    }
+    let mut datagram = datagram.to_vec();
+    let (body, icrc_bytes) = datagram.split_last_chunk_mut::<ICRC_BYTES>()?;
+    let icrc = u32::from_le_bytes(*icrc_bytes);
+    let own_scope = if leaves_out { scope } else { scope.with_flags_fragment(flags) };
+    *icrc_bytes = icrc::convert(&scope, &own_scope, body.len(), icrc)?.to_le_bytes();
+    let mut envelope = *like;
+    envelope.source.set_port(source_port);
+    envelope.icrc_scope = own_scope;
+    envelope.elided_bytes = u32::from(length) - u32::try_from(datagram_bytes).ok()?;
+    Some((Packet { envelope, datagram }, Coded { icrc, length }))
+}
+
+/// Whether a packet met congestion.
+pub(crate) fn is_marked(envelope: &Envelope) -> bool {
+    Ecn::from_bits(envelope.traffic_class) == Ecn::CongestionExperienced
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use longhaul_wire::{Headers, Psn, packet};
+
+    use super::*;
+
+    fn packet(scope: IcrcScope) -> Packet {
+        let (source, destination): (SocketAddr, SocketAddr) =
+            ("10.0.0.1:50000".parse().unwrap(), "10.0.0.2:4791".parse().unwrap());
+        let mut datagram = vec![0; 200];
+        let headers = Headers::new(Opcode::RcSendMiddle, 7, Psn::new(9));
+        let length = packet::write_datagram(&headers, &[0x5a; 64], &scope, &mut datagram).unwrap();
+        datagram.truncate(length);
+        let envelope =
+            Envelope { source, destination, traffic_class: 2, hop_limit: 64, icrc_scope: scope, elided_bytes: 0 };
+        Packet { envelope, datagram }
+    }
+
+    fn scope() -> IcrcScope {
+        IcrcScope::v4("10.0.0.1:50000".parse().unwrap(), "10.0.0.2:4791".parse().unwrap())
+    }
+
+    #[test]
+    fn a_packet_comes_back_with_identification_zero() {
+        let mut coded = Vec::new();
+        let v6 = IcrcScope::v6("[2001:db8::1]:50000".parse().unwrap(), "[2001:db8::2]:4791".parse().unwrap());
+        for own in [scope(), scope().with_identification(77).with_flags_fragment(0), IcrcScope::WITHOUT_ADDRESSES, v6] {
+            let sent = packet(own);
+            let written = write_coded(&sent, &mut coded).unwrap();
+            let (read, parts) = read_coded(&[&coded[..], &[0; 9]].concat(), &sent.envelope, true).unwrap();
+            let expected = match own {
+                IcrcScope::WITHOUT_ADDRESSES | IcrcScope::V6 { .. } => own,
+                _ => own.with_identification(0),
+            };
+            assert_eq!(read.envelope.icrc_scope, expected);
+            assert!(icrc::verify(&expected, &read.datagram));
+            assert_eq!((read.datagram.len(), parts.icrc, parts.length), (80, written.icrc, 80));
+            assert_eq!(read.datagram[..76], sent.datagram[..76]);
+        }
+        let fragment = packet(scope().with_flags_fragment(0x2000));
+        assert!(write_coded(&fragment, &mut coded).is_none(), "fragments are left alone");
+    }
+
+    #[test]
+    fn what_is_wrong_anywhere_is_nothing() {
+        let mut coded = Vec::new();
+        let sent = packet(scope());
+        write_coded(&sent, &mut coded).unwrap();
+        coded.extend_from_slice(&[0; 4]);
+        assert!(read_coded(&coded, &sent.envelope, true).is_some());
+        for at in 0..coded.len() {
+            let mut wrong = coded.clone();
+            wrong[at] ^= 0x10;
+            // The masked byte is not covered, but nobody adds it up either.
+            let is_masked = at == CODED_PREFIX_BYTES + MASKED;
+            // Flags, if they are those of a whole packet, are not covered: the ICRC is that of "don't fragment".
+            let read = read_coded(&wrong, &sent.envelope, true);
+            assert_eq!(read.is_some(), is_masked, "{at}");
+        }
+        (0..coded.len() - 4).for_each(|length| assert!(read_coded(&coded[..length], &sent.envelope, true).is_none()));
+    }
+
+    #[test]
+    fn elided_payload_comes_back_as_a_length() {
+        let mut sent = packet(scope());
+        sent.datagram.drain(12..76);
+        icrc::write(&scope(), &mut sent.datagram);
+        sent.envelope.elided_bytes = 64;
+        let mut coded = Vec::new();
+        assert_eq!(write_coded(&sent, &mut coded).unwrap().length, 80);
+        let (read, _) = read_coded(&coded, &sent.envelope, true).unwrap();
+        assert_eq!(read, sent);
+    }
+}

@@ -1,0 +1,449 @@
+//! The sending half: packets pass as they are, and repair packets follow each block.
+
+use longhaul_coding::{CodeKind, RunningCoder, xor_group};
+use longhaul_time::Instant;
+use longhaul_wire::icrc::{self, ICRC_BYTES};
+use longhaul_wire::repair::{self, HEADER_BYTES, Header, TAG_BYTES};
+use longhaul_wire::{Position, Psn};
+
+use crate::coded::{Coded, write_coded};
+use crate::config::{BlockCode, Config};
+use crate::counters::EncoderCounters;
+use crate::flows::{FlowKey, Flows};
+use crate::packet::{Envelope, Packet, Summary};
+use crate::tag::tag;
+use crate::units::{Units, lengthen};
+
+/// Adds repair packets to what is sent. Driven: packets and time come in, packets go out.
+///
+/// Blocks are consecutive PSNs of one message. A block ends when it is full, with its message, when its flow is idle, and when the
+/// sender goes back to an earlier PSN; then its repair packets leave.
+#[derive(Debug)]
+pub struct Encoder {
+    config: Config,
+    flows: Flows<Sending>,
+    units: Units,
+    coder: RunningCoder,
+    coded: Vec<u8>,
+    /// State of the generator that first epochs come from.
+    epochs: u64,
+    counters: EncoderCounters,
+    #[cfg(feature = "mutations")]
+    pub(crate) mutation: Option<crate::Mutation>,
+}
+
+/// What is known of a flow that is sent.
+#[derive(Debug)]
+struct Sending {
+    epoch: u16,
+    /// The code that was announced last, if the flow was announced at all.
+    code: Option<BlockCode>,
+    next: Psn,
+    block: Option<Block>,
+    /// Packets of a block that found no units.
+    unprotected: u8,
+}
+
+/// A block that has not ended.
+#[derive(Debug)]
+struct Block {
+    code: BlockCode,
+    base: Psn,
+    count: u8,
+    sums: Vec<Vec<u8>>,
+    digest: u32,
+    has_first: bool,
+    has_last: bool,
+    last_length: u16,
+    /// The longest elided payload, and whether any packet has payload that is not.
+    elided_bytes: u32,
+    has_payload: bool,
+    /// Of the newest packet.
+    envelope: Envelope,
+    began_at: Instant,
+    added_at: Instant,
+}
+
+impl Encoder {
+    /// An encoder. The seed decides with which epoch flows begin; after a restart it should be another one.
+    pub fn new(config: Config, seed: u64) -> Encoder {
+        Encoder {
+            flows: Flows::new(config.flows_max),
+            units: Units::new(config.units_max),
+            coder: RunningCoder::new(),
+            coded: Vec::new(),
+            epochs: seed,
+            counters: EncoderCounters::default(),
+            config,
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        }
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> EncoderCounters {
+        self.counters
+    }
+
+    /// The code of blocks that begin from now on; it is announced with each flow's next block.
+    pub fn set_code(&mut self, code: BlockCode) {
+        self.config.code = code;
+    }
+
+    /// A packet is sent: it goes on, with what belongs before and after it.
+    pub fn handle(&mut self, packet: Packet, now: Instant, out: &mut Vec<Packet>) {
+        match Summary::of(&packet.datagram) {
+            Some(summary) if summary.is_acknowledgement() => self.handle_acknowledgement(summary, packet, now, out),
+            Some(summary) => self.handle_data(summary, packet, now, out),
+            None => out.push(packet),
+        }
+    }
+
+    /// Ends blocks that are due.
+    pub fn poll(&mut self, now: Instant, out: &mut Vec<Packet>) {
+        while let Some(id) = self.flows.pop_due(now) {
+            match self.flows.flow(id).block.as_ref().map(|block| block.due(&self.config)) {
+                Some(due) if due <= now => {
+                    self.counters.flushed_blocks += 1;
+                    self.end_block(id, out);
+                }
+                Some(due) => self.flows.wake(id, due),
+                None => {}
+            }
+        }
+    }
+
+    /// When [`poll`](Encoder::poll) is wanted next; there may be nothing to do then.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.flows.next_alarm()
+    }
+
+    /// Ends all blocks.
+    pub fn close(&mut self, out: &mut Vec<Packet>) {
+        (0..self.flows.len()).for_each(|id| self.end_block(id, out));
+    }
+
+    /// Bytes by which a repair packet is longer than the longest packet of its block.
+    pub fn overhead_bytes(&self) -> usize {
+        let tag_bytes = if self.config.key.is_some() { TAG_BYTES } else { 0 };
+        HEADER_BYTES + repair::CODED_PREFIX_BYTES + tag_bytes + ICRC_BYTES
+    }
+
+    /// Bytes of memory in coding units, at the moment.
+    pub fn memory_bytes(&self) -> usize {
+        let blocks = self.flows.iter().filter_map(|flow| flow.block.as_ref());
+        let sums: usize = blocks.flat_map(|block| &block.sums).map(Vec::capacity).sum();
+        sums + self.units.free_bytes() + self.flows.len() * size_of::<Sending>()
+    }
+
+    fn handle_data(&mut self, summary: Summary, packet: Packet, now: Instant, out: &mut Vec<Packet>) {
+        if self.config.checks_outgoing && !icrc::verify(&packet.envelope.icrc_scope, &packet.datagram) {
+            self.counters.icrc_errors += 1;
+            out.push(packet);
+            return;
+        }
+        let mut bytes = std::mem::take(&mut self.coded);
+        let coded = write_coded(&packet, &mut bytes).filter(|_| bytes.len() <= self.config.unit_bytes());
+        match coded {
+            Some(coded) => self.protect(summary, packet, coded, &bytes, now, out),
+            None => {
+                self.counters.unfit += 1;
+                out.push(packet);
+            }
+        }
+        self.coded = bytes;
+    }
+
+    fn protect(
+        &mut self,
+        summary: Summary,
+        packet: Packet,
+        coded: Coded,
+        bytes: &[u8],
+        now: Instant,
+        out: &mut Vec<Packet>,
+    ) {
+        let Some(id) = self.flow_of(summary, &packet.envelope, now) else {
+            self.counters.no_flow += 1;
+            out.push(packet);
+            return;
+        };
+        let position = summary.opcode.position();
+        let flow = self.flows.flow(id);
+        if flow.code.is_none() {
+            flow.next = summary.psn;
+            flow.code = Some(self.config.code);
+            self.announce(id, summary.psn, &packet.envelope, out);
+        }
+        let distance = summary.psn.distance_from(self.flows.flow(id).next);
+        let (is_elided, has_payload) = payload(summary, &packet);
+        let is_other_kind = self
+            .flows
+            .flow(id)
+            .block
+            .as_ref()
+            .is_some_and(|block| is_elided && block.has_payload || has_payload && block.elided_bytes > 0);
+        let is_new_message = position.is_start() && !self.crosses_messages();
+        if distance != 0 || is_new_message || is_other_kind {
+            self.end_block(id, out);
+            self.flows.flow(id).unprotected = 0;
+        }
+        if distance < 0 {
+            self.counters.rewinds += 1;
+            self.flows.flow(id).epoch = self.flows.flow(id).epoch.wrapping_add(1);
+            self.announce(id, summary.psn, &packet.envelope, out);
+        }
+        self.flows.flow(id).next = summary.psn.next();
+        let is_added = self.begin_block(id, summary, &packet.envelope, now, out);
+        match is_added {
+            true => self.add(id, summary, &packet, coded, bytes, now),
+            false => self.counters.no_unit += 1,
+        }
+        out.push(packet);
+        let ends_block = position.is_end() && !self.crosses_messages();
+        let flow = self.flows.flow(id);
+        let is_full = flow.block.as_ref().is_some_and(|block| block.count == block.code.block_packets());
+        match is_added {
+            true if ends_block || is_full => self.end_block(id, out),
+            true => {
+                let due = flow.block.as_ref().map(|block| block.due(&self.config));
+                due.into_iter().for_each(|due| self.flows.wake(id, due));
+            }
+            false if ends_block => flow.unprotected = 0,
+            false => {}
+        }
+    }
+
+    /// Adds a packet to its flow's block.
+    fn add(&mut self, id: usize, summary: Summary, packet: &Packet, coded: Coded, bytes: &[u8], now: Instant) {
+        let position = summary.opcode.position();
+        let (is_elided, has_payload) = payload(summary, packet);
+        let Some(block) = &mut self.flows.flow(id).block else { return };
+        let code = block.code;
+        let place = usize::from(block.count);
+        match code.kind() {
+            CodeKind::Xor => {
+                let group = xor_group(place, usize::from(code.repair_packets()));
+                let sum = &mut block.sums[group];
+                lengthen(sum, bytes.len());
+                self.coder.add_plain(bytes, sum);
+            }
+            CodeKind::Mds => {
+                block.sums.iter_mut().for_each(|sum| lengthen(sum, bytes.len()));
+                add_to_all(&self.coder, place, bytes, &mut block.sums);
+            }
+        }
+        block.digest = block.digest.wrapping_add(repair::digest_of(block.count, coded.icrc));
+        block.count += 1;
+        block.has_last = position.is_end();
+        block.last_length = if position.is_end() { coded.length } else { 0 };
+        block.elided_bytes = block.elided_bytes.max(if is_elided { packet.envelope.elided_bytes } else { 0 });
+        block.has_payload |= has_payload;
+        block.envelope = packet.envelope;
+        block.added_at = now;
+        self.counters.protected += 1;
+    }
+
+    /// Begins a block if the flow has none. `false` if there are no units for it.
+    fn begin_block(
+        &mut self,
+        id: usize,
+        summary: Summary,
+        envelope: &Envelope,
+        now: Instant,
+        out: &mut Vec<Packet>,
+    ) -> bool {
+        let code = self.config.code;
+        let flow = self.flows.flow(id);
+        if flow.block.is_some() {
+            return true;
+        }
+        if flow.unprotected > 0 {
+            flow.unprotected -= 1;
+            return false;
+        }
+        let is_whole_message = summary.opcode.position() == Position::Only && !self.crosses_messages();
+        let wanted = if is_whole_message { 1 } else { usize::from(code.repair_packets()) };
+        if self.units.available() < wanted {
+            self.flows.flow(id).unprotected = code.block_packets() - 1;
+            return false;
+        }
+        if self.flows.flow(id).code.replace(code) != Some(code) {
+            self.announce(id, summary.psn, envelope, out);
+        }
+        let sums = (0..wanted).filter_map(|_| self.units.take()).collect();
+        self.flows.flow(id).block = Some(Block {
+            code,
+            base: summary.psn,
+            count: 0,
+            sums,
+            digest: 0,
+            has_first: summary.opcode.position().is_start(),
+            has_last: false,
+            last_length: 0,
+            elided_bytes: 0,
+            has_payload: false,
+            envelope: *envelope,
+            began_at: now,
+            added_at: now,
+        });
+        true
+    }
+
+    fn end_block(&mut self, id: usize, out: &mut Vec<Packet>) {
+        let subject = self.flows.key(id).subject();
+        let flow = self.flows.flow(id);
+        let epoch = flow.epoch;
+        let Some(block) = flow.block.take() else { return };
+        let code = block.code;
+        let mut header = Header {
+            subject,
+            is_announcement: false,
+            base_psn: block.base,
+            epoch,
+            is_mds: code.kind() == CodeKind::Mds,
+            block_packets: code.block_packets(),
+            repair_packets: code.repair_packets(),
+            count: block.count,
+            index: 0,
+            has_first: block.has_first,
+            has_last: block.has_last,
+            last_length: block.last_length,
+            is_copy: false,
+            has_tag: self.config.key.is_some(),
+            digest: block.digest,
+        };
+        for (index, sum) in (0..code.sums_of(block.count)).zip(&block.sums) {
+            header.index = index;
+            out.push(self.repair_packet(&header, sum, &block.envelope, block.elided_bytes));
+            self.counters.repairs += 1;
+        }
+        block.sums.into_iter().for_each(|sum| self.units.give_back(sum));
+    }
+
+    fn announce(&mut self, id: usize, base_psn: Psn, envelope: &Envelope, out: &mut Vec<Packet>) {
+        let code = self.config.code;
+        let header = Header {
+            subject: self.flows.key(id).subject(),
+            is_announcement: true,
+            base_psn,
+            epoch: self.flows.flow(id).epoch,
+            is_mds: code.kind() == CodeKind::Mds,
+            block_packets: code.block_packets(),
+            repair_packets: code.repair_packets(),
+            count: code.block_packets(),
+            index: 0,
+            has_first: false,
+            has_last: false,
+            last_length: 0,
+            is_copy: false,
+            has_tag: self.config.key.is_some(),
+            digest: 0,
+        };
+        out.push(self.repair_packet(&header, &[], envelope, 0));
+        self.counters.announcements += 1;
+    }
+
+    fn repair_packet(&self, header: &Header, body: &[u8], like: &Envelope, elided_bytes: u32) -> Packet {
+        let envelope = Envelope { icrc_scope: like.icrc_scope.canonical(), elided_bytes, ..*like };
+        let mut datagram = Vec::with_capacity(body.len() + self.overhead_bytes());
+        datagram.resize(HEADER_BYTES, 0);
+        header.emit(&mut datagram);
+        datagram.extend_from_slice(body);
+        if let Some(key) = &self.config.key {
+            let tag = tag(key, &envelope, &datagram);
+            datagram.extend_from_slice(&tag);
+        }
+        datagram.extend_from_slice(&[0; ICRC_BYTES]);
+        icrc::write(&envelope.icrc_scope, &mut datagram);
+        Packet { envelope, datagram }
+    }
+
+    fn handle_acknowledgement(&mut self, summary: Summary, packet: Packet, now: Instant, out: &mut Vec<Packet>) {
+        let is_right = || icrc::verify(&packet.envelope.icrc_scope, &packet.datagram);
+        if !self.config.copies_acknowledgements || !is_right() {
+            out.push(packet);
+            return;
+        }
+        let mut bytes = std::mem::take(&mut self.coded);
+        if let (Some(id), Some(coded)) =
+            (self.flow_of(summary, &packet.envelope, now), write_coded(&packet, &mut bytes))
+        {
+            let header = Header {
+                subject: summary.subject,
+                is_announcement: false,
+                base_psn: summary.psn,
+                epoch: self.flows.flow(id).epoch,
+                is_mds: false,
+                block_packets: 1,
+                repair_packets: 1,
+                count: 1,
+                index: 0,
+                has_first: true,
+                has_last: true,
+                last_length: coded.length,
+                is_copy: true,
+                has_tag: self.config.key.is_some(),
+                digest: repair::digest_of(0, coded.icrc),
+            };
+            let copy = self.repair_packet(&header, &bytes, &packet.envelope, 0);
+            out.extend([packet, copy]);
+            self.counters.copies += 1;
+        } else {
+            out.push(packet);
+        }
+        self.coded = bytes;
+    }
+
+    /// The flow of a packet.
+    fn flow_of(&mut self, summary: Summary, envelope: &Envelope, now: Instant) -> Option<usize> {
+        let key = FlowKey::new(envelope, summary.subject);
+        if let Some(id) = self.flows.find(&key, now) {
+            return Some(id);
+        }
+        // SplitMix64.
+        self.epochs = self.epochs.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.epochs ^ (self.epochs >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let epoch = (mixed >> 40) as u16;
+        let flow = Sending { epoch, code: None, next: summary.psn, block: None, unprotected: 0 };
+        let can_go = |flow: &Sending| flow.block.is_none();
+        let (id, _) = self.flows.insert(key, flow, self.config.flow_idle, now, can_go)?;
+        Some(id)
+    }
+
+    #[cfg(feature = "mutations")]
+    fn crosses_messages(&self) -> bool {
+        self.mutation == Some(crate::Mutation::BlocksAcrossMessages)
+    }
+
+    #[cfg(not(feature = "mutations"))]
+    fn crosses_messages(&self) -> bool {
+        false
+    }
+}
+
+impl Block {
+    /// When it ends if nothing is added.
+    fn due(&self, config: &Config) -> Instant {
+        (self.added_at + config.idle_flush).min(self.began_at + config.block_age_max)
+    }
+}
+
+/// Whether the payload of a packet is elided, and whether it is there.
+fn payload(summary: Summary, packet: &Packet) -> (bool, bool) {
+    let is_elided = packet.envelope.elided_bytes > 0;
+    (is_elided, !is_elided && packet.datagram.len() > summary.opcode.header_bytes() + ICRC_BYTES)
+}
+
+/// Adds a packet to all sums of an MDS code, which are long enough.
+pub(crate) fn add_to_all(coder: &RunningCoder, place: usize, bytes: &[u8], sums: &mut [Vec<u8>]) {
+    const AT_ONCE: usize = 8;
+    for (part, sums) in sums.chunks_mut(AT_ONCE).enumerate() {
+        let count = sums.len();
+        let mut outputs: [&mut [u8]; AT_ONCE] = Default::default();
+        for (output, sum) in outputs.iter_mut().zip(sums) {
+            *output = sum;
+        }
+        coder.add_mds(place, bytes, part * AT_ONCE, &mut outputs[..count]);
+    }
+}

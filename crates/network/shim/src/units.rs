@@ -1,0 +1,68 @@
+//! Coding units: memory for sums, shared by all queue pairs of a device.
+
+use std::collections::VecDeque;
+
+/// A bounded number of buffers. They are taken from the front and come back to the end, as in the paper's appendix.
+#[derive(Debug)]
+pub(crate) struct Units {
+    free: VecDeque<Vec<u8>>,
+    taken: usize,
+    units_max: usize,
+}
+
+impl Units {
+    pub(crate) fn new(units_max: usize) -> Units {
+        Units { free: VecDeque::new(), taken: 0, units_max }
+    }
+
+    /// Units that can still be taken.
+    pub(crate) fn available(&self) -> usize {
+        self.units_max - self.taken
+    }
+
+    /// An empty unit, if one is free.
+    pub(crate) fn take(&mut self) -> Option<Vec<u8>> {
+        if self.taken == self.units_max {
+            return None;
+        }
+        self.taken += 1;
+        Some(self.free.pop_front().unwrap_or_default())
+    }
+
+    pub(crate) fn give_back(&mut self, mut unit: Vec<u8>) {
+        unit.clear();
+        self.taken -= 1;
+        self.free.push_back(unit);
+    }
+
+    /// Bytes of the units that are free; the others are counted where they are used.
+    pub(crate) fn free_bytes(&self) -> usize {
+        self.free.iter().map(Vec::capacity).sum()
+    }
+}
+
+/// Makes a sum at least this long; what is added are zeros.
+pub(crate) fn lengthen(sum: &mut Vec<u8>, bytes: usize) {
+    if sum.len() < bytes {
+        sum.resize(bytes, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_bounded_and_come_back_empty() {
+        let mut units = Units::new(2);
+        let (mut one, two) = (units.take().unwrap(), units.take().unwrap());
+        assert_eq!((units.take(), units.available()), (None, 0));
+        lengthen(&mut one, 100);
+        lengthen(&mut one, 50);
+        assert_eq!(one, [0; 100]);
+        units.give_back(two);
+        units.give_back(one);
+        assert!(units.free_bytes() >= 100);
+        assert_eq!((units.take(), units.take()), (Some(Vec::new()), Some(Vec::new())));
+    }
+}
