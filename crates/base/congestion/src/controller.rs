@@ -121,6 +121,8 @@ pub struct Sample {
     /// How fast packets arrived that were sent without a break since the sender last had nothing to send, in bits per second: what a
     /// message that is shorter than a round trip shows of the path. Never faster than they were sent.
     pub train_rate: Option<u64>,
+    /// Bytes of that train so far, or of the one before it if that was longer.
+    pub train_bytes: u64,
     /// Newly delivered.
     pub delivered_packets: u64,
     /// Newly delivered.

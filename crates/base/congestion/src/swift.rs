@@ -197,6 +197,7 @@ mod tests {
             rate_interval: Duration::ZERO,
             is_app_limited: false,
             train_rate: None,
+            train_bytes: 0,
             delivered_packets,
             delivered_bytes: delivered_packets * u64::from(PACKET),
             delivered_bytes_total: 0,

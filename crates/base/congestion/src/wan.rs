@@ -24,6 +24,8 @@
 //!    round trip.
 //! 8. A receiver that takes packets in order only (go-back-N) shows one loss of a flight, whatever else was lost of it,
 //!    and each costs a whole flight. So one loss at a long queueing delay ends a probe, and losses add up over rounds.
+//! 9. A sender of short messages, one at a time, is paced by how fast such messages arrive: over a round trip it shows
+//!    only how long they are. Its own pauses show the shortest round trip, so it needs no ProbeRtt.
 
 mod aggregation;
 mod ambient_loss;
@@ -54,6 +56,9 @@ const LOSS_TOO_HIGH: f64 = 0.02;
 /// What a cut leaves.
 const BETA: f64 = 0.7;
 const BETA_ECN: f64 = 0.85;
+/// A message is short up to this part of a bandwidth-delay product, or, as long as little is known of the bandwidth, up to so many bytes.
+const TRAIN_PRODUCTS_MAX: f64 = 0.75;
+const TRAIN_BYTES_MAX: f64 = 96.0 * 1024.0;
 /// Growth by less than that is none.
 const FULL_GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u32 = 3;
@@ -112,6 +117,7 @@ pub struct Wan {
     /// What messages shorter than a round trip have shown, of this time and the one before; for as long as the sender has nothing
     /// more to send.
     train_max: [f64; 2],
+    train_bytes: f64,
     is_app_limited: bool,
     full_bandwidth: f64,
     full_rounds: u32,
@@ -192,6 +198,7 @@ impl Wan {
             is_round_start: false,
             bandwidth_max: [0.0; 2],
             train_max: [0.0; 2],
+            train_bytes: 0.0,
             is_app_limited: false,
             full_bandwidth: 0.0,
             full_rounds: 0,
@@ -251,8 +258,11 @@ impl Wan {
     /// What a message that is shorter than a round trip may be sent at. Measured over a round trip, such a flow shows only how long
     /// its messages are, and would be paced by that. In doubt, what is known of the path over round trips counts.
     fn train_bandwidth(&self) -> f64 {
+        let train = self.train_max[0].max(self.train_max[1]);
+        // A longer one, sent faster than the path is, would overrun a short queue.
+        let is_short = self.train_bytes <= self.product(train, TRAIN_PRODUCTS_MAX).max(TRAIN_BYTES_MAX);
         let has_room = self.is_app_limited && self.bandwidth_short.is_infinite() && self.state != State::ProbeRtt;
-        if has_room { self.train_max[0].max(self.train_max[1]) } else { 0.0 }
+        if is_short && has_room { train } else { 0.0 }
     }
 
     /// Bytes in flight that fill the path at this part of a bandwidth.
@@ -298,6 +308,7 @@ impl Wan {
     }
 
     fn update_bandwidth(&mut self, sample: &Sample) {
+        self.train_bytes = sample.train_bytes as f64;
         if let Some(rate) = sample.train_rate {
             self.train_max[1] = self.train_max[1].max(rate as f64 / 8.0);
         }
@@ -459,7 +470,7 @@ impl Wan {
         let is_draining = self.phase() == Phase::Draining;
         let arriving = if is_draining { 1.0 } else { self.arriving() };
         // Trains grow, too, as long as the path follows.
-        let bandwidth = (gain * self.bandwidth()).max(gain.max(UP_GAIN) * self.train_bandwidth());
+        let bandwidth = (gain * self.bandwidth()).max(UP_GAIN * self.train_bandwidth());
         let pacing = bandwidth * PACING_MARGIN / arriving;
         if pacing > 0.0 && (self.is_full || pacing > self.pacing) {
             self.pacing = pacing.max(PACKETS_PER_SECOND_MIN * self.packet_bytes);
