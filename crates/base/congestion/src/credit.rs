@@ -125,7 +125,9 @@ impl Credit {
     }
 
     fn expires_at(&self) -> Option<Instant> {
-        self.credited_at.filter(|_| self.credit_bytes > 0).map(|at| at + self.patience)
+        // Less than a packet cannot be used up, and would be lost again and again.
+        let is_usable = self.credit_bytes >= self.packet_bytes || (self.credit_bytes > 0 && self.wanted_bytes() == 0);
+        self.credited_at.filter(|_| is_usable).map(|at| at + self.patience)
     }
 
     fn has_news(&self) -> bool {
@@ -156,7 +158,10 @@ impl Controller for Credit {
     fn on_sample(&mut self, sample: &Sample) {
         self.in_flight_bytes = sample.in_flight_bytes;
         self.lost_bytes = self.sent_bytes.saturating_sub(sample.in_flight_bytes + sample.delivered_bytes_total);
-        self.first_bytes = 0;
+        // Other messages than reports of data come before anything was sent.
+        if sample.delivered_packets > 0 || sample.lost_packets > 0 {
+            self.first_bytes = 0;
+        }
     }
 
     fn on_timeout(&mut self, _now: Instant) {

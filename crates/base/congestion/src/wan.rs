@@ -56,7 +56,8 @@ const LOSS_TOO_HIGH: f64 = 0.02;
 /// What a cut leaves.
 const BETA: f64 = 0.7;
 const BETA_ECN: f64 = 0.85;
-/// A message is short up to this part of a bandwidth-delay product, or, as long as little is known of the bandwidth, up to so many bytes.
+/// A message is short up to this part of a bandwidth-delay product, or, while little is known of the bandwidth, up to
+/// this length.
 const TRAIN_PRODUCTS_MAX: f64 = 0.75;
 const TRAIN_BYTES_MAX: f64 = 96.0 * 1024.0;
 /// Growth by less than that is none.
@@ -106,6 +107,8 @@ pub struct Wan {
     state: State,
     window: f64,
     pacing: f64,
+    /// Without what short messages have shown.
+    model_pacing: f64,
 
     // Rounds: a round has passed when something is delivered that was sent after it began.
     round_end_bytes: u64,
@@ -118,6 +121,8 @@ pub struct Wan {
     /// more to send.
     train_max: [f64; 2],
     train_bytes: f64,
+    /// The last round that too much was lost in for trains as fast as these.
+    train_cut_round: u64,
     is_app_limited: bool,
     full_bandwidth: f64,
     full_rounds: u32,
@@ -187,18 +192,21 @@ impl Wan {
         let packet_bytes = f64::from(facts.packet_bytes.max(1));
         let window = WINDOW_PACKETS_FIRST * packet_bytes;
         let rtt = facts.round_trip.unwrap_or(RTT_UNKNOWN).max(Duration::from_micros(1));
+        let pacing = (STARTUP_GAIN * window / rtt.as_secs_f64()).max(PACKETS_PER_SECOND_MIN * packet_bytes);
         Wan {
             packet_bytes,
             random: ChaCha8Rng::seed_from_u64(facts.seed),
             state: State::Startup,
             window,
-            pacing: (STARTUP_GAIN * window / rtt.as_secs_f64()).max(PACKETS_PER_SECOND_MIN * packet_bytes),
+            pacing,
+            model_pacing: pacing,
             round_end_bytes: 0,
             rounds: 0,
             is_round_start: false,
             bandwidth_max: [0.0; 2],
             train_max: [0.0; 2],
             train_bytes: 0.0,
+            train_cut_round: 0,
             is_app_limited: false,
             full_bandwidth: 0.0,
             full_rounds: 0,
@@ -310,7 +318,12 @@ impl Wan {
     fn update_bandwidth(&mut self, sample: &Sample) {
         self.train_bytes = sample.train_bytes as f64;
         if let Some(rate) = sample.train_rate {
-            self.train_max[1] = self.train_max[1].max(rate as f64 / 8.0);
+            // Packets that left at once may arrive closer together than the pace: no train is faster than that.
+            self.train_max[1] = self.train_max[1].max((rate as f64 / 8.0).min(self.pacing));
+        }
+        if self.is_too_high(sample) && self.train_cut_round != self.rounds {
+            self.train_cut_round = self.rounds;
+            self.train_max = self.train_max.map(|rate| BETA * rate);
         }
         let Some(rate) = self.rate_of(sample) else { return };
         self.is_app_limited = sample.is_app_limited;
@@ -469,12 +482,13 @@ impl Wan {
         // would look like the path's own, and the rate would rise with it.
         let is_draining = self.phase() == Phase::Draining;
         let arriving = if is_draining { 1.0 } else { self.arriving() };
-        // Trains grow, too, as long as the path follows.
-        let bandwidth = (gain * self.bandwidth()).max(UP_GAIN * self.train_bandwidth());
-        let pacing = bandwidth * PACING_MARGIN / arriving;
-        if pacing > 0.0 && (self.is_full || pacing > self.pacing) {
-            self.pacing = pacing.max(PACKETS_PER_SECOND_MIN * self.packet_bytes);
+        let paced_at = |bandwidth: f64| bandwidth * PACING_MARGIN / arriving;
+        let pacing = paced_at(gain * self.bandwidth());
+        if pacing > 0.0 && (self.is_full || pacing > self.model_pacing) {
+            self.model_pacing = pacing.max(PACKETS_PER_SECOND_MIN * self.packet_bytes);
         }
+        // Trains grow, too, as long as the path follows; and get slower in any state.
+        self.pacing = self.model_pacing.max(paced_at(UP_GAIN * self.train_bandwidth()));
     }
 
     fn set_window(&mut self, sample: &Sample) {
@@ -487,7 +501,7 @@ impl Wan {
             most = most.min(self.queue_budget(bandwidth) + extra);
         }
         // Two bursts and one report at least.
-        let floor = WINDOW_PACKETS_MIN * self.packet_bytes + 2.0 * self.pacing * 0.0005;
+        let floor = WINDOW_PACKETS_MIN * self.packet_bytes + 2.0 * self.model_pacing * 0.0005;
         most = most.max(floor);
         let grown = self.window + sample.delivered_bytes as f64;
         self.window = match self.is_full {
@@ -542,8 +556,9 @@ impl Controller for Wan {
         self.aggregation = Aggregation::default();
         let least = PACKETS_PER_SECOND_MIN * self.packet_bytes;
         if matches!(self.state, State::Down | State::Cruise | State::Refill | State::Up) {
-            let bandwidth = self.bandwidth().max(self.train_bandwidth());
-            self.pacing = (bandwidth * PACING_MARGIN / self.arriving()).max(least);
+            let paced_at = |bandwidth: f64| (bandwidth * PACING_MARGIN / self.arriving()).max(least);
+            (self.model_pacing, self.pacing) =
+                (paced_at(self.bandwidth()), paced_at(self.bandwidth().max(self.train_bandwidth())));
         }
         if self.state == State::ProbeRtt && self.probe_rtt_ends.is_some_and(|ends| now > ends) {
             self.probe_rtt_min_at = now;

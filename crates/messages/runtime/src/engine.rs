@@ -102,10 +102,11 @@ impl Engine {
         {
             self.wake(id, false);
         }
-        self.granter.iter().for_each(|granter| granter.on_time(now));
         let mut busy = std::mem::take(&mut self.busy);
         let spin = self.spin / u32::try_from(busy.len()).unwrap_or(u32::MAX).max(1);
         busy.retain(|id| self.turn_of(*id, spin));
+        // After them: what has arrived meanwhile is not written off.
+        self.granter.iter().for_each(|granter| granter.on_time(now));
         // Wakers of the program may have run; what they did comes by letter.
         self.busy.append(&mut busy);
         match self.busy.is_empty() {
