@@ -31,6 +31,7 @@ mod aggregation;
 mod ambient_loss;
 mod probing;
 mod round_trip;
+mod trains;
 
 use longhaul_time::{Duration, Instant};
 use rand_chacha::ChaCha8Rng;
@@ -56,10 +57,6 @@ const LOSS_TOO_HIGH: f64 = 0.02;
 /// What a cut leaves.
 const BETA: f64 = 0.7;
 const BETA_ECN: f64 = 0.85;
-/// A message is short up to this part of a bandwidth-delay product, or, while little is known of the bandwidth, up to
-/// this length.
-const TRAIN_PRODUCTS_MAX: f64 = 0.75;
-const TRAIN_BYTES_MAX: f64 = 96.0 * 1024.0;
 /// Growth by less than that is none.
 const FULL_GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u32 = 3;
@@ -263,16 +260,6 @@ impl Wan {
         self.bandwidth_long().min(self.bandwidth_short)
     }
 
-    /// What a message that is shorter than a round trip may be sent at. Measured over a round trip, such a flow shows only how long
-    /// its messages are, and would be paced by that. In doubt, what is known of the path over round trips counts.
-    fn train_bandwidth(&self) -> f64 {
-        let train = self.train_max[0].max(self.train_max[1]);
-        // A longer one, sent faster than the path is, would overrun a short queue.
-        let is_short = self.train_bytes <= self.product(train, TRAIN_PRODUCTS_MAX).max(TRAIN_BYTES_MAX);
-        let has_room = self.is_app_limited && self.bandwidth_short.is_infinite() && self.state != State::ProbeRtt;
-        if is_short && has_room { train } else { 0.0 }
-    }
-
     /// Bytes in flight that fill the path at this part of a bandwidth.
     fn product(&self, bandwidth: f64, gain: f64) -> f64 {
         match self.min_rtt {
@@ -316,15 +303,7 @@ impl Wan {
     }
 
     fn update_bandwidth(&mut self, sample: &Sample) {
-        self.train_bytes = sample.train_bytes as f64;
-        if let Some(rate) = sample.train_rate {
-            // Packets that left at once may arrive closer together than the pace: no train is faster than that.
-            self.train_max[1] = self.train_max[1].max((rate as f64 / 8.0).min(self.pacing));
-        }
-        if self.is_too_high(sample) && self.train_cut_round != self.rounds {
-            self.train_cut_round = self.rounds;
-            self.train_max = self.train_max.map(|rate| BETA * rate);
-        }
+        self.update_trains(sample);
         let Some(rate) = self.rate_of(sample) else { return };
         self.is_app_limited = sample.is_app_limited;
         self.latest_bandwidth = self.latest_bandwidth.max(rate);

@@ -167,7 +167,7 @@ impl Nic {
 
     /// When to poll next, if nothing happens before. It may turn out that there is nothing to do then.
     pub fn next_deadline(&self) -> Option<Instant> {
-        // What was put off is due as soon as nothing is left behind, whoever took the rest.
+        // What was put off is due as soon as nothing is left behind, also if a caller of the device took the rest.
         let put_off = (!self.put_off.is_empty()).then(|| self.behind_since.unwrap_or(Instant::ZERO));
         let deadline = Instant::earlier_of(self.timers.next(), put_off);
         Instant::earlier_of(deadline, self.shared.moderation_deadline())

@@ -15,12 +15,10 @@ const GRANTS_OUTSTANDING: u64 = 16;
 const GRANT_BYTES_MAX: u64 = 64 << 10;
 /// For devices that do not report the rate of their port.
 const LINE_BITS_PER_SECOND: u64 = 10_000_000_000;
+/// A slower line is taken for this one: senders would wait for grants without an end in sight.
+const LINE_BITS_PER_SECOND_MIN: u64 = 1_000_000;
 /// No sender is waited for longer than for one with this round trip: a peer can hold its answers back.
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(1);
-/// A promise of a sender whose bytes keep arriving is put off this often at most: its bytes wait in a queue.
-const PUT_OFF_MAX: u32 = 16;
-/// A slower line than this is taken for this: one grant a second.
-const LINE_BITS_PER_SECOND_MIN: u64 = 1_000_000;
 /// Promises of one sender that are kept apart. A sender that gets more grants than this in its patience is not waited for
 /// as exactly.
 const PROMISES_MAX: u32 = 128;
@@ -69,10 +67,6 @@ struct Sender {
     arrived: u64,
     /// The same, as it was counted.
     arrived_total: u64,
-    /// What had arrived when a promise fell due last.
-    arrived_when_due: u64,
-    /// Its bytes have been arriving, and count as doing so until then.
-    moves_until: Instant,
     /// What had been granted when something arrived last.
     granted_at_arrival: u64,
     /// Lost, by the sender's count.
@@ -104,8 +98,6 @@ struct Promise {
     sender: u64,
     granted: u64,
     expected: u64,
-    /// How often it was put off.
-    put_off: u32,
 }
 
 /// Grants credit to all senders of one host. Driven: announcements and arrivals in, grants out.
@@ -275,8 +267,7 @@ impl Receiver {
         if now < self.next_grant || !self.has_room() {
             return None;
         }
-        let index = self.next_turn()?;
-        let sender = self.turns.remove(index)?;
+        let sender = self.turns.pop_front()?;
         let state = self.senders.get_mut(&sender)?;
         let bytes = state.wanted.min(self.grant_bytes);
         state.wanted -= bytes;
@@ -294,19 +285,8 @@ impl Receiver {
 
     /// When to poll again.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let grant = (self.has_room() && self.next_turn().is_some()).then_some(self.next_grant);
+        let grant = (!self.turns.is_empty() && self.has_room()).then_some(self.next_grant);
         Instant::earlier_of(grant, self.promises.first_key_value().map(|((due, _), _)| *due))
-    }
-
-    /// Whose turn it is: the first that has no more than its share outstanding. One that is granted a lot and sends nothing must
-    /// not leave the others without room.
-    fn next_turn(&self) -> Option<usize> {
-        let share = self.outstanding_max / self.turns.len().max(1) as u64;
-        let has_room = |sender: &u64| {
-            let outstanding = self.senders.get(sender).map_or(0, Sender::outstanding);
-            outstanding == 0 || outstanding + self.grant_bytes <= share
-        };
-        self.turns.iter().position(has_room)
     }
 
     fn has_room(&self) -> bool {
@@ -327,19 +307,19 @@ impl Receiver {
         let Some(state) = self.senders.get(&sender) else { return };
         let due = now + self.patience_of(state);
         let (granted, expected, last) = (state.granted, state.expected(), state.last_promise);
-        let promise = Promise { sender, granted, expected, put_off: 0 };
-        // The new one says more, and falls due later.
-        let replaced = state.promises >= PROMISES_MAX && self.promises.remove(&last).is_some();
-        self.add_promise(due, promise, u32::from(!replaced));
-    }
-
-    fn add_promise(&mut self, due: Instant, promise: Promise, more: u32) {
+        let promise = Promise { sender, granted, expected };
+        if state.promises >= PROMISES_MAX
+            && let Some(last) = self.promises.get_mut(&last)
+        {
+            *last = promise;
+            return;
+        }
         self.promise_count += 1;
         let key = (due, self.promise_count);
         self.promises.insert(key, promise);
-        if let Some(state) = self.senders.get_mut(&promise.sender) {
-            state.promises += more;
-            state.last_promise = state.last_promise.max(key);
+        if let Some(state) = self.senders.get_mut(&sender) {
+            state.promises += 1;
+            state.last_promise = key;
         }
     }
 
@@ -347,20 +327,7 @@ impl Receiver {
     fn write_off(&mut self, now: Instant) {
         while let Some(first) = self.promises.first_entry().filter(|first| first.key().0 <= now) {
             let promise = first.remove();
-            let Some(patience) = self.senders.get(&promise.sender).map(|state| self.patience_of(state)) else {
-                continue;
-            };
             let Some(state) = self.senders.get_mut(&promise.sender) else { continue };
-            if state.arrived_when_due != state.arrived_total {
-                state.arrived_when_due = state.arrived_total;
-                state.moves_until = now + patience;
-            }
-            let is_late = promise.expected > state.arrived.saturating_add(state.lost);
-            if is_late && now < state.moves_until && promise.put_off < PUT_OFF_MAX {
-                // Its bytes are on their way: written off, they would be granted a second time, and the queue would grow.
-                self.add_promise(now + patience, Promise { put_off: promise.put_off + 1, ..promise }, 0);
-                continue;
-            }
             let before = state.outstanding();
             state.promises -= 1;
             let unused = promise.granted.saturating_sub(state.granted_at_arrival);
