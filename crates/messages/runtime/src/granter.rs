@@ -30,6 +30,8 @@ const OUTSTANDING_BYTES_MIN: u64 = 1 << 20;
 const OUTSTANDING_BYTES_MAX: u64 = 32 << 20;
 /// Credit is not written off sooner.
 const PATIENCE_MIN: Duration = Duration::from_millis(5);
+/// A slower port is taken for this one: senders would wait for grants without an end in sight.
+const BITS_PER_SECOND_MIN: u64 = 1_000_000;
 const NEVER: u64 = u64::MAX;
 
 /// Grants credit to all senders of an endpoint.
@@ -54,6 +56,7 @@ pub(crate) trait Granted: Send + Sync {
 impl Granter {
     /// For a port with this rate, if that is known.
     pub fn new(bits_per_second: Option<u64>) -> Self {
+        let bits_per_second = bits_per_second.map(|rate| rate.max(BITS_PER_SECOND_MIN));
         let facts =
             PathFacts { packet_bytes: PACKET_BYTES, round_trip: None, line_bits_per_second: bits_per_second, seed: 0 };
         let receiver = CreditReceiver::new(&facts).with_limits(ReceiverLimits {

@@ -15,8 +15,6 @@ const GRANTS_OUTSTANDING: u64 = 16;
 const GRANT_BYTES_MAX: u64 = 64 << 10;
 /// For devices that do not report the rate of their port.
 const LINE_BITS_PER_SECOND: u64 = 10_000_000_000;
-/// A slower line is taken for this one: senders would wait for grants without an end in sight.
-const LINE_BITS_PER_SECOND_MIN: u64 = 1_000_000;
 /// No sender is waited for longer than for one with this round trip: a peer can hold its answers back.
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(1);
 /// Promises of one sender that are kept apart. A sender that gets more grants than this in its patience is not waited for
@@ -132,7 +130,7 @@ impl Receiver {
         let limits =
             ReceiverLimits { outstanding_bytes_min: 0, outstanding_bytes_max: u64::MAX, patience_min: Duration::ZERO };
         let mut receiver = Receiver {
-            line: facts.line_bits_per_second.unwrap_or(LINE_BITS_PER_SECOND).max(LINE_BITS_PER_SECOND_MIN) as f64,
+            line: facts.line_bits_per_second.unwrap_or(LINE_BITS_PER_SECOND).max(1) as f64,
             packet,
             round_trip: facts.round_trip.unwrap_or(ROUND_TRIP),
             limits,
