@@ -29,6 +29,11 @@ pub trait Controller: Send + fmt::Debug {
         let _ = now;
     }
 
+    /// The path's shortest round trip, measured by other messages than reports.
+    fn on_round_trip(&mut self, least: Duration) {
+        let _ = least;
+    }
+
     /// The receiver has granted this many bytes more.
     fn on_credit(&mut self, now: Instant, bytes: u64) {
         let _ = (now, bytes);

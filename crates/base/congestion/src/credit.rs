@@ -58,6 +58,9 @@ pub struct Credit {
     patience: Duration,
     /// Announcements are no closer together than this.
     gap: Duration,
+    /// What both are at least, whatever the round trip is.
+    patience_min: Duration,
+    gap_min: Duration,
     in_flight_bytes: u64,
     sent_bytes: u64,
     lost_bytes: u64,
@@ -91,6 +94,8 @@ impl Credit {
             burst: facts.fabric_burst(),
             patience: PATIENCE_ROUND_TRIPS * round_trip,
             gap: round_trip / 4,
+            patience_min: Duration::ZERO,
+            gap_min: Duration::ZERO,
             in_flight_bytes: 0,
             sent_bytes: 0,
             lost_bytes: 0,
@@ -110,6 +115,7 @@ impl Credit {
     /// The same, on hosts: credit lives for this long at least, and announcements are at least this far apart. Threads are
     /// woken late, and a message costs as much as a packet.
     pub fn with_patience_min(mut self, patience: Duration, gap: Duration) -> Self {
+        (self.patience_min, self.gap_min) = (patience, gap);
         self.patience = self.patience.max(patience);
         self.gap = self.gap.max(gap);
         self
@@ -166,6 +172,12 @@ impl Controller for Credit {
 
     fn on_timeout(&mut self, _now: Instant) {
         self.first_bytes = 0;
+    }
+
+    fn on_round_trip(&mut self, least: Duration) {
+        // The first may have been measured while a host stood still.
+        self.patience = (PATIENCE_ROUND_TRIPS * least).max(self.patience_min);
+        self.gap = (least / 4).max(self.gap_min);
     }
 
     fn on_credit(&mut self, now: Instant, bytes: u64) {

@@ -142,6 +142,11 @@ impl Flow {
         self.controller.on_timeout(now);
     }
 
+    /// The path's shortest round trip has been measured by other messages than reports.
+    pub fn on_round_trip(&mut self, least: Duration) {
+        self.controller.on_round_trip(least);
+    }
+
     /// The receiver has granted this many bytes more.
     pub fn on_credit(&mut self, now: Instant, bytes: u64) {
         self.controller.on_credit(now, bytes);

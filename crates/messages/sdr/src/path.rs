@@ -202,6 +202,7 @@ impl Path {
         if self.flow.sampler().sent_packets() == 0 {
             self.flow = self.control.flow(&self.shape, self.round_trip.smoothed);
         }
+        self.round_trip.least.into_iter().for_each(|least| self.flow.on_round_trip(least));
     }
 
     /// The peer has reported how many writes it has consumed, and which arrived last; `arrival` is when the report came,
