@@ -124,7 +124,8 @@ pub struct Sample {
     /// The sender had nothing to send during that time: the path may be faster.
     pub is_app_limited: bool,
     /// How fast packets arrived that were sent without a break since the sender last had nothing to send, in bits per second: what a
-    /// message that is shorter than a round trip shows of the path. Never faster than they were sent.
+    /// message that is shorter than a round trip shows of the path. No faster than they were sent, except that packets that left at
+    /// once count as sent in no time.
     pub train_rate: Option<u64>,
     /// Bytes of that train so far, or of the one before it if that was longer.
     pub train_bytes: u64,

@@ -23,7 +23,12 @@
 //!   that changes.
 //! - Data packets carry no count of credit. Lost packets have used credit; senders announce how much. What was granted
 //!   and neither has arrived nor is announced as lost within four round trips is written off: the grant was lost, or the
-//!   sender had nothing to send. A sender drops credit that it has not used within four round trips, too.
+//!   sender had nothing to send. A sender drops credit that it has not used within four round trips, too. As long as
+//!   something arrives, the receiver also waits for what was outstanding before: its line may be slower than it knows.
+//! - Senders have different round trips. What one has outstanding counts as a share of its own bandwidth-delay product,
+//!   and the shares of all are one at most: a far sender is no reason for near ones to fill a queue.
+//! - A sender that has sent nothing yet has a quarter of that at most, and as much more as has arrived from it: one
+//!   that takes credit and sends nothing leaves most of it to the others.
 //! - Grants are bytes to add, not a running total. A grant that is lost is written off as lost packets are. (On real
 //!   connections they are counted from the beginning on the wire, see `longhaul_wire::control`.)
 //! - A sender that is granted credit and sends nothing loses its turn until it announces again.
@@ -54,11 +59,8 @@ pub struct Credit {
     packet_bytes: u64,
     line: Option<u64>,
     burst: Duration,
-    /// How long credit lives, and how long until the first repetition of an announcement.
-    patience: Duration,
-    /// Announcements are no closer together than this.
-    gap: Duration,
-    /// What both are at least, whatever the round trip is.
+    round_trip: Duration,
+    /// What patience and gap are at least, whatever the round trip is.
     patience_min: Duration,
     gap_min: Duration,
     in_flight_bytes: u64,
@@ -92,8 +94,7 @@ impl Credit {
             packet_bytes,
             line: facts.line_bits_per_second,
             burst: facts.fabric_burst(),
-            patience: PATIENCE_ROUND_TRIPS * round_trip,
-            gap: round_trip / 4,
+            round_trip,
             patience_min: Duration::ZERO,
             gap_min: Duration::ZERO,
             in_flight_bytes: 0,
@@ -116,9 +117,17 @@ impl Credit {
     /// woken late, and a message costs as much as a packet.
     pub fn with_patience_min(mut self, patience: Duration, gap: Duration) -> Self {
         (self.patience_min, self.gap_min) = (patience, gap);
-        self.patience = self.patience.max(patience);
-        self.gap = self.gap.max(gap);
         self
+    }
+
+    /// How long credit lives, and how long until the first repetition of an announcement.
+    fn patience(&self) -> Duration {
+        (PATIENCE_ROUND_TRIPS * self.round_trip).max(self.patience_min)
+    }
+
+    /// Announcements are no closer together than this.
+    fn gap(&self) -> Duration {
+        (self.round_trip / 4).max(self.gap_min)
     }
 
     fn room_bytes(&self) -> u64 {
@@ -133,7 +142,7 @@ impl Credit {
     fn expires_at(&self) -> Option<Instant> {
         // Less than a packet cannot be used up, and would be lost again and again.
         let is_usable = self.credit_bytes >= self.packet_bytes || (self.credit_bytes > 0 && self.wanted_bytes() == 0);
-        self.credited_at.filter(|_| is_usable).map(|at| at + self.patience)
+        self.credited_at.filter(|_| is_usable).map(|at| at + self.patience())
     }
 
     fn has_news(&self) -> bool {
@@ -142,10 +151,10 @@ impl Credit {
 
     /// When the next announcement is due.
     fn announces_at(&self) -> Option<Instant> {
-        let news = self.has_news().then(|| self.announced_at.map_or(Instant::ZERO, |at| at + self.gap));
+        let news = self.has_news().then(|| self.announced_at.map_or(Instant::ZERO, |at| at + self.gap()));
         let is_starved = self.wanted_bytes() > 0 && self.room_bytes() < self.packet_bytes;
         let heard_at = self.announced_at.max(self.credited_at);
-        let repetition = heard_at.filter(|_| is_starved).map(|at| at + self.patience * (1 << self.repeated));
+        let repetition = heard_at.filter(|_| is_starved).map(|at| at + self.patience() * (1 << self.repeated));
         Instant::earlier_of(news, repetition)
     }
 }
@@ -176,8 +185,7 @@ impl Controller for Credit {
 
     fn on_round_trip(&mut self, least: Duration) {
         // The first may have been measured while a host stood still.
-        self.patience = (PATIENCE_ROUND_TRIPS * least).max(self.patience_min);
-        self.gap = (least / 4).max(self.gap_min);
+        self.round_trip = least;
     }
 
     fn on_credit(&mut self, now: Instant, bytes: u64) {

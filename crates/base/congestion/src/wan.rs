@@ -25,12 +25,14 @@
 //! 8. A receiver that takes packets in order only (go-back-N) shows one loss of a flight, whatever else was lost of it,
 //!    and each costs a whole flight. So one loss at a long queueing delay ends a probe, and losses add up over rounds.
 //! 9. A sender of short messages, one at a time, is paced by how fast such messages arrive: over a round trip it shows
-//!    only how long they are. Its own pauses show the shortest round trip, so it needs no ProbeRtt.
+//!    only how long they are. Its own pauses show the shortest round trip, so it needs no ProbeRtt, and after a probe that
+//!    went too far its next ones do not: it probes on an empty path, a round trip ahead of what it hears.
 
 mod aggregation;
 mod ambient_loss;
 mod probing;
 mod round_trip;
+mod short_term;
 mod trains;
 
 use longhaul_time::{Duration, Instant};
@@ -135,6 +137,9 @@ pub struct Wan {
     min_rtt_at: Instant,
     probe_rtt_min: Option<Duration>,
     probe_rtt_min_at: Instant,
+    /// When the path was last nearly empty because the sender had paused, and whether that was lately.
+    drained_at: Option<Instant>,
+    is_pausing: bool,
     probe_rtt_ends: Option<Instant>,
     has_probe_rtt_round: bool,
     window_before: f64,
@@ -166,7 +171,8 @@ pub struct Wan {
     queue_before_probe: Duration,
     feedback: Feedback,
     has_probe_samples: bool,
-    was_last_too_high: bool,
+    /// Probes still to come that end before the place where one went too far.
+    held_probes: u32,
     up_rounds: u32,
     up_bytes_per_round: f64,
     /// The window was full since the last report.
@@ -215,6 +221,8 @@ impl Wan {
             min_rtt_at: Instant::ZERO,
             probe_rtt_min: None,
             probe_rtt_min_at: Instant::ZERO,
+            drained_at: None,
+            is_pausing: false,
             probe_rtt_ends: None,
             has_probe_rtt_round: false,
             window_before: window,
@@ -239,7 +247,7 @@ impl Wan {
             queue_before_probe: Duration::ZERO,
             feedback: Feedback::None,
             has_probe_samples: false,
-            was_last_too_high: false,
+            held_probes: 0,
             up_rounds: 0,
             up_bytes_per_round: 0.0,
             is_window_limited: false,
@@ -336,47 +344,11 @@ impl Wan {
         match self.state {
             State::Startup => Phase::Beginning,
             State::Cruise => Phase::Steady,
+            // At the full rate nothing is drained.
+            State::Down if self.is_pausing => Phase::Probing,
             State::Drain | State::Down | State::ProbeRtt => Phase::Draining,
             State::Refill | State::Up => Phase::Probing,
         }
-    }
-
-    /// Once a round: losses and marks outside of probing cut the short-term bounds.
-    fn adapt_short_term_bounds(&mut self) {
-        if !self.is_round_start {
-            return;
-        }
-        let mut late = std::mem::take(&mut self.round_late);
-        if late.has_discarded {
-            late.packets += self.carried_late.packets;
-            late.lost += self.carried_late.lost;
-        }
-        // A receiver in order shows one loss of a flight, whatever else was lost of it: they count over rounds.
-        self.carried_late = if late.has_discarded { late } else { Lateness::default() };
-        let excess = late.lost - self.ambient.share() * late.packets;
-        let has_loss = excess >= 2.0 && excess >= 0.005 * late.packets;
-        // The marks of a probe have ended it, and count no more.
-        let has_marks = std::mem::take(&mut self.round_marks) > 0 && self.feedback != Feedback::Stopping;
-        let is_probing = matches!(self.state, State::Startup | State::Refill | State::Up);
-        if !is_probing && (has_loss || has_marks) {
-            let bandwidth = self.bandwidth_short.min(self.bandwidth_long());
-            let in_flight = self.in_flight_short.min(self.window);
-            if has_loss {
-                self.carried_late = Lateness::default();
-                // Of two rounds: one whose packets were lost shows less than the path carries.
-                self.bandwidth_short = (BETA * bandwidth).max(self.latest_bandwidth).max(self.previous_bandwidth);
-                self.in_flight_short = (BETA * in_flight).max(self.latest_in_flight);
-            } else {
-                self.bandwidth_short = BETA_ECN * bandwidth;
-                self.in_flight_short = BETA_ECN * in_flight;
-            }
-        }
-        self.previous_bandwidth = self.latest_bandwidth;
-        (self.latest_bandwidth, self.latest_in_flight) = (0.0, 0.0);
-    }
-
-    fn reset_short_term_bounds(&mut self) {
-        (self.bandwidth_short, self.in_flight_short) = (f64::INFINITY, f64::INFINITY);
     }
 
     /// Whether so much was lost around the newest packet that too much was in flight when it was sent.
@@ -428,6 +400,7 @@ impl Wan {
             if is_lossy {
                 let product = self.product(self.bandwidth_long(), 1.0);
                 self.in_flight_long = product.max(delivered_in_round_trip(sample));
+                self.hold_probes();
             }
             self.is_full = true;
             self.state = State::Drain;
@@ -453,9 +426,10 @@ impl Wan {
         let gain = match self.state {
             State::Startup => STARTUP_GAIN,
             State::Drain => DRAIN_GAIN,
-            State::Down => DOWN_GAIN,
-            State::Up => UP_GAIN,
-            State::Cruise | State::Refill | State::ProbeRtt => 1.0,
+            State::Down if !self.is_pausing => DOWN_GAIN,
+            State::Up => self.up_gain(),
+            // The queue of a sender that pauses drains in its pauses.
+            State::Down | State::Cruise | State::Refill | State::ProbeRtt => 1.0,
         };
         // While the queue is drained no more is sent than the path delivers: otherwise loss that the sender causes itself
         // would look like the path's own, and the rate would rise with it.
@@ -494,6 +468,7 @@ impl Wan {
                 ((1.0 - HEADROOM) * self.in_flight_long).max(product)
             }
             State::ProbeRtt => self.probe_rtt_window().min(self.in_flight_long),
+            State::Up => self.up_bound(),
             _ => self.in_flight_long,
         };
         let least = WINDOW_PACKETS_MIN * self.packet_bytes;

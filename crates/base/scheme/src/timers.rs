@@ -48,8 +48,10 @@ impl Period {
 
 /// α of selective repeat: a packet is repeated (1 + α) round trips after it left.
 pub const ALPHA: f64 = 2.0;
-/// β of erasure coding: the receiver asks when nothing has come for β round trips.
-pub const BETA: f64 = 1.0;
+/// β of erasure coding: the receiver asks when nothing has come for β round trips. The sender repeats only
+/// what left more than a round trip ago, so that asking too early costs little; with one round trip, messages of 1 MiB
+/// that a short queue had dropped packets of took 112 ms at 25 ms, and with a quarter 92 ms.
+pub const BETA: f64 = 0.25;
 /// No timeout is shorter by default.
 pub const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 /// With negative acknowledgements a timeout is only for the case that the reports are lost, too, or nothing arrives at
@@ -91,7 +93,7 @@ mod tests {
     #[test]
     fn protocols_and_models_wait_equally_long() {
         for (round_trip, expected) in
-            [(32_000, [96_000, 32_000, 4_000, 1_000, 8_000]), (96, [1_000, 1_000, 50, 50, 1_000])]
+            [(32_000, [96_000, 8_000, 4_000, 1_000, 8_000]), (96, [1_000, 1_000, 50, 50, 1_000])]
         {
             let (duration, seconds) = (Duration::from_micros(round_trip), round_trip as f64 / 1e6);
             let timeouts = [retransmission(ALPHA, TIMEOUT_MIN), fallback(BETA, TIMEOUT_MIN)];

@@ -125,7 +125,7 @@ pub struct Header {
     pub is_announcement: bool,
     /// The PSN of the block's first packet; of the next block's in an announcement.
     pub base_psn: Psn,
-    /// Counts how often the sender went back to a PSN that it had sent before.
+    /// Counts how often the sender went back to a PSN that it had sent before, or skipped some.
     pub epoch: u16,
     /// The code is MDS; otherwise XOR.
     pub is_mds: bool,

@@ -1,6 +1,7 @@
 //! How a device uses UDP.
 
 use longhaul_congestion::ControllerName;
+use longhaul_shim::{Fec, Network};
 use longhaul_softnic::Impair;
 
 /// The rate at which a queue pair sends to other hosts by default what nobody acknowledges: nothing finds out what the
@@ -31,6 +32,12 @@ pub struct UdpConfig {
     /// the queue pair has one; `None` is as fast as the sockets take packets. UC and UD have no acknowledgements from
     /// which a controller could find the rate of the network, so the default is a careful one.
     pub off_host_rate_bits_per_second: Option<u64>,
+    /// Forward error correction, with this code or one that follows the link, for the queue pairs that [`UdpDevice::protect`](crate::UdpDevice::protect) names.
+    /// Datagrams then pass one by one, nothing is received in place, and the MTU leaves room for repair packets.
+    pub fec: Option<Fec>,
+    /// Hosts with a gateway before them, which does the other half: with [`fec`](UdpConfig::fec), all queue pairs of RC and UC to
+    /// them are protected, and nobody is asked. Only for those: a host without one would get packets that it does not know.
+    pub fec_gateways: Vec<Network>,
     /// A bad network in process, both ways. Datagrams then pass one by one, and nothing is received in place.
     pub impair: Option<Impair>,
     /// Write everything that is sent and received to this file, for Wireshark and tshark. Up to 1 GiB; nothing is then
@@ -49,6 +56,8 @@ impl Default for UdpConfig {
             background: Background::Sleep,
             off_host_congestion: Some(ControllerName::Wan),
             off_host_rate_bits_per_second: Some(CAREFUL_BITS_PER_SECOND),
+            fec: None,
+            fec_gateways: Vec::new(),
             impair: None,
             capture: None,
         }

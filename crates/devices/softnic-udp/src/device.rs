@@ -3,7 +3,8 @@
 use std::sync::Weak;
 
 use longhaul_capture::{CaptureError, CaptureSummary};
-use longhaul_softnic::{Config, Device, ImpairmentLayer, Layer, Stack};
+use longhaul_shim::{Agreement, DecoderCounters, EncoderCounters, PathStatus};
+use longhaul_softnic::{Config, Device, ImpairmentLayer, Layer, ShimLayer, Stack};
 use longhaul_time::Instant;
 use longhaul_verbs as verbs;
 
@@ -11,6 +12,18 @@ use crate::capture::CaptureLayer;
 use crate::config::UdpConfig;
 use crate::driver::Driver;
 use crate::open::{OpenError, Opened, Warning, open};
+
+/// Why a queue pair cannot be protected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProtectError {
+    /// The device was opened without it.
+    #[error("the device was opened without forward error correction; set UdpConfig::fec")]
+    NotThere,
+    /// It cannot work with this code.
+    #[error(transparent)]
+    Code(#[from] longhaul_shim::ConfigError),
+}
 
 /// A software RNIC on UDP sockets. It closes when this and everything made from it is gone.
 #[derive(Clone)]
@@ -74,6 +87,33 @@ impl UdpDevice {
         let mut layers: Vec<_> = stack.layers_mut::<ImpairmentLayer>().filter(|_| self.has_impairment).collect();
         let incoming = layers.pop()?;
         Some([layers.pop()?, incoming])
+    }
+
+    /// Repair what a queue pair loses, from now on. Both ends must do so, before either sends: agree on it when connecting.
+    pub fn protect(&self, agreement: &Agreement) -> Result<(), ProtectError> {
+        let agree = |layer: &mut ShimLayer| layer.agree(agreement);
+        let agreed = self.with_layers(|stack, _| stack.layers_mut::<ShimLayer>().next().map(agree)).flatten();
+        Ok(agreed.ok_or(ProtectError::NotThere)??)
+    }
+
+    /// Repair what it loses no more: the queue pair is destroyed, or connected elsewhere. Without this, its place among those that can be
+    /// protected is never free again.
+    pub fn unprotect(&self, agreement: &Agreement) {
+        let disagree = |stack: &mut Stack, _| {
+            stack.layers_mut::<ShimLayer>().next().into_iter().for_each(|layer| layer.disagree(agreement));
+        };
+        self.with_layers(disagree);
+    }
+
+    /// What forward error correction has done: with what was sent, and with what came.
+    pub fn fec_counters(&self) -> Option<(EncoderCounters, DecoderCounters)> {
+        self.with_layers(|stack, _| stack.layers_mut::<ShimLayer>().next().map(|layer| layer.counters()))?
+    }
+
+    /// How forward error correction stands whose code follows the link: one entry for each peer, with every change and its reason.
+    pub fn fec_paths(&self) -> Vec<PathStatus> {
+        let paths = self.with_layers(|stack, _| stack.layers_mut::<ShimLayer>().next().map(|layer| layer.paths()));
+        paths.flatten().unwrap_or_default()
     }
 
     /// End the capture, if there is one, and say whether all of it is in the file: a disk may be full. What passes afterwards is not

@@ -26,7 +26,11 @@ mod link;
 pub mod path;
 
 pub use config::{Background, CAREFUL_BITS_PER_SECOND, UdpConfig, UdpPortChoice};
-pub use device::UdpDevice;
+pub use device::{ProtectError, UdpDevice};
 pub use longhaul_capture::{CaptureError, CaptureSummary};
+pub use longhaul_shim::{
+    Agreement, Auto, BlockCode, BlockCodeError, CodeChange, DecoderCounters, EncoderCounters, Fec, FecError, Lowar,
+    Network, PathStatus,
+};
 pub use longhaul_softnic::Impair;
 pub use open::{OpenError, Warning};

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Weak;
 
-use longhaul_softnic::{Config, Device, Direction, ImpairmentLayer, Layer, Stack};
+use longhaul_softnic::{Config, Device, Direction, ImpairmentLayer, Layer, ShimLayer, Stack};
 use longhaul_verbs::Mtu;
 use longhaul_wire::UDP_PORT_ROCE;
 use nix::libc;
@@ -63,6 +63,9 @@ pub enum OpenError {
         /// What is needed.
         needed_bytes: u32,
     },
+    /// The forward error correction cannot work.
+    #[error("the forward error correction cannot be used")]
+    Fec(#[from] longhaul_shim::ConfigError),
     /// The bad network makes no sense.
     #[error("the profile of the impairment cannot be used")]
     Impair(#[from] longhaul_impair::ProfileError),
@@ -117,6 +120,13 @@ pub(crate) fn open(mut config: Config, udp: &UdpConfig, layers: Vec<Box<dyn Laye
     let impairment = |direction| udp.impair.as_ref().map(|impair| ImpairmentLayer::new(impair, direction)).transpose();
     let (outgoing, incoming) = (impairment(Direction::Outgoing)?, impairment(Direction::Incoming)?);
     let mut stack = Stack::new(layers);
+    if let Some(fec) = &udp.fec {
+        // Flows of a device that is opened again begin with other epochs.
+        let words = config.random_seed.chunks_exact(8).flat_map(<[u8; 8]>::try_from).map(u64::from_le_bytes);
+        let seed = words.fold(0, |folded: u64, word| folded.rotate_left(17) ^ word);
+        let shim = longhaul_shim::Config { peers: udp.fec_gateways.clone(), ..longhaul_shim::Config::of(fec) };
+        stack.push(Box::new(ShimLayer::new(shim, seed)?));
+    }
     let overhead_bytes = u32::try_from(stack.overhead_bytes()).unwrap_or(u32::MAX);
     let listeners = bind_all(&config.addresses, udp.udp_port)?;
     let udp_port = listeners[0].local().port();

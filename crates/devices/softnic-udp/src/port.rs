@@ -375,7 +375,7 @@ impl Port for UdpPort {
 
     fn send(&mut self, packet: Packet) {
         self.step_bytes = self.step_bytes.saturating_sub(packet.datagram.len());
-        let route = packet.envelope.route();
+        let route = Route::of(&packet.envelope);
         match self.sockets.way_of(&route) {
             Ok(way) => {
                 self.backlog.push_back((way, packet.datagram));

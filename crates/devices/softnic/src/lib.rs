@@ -44,6 +44,6 @@ pub use pace::PeerWindow;
 pub use port::layered::{Layered, Occasion};
 pub use port::{
     Direction, Envelope, Impair, ImpairmentLayer, Layer, Onward, Outgoing, OutgoingPayload, Packet, Port, Received,
-    Route, Stack, TransmitSink,
+    Route, ShimLayer, Stack, TransmitSink,
 };
 pub use resources::Signal;

@@ -18,7 +18,7 @@ mod route;
 use longhaul_time::Instant;
 
 pub use datagram::{Outgoing, OutgoingPayload, Received, TransmitSink};
-pub use layer::{Direction, Envelope, Impair, ImpairmentLayer, Layer, Onward, Packet, Stack};
+pub use layer::{Direction, Envelope, Impair, ImpairmentLayer, Layer, Onward, Packet, ShimLayer, Stack};
 pub use route::Route;
 
 use crate::nic::guard::NicGuard;

@@ -11,7 +11,9 @@ use longhaul_verbs::{
     QueuePairOptions, QueuePairState, ReceiveRequest, RemoteMemory, SendOperation, SendRequest, Transport,
 };
 use longhaul_wire::{Headers, NakCode, Opcode, Psn, Syndrome, aeth};
-use two_ends::{Datagram, End, FIRST_PSN, MTU, Reliability, TIMEOUT_8, at, datagram_bytes, forge, pair, pair_with};
+use two_ends::{
+    Datagram, End, FIRST_PSN, MTU, Reliability, TIMEOUT_8, at, carry, datagram_bytes, forge, pair, pair_with,
+};
 
 const RC: Transport = Transport::ReliableConnection;
 
@@ -315,6 +317,31 @@ fn a_time_out_that_was_put_off_comes_when_all_arrivals_were_looked_at() {
     assert_eq!(one.poll(late).len(), 0);
     one.device.nic().note_arrivals_left(false, late);
     assert_eq!((one.poll(late).len(), one.counters().local_ack_timeout_err), (1, 1));
+}
+
+/// A caller that takes the last arrivals polls the device only if something is due. A connection that waits for room in the
+/// window towards its peer gets no turn that would set its timer again: without a deadline of what was put off, nobody
+/// polled, and the program waited forever.
+#[test]
+fn a_time_out_that_was_put_off_has_a_deadline() {
+    const WINDOW_PACKETS: usize = 8;
+    let (one, two) = pair_with(RC, Reliability::default(), |config| {
+        config.mtu = MTU;
+        // Headers and bookkeeping count as 768 bytes.
+        config.peer_window_bytes = Some(WINDOW_PACKETS as u64 * 1024);
+        config.local_addresses = ["10.0.0.1", "10.0.0.22"].map(|address| address.parse().unwrap()).to_vec();
+    });
+    one.post_write(1, 4 * WINDOW_PACKETS * 256, &two);
+    assert_eq!(one.poll(at(0)).len(), WINDOW_PACKETS, "lost, and there is no room for more");
+    let late = at(0) + 3 * TIMEOUT_8;
+    one.device.nic().note_arrivals_left(true, late);
+    assert_eq!(one.poll(late).len(), 0);
+    assert_eq!(one.next_deadline(), Some(late), "while arrivals are left, they are looked at without delay");
+    one.device.nic().note_arrivals_left(false, late);
+    assert!(one.device.nic().has_due_work(late), "nobody would poll");
+    // Driven by deadlines alone.
+    carry((&one, &two), late, |_| true);
+    assert_eq!((one.done(), one.counters().local_ack_timeout_err), (vec![1], 1));
 }
 
 #[test]

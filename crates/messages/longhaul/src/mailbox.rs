@@ -41,7 +41,9 @@ struct Letters {
 }
 
 impl Mailbox {
-    pub(crate) fn new(events: Option<CompletionChannel>) -> io::Result<Arc<Self>> {
+    /// Time begins at `origin`. All drivers of an endpoint have the same: what they share, such as who grants credit,
+    /// compares their times.
+    pub(crate) fn new(events: Option<CompletionChannel>, origin: Clock) -> io::Result<Arc<Self>> {
         let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let watched = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         watched.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
@@ -54,7 +56,7 @@ impl Mailbox {
             bell,
             watched,
             events,
-            origin: Clock::now(),
+            origin,
         }))
     }
 

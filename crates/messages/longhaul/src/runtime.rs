@@ -13,6 +13,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Instant as Clock;
 
 use longhaul_runtime::{Assembly, End, Engine, Granter, Letter, Letterbox as _, SPIN, Turn, catch, with_sources};
 use longhaul_sdr::{Context, QueuePairAttributes};
@@ -77,11 +78,12 @@ impl Runtime {
         let assembly = Assembly::new(device)?.with_credit_rate(credit_bits_per_second);
         let granter = assembly.granter().clone();
         let mut runtime = Runtime { assembly, drivers: Vec::new(), coding };
+        let origin = Clock::now();
         for _ in 0..threads.get() {
             let events = has_events.then(|| device.create_completion_channel()).transpose()?;
             // Without a descriptor nothing would wake the driver.
             let events = events.filter(|events| events.descriptor().is_some());
-            runtime.drivers.push(Driver::start(Mailbox::new(events)?, granter.clone())?);
+            runtime.drivers.push(Driver::start(Mailbox::new(events, origin)?, granter.clone())?);
         }
         Ok(Arc::new(runtime))
     }
@@ -171,4 +173,29 @@ fn drive(engine: &mut Engine, mailbox: &Mailbox) -> io::Result<()> {
         letters.drain(..).for_each(|letter| engine.take(letter));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use longhaul_softnic_udp::{UdpConfig, UdpPortChoice};
+
+    use super::*;
+    use crate::device::{DeviceName, SOFTNIC};
+    use crate::endpoint::{Endpoint, Towards};
+
+    #[test]
+    fn all_drivers_have_the_same_time() {
+        let local: IpAddr = "127.0.0.1".parse().expect("an address");
+        let mut udp = UdpConfig::default();
+        udp.udp_port = UdpPortChoice::Free;
+        let name: DeviceName = SOFTNIC.parse().expect("a name");
+        let towards = Towards { local, peer: local, gid_index: None };
+        let endpoint = Endpoint::open(&name, towards, udp).expect("it opens");
+        let threads = NonZeroUsize::new(8).expect("not zero");
+        let runtime = Runtime::start(endpoint.device(), threads, 0, None).expect("it starts");
+        let times: Vec<Instant> = runtime.drivers.iter().map(|driver| driver.mailbox.now()).collect();
+        assert!(times.is_sorted(), "one that was read later is later: {times:?}");
+    }
 }

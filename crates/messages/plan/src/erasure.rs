@@ -4,7 +4,7 @@
 //! all before it were computable before it was sent. It is computable after its data when nothing of it is lost, and
 //! after j of its parity chunks with the probability that [`Submessage::computable_after`] has.
 //!
-//! Otherwise nothing new comes any more, and after β round trips (β = 1) the receiver asks for what is missing of the
+//! Otherwise nothing new comes any more, and after β round trips (β = ¼) the receiver asks for what is missing of the
 //! data that it cannot compute; it comes a round trip later, one packet after the other; and so on, with c packets
 //! asked for:
 //!

@@ -458,4 +458,37 @@ mod tests {
         assert!(failure(&bursts, CodeKind::Xor, 1) > 0.5 * failure(&independent, CodeKind::Xor, 1));
         assert!(failure(&bursts, CodeKind::Mds, 8) > 10.0 * failure(&independent, CodeKind::Mds, 8));
     }
+
+    /// The shim chooses codes by a short form of this model, as it stands below this crate. Ranks of codes are what matters: the
+    /// two may differ by a factor where one burst breaks several groups, never by an order of magnitude.
+    #[test]
+    fn the_shims_model_is_this_one() {
+        let losses = |share: f64, burst: f64| match burst {
+            1.0 => (Loss::Independent(share), longhaul_shim::PathLoss::independent(share)),
+            _ => {
+                let stays = 1.0 - 1.0 / burst;
+                let begins = share * (1.0 - stays) / (1.0 - share);
+                (Loss::bursts(share, burst), longhaul_shim::PathLoss { begins, stays })
+            }
+        };
+        let codes = ["xor:6,1", "xor:32,1", "xor:248,1", "xor:12,2", "xor:64,8", "mds:64,8", "mds:128,5", "mds:32,8"];
+        for (share, burst) in [(1e-5, 1.0), (1e-4, 1.0), (1e-3, 1.0), (1e-2, 1.0), (1e-4, 2.0), (1e-3, 4.0)] {
+            let (ours, theirs) = losses(share, burst);
+            let chain = chain(ours, 1);
+            for text in codes {
+                let block: longhaul_shim::BlockCode = text.parse().expect("a code");
+                let kind = if text.starts_with("xor") { CodeKind::Xor } else { CodeKind::Mds };
+                let (data, sums) = (block.block_packets(), block.repair_packets());
+                let code = Code::new(kind, data.into(), sums.into()).expect("a code");
+                let planned = Submessage::new(&chain, code, data.into()).failure[0].0;
+                let chosen = longhaul_shim::block_failure(block, data, theirs);
+                let ratio = chosen / planned;
+                let is_exact = burst == 1.0 || kind == CodeKind::Mds;
+                let bounds = if is_exact { 0.999..1.001 } else { 0.5..2.5 };
+                // Sums of probabilities near 1 have no more digits.
+                let is_negligible = planned < 1e-12 && chosen < 1e-12;
+                assert!(is_negligible || bounds.contains(&ratio), "{share} {burst} {text}: {chosen} {planned}");
+            }
+        }
+    }
 }

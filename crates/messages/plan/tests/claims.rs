@@ -99,9 +99,9 @@ fn mds_with_large_chunks_on_a_bad_link_is_not_chosen() {
     fixed.candidates.push(Candidate::Scheme(coded));
     let answer = fixed.answer().expect("an answer");
     let row = answer.rows.iter().find(|row| row.scheme == coded).expect("it was asked for");
-    // 2.9 times the least time, where chunks of 4 KiB take 1.03. (The paper's model sends whole submessages again, and
-    // takes 9.7.)
-    assert!(row.slowdown > 2.5, "{}", row.slowdown);
+    // 2.2 times the least time, where chunks of 4 KiB take 1.03; with β = 1 it was 2.9. (The paper's model sends whole
+    // submessages again, and takes 9.7.)
+    assert!(row.slowdown > 2.0, "{}", row.slowdown);
     assert_ne!(answer.recommendation.scheme, coded);
     // With the chunk open, erasure coding is recommended, in small chunks.
     let open = Question { chunk_bytes: None, ..question }.answer().expect("an answer");

@@ -46,7 +46,7 @@ pub struct Erasure {
 }
 
 impl Erasure {
-    /// With a code, β = 1.
+    /// With a code, and β as [`BETA`] has it.
     pub fn new(code: Code) -> Self {
         Erasure { coder: Arc::new(Coder::new(code)), beta: BETA, timeout_min: TIMEOUT_MIN }
     }
@@ -98,7 +98,7 @@ impl Scheme for Erasure {
             packet_bytes: shape.packet_bytes,
             has_short_parity: layout.chunk_bytes() < shape.chunk_bytes as usize,
             decodable_below: 0,
-            seen: 0,
+            seen: (0, [None; 2]),
             begun: None,
             news_at: Instant::ZERO,
             asked_at: None,
@@ -202,8 +202,8 @@ struct Receiver {
     has_short_parity: bool,
     /// Every submessage below can be computed.
     decodable_below: usize,
-    /// Chunks that had arrived when something came last.
-    seen: u32,
+    /// When something came last: chunks that had arrived, and the last packet of data and of parity. On a slow link a chunk takes its time.
+    seen: (u32, [Option<u32>; 2]),
     begun: Option<Instant>,
     news_at: Instant,
     asked_at: Option<Instant>,
@@ -232,12 +232,19 @@ impl Receiver {
         self.layout.submessage_code(submessage).can_decode(&arrived)
     }
 
+    /// Whether anything of it has arrived.
+    fn has_begun(&self) -> bool {
+        self.seen.1 != [None; 2]
+    }
+
     /// When to ask for what cannot be computed.
     fn fallback_at(&self, io: &ReceiveIo<'_>, begun: Instant) -> Instant {
         let timeout = self.scheme.timeout(io.round_trip());
         let shape = io.shape();
         let injection = shape.injection_time(shape.message_bytes + shape.parity_bytes);
-        let first = self.news_at.max(begun + injection) + timeout;
+        // Before its first packet a message may wait for its turn at the sender.
+        let patience = if self.has_begun() { timeout } else { timeout.max(io.round_trip()) };
+        let first = self.news_at.max(begun + injection) + patience;
         match self.asked_at {
             // What was asked for takes a round trip to come. When nothing does, it may wait for its turn at a slow sender.
             Some(asked) => first.max(asked + backed_off(io.round_trip() + timeout, self.asked_in_vain)),
@@ -281,7 +288,12 @@ impl ReceiveHalf for Receiver {
             true => parity.arrived_packets(),
             false => parity.whole_count(),
         };
-        let seen = data.whole_count() + parity.map_or(0, parity_seen);
+        let last = [data.last_packet(), parity.and_then(|parity| parity.last_packet())];
+        let seen = (data.whole_count() + parity.map_or(0, parity_seen), last);
+        if !self.has_begun() && last != [None; 2] {
+            // Questions before that had no answer, because nothing had left yet.
+            (self.asked_at, self.asked_in_vain) = (None, 0);
+        }
         if seen != self.seen || self.news_at == Instant::ZERO {
             (self.seen, self.news_at) = (seen, now);
         }
@@ -382,6 +394,87 @@ mod tests {
     use longhaul_sdr::MessageBitmap;
 
     use super::*;
+
+    const SHAPE: MessageShape = MessageShape {
+        message_bytes: 64 * 1024,
+        parity_bytes: 8 * 1024,
+        chunk_bytes: 1024,
+        packet_bytes: 1024,
+        rate_bits_per_second: None,
+    };
+    const ROUND_TRIP: Duration = Duration::from_millis(40);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    /// How many records are told when a half is polled, and when it wants to be polled next.
+    fn poll(half: &mut dyn ReceiveHalf, bitmap: &MessageBitmap, millis: u64) -> (usize, Option<Instant>) {
+        poll_shape(&SHAPE, half, bitmap, millis)
+    }
+
+    fn poll_shape(
+        shape: &MessageShape,
+        half: &mut dyn ReceiveHalf,
+        bitmap: &MessageBitmap,
+        millis: u64,
+    ) -> (usize, Option<Instant>) {
+        let (mut feedback, mut report) = (Vec::new(), MessageReport::default());
+        let mut io = ReceiveIo {
+            now: at(millis),
+            round_trip: ROUND_TRIP,
+            shape,
+            data: shape.arrivals(bitmap, shape.message_bytes),
+            parity: None,
+            is_asked: false,
+            feedback: &mut feedback,
+            feedback_bytes_max: 500,
+            report: &mut report,
+        };
+        assert_eq!(half.poll(&mut io), Progress::Waiting);
+        (feedback.len(), half.next_deadline())
+    }
+
+    #[test]
+    fn what_is_missing_is_asked_for_a_quarter_of_a_round_trip_after_the_last_packet() {
+        let code = Code::mds(32, 4).expect("a code");
+        let mut half = Erasure::new(code).receiver(&SHAPE);
+        let bitmap = MessageBitmap::new(64, 1);
+        assert_eq!(poll(&mut *half, &bitmap, 1), (0, Some(at(41))), "it may wait for its turn at the sender");
+        bitmap.record_run(0, 20);
+        assert_eq!(poll(&mut *half, &bitmap, 30), (0, Some(at(40))));
+        bitmap.record_run(28, 36);
+        assert_eq!(poll(&mut *half, &bitmap, 35), (0, Some(at(45))));
+        assert_eq!(poll(&mut *half, &bitmap, 45), (1, Some(at(95))), "and again when the answer is due");
+    }
+
+    #[test]
+    fn packets_of_a_chunk_that_is_not_whole_are_news() {
+        let shape = MessageShape { chunk_bytes: 16 * 1024, ..SHAPE };
+        let mut half = Erasure::new(Code::mds(4, 1).expect("a code")).receiver(&shape);
+        let bitmap = MessageBitmap::new(64, 16);
+        for packet in 0..8 {
+            bitmap.record(packet);
+            let (told, _) = poll_shape(&shape, &mut *half, &bitmap, 1 + 10 * u64::from(packet));
+            assert_eq!(told, 0, "packet {packet} came just now");
+        }
+        assert_eq!(poll_shape(&shape, &mut *half, &bitmap, 81).0, 1);
+    }
+
+    #[test]
+    fn questions_before_the_first_packet_delay_none_after_it() {
+        let code = Code::mds(32, 4).expect("a code");
+        let mut half = Erasure::new(code).receiver(&SHAPE);
+        let bitmap = MessageBitmap::new(64, 1);
+        poll(&mut *half, &bitmap, 1);
+        // Each after a longer time than the one before.
+        for (millis, next) in [(41, 91), (91, 191), (191, 391)] {
+            assert_eq!(poll(&mut *half, &bitmap, millis), (1, Some(at(next))));
+        }
+        bitmap.record_run(0, 20);
+        assert_eq!(poll(&mut *half, &bitmap, 200), (0, Some(at(210))));
+        assert_eq!(poll(&mut *half, &bitmap, 210).0, 1);
+    }
 
     #[test]
     fn a_range_of_a_bitmap() {

@@ -128,7 +128,9 @@ impl Repeater {
         let is_silence = acknowledgement.header.lost_below >= self.packet_count;
         let away_min = if is_silence && self.has_timeouts { SILENCE_BELIEVED } else { Duration::ZERO };
         let repeated_away = (away + variation.min(round_trip / 8)).max(away_min);
-        let silent_away = (round_trip + variation.min(round_trip.max(away_min))).max(away_min);
+        // A receiver that asks has waited for a quarter of a round trip; refused, it asks again after more than a whole one.
+        let variation_max = if self.has_timeouts { round_trip.max(away_min) } else { round_trip / 8 };
+        let silent_away = (round_trip + variation.min(variation_max)).max(away_min);
         let overtaken_below = match is_silence {
             // A receiver that asks reports what it does not need as if it had it, so the order of arrival is not known.
             _ if !self.has_timeouts => 0,
@@ -279,6 +281,21 @@ mod tests {
         assert_eq!(acknowledge(3, 1), [0..1, 2..3], "overtaken");
         assert_eq!(acknowledge(10, 9), [0..1, 2..3]);
         assert_eq!(acknowledge(10, 10), [0..1, 2..3, 4..10]);
+    }
+
+    #[test]
+    fn a_receiver_that_asks_is_refused_no_longer_than_it_waits() {
+        let mut repeater = Repeater::new(10, 10, false);
+        repeater.on_queued(0..10, 0..95);
+        repeater.on_left(95, at(0), ROUND_TRIP);
+        let mut asked = |now: u64| {
+            let records = encode(0, 10, 10, 100, |_| 0b1010);
+            let read = Acknowledgement::parse(&records[0]).expect("it is whole");
+            repeater.on_acknowledgement(&read, at(now), ROUND_TRIP, ROUND_TRIP)
+        };
+        assert_eq!(asked(67), []);
+        // A round trip, and the quarter of one that the receiver waits.
+        assert_eq!(asked(75), [0..1, 2..3, 4..10]);
     }
 
     #[test]

@@ -44,7 +44,13 @@ pub struct Granter {
 struct State {
     receiver: CreditReceiver,
     /// Those that are driven. News of others come too late.
-    connections: HashMap<u64, Weak<dyn Granted>>,
+    connections: HashMap<u64, Known>,
+}
+
+struct Known {
+    connection: Weak<dyn Granted>,
+    /// News with a lower number are old: two threads may drive a connection, and one of them may come late.
+    next_news: u64,
 }
 
 /// A connection whose peer is granted credit.
@@ -72,7 +78,7 @@ impl Granter {
     }
 
     pub(crate) fn add(&self, id: u64, connection: Weak<dyn Granted>) {
-        self.state().connections.insert(id, connection);
+        self.state().connections.insert(id, Known { connection, next_news: 0 });
     }
 
     /// A connection has ended: what it was granted is free for the others.
@@ -87,14 +93,15 @@ impl Granter {
     /// A connection has news, which may make room for grants, to it or to others.
     pub(crate) fn on_news(&self, id: u64, news: &CreditNews, now: Instant) {
         let mut state = self.state();
-        if !state.connections.contains_key(&id) {
-            return;
-        }
-        if let Some(announcement) = &news.announcement {
-            state.receiver.on_announcement(now, id, announcement);
-        }
-        if let Some(round_trip) = news.round_trip {
-            state.receiver.set_round_trip(id, round_trip);
+        let Some(known) = state.connections.get_mut(&id) else { return };
+        if news.number >= known.next_news {
+            known.next_news = news.number + 1;
+            if let Some(announcement) = &news.announcement {
+                state.receiver.on_announcement(now, id, announcement);
+            }
+            if let Some(round_trip) = news.round_trip {
+                state.receiver.set_round_trip(id, round_trip);
+            }
         }
         state.receiver.on_arrived_total(id, news.arrived_bytes);
         self.grant(state, now);
@@ -115,7 +122,7 @@ impl Granter {
             match granted.iter_mut().find(|(id, ..)| *id == grant.sender) {
                 Some((_, _, known)) => *known = standing.unwrap_or(*known),
                 None => {
-                    let connection = state.connections.get(&grant.sender).and_then(Weak::upgrade);
+                    let connection = state.connections.get(&grant.sender).and_then(|known| known.connection.upgrade());
                     granted.extend(
                         connection.zip(standing).map(|(connection, standing)| (grant.sender, connection, standing)),
                     );
@@ -141,5 +148,54 @@ impl Granter {
     /// Granted, or sent without credit, and neither arrived nor written off: of all connections, in bytes.
     pub fn outstanding_bytes(&self) -> u64 {
         self.state().receiver.outstanding_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_congestion::Announcement;
+
+    use super::*;
+
+    /// Remembers what it was granted.
+    #[derive(Default)]
+    struct Told(AtomicU64);
+
+    impl Granted for Told {
+        fn grant_credit(&self, standing: &Standing) {
+            self.0.store(standing.granted_bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn news(number: u64, wanted_bytes: Option<u64>, arrived_bytes: u64) -> CreditNews {
+        let announcement = wanted_bytes.map(|wanted_bytes| Announcement {
+            wanted_bytes,
+            received_bytes: 0,
+            uncredited_bytes: 0,
+            lost_bytes: 0,
+        });
+        CreditNews { number, announcement, arrived_bytes, round_trip: Some(Duration::from_micros(100)) }
+    }
+
+    #[test]
+    fn news_that_another_thread_has_overtaken_change_nothing() {
+        let granter = Granter::new(Some(1_000_000_000));
+        let connection = Arc::new(Told::default());
+        let weak: Weak<dyn Granted> = Arc::downgrade(&connection) as _;
+        granter.add(7, weak);
+        let mut now = Instant::from_nanos(1_000_000_000);
+        granter.on_news(7, &news(0, Some(5000), 0), now);
+        assert_eq!(connection.0.load(Ordering::Relaxed), 5000);
+        // One thread has taken the first, but the other comes before it.
+        now += Duration::from_secs(1);
+        granter.on_news(7, &news(2, Some(1 << 20), 5000), now);
+        granter.on_news(7, &news(1, Some(0), 4000), now);
+        for _ in 0..3 {
+            now += Duration::from_millis(1);
+            granter.on_time(now);
+        }
+        let granted = connection.0.load(Ordering::Relaxed);
+        assert!(granted > 3 * 60_000, "it still wants more: {granted}");
+        assert!(granter.outstanding_bytes() <= granted - 5000, "and what has arrived, has");
     }
 }

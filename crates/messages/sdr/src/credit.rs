@@ -16,6 +16,8 @@ use longhaul_wire::control::{CreditAnnouncement, CreditGrant};
 /// What a granter of credit must know of one sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreditNews {
+    /// How many there were of this sender before: threads that have taken some may tell the granter in another order.
+    pub number: u64,
     /// What it has announced, if that is new.
     pub announcement: Option<Announcement>,
     /// What has arrived from it since the beginning, in bytes on the wire.
@@ -32,7 +34,8 @@ pub(crate) struct Credit {
     /// As a receiver: what the sender has announced and nobody has taken.
     untaken: Option<Announcement>,
     has_announced: bool,
-    /// Bytes that had arrived when the news was taken last.
+    /// How often the news was taken, and the bytes that had arrived the last time.
+    taken_count: u64,
     taken_bytes: u64,
     grant: Option<Granted>,
     /// What the sender has shown to have seen of it.
@@ -104,11 +107,16 @@ impl Credit {
             return None;
         }
         self.taken_bytes = arrived_bytes;
-        Some(CreditNews { announcement: self.untaken.take(), arrived_bytes, round_trip })
+        let number = self.taken_count;
+        self.taken_count += 1;
+        Some(CreditNews { number, announcement: self.untaken.take(), arrived_bytes, round_trip })
     }
 
-    /// The peer has been granted credit.
+    /// The peer has been granted credit. Threads that bring grants may come in another order than the grants were made.
     pub(crate) fn grant(&mut self, standing: &Standing, now: Instant) {
+        if self.grant.is_some_and(|known| standing.granted_bytes < known.grant.granted) {
+            return;
+        }
         let grant = CreditGrant { granted: standing.granted_bytes, recent: standing.recent_bytes };
         self.grant = Some(Granted { grant, until: now + standing.patience, is_said: false });
     }
@@ -133,7 +141,16 @@ mod tests {
         assert_eq!((news.announcement.map(|said| said.wanted_bytes), news.arrived_bytes), (Some(1000), 500));
         assert_eq!(credit.take_news(500, None), None);
         let news = credit.take_news(600, None).expect("more has arrived");
-        assert_eq!((news.announcement, news.arrived_bytes), (None, 600));
+        assert_eq!((news.number, news.announcement, news.arrived_bytes), (1, None, 600));
+    }
+
+    #[test]
+    fn an_older_grant_that_comes_late_changes_nothing() {
+        let mut credit = Credit::default();
+        let standing = Standing { granted_bytes: 300, recent_bytes: 200, patience: Duration::from_millis(5) };
+        credit.grant(&standing, at(10));
+        credit.grant(&Standing { granted_bytes: 200, recent_bytes: 100, ..standing }, at(11));
+        assert_eq!(credit.due(), (None, Some(CreditGrant { granted: 300, recent: 200 })));
     }
 
     #[test]

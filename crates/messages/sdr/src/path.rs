@@ -197,9 +197,9 @@ impl Path {
     }
 
     /// The round trip to the peer has been measured. Congestion control that has not begun begins with it: a guess would
-    /// be the wrong rate for most paths.
+    /// be the wrong rate for most paths. Credit that has come already is not given twice, so that is a beginning, too.
     pub(crate) fn on_round_trip(&mut self) {
-        if self.flow.sampler().sent_packets() == 0 {
+        if self.flow.sampler().sent_packets() == 0 && self.granted == 0 {
             self.flow = self.control.flow(&self.shape, self.round_trip.smoothed);
         }
         self.round_trip.least.into_iter().for_each(|least| self.flow.on_round_trip(least));
@@ -296,5 +296,30 @@ impl Path {
     /// Writes that are presumed lost so far.
     pub(crate) fn lost(&self) -> u64 {
         self.flow.sampler().lost_packets()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_verbs::{Gid, Mtu};
+
+    use super::*;
+
+    #[test]
+    fn credit_that_comes_before_anything_is_sent_is_kept() {
+        let mut attributes = QueuePairAttributes::new(Gid::default(), 4791, Mtu::Bytes1024);
+        attributes.congestion = Some(ControllerName::Credit);
+        let layout = attributes.layout;
+        let shape = Shape { layout, packet_bytes: 1024, packets_per_write: 1, generations: 4, channels: 1 };
+        let mut path = Path::new(&attributes, shape);
+        path.set_receives(1000);
+        let now = Instant::from_nanos(1_000_000);
+        path.on_round_trip();
+        let grant = CreditGrant { granted: 30 * shape.write_wire_bytes(), recent: 30 * shape.write_wire_bytes() };
+        path.on_grant(&grant, now);
+        assert_eq!(path.room(now), 30);
+        path.on_round_trip();
+        path.on_grant(&grant, now);
+        assert_eq!(path.room(now), 30, "a repetition adds nothing, so nothing else would bring it back");
     }
 }

@@ -394,7 +394,9 @@ impl Sending {
 
     /// A burst of an internal queue pair has left the device.
     pub(crate) fn on_sent(&mut self, lane: usize, path: &mut Path, now: Instant) {
-        let Some(burst) = self.lanes.get_mut(lane).and_then(|lane| lane.posted.pop_front()) else { return };
+        let burst = self.lanes.get_mut(lane).and_then(|lane| lane.posted.pop_front());
+        debug_assert!(burst.is_some(), "a completion that no burst has waited for");
+        let Some(burst) = burst else { return };
         self.lanes[lane].free += burst.writes;
         path.on_left(burst.writes, now);
         if let Some(send) = self.open.get_mut(&burst.message) {
@@ -528,10 +530,12 @@ impl Message<'_> {
         let at = RemoteMemory { address: self.clear.address, key: self.clear.key };
         let entry = [byte.entry(0..1)];
         let operations = immediates.iter().map(|immediate| SendOperation::WriteWithImmediate(at, *immediate));
-        let mut requests: Vec<_> = operations.map(|operation| SendRequest::new(id, operation, &entry)).collect();
+        let unsignaled = |operation| SendRequest::new(id, operation, &entry).with_flags(SendFlags::empty());
+        let mut requests: Vec<_> = operations.map(unsignaled).collect();
         let writes = requests.len() as u32;
+        // One completion for the burst, as `on_sent` expects.
         if let Some(last) = requests.last_mut() {
-            last.flags |= SendFlags::SIGNALED;
+            last.flags = SendFlags::SIGNALED;
         }
         to.post_send(&requests)?;
         self.send.fragments.start += writes;

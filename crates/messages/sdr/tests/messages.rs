@@ -5,7 +5,7 @@ mod ends;
 use ends::{Ends, MTU, Options, pattern};
 use longhaul_impair::{Loss, Profile};
 use longhaul_sdr::{SendStatus, immediate::ImmediateLayout};
-use longhaul_time::Duration;
+use longhaul_time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(5);
 
@@ -197,6 +197,34 @@ fn a_stream_repeats_its_immediate() {
     }
     assert_eq!((receive.user_immediate(), receive.bitmap().is_complete()), (Some(77), false));
     assert!(stream.send_immediate(&ends.sender.memory, 1 << 20).is_err(), "not a byte of the memory");
+}
+
+/// Each write of an immediate once counted as everything that was posted with it: bytes were reported to have left that
+/// the device still had to read, and it was given more writes than its queue holds.
+#[test]
+fn writes_of_an_immediate_do_not_count_as_others() {
+    // The device holds most of what it is given.
+    let profile = Options::default().profile.with_rate_bits_per_second(10_000_000);
+    let mut ends = Ends::new(Options { profile, ..Default::default() }, |attributes| attributes.send_depth = 64);
+    let (piece, pieces) = (50 * MTU, 8);
+    let receive = ends.receiver.queue_pair.post_receive(&ends.receiver.memory, 0..piece).unwrap();
+    let stream = ends.sender.queue_pair.start_stream(Some(77)).unwrap();
+    for _ in 0..pieces {
+        stream.send_at(0, &ends.sender.memory, 0..piece).unwrap();
+    }
+    stream.end();
+    let mut was_ahead = false;
+    while stream.left_bytes() < (pieces * piece) as u64 {
+        stream.send_immediate(&ends.sender.memory, 0).unwrap();
+        ends.step(Duration::from_millis(1));
+        let (left, sent) = (stream.left_bytes(), ends.world.softnic(0).nic().counters().sent_bytes);
+        assert!(left <= sent, "{left} bytes are said to have left, and the device has sent {sent}");
+        was_ahead |= ends.sender.queue_pair.counters().0.bytes > sent + 32 * MTU as u64;
+        assert!(ends.world.now() < Instant::ZERO + LONG);
+    }
+    assert!(was_ahead, "the device never had a backlog");
+    assert!(ends.run_until(LONG, || stream.status() == SendStatus::Sent));
+    assert_eq!((stream.left_bytes(), receive.user_immediate()), ((pieces * piece) as u64, Some(77)));
 }
 
 #[test]

@@ -178,19 +178,118 @@ impl<H: Handler> Forwarding<H> {
             return Ok(());
         }
         let (handler, outbox) = (&mut self.handler, &mut self.outbox);
-        let fates: Vec<Fate> = arrivals.iter_mut().map(|arrival| handler.handle(port, arrival, outbox)).collect();
-        let mut frames: Vec<&[u8]> = Vec::with_capacity(arrivals.len());
+        // With each frame, how many had been sent by then: they leave before it.
+        let fates: Vec<(Fate, usize)> = arrivals
+            .iter_mut()
+            .map(|arrival| (handler.handle(port, arrival, outbox), outbox.leaving().len()))
+            .collect();
+        let leaving = outbox.leaving();
+        let mut frames: Vec<&[u8]> = Vec::with_capacity(arrivals.len() + leaving.len());
         for (out, sink) in self.sinks.iter_mut().enumerate() {
-            let leaving = arrivals.iter().zip(&fates).filter(|(_, fate)| **fate == Fate::Forward(out));
-            frames.extend(leaving.map(|(arrival, _)| &*arrival.bytes));
+            let mut done = 0;
+            for (arrival, (fate, until)) in arrivals.iter().zip(&fates) {
+                let sent = leaving[done..*until].iter().filter(|leaving| leaving.port == out);
+                frames.extend(sent.map(|leaving| &leaving.frame[..]));
+                done = *until;
+                if *fate == Fate::Forward(out) {
+                    frames.push(&*arrival.bytes);
+                }
+            }
             self.counters.send(&mut **sink, &mut frames)?;
         }
         let left = self.clock.now();
-        let forwarded = arrivals.iter().zip(&fates).filter(|(_, fate)| matches!(fate, Fate::Forward(_)));
+        let forwarded = arrivals.iter().zip(&fates).filter(|(_, (fate, _))| matches!(fate, Fate::Forward(_)));
         forwarded.for_each(|(arrival, _)| self.counters.on_left(left - arrival.at));
+        leaving.iter().for_each(|leaving| self.counters.on_left(left - leaving.due));
+        self.outbox.clear();
         drop(arrivals);
         // Their memory goes back at once, so that the interface can use it.
-        self.sources[port].receive(0, &mut Vec::new())?;
-        self.flush()
+        self.sources[port].receive(0, &mut Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+    use std::sync::{Arc, Mutex};
+
+    use nix::sys::eventfd::EventFd;
+
+    use super::*;
+
+    /// Frames that have arrived.
+    struct Given {
+        ready: EventFd,
+        frames: Vec<Vec<u8>>,
+    }
+
+    impl Source for Given {
+        fn descriptor(&self) -> BorrowedFd<'_> {
+            self.ready.as_fd()
+        }
+
+        fn receive<'a>(&'a mut self, most: usize, arrivals: &mut Vec<Arrival<'a>>) -> Result<(), ForwardError> {
+            let at = Instant::ZERO;
+            arrivals.extend(self.frames.iter_mut().take(most).map(|bytes| Arrival { bytes, at }));
+            Ok(())
+        }
+
+        fn check(&mut self) -> Result<(), ForwardError> {
+            Ok(())
+        }
+
+        fn counters(&mut self) -> SourceCounters {
+            SourceCounters::default()
+        }
+    }
+
+    struct Kept(Arc<Mutex<Vec<Vec<u8>>>>);
+
+    impl Sink for Kept {
+        fn send(&mut self, frames: &[&[u8]]) -> Result<u64, ForwardError> {
+            self.0.lock().unwrap().extend(frames.iter().map(|frame| frame.to_vec()));
+            Ok(0)
+        }
+    }
+
+    /// Sends two frames of its own in place of each third frame.
+    struct Adding;
+
+    impl Handler for Adding {
+        fn handle(&mut self, _: usize, frame: &mut Arrival<'_>, outbox: &mut Outbox) -> Fate {
+            let number = frame.bytes[0];
+            if number.is_multiple_of(3) {
+                for _ in 0..2 {
+                    outbox.send(1, vec![number, 1], Instant::ZERO);
+                }
+                return Fate::Taken;
+            }
+            Fate::Forward(1)
+        }
+
+        fn poll(&mut self, _: Instant, _: &mut Outbox) {}
+
+        fn next_deadline(&self) -> Option<Instant> {
+            None
+        }
+    }
+
+    #[test]
+    fn frames_leave_in_the_order_in_which_they_were_handled() {
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        let interface = |frames: Vec<Vec<u8>>, sink: Kept| {
+            let ready = EventFd::from_value(1).expect("a descriptor");
+            Interface { source: Box::new(Given { ready, frames }), sink: Box::new(sink) }
+        };
+        let frames = (0..10).map(|number| vec![number]).collect();
+        let interfaces = vec![interface(frames, Kept(Arc::default())), interface(Vec::new(), Kept(kept.clone()))];
+        let mut forwarding = Forwarding::new(interfaces, Adding, Clock::start());
+        let never = EventFd::new().expect("a descriptor");
+        forwarding.turn(never.as_fd(), Duration::ZERO).expect("a turn");
+        let expected: Vec<Vec<u8>> = (0..10)
+            .flat_map(|number: u8| if number.is_multiple_of(3) { vec![vec![number, 1]; 2] } else { vec![vec![number]] })
+            .collect();
+        assert_eq!(*kept.lock().unwrap(), expected);
+        assert_eq!(forwarding.counters().sent, expected.len() as u64);
     }
 }

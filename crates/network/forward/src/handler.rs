@@ -52,7 +52,8 @@ impl Outbox {
         copy
     }
 
-    /// Send a frame by an interface, after those that were sent there before. It was due at `due`.
+    /// Send a frame by an interface, after those that were sent there before, and after frames that were handled before and are
+    /// forwarded. It was due at `due`.
     pub fn send(&mut self, port: usize, frame: Vec<u8>, due: Instant) {
         self.leaving.push(Leaving { port, frame, due });
     }

@@ -9,6 +9,7 @@ use std::ffi::{c_char, c_int};
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::process::Command;
 
 use nix::net::if_::InterfaceFlags;
 
@@ -71,6 +72,42 @@ pub fn is_up(interface: &str) -> io::Result<bool> {
     // SAFETY: the kernel has written the flags.
     let flags = unsafe { request.ifr_ifru.ifru_flags };
     Ok(InterfaceFlags::from_bits_truncate(c_int::from(flags)).contains(InterfaceFlags::IFF_UP))
+}
+
+/// An interface that does not join frames: several would be lost and delayed as one. Dropped, it does again what it did before.
+#[derive(Debug)]
+pub struct OneByOne {
+    interface: String,
+    did_join: bool,
+}
+
+impl OneByOne {
+    /// Switches joining off, if it is on.
+    pub fn of(interface: &str) -> io::Result<Self> {
+        // Drivers that cannot join frames may not know the question.
+        let did_join = is_on(interface, Offload::ReceiveJoining).unwrap_or(false);
+        if did_join {
+            tracing::info!(interface, "switching off that received frames are joined (gro)");
+            set(interface, Offload::ReceiveJoining, false)?;
+        }
+        Ok(OneByOne { interface: interface.to_owned(), did_join })
+    }
+}
+
+impl Drop for OneByOne {
+    fn drop(&mut self) {
+        if self.did_join {
+            // It may be gone.
+            let _ = set(&self.interface, Offload::ReceiveJoining, true);
+        }
+    }
+}
+
+/// Whether two interfaces are the ends of one pair: what one sends arrives at the other, and would circle for ever. (sysfs would say
+/// it too, but of the namespace where it was mounted.)
+pub fn is_pair(one: &str, other: &str) -> bool {
+    let shown = Command::new("ip").args(["-o", "link", "show", "dev", one]).output();
+    shown.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(&format!(" {one}@{other}:")))
 }
 
 fn ethtool(interface: &str, value: &mut Value) -> io::Result<()> {

@@ -31,6 +31,16 @@ pub enum Loss {
         /// Of losing a packet in the bad state (Gilbert: 1).
         loss_bad: f64,
     },
+    /// Bursts of one length: a lossless state that each packet leaves with a probability, and then that packet and those after
+    /// it, as many as a burst has, each lost on its own. What LoWAR's figure 11 varies; in [`Loss::GilbertElliott`] the lengths are geometric.
+    FixedBursts {
+        /// Of a packet that no burst covers beginning one.
+        p_start: f64,
+        /// Packets of each burst, at least 1.
+        burst_packets: u32,
+        /// Of losing a packet in a burst.
+        loss_in_burst: f64,
+    },
     /// What was once seen on a real path, again and again.
     Replayed(LossTrace),
 }
@@ -60,6 +70,9 @@ impl Loss {
                 let bad = self.share_of_bad_state();
                 (1.0 - bad) * loss_good + bad * loss_bad
             }
+            Loss::FixedBursts { p_start, burst_packets, loss_in_burst } => {
+                share_in_bursts(*p_start, *burst_packets) * loss_in_burst
+            }
             Loss::Replayed(trace) => trace.lost_count as f64 / trace.packet_count as f64,
         }
     }
@@ -76,6 +89,13 @@ impl Loss {
                 let lost_after_good = p_good_to_bad * loss_bad + (1.0 - p_good_to_bad) * loss_good;
                 let lost_after_bad = p_bad_to_good * loss_good + (1.0 - p_bad_to_good) * loss_bad;
                 (1.0 - bad) * (1.0 - loss_good) * lost_after_good + bad * (1.0 - loss_bad) * lost_after_bad
+            }
+            Loss::FixedBursts { p_start, burst_packets, loss_in_burst } => {
+                // In a round, from the end of one burst to that of the next: within the burst, and where it begins, after a packet
+                // that arrived: one outside, or the last of the burst before.
+                let within = f64::from(*burst_packets - 1) * loss_in_burst * (1.0 - loss_in_burst);
+                let begins = loss_in_burst * (1.0 - p_start * loss_in_burst);
+                (within + begins) * share_in_bursts(*p_start, *burst_packets) / f64::from(*burst_packets)
             }
             Loss::Replayed(trace) => trace.burst_count() as f64 / trace.packet_count as f64,
         };
@@ -102,10 +122,21 @@ impl Loss {
                 check_probability("loss_good", *loss_good)?;
                 check_probability("loss_bad", *loss_bad)
             }
+            Loss::FixedBursts { burst_packets: 0, .. } => Err(ProfileError::EmptyBursts),
+            Loss::FixedBursts { p_start, loss_in_burst, .. } => {
+                check_probability("p_start", *p_start)?;
+                check_probability("loss_in_burst", *loss_in_burst)
+            }
             Loss::Replayed(trace) if trace.packet_count == 0 => Err(ProfileError::EmptyLossTrace),
             Loss::Replayed(_) => Ok(()),
         }
     }
+}
+
+/// Of all packets. A round is the packets up to the next burst, 1 / `p_start` − 1 in the mean, and the burst.
+fn share_in_bursts(p_start: f64, burst_packets: u32) -> f64 {
+    let covered = p_start * f64::from(burst_packets);
+    if covered == 0.0 { 0.0 } else { covered / (1.0 - p_start + covered) }
 }
 
 /// The fate of consecutive packets, stored as run lengths and shared by all links that replay it.
@@ -165,6 +196,7 @@ pub(crate) enum LossState {
     None,
     Independent(Chance),
     GilbertElliott { bad: bool, leave_good: Chance, leave_bad: Chance, lose_good: Chance, lose_bad: Chance },
+    FixedBursts { burst_packets: u32, left: u32, start: Chance, lose: Chance },
     Replayed { trace: LossTrace, run_index: usize, left_in_run: u32 },
 }
 
@@ -179,6 +211,12 @@ impl LossState {
                 leave_bad: Chance::new(*p_bad_to_good),
                 lose_good: Chance::new(*loss_good),
                 lose_bad: Chance::new(*loss_bad),
+            },
+            Loss::FixedBursts { p_start, burst_packets, loss_in_burst } => LossState::FixedBursts {
+                burst_packets: *burst_packets,
+                left: 0,
+                start: Chance::new(*p_start),
+                lose: Chance::new(*loss_in_burst),
             },
             Loss::Replayed(trace) => {
                 LossState::Replayed { trace: trace.clone(), run_index: 0, left_in_run: trace.runs[0] }
@@ -196,6 +234,16 @@ impl LossState {
                 let leave = if *bad { *leave_bad } else { *leave_good };
                 *bad ^= leave.draw(random);
                 let lose = if *bad { *lose_bad } else { *lose_good };
+                lose.draw(random)
+            }
+            LossState::FixedBursts { burst_packets, left, start, lose } => {
+                if *left == 0 {
+                    if !start.draw(random) {
+                        return false;
+                    }
+                    *left = *burst_packets;
+                }
+                *left -= 1;
                 lose.draw(random)
             }
             LossState::Replayed { trace, run_index, left_in_run } => {
@@ -235,6 +283,30 @@ mod tests {
         let loss = Loss::Replayed(LossTrace::from_lost_flags([false, true, true, false, false, true, false, false]));
         assert_eq!(loss.mean_loss(), 3.0 / 8.0);
         assert_eq!(loss.mean_burst_packets(), Some(1.5));
+    }
+
+    #[test]
+    fn fixed_bursts_have_one_length_and_lose_as_often_as_the_formulas_say() {
+        let count = 2_000_000;
+        for (p_start, burst_packets, loss_in_burst) in [(1e-3, 8, 1.0), (1e-3, 12, 0.3), (0.02, 2, 0.7), (0.3, 1, 0.5)]
+        {
+            let loss = Loss::FixedBursts { p_start, burst_packets, loss_in_burst };
+            loss.check().expect("probabilities");
+            let (mut random, mut state) = (ChaCha8Rng::seed_from_u64(7), LossState::new(&loss));
+            let lost: Vec<bool> = (0..count).map(|_| state.is_lost(&mut random)).collect();
+            let share = lost.iter().filter(|lost| **lost).count() as f64 / f64::from(count);
+            assert!((share / loss.mean_loss() - 1.0).abs() < 0.05, "{loss:?}: {share}");
+            let runs: Vec<usize> = lost.split(|lost| !lost).map(<[bool]>::len).filter(|length| *length > 0).collect();
+            let mean = runs.iter().sum::<usize>() as f64 / runs.len() as f64;
+            let formula = loss.mean_burst_packets().expect("loses");
+            assert!((mean / formula - 1.0).abs() < 0.05, "{loss:?}: {mean} instead of {formula}");
+            if loss_in_burst == 1.0 {
+                // Two may meet.
+                assert!(runs.iter().all(|length| length.is_multiple_of(8)), "{loss:?}");
+            }
+        }
+        assert_eq!(Loss::FixedBursts { p_start: 0.0, burst_packets: 8, loss_in_burst: 1.0 }.mean_burst_packets(), None);
+        assert!(Loss::FixedBursts { p_start: 0.1, burst_packets: 0, loss_in_burst: 1.0 }.check().is_err());
     }
 
     #[test]

@@ -252,6 +252,9 @@ pub enum ProfileError {
     /// A trace without packets.
     #[error("the loss trace is empty: it needs at least one packet")]
     EmptyLossTrace,
+    /// Bursts without packets.
+    #[error("burst_packets is 0, so that no burst could lose anything: use 1 or more")]
+    EmptyBursts,
 }
 
 pub(crate) fn check_probability(name: &'static str, got: f64) -> Result<(), ProfileError> {

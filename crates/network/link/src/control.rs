@@ -1,9 +1,11 @@
-//! How another process talks to a link that runs: a socket in the file system, a line of JSON each way.
+//! How another process talks to a link or a gateway that runs: a socket in the file system, a line of JSON each way.
 //!
 //! The files of a link are in a folder that only its user can enter: `/run/longhaul` for root, `$XDG_RUNTIME_DIR/longhaul`, or a
 //! folder in the one for temporary files, the first of them that can be used. `NAME.lock` is locked for as long as the link runs,
-//! however its process ends; only who holds that lock makes or removes the others, `NAME.sock` and `NAME.error`.
+//! however its process ends; only who holds that lock makes or removes the others, `NAME.sock` and `NAME.error`. Those of
+//! a gateway are `NAME.gateway.lock` and so on.
 
+use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -25,13 +27,57 @@ const REQUEST_PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of the longest line. An answer has a few hundred, and a request less.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Why a link cannot be talked to.
+/// What runs under a name. Each kind has names of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A link.
+    Link,
+    /// A gateway.
+    Gateway,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Kind::Link => "link",
+            Kind::Gateway => "gateway",
+        })
+    }
+}
+
+impl Kind {
+    /// Between the name and what the file is.
+    fn infix(self) -> &'static str {
+        match self {
+            Kind::Link => "",
+            Kind::Gateway => ".gateway",
+        }
+    }
+
+    /// The command that lists them.
+    fn lister(self) -> &'static str {
+        match self {
+            Kind::Link => "longhaul link show",
+            Kind::Gateway => "longhaul gateway status",
+        }
+    }
+
+    /// What to do about a name that is taken.
+    fn remedy(self, name: &str) -> String {
+        match self {
+            Kind::Link => format!("choose another --name, or end it with `longhaul link clean --name {name}`"),
+            Kind::Gateway => "set another name in its configuration, or end the other one".to_owned(),
+        }
+    }
+}
+
+/// Why a link or a gateway cannot be talked to.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ControlError {
     /// Not a name.
-    #[error("\"{0}\" is no name for a link: use letters, digits, - and _, at most 40")]
-    Name(String),
+    #[error("\"{1}\" is no name for a {0}: use letters, digits, - and _, at most 40")]
+    Name(Kind, String),
     /// No folder is this user's.
     #[error("none of these can be used as a folder of this user's own: {0}; set XDG_RUNTIME_DIR to one")]
     NoFolder(String),
@@ -44,19 +90,23 @@ pub enum ControlError {
         source: io::Error,
     },
     /// The name is taken.
-    #[error("a link named {0} runs already: choose another --name, or end it with `longhaul link clean --name {0}`")]
-    Taken(String),
+    #[error("a {0} named {1} runs already: {remedy}", remedy = .0.remedy(.1))]
+    Taken(Kind, String),
     /// Nobody is there.
-    #[error("no link named {name} runs (of this user); `longhaul link show` lists those that do{}", reason_text(.reason))]
+    #[error("no {kind} named {name} runs (of this user); `{}` lists those that do{}", .kind.lister(), reason_text(.reason))]
     NotRunning {
+        /// What.
+        kind: Kind,
         /// The name.
         name: String,
         /// Why the last of this name ended, if it could say so.
         reason: Option<String>,
     },
     /// It does not answer.
-    #[error("the link {name} does not answer")]
+    #[error("the {kind} {name} does not answer")]
     NoAnswer {
+        /// What.
+        kind: Kind,
         /// Its name.
         name: String,
         /// Why.
@@ -126,8 +176,9 @@ fn make_folder() -> Result<PathBuf, ControlError> {
     })
 }
 
-/// The files of one link.
+/// The files of one of them.
 struct Files {
+    kind: Kind,
     name: String,
     lock: PathBuf,
     socket: PathBuf,
@@ -140,17 +191,17 @@ fn is_name(name: &str) -> bool {
 }
 
 impl Files {
-    fn of(name: &str, folder: &Path) -> Self {
-        let file = |ending: &str| folder.join(format!("{name}.{ending}"));
-        Files { name: name.to_owned(), lock: file("lock"), socket: file("sock"), error: file("error") }
+    fn of(kind: Kind, name: &str, folder: &Path) -> Self {
+        let file = |ending: &str| folder.join(format!("{name}{}.{ending}", kind.infix()));
+        Files { kind, name: name.to_owned(), lock: file("lock"), socket: file("sock"), error: file("error") }
     }
 
-    /// Of a link that may run.
-    fn find(name: &str) -> Result<Self, ControlError> {
+    /// Of one that may run.
+    fn find(kind: Kind, name: &str) -> Result<Self, ControlError> {
         match (is_name(name), folder()) {
-            (false, _) => Err(ControlError::Name(name.to_owned())),
-            (true, Some(folder)) => Ok(Files::of(name, &folder)),
-            (true, None) => Err(ControlError::NotRunning { name: name.to_owned(), reason: None }),
+            (false, _) => Err(ControlError::Name(kind, name.to_owned())),
+            (true, Some(folder)) => Ok(Files::of(kind, name, &folder)),
+            (true, None) => Err(ControlError::NotRunning { kind, name: name.to_owned(), reason: None }),
         }
     }
 
@@ -181,16 +232,16 @@ impl Files {
 
     fn not_running(&self) -> ControlError {
         let reason = fs::read_to_string(&self.error).ok();
-        ControlError::NotRunning { name: self.name.clone(), reason }
+        ControlError::NotRunning { kind: self.kind, name: self.name.clone(), reason }
     }
 }
 
-/// The names of links that run, or that ended without cleaning up.
-pub fn names() -> Vec<String> {
+/// The names of those that run, or that ended without cleaning up.
+pub fn names(kind: Kind) -> Vec<String> {
     let entries = folder().and_then(|folder| fs::read_dir(folder).ok());
     let name = |entry: fs::DirEntry| {
         let file = entry.file_name();
-        let name = file.to_str()?.strip_suffix(".lock")?;
+        let name = file.to_str()?.strip_suffix(".lock")?.strip_suffix(kind.infix())?;
         is_name(name).then(|| name.to_owned())
     };
     let mut names: Vec<String> = entries.into_iter().flatten().flatten().filter_map(name).collect();
@@ -209,15 +260,15 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// For a link of this name.
-    pub fn open(name: &str) -> Result<Self, ControlError> {
+    /// For one of this name.
+    pub fn open(kind: Kind, name: &str) -> Result<Self, ControlError> {
         if !is_name(name) {
-            return Err(ControlError::Name(name.to_owned()));
+            return Err(ControlError::Name(kind, name.to_owned()));
         }
-        let files = Files::of(name, &make_folder()?);
+        let files = Files::of(kind, name, &make_folder()?);
         let failed = |path: &Path, source| ControlError::Make { path: path.display().to_string(), source };
         let lock = files.try_lock().map_err(|error| failed(&files.lock, error))?;
-        let lock = lock.ok_or_else(|| ControlError::Taken(name.to_owned()))?;
+        let lock = lock.ok_or_else(|| ControlError::Taken(kind, name.to_owned()))?;
         // Left by one that was killed, or has failed.
         let _ = fs::remove_file(&files.socket);
         let _ = fs::remove_file(&files.error);
@@ -262,12 +313,12 @@ fn converse(mut stream: UnixStream, answer: impl FnOnce(Request) -> Answer) -> i
 
 // --- the other side -------------------------------------------------------------------------------------------------
 
-/// Asks a link that runs.
-pub fn ask(name: &str, request: &Request) -> Result<serde_json::Value, ControlError> {
-    let files = Files::find(name)?;
+/// Asks one that runs.
+pub fn ask(kind: Kind, name: &str, request: &Request) -> Result<serde_json::Value, ControlError> {
+    let files = Files::find(kind, name)?;
     let stream = UnixStream::connect(&files.socket).map_err(|_| files.not_running())?;
     let answer =
-        exchange(stream, request).map_err(|source| ControlError::NoAnswer { name: name.to_owned(), source })?;
+        exchange(stream, request).map_err(|source| ControlError::NoAnswer { kind, name: name.to_owned(), source })?;
     answer.map_err(ControlError::Refused)
 }
 
@@ -284,8 +335,9 @@ pub enum Cleaned {
 
 /// Ends a link, and removes what it has left.
 pub fn clean(name: &str) -> Result<Cleaned, ControlError> {
-    let files = Files::find(name)?;
-    let failed = |source| ControlError::NoAnswer { name: name.to_owned(), source };
+    let kind = Kind::Link;
+    let files = Files::find(kind, name)?;
+    let failed = |source| ControlError::NoAnswer { kind, name: name.to_owned(), source };
     let Ok(stream) = UnixStream::connect(&files.socket) else {
         let is_left = [&files.socket, &files.lock, &files.error].into_iter().any(|path| path.exists());
         if !is_left {

@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
@@ -11,7 +10,7 @@ use std::time::Duration;
 
 use longhaul_capture::{Capture, CaptureError, CaptureSummary};
 use longhaul_forward::clock::Clock;
-use longhaul_forward::offloads::{self, Offload};
+use longhaul_forward::offloads::{self, OneByOne};
 use longhaul_forward::{Counters, ForwardError, Forwarding, Interface, SourceCounters, Woken, priority, ring, tap};
 use longhaul_impair::{Profile, ProfileError};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -133,7 +132,7 @@ impl RunningLink {
         if names[0] == names[1] {
             return Err(LinkError::SameInterface(names[0].clone()));
         }
-        if is_pair(names) {
+        if offloads::is_pair(&names[0], &names[1]) {
             return Err(LinkError::Pair(names.clone()));
         }
         let mut link = Link::new(&options.towards_second, &options.towards_first)?;
@@ -144,9 +143,11 @@ impl RunningLink {
             }
         };
         let interfaces = vec![open(&names[0])?, open(&names[1])?];
+        let one_by_one =
+            |name: &String| OneByOne::of(name).map_err(|source| LinkError::Joining { interface: name.clone(), source });
         let joining = match &options.ports {
             Ports::Taps(_) => Vec::new(),
-            Ports::Interfaces(_) => names.iter().map(|name| ReceivesOneByOne::of(name)).collect::<Result<_, _>>()?,
+            Ports::Interfaces(_) => names.iter().map(one_by_one).collect::<Result<_, _>>()?,
         };
         // Last: a mistake in the names must not cost an earlier capture.
         if let Some(path) = &options.capture {
@@ -226,44 +227,6 @@ impl Drop for RunningLink {
 
 fn start_failed(error: nix::Error) -> LinkError {
     LinkError::Start(error.into())
-}
-
-/// An interface that does not join frames, which would lose and delay several as one. Dropped, it does again what it did before.
-struct ReceivesOneByOne {
-    interface: String,
-    did_join: bool,
-}
-
-impl ReceivesOneByOne {
-    fn of(interface: &str) -> Result<Self, LinkError> {
-        // Drivers that cannot join frames may not know the question.
-        let did_join = offloads::is_on(interface, Offload::ReceiveJoining).unwrap_or(false);
-        if did_join {
-            tracing::info!(interface, "switching off that received frames are joined (gro)");
-            offloads::set(interface, Offload::ReceiveJoining, false)
-                .map_err(|source| LinkError::Joining { interface: interface.to_owned(), source })?;
-        }
-        Ok(ReceivesOneByOne { interface: interface.to_owned(), did_join })
-    }
-}
-
-impl Drop for ReceivesOneByOne {
-    fn drop(&mut self) {
-        if self.did_join {
-            // It may be gone.
-            let _ = offloads::set(&self.interface, Offload::ReceiveJoining, true);
-        }
-    }
-}
-
-/// Whether two interfaces are the ends of one pair: what one sends arrives at the other, and would circle for ever. (sysfs would say
-/// it too, but of the namespace where it was mounted.)
-fn is_pair(names: &[String; 2]) -> bool {
-    let leads = |from: &str, to: &str| {
-        let shown = Command::new("ip").args(["-o", "link", "show", "dev", from]).output();
-        shown.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(&format!(" {from}@{to}:")))
-    };
-    leads(&names[0], &names[1])
 }
 
 /// Forwards until it is told to end.

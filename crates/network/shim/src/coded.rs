@@ -20,20 +20,21 @@ pub(crate) struct Coded {
     pub(crate) length: u16,
 }
 
-/// Writes the coded form of a packet with a right ICRC. `None` when it has none: fragments, and what is longer than a packet.
-pub(crate) fn write_coded(packet: &Packet, coded: &mut Vec<u8>) -> Option<Coded> {
-    let Envelope { source, icrc_scope, elided_bytes, .. } = packet.envelope;
+/// Writes the coded form of a packet with a right ICRC, which covers `scope`. `None` when it has none: fragments, and what is longer
+/// than a packet.
+pub(crate) fn write_coded(packet: &Packet, scope: &IcrcScope, coded: &mut Vec<u8>) -> Option<Coded> {
+    let Envelope { source, elided_bytes, .. } = packet.envelope;
     let (body, received_icrc) = packet.datagram.split_last_chunk::<ICRC_BYTES>()?;
     let length = u16::try_from(packet.datagram.len() + usize::try_from(elided_bytes).ok()?).ok()?;
-    let flags = match icrc_scope {
-        IcrcScope::WITHOUT_ADDRESSES | IcrcScope::V6 { .. } => 0,
-        IcrcScope::V4 { flags_fragment, .. } => flags_fragment,
+    let flags = match scope {
+        &IcrcScope::WITHOUT_ADDRESSES | IcrcScope::V6 { .. } => 0,
+        IcrcScope::V4 { flags_fragment, .. } => *flags_fragment,
     };
     if !WHOLE_FLAGS.contains(&flags) || body.len() <= MASKED {
         return None;
     }
     let received_icrc = u32::from_le_bytes(*received_icrc);
-    let icrc = icrc::convert(&icrc_scope, &icrc_scope.canonical(), body.len(), received_icrc)?;
+    let icrc = icrc::convert(scope, &scope.canonical(), body.len(), received_icrc)?;
     coded.clear();
     coded.extend_from_slice(&length.to_be_bytes());
     coded.extend_from_slice(&flags.to_be_bytes());
@@ -43,6 +44,13 @@ pub(crate) fn write_coded(packet: &Packet, coded: &mut Vec<u8>) -> Option<Coded>
     coded[CODED_PREFIX_BYTES + MASKED] = 0;
     coded.extend_from_slice(&icrc.to_le_bytes());
     Some(Coded { icrc, length })
+}
+
+/// The ICRC that a packet has in its coded form, with the number of its bytes: equal packets have the same.
+pub(crate) fn identity(packet: &Packet, scope: &IcrcScope) -> Option<(u32, usize)> {
+    let (body, icrc) = packet.datagram.split_last_chunk::<ICRC_BYTES>()?;
+    let icrc = icrc::convert(scope, &scope.canonical(), body.len(), u32::from_le_bytes(*icrc))?;
+    Some((icrc, packet.datagram.len()))
 }
 
 /// A packet from its coded form, in an envelope like the repair packet's. `None` when it is none: anything may have been added up.
@@ -78,6 +86,7 @@ pub(crate) fn read_coded(coded: &[u8], like: &Envelope, checks_icrc: bool) -> Op
     let mut envelope = *like;
     envelope.source.set_port(source_port);
     envelope.icrc_scope = own_scope;
+    envelope.identification = like.identification.map(|_| 0);
     envelope.elided_bytes = u32::from(length) - u32::try_from(datagram_bytes).ok()?;
     Some((Packet { envelope, datagram }, Coded { icrc, length }))
 }
@@ -102,8 +111,15 @@ mod tests {
         let headers = Headers::new(Opcode::RcSendMiddle, 7, Psn::new(9));
         let length = packet::write_datagram(&headers, &[0x5a; 64], &scope, &mut datagram).unwrap();
         datagram.truncate(length);
-        let envelope =
-            Envelope { source, destination, traffic_class: 2, hop_limit: 64, icrc_scope: scope, elided_bytes: 0 };
+        let envelope = Envelope {
+            source,
+            destination,
+            traffic_class: 2,
+            hop_limit: 64,
+            identification: scope.identification(),
+            icrc_scope: scope,
+            elided_bytes: 0,
+        };
         Packet { envelope, datagram }
     }
 
@@ -117,7 +133,7 @@ mod tests {
         let v6 = IcrcScope::v6("[2001:db8::1]:50000".parse().unwrap(), "[2001:db8::2]:4791".parse().unwrap());
         for own in [scope(), scope().with_identification(77).with_flags_fragment(0), IcrcScope::WITHOUT_ADDRESSES, v6] {
             let sent = packet(own);
-            let written = write_coded(&sent, &mut coded).unwrap();
+            let written = write_coded(&sent, &sent.envelope.icrc_scope, &mut coded).unwrap();
             let (read, parts) = read_coded(&[&coded[..], &[0; 9]].concat(), &sent.envelope, true).unwrap();
             let expected = match own {
                 IcrcScope::WITHOUT_ADDRESSES | IcrcScope::V6 { .. } => own,
@@ -129,14 +145,17 @@ mod tests {
             assert_eq!(read.datagram[..76], sent.datagram[..76]);
         }
         let fragment = packet(scope().with_flags_fragment(0x2000));
-        assert!(write_coded(&fragment, &mut coded).is_none(), "fragments are left alone");
+        assert!(
+            write_coded(&fragment, &fragment.envelope.icrc_scope, &mut coded).is_none(),
+            "fragments are left alone"
+        );
     }
 
     #[test]
     fn what_is_wrong_anywhere_is_nothing() {
         let mut coded = Vec::new();
         let sent = packet(scope());
-        write_coded(&sent, &mut coded).unwrap();
+        write_coded(&sent, &sent.envelope.icrc_scope, &mut coded).unwrap();
         coded.extend_from_slice(&[0; 4]);
         assert!(read_coded(&coded, &sent.envelope, true).is_some());
         for at in 0..coded.len() {
@@ -158,7 +177,7 @@ mod tests {
         icrc::write(&scope(), &mut sent.datagram);
         sent.envelope.elided_bytes = 64;
         let mut coded = Vec::new();
-        assert_eq!(write_coded(&sent, &mut coded).unwrap().length, 80);
+        assert_eq!(write_coded(&sent, &sent.envelope.icrc_scope, &mut coded).unwrap().length, 80);
         let (read, _) = read_coded(&coded, &sent.envelope, true).unwrap();
         assert_eq!(read, sent);
     }

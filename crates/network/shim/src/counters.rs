@@ -10,7 +10,7 @@ pub struct EncoderCounters {
     pub no_unit: u64,
     /// Data packets that found no room in the table of flows.
     pub no_flow: u64,
-    /// Data packets that are too long, or fragments.
+    /// Data packets that are too long, fragments, or of operations that we do not speak.
     pub unfit: u64,
     /// Data packets with a wrong ICRC.
     pub icrc_errors: u64,
@@ -24,6 +24,18 @@ pub struct EncoderCounters {
     pub copies: u64,
     /// Times that a flow went back to an earlier PSN.
     pub rewinds: u64,
+    /// Times that a flow skipped PSNs.
+    pub jumps: u64,
+    /// Blocks without repair packets, because those would have gone beyond the user's bound of overhead.
+    pub over_bound: u64,
+    /// Reports to peers of what was lost of their packets.
+    pub reports: u64,
+    /// Reports of peers that were used.
+    pub reports_used: u64,
+    /// Reports of peers that were duplicates, too old, of no flow of ours, or could not be true.
+    pub reports_refused: u64,
+    /// Times that the code of a path was changed.
+    pub code_changes: u64,
 }
 
 /// What was received. Numbers are of packets.
@@ -40,8 +52,15 @@ pub struct DecoderCounters {
     pub held: u64,
     /// Data packets that arrived although later ones had been handed on: duplicates and retransmissions.
     pub late: u64,
+    /// Packets that were dropped because they had been handed on before, restored, from a copy or far ahead: UC would execute them
+    /// twice, and a NAK would be obeyed twice.
+    pub overtaken: u64,
     /// Duplicates of packets that were waiting.
     pub duplicates: u64,
+    /// Times that two different packets had one PSN, and both were dropped.
+    pub contradictions: u64,
+    /// Data packets too far ahead to wait, which were handed on at once.
+    pub far_ahead: u64,
     /// Times that waiting packets were handed on with one missing: not enough repair packets.
     pub given_up: u64,
     /// Times that they were handed on because there was no more room for waiting packets.
@@ -54,11 +73,11 @@ pub struct DecoderCounters {
     pub repairs: u64,
     /// Repair packets that are malformed, of another version, or have a wrong ICRC.
     pub malformed: u64,
-    /// Repair packets from other sources than the configured ones, or without the right tag.
+    /// Repair packets from others than the configured peers, without the right tag, or with more sums than allowed.
     pub refused: u64,
     /// Repair packets of an earlier epoch.
     pub stale: u64,
-    /// Repair packets for which there was no room in the table of flows.
+    /// Repair packets, and packets of UC, for which there was no room in the table of flows.
     pub no_flow: u64,
     /// Blocks whose restored packets did not have the right ICRC, place or digest. Nothing of them was handed on.
     pub wrong_blocks: u64,

@@ -1,26 +1,34 @@
 //! The sending half: packets pass as they are, and repair packets follow each block.
 
-use longhaul_coding::{CodeKind, RunningCoder, xor_group};
-use longhaul_time::Instant;
-use longhaul_wire::icrc::{self, ICRC_BYTES};
-use longhaul_wire::repair::{self, HEADER_BYTES, Header, TAG_BYTES};
-use longhaul_wire::{Position, Psn};
+mod following;
 
+use std::net::IpAddr;
+
+use longhaul_coding::{CodeKind, RunningCoder, xor_group};
+use longhaul_time::{Duration, Instant};
+use longhaul_wire::icrc::{self, ICRC_BYTES};
+use longhaul_wire::repair::{self, HEADER_BYTES, Header};
+use longhaul_wire::{Opcode, Position, Psn};
+
+use crate::agreements::Agreements;
 use crate::coded::{Coded, write_coded};
-use crate::config::{BlockCode, Config};
+use crate::config::{BlockCode, Config, ConfigError};
 use crate::counters::EncoderCounters;
 use crate::flows::{FlowKey, Flows};
-use crate::packet::{Envelope, Packet, Summary};
+use crate::packet::{Envelope, Packet, Summary, right_scope};
+use crate::paths::{Paths, Position as FlowPosition, Reported};
 use crate::tag::tag;
 use crate::units::{Units, lengthen};
 
 /// Adds repair packets to what is sent. Driven: packets and time come in, packets go out.
 ///
 /// Blocks are consecutive PSNs of one message. A block ends when it is full, with its message, when its flow is idle, and when the
-/// sender goes back to an earlier PSN; then its repair packets leave.
+/// sender goes back to an earlier PSN or skips some; then its repair packets leave. Only packets to the configured peers and
+/// to queue pairs that were agreed on are protected.
 #[derive(Debug)]
 pub struct Encoder {
     config: Config,
+    agreements: Agreements,
     flows: Flows<Sending>,
     units: Units,
     coder: RunningCoder,
@@ -28,6 +36,8 @@ pub struct Encoder {
     /// State of the generator that first epochs come from.
     epochs: u64,
     counters: EncoderCounters,
+    /// There if the code follows the link.
+    paths: Option<Paths>,
     #[cfg(feature = "mutations")]
     pub(crate) mutation: Option<crate::Mutation>,
 }
@@ -39,9 +49,21 @@ struct Sending {
     /// The code that was announced last, if the flow was announced at all.
     code: Option<BlockCode>,
     next: Psn,
+    /// The next packet that begins a message may have any later PSN.
+    is_open: bool,
     block: Option<Block>,
     /// Packets of a block that found no units.
     unprotected: u8,
+    /// The path, if the code follows it.
+    path: Option<usize>,
+    /// Data packets that were sent.
+    sent: u64,
+    /// Where the message began that is being sent.
+    message_start: Option<Psn>,
+    reported: Reported,
+    /// When the last packet was sent, and how far packets are apart.
+    sent_at: Option<Instant>,
+    spacing: Duration,
 }
 
 /// A block that has not ended.
@@ -66,18 +88,21 @@ struct Block {
 
 impl Encoder {
     /// An encoder. The seed decides with which epoch flows begin; after a restart it should be another one.
-    pub fn new(config: Config, seed: u64) -> Encoder {
-        Encoder {
+    pub fn new(config: Config, seed: u64) -> Result<Encoder, ConfigError> {
+        config.check()?;
+        Ok(Encoder {
             flows: Flows::new(config.flows_max),
             units: Units::new(config.units_max),
             coder: RunningCoder::new(),
             coded: Vec::new(),
             epochs: seed,
             counters: EncoderCounters::default(),
+            agreements: Agreements::default(),
+            paths: Paths::new(&config),
             config,
             #[cfg(feature = "mutations")]
             mutation: None,
-        }
+        })
     }
 
     /// What was done so far.
@@ -86,13 +111,30 @@ impl Encoder {
     }
 
     /// The code of blocks that begin from now on; it is announced with each flow's next block.
-    pub fn set_code(&mut self, code: BlockCode) {
-        self.config.code = code;
+    pub fn set_code(&mut self, code: BlockCode) -> Result<(), ConfigError> {
+        let before = std::mem::replace(&mut self.config.code, code);
+        self.config.check().inspect_err(|_| self.config.code = before)
+    }
+
+    pub(crate) fn check_code(&self, code: BlockCode) -> Result<(), ConfigError> {
+        Config { code, ..self.config.clone() }.check()
+    }
+
+    pub(crate) fn check_room(&self, peer: IpAddr, queue_pair: u32) -> Result<(), ConfigError> {
+        let has_room = self.agreements.has_room(&self.config, peer, queue_pair);
+        if has_room { Ok(()) } else { Err(ConfigError::Agreements { flows_max: self.config.flows_max }) }
+    }
+
+    pub(crate) fn agreements_mut(&mut self) -> &mut Agreements {
+        &mut self.agreements
     }
 
     /// A packet is sent: it goes on, with what belongs before and after it.
     pub fn handle(&mut self, packet: Packet, now: Instant, out: &mut Vec<Packet>) {
-        match Summary::of(&packet.datagram) {
+        let is_protected = |summary: &Summary| {
+            self.agreements.code(&self.config, packet.envelope.destination.ip(), summary.subject.queue_pair).is_some()
+        };
+        match Summary::of(&packet.datagram).filter(is_protected) {
             Some(summary) if summary.is_acknowledgement() => self.handle_acknowledgement(summary, packet, now, out),
             Some(summary) => self.handle_data(summary, packet, now, out),
             None => out.push(packet),
@@ -102,9 +144,10 @@ impl Encoder {
     /// Ends blocks that are due.
     pub fn poll(&mut self, now: Instant, out: &mut Vec<Packet>) {
         while let Some(id) = self.flows.pop_due(now) {
-            match self.flows.flow(id).block.as_ref().map(|block| block.due(&self.config)) {
+            match self.flows.flow(id).due(&self.config) {
                 Some(due) if due <= now => {
                     self.counters.flushed_blocks += 1;
+                    self.note_cut(id);
                     self.end_block(id, out);
                 }
                 Some(due) => self.flows.wake(id, due),
@@ -125,8 +168,7 @@ impl Encoder {
 
     /// Bytes by which a repair packet is longer than the longest packet of its block.
     pub fn overhead_bytes(&self) -> usize {
-        let tag_bytes = if self.config.key.is_some() { TAG_BYTES } else { 0 };
-        HEADER_BYTES + repair::CODED_PREFIX_BYTES + tag_bytes + ICRC_BYTES
+        self.config.overhead_bytes()
     }
 
     /// Bytes of memory in coding units, at the moment.
@@ -136,50 +178,87 @@ impl Encoder {
         sums + self.units.free_bytes() + self.flows.len() * size_of::<Sending>()
     }
 
+    pub(crate) fn flows_in_use(&self, now: Instant) -> usize {
+        self.flows.in_use(now, self.config.flow_idle)
+    }
+
+    fn code_of(&mut self, id: usize) -> BlockCode {
+        if let (Some(paths), Some(path)) = (&self.paths, self.flows.flow(id).path) {
+            return paths.code(path);
+        }
+        let key = self.flows.key(id);
+        self.agreements.code(&self.config, key.destination(), key.subject().queue_pair).unwrap_or(self.config.code)
+    }
+
     fn handle_data(&mut self, summary: Summary, packet: Packet, now: Instant, out: &mut Vec<Packet>) {
-        if self.config.checks_outgoing && !icrc::verify(&packet.envelope.icrc_scope, &packet.datagram) {
+        let scope = match self.config.checks_outgoing {
+            true => right_scope(&packet),
+            false => Some(packet.envelope.icrc_scope),
+        };
+        let Some(scope) = scope else {
             self.counters.icrc_errors += 1;
             out.push(packet);
             return;
-        }
+        };
         let mut bytes = std::mem::take(&mut self.coded);
-        let coded = write_coded(&packet, &mut bytes).filter(|_| bytes.len() <= self.config.unit_bytes());
-        match coded {
-            Some(coded) => self.protect(summary, packet, coded, &bytes, now, out),
-            None => {
-                self.counters.unfit += 1;
-                out.push(packet);
+        let coded = write_coded(&packet, &scope, &mut bytes).filter(|_| bytes.len() <= self.config.unit_bytes());
+        match (coded, summary.opcode) {
+            (Some(coded), Some(opcode)) => {
+                self.protect(summary, packet, opcode, coded, &bytes, now, out);
             }
+            _ => self.pass_over(summary, packet, now, out),
         }
         self.coded = bytes;
     }
 
+    /// A packet that is in no block takes its PSN.
+    fn pass_over(&mut self, summary: Summary, packet: Packet, now: Instant, out: &mut Vec<Packet>) {
+        self.counters.unfit += 1;
+        let key = FlowKey::new(&packet.envelope, summary.subject);
+        if let Some(id) = self.flows.find(&key, now) {
+            self.end_block(id, out);
+            let flow = self.flows.flow(id);
+            flow.sent += 1;
+            flow.unprotected = 0;
+            // Any other place is a jump, which the next packet shows.
+            if flow.next == summary.psn || flow.is_open && summary.psn.distance_from(flow.next) > 0 {
+                flow.next = summary.psn.next();
+                flow.is_open = summary.leaves_next_open();
+            }
+        }
+        out.push(packet);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a packet in its parts, and what it works on")]
     fn protect(
         &mut self,
         summary: Summary,
         packet: Packet,
+        opcode: Opcode,
         coded: Coded,
         bytes: &[u8],
         now: Instant,
         out: &mut Vec<Packet>,
     ) {
-        let Some(id) = self.flow_of(summary, &packet.envelope, now) else {
+        let Some(id) = self.flow_of(&summary, &packet.envelope, now) else {
             self.counters.no_flow += 1;
             out.push(packet);
             return;
         };
-        let position = summary.opcode.position();
+        let position = opcode.position();
+        let code = self.code_of(id);
         let flow = self.flows.flow(id);
+        flow.note_spacing(now, self.config.block_age_max);
         if flow.code.is_none() {
             flow.next = summary.psn;
-            flow.code = Some(self.config.code);
+            flow.code = Some(code);
             self.announce(id, summary.psn, &packet.envelope, out);
         }
-        let distance = summary.psn.distance_from(self.flows.flow(id).next);
-        let (is_elided, has_payload) = payload(summary, &packet);
-        let is_other_kind = self
-            .flows
-            .flow(id)
+        let flow = self.flows.flow(id);
+        let distance = summary.psn.distance_from(flow.next);
+        let skips = flow.is_open && position.is_start() && distance > 0;
+        let (is_elided, has_payload) = payload(opcode, &packet);
+        let is_other_kind = flow
             .block
             .as_ref()
             .is_some_and(|block| is_elided && block.has_payload || has_payload && block.elided_bytes > 0);
@@ -188,15 +267,21 @@ impl Encoder {
             self.end_block(id, out);
             self.flows.flow(id).unprotected = 0;
         }
-        if distance < 0 {
-            self.counters.rewinds += 1;
+        if distance != 0 && !skips {
+            match distance < 0 {
+                true => self.counters.rewinds += 1,
+                false => self.counters.jumps += 1,
+            }
             self.flows.flow(id).epoch = self.flows.flow(id).epoch.wrapping_add(1);
             self.announce(id, summary.psn, &packet.envelope, out);
         }
-        self.flows.flow(id).next = summary.psn.next();
-        let is_added = self.begin_block(id, summary, &packet.envelope, now, out);
+        self.note_sent(id, &summary, &packet.envelope);
+        let flow = self.flows.flow(id);
+        flow.next = summary.psn.next();
+        flow.is_open = summary.leaves_next_open();
+        let is_added = self.begin_block(id, &summary, &packet.envelope, now, out);
         match is_added {
-            true => self.add(id, summary, &packet, coded, bytes, now),
+            true => self.add(id, opcode, &packet, coded, bytes, now),
             false => self.counters.no_unit += 1,
         }
         out.push(packet);
@@ -206,7 +291,7 @@ impl Encoder {
         match is_added {
             true if ends_block || is_full => self.end_block(id, out),
             true => {
-                let due = flow.block.as_ref().map(|block| block.due(&self.config));
+                let due = flow.due(&self.config);
                 due.into_iter().for_each(|due| self.flows.wake(id, due));
             }
             false if ends_block => flow.unprotected = 0,
@@ -215,9 +300,9 @@ impl Encoder {
     }
 
     /// Adds a packet to its flow's block.
-    fn add(&mut self, id: usize, summary: Summary, packet: &Packet, coded: Coded, bytes: &[u8], now: Instant) {
-        let position = summary.opcode.position();
-        let (is_elided, has_payload) = payload(summary, packet);
+    fn add(&mut self, id: usize, opcode: Opcode, packet: &Packet, coded: Coded, bytes: &[u8], now: Instant) {
+        let position = opcode.position();
+        let (is_elided, has_payload) = payload(opcode, packet);
         let Some(block) = &mut self.flows.flow(id).block else { return };
         let code = block.code;
         let place = usize::from(block.count);
@@ -248,12 +333,12 @@ impl Encoder {
     fn begin_block(
         &mut self,
         id: usize,
-        summary: Summary,
+        summary: &Summary,
         envelope: &Envelope,
         now: Instant,
         out: &mut Vec<Packet>,
     ) -> bool {
-        let code = self.config.code;
+        let code = self.code_of(id);
         let flow = self.flows.flow(id);
         if flow.block.is_some() {
             return true;
@@ -262,7 +347,7 @@ impl Encoder {
             flow.unprotected -= 1;
             return false;
         }
-        let is_whole_message = summary.opcode.position() == Position::Only && !self.crosses_messages();
+        let is_whole_message = summary.position() == Position::Only && !self.crosses_messages();
         let wanted = if is_whole_message { 1 } else { usize::from(code.repair_packets()) };
         if self.units.available() < wanted {
             self.flows.flow(id).unprotected = code.block_packets() - 1;
@@ -278,7 +363,7 @@ impl Encoder {
             count: 0,
             sums,
             digest: 0,
-            has_first: summary.opcode.position().is_start(),
+            has_first: summary.position().is_start(),
             has_last: false,
             last_length: 0,
             elided_bytes: 0,
@@ -293,8 +378,8 @@ impl Encoder {
     fn end_block(&mut self, id: usize, out: &mut Vec<Packet>) {
         let subject = self.flows.key(id).subject();
         let flow = self.flows.flow(id);
-        let epoch = flow.epoch;
-        let Some(block) = flow.block.take() else { return };
+        let (epoch, path) = (flow.epoch, flow.path);
+        let Some(mut block) = flow.block.take() else { return };
         let code = block.code;
         let mut header = Header {
             subject,
@@ -313,7 +398,10 @@ impl Encoder {
             has_tag: self.config.key.is_some(),
             digest: block.digest,
         };
-        for (index, sum) in (0..code.sums_of(block.count)).zip(&block.sums) {
+        self.fold(code.groups_of(block.count, block.has_last), &mut block.sums);
+        let sums = code.sums_of(block.count, block.has_last);
+        let sums = if self.is_within_bound(path, sums) { sums } else { 0 };
+        for (index, sum) in (0..sums).zip(&block.sums) {
             header.index = index;
             out.push(self.repair_packet(&header, sum, &block.envelope, block.elided_bytes));
             self.counters.repairs += 1;
@@ -321,8 +409,18 @@ impl Encoder {
         block.sums.into_iter().for_each(|sum| self.units.give_back(sum));
     }
 
+    /// Adds up sums so that only `groups` are left; those behind them are of no use then.
+    fn fold(&self, groups: usize, sums: &mut [Vec<u8>]) {
+        let Some((kept, others)) = sums.split_at_mut_checked(groups) else { return };
+        for (index, other) in others.iter().enumerate() {
+            let sum = &mut kept[index % groups];
+            lengthen(sum, other.len());
+            self.coder.add_plain(other, &mut sum[..other.len()]);
+        }
+    }
+
     fn announce(&mut self, id: usize, base_psn: Psn, envelope: &Envelope, out: &mut Vec<Packet>) {
-        let code = self.config.code;
+        let code = self.code_of(id);
         let header = Header {
             subject: self.flows.key(id).subject(),
             is_announcement: true,
@@ -345,11 +443,17 @@ impl Encoder {
     }
 
     fn repair_packet(&self, header: &Header, body: &[u8], like: &Envelope, elided_bytes: u32) -> Packet {
-        let envelope = Envelope { icrc_scope: like.icrc_scope.canonical(), elided_bytes, ..*like };
         let mut datagram = Vec::with_capacity(body.len() + self.overhead_bytes());
         datagram.resize(HEADER_BYTES, 0);
         header.emit(&mut datagram);
         datagram.extend_from_slice(body);
+        self.finished(datagram, like, elided_bytes)
+    }
+
+    /// A packet of the shim's own, with its tag and ICRC.
+    fn finished(&self, mut datagram: Vec<u8>, like: &Envelope, elided_bytes: u32) -> Packet {
+        let identification = like.identification.map(|_| 0);
+        let envelope = Envelope { identification, icrc_scope: like.icrc_scope.canonical(), elided_bytes, ..*like };
         if let Some(key) = &self.config.key {
             let tag = tag(key, &envelope, &datagram);
             datagram.extend_from_slice(&tag);
@@ -360,14 +464,18 @@ impl Encoder {
     }
 
     fn handle_acknowledgement(&mut self, summary: Summary, packet: Packet, now: Instant, out: &mut Vec<Packet>) {
-        let is_right = || icrc::verify(&packet.envelope.icrc_scope, &packet.datagram);
-        if !self.config.copies_acknowledgements || !is_right() {
+        if let (Some(path), Some(paths)) = (self.path_to(&packet.envelope, summary.subject.queue_pair), &mut self.paths)
+        {
+            paths.path(path).like = Some(packet.envelope);
+        }
+        let scope = right_scope(&packet).filter(|_| self.config.copies_acknowledgements);
+        let Some(scope) = scope else {
             out.push(packet);
             return;
-        }
+        };
         let mut bytes = std::mem::take(&mut self.coded);
         if let (Some(id), Some(coded)) =
-            (self.flow_of(summary, &packet.envelope, now), write_coded(&packet, &mut bytes))
+            (self.flow_of(&summary, &packet.envelope, now), write_coded(&packet, &scope, &mut bytes))
         {
             let header = Header {
                 subject: summary.subject,
@@ -396,18 +504,32 @@ impl Encoder {
     }
 
     /// The flow of a packet.
-    fn flow_of(&mut self, summary: Summary, envelope: &Envelope, now: Instant) -> Option<usize> {
+    fn flow_of(&mut self, summary: &Summary, envelope: &Envelope, now: Instant) -> Option<usize> {
         let key = FlowKey::new(envelope, summary.subject);
         if let Some(id) = self.flows.find(&key, now) {
             return Some(id);
         }
+        let path = self.path_to(envelope, summary.subject.queue_pair);
         // SplitMix64.
         self.epochs = self.epochs.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.epochs ^ (self.epochs >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let epoch = (mixed >> 40) as u16;
-        let flow = Sending { epoch, code: None, next: summary.psn, block: None, unprotected: 0 };
-        let can_go = |flow: &Sending| flow.block.is_none();
-        let (id, _) = self.flows.insert(key, flow, self.config.flow_idle, now, can_go)?;
+        let flow = Sending {
+            epoch,
+            code: None,
+            next: summary.psn,
+            is_open: false,
+            block: None,
+            unprotected: 0,
+            path,
+            sent: 0,
+            message_start: None,
+            reported: Reported::default(),
+            sent_at: None,
+            spacing: Duration::ZERO,
+        };
+        let idle = self.config.flow_idle;
+        let (id, _) = self.flows.insert(key, flow, now, |flow: &Sending| flow.block.is_none().then_some(idle))?;
         Some(id)
     }
 
@@ -422,17 +544,27 @@ impl Encoder {
     }
 }
 
-impl Block {
-    /// When it ends if nothing is added.
-    fn due(&self, config: &Config) -> Instant {
-        (self.added_at + config.idle_flush).min(self.began_at + config.block_age_max)
+impl Sending {
+    /// When the block ends if nothing is added. A flow is not idle while its packets come as they usually do: otherwise each
+    /// packet of a slow one would be a block, and be sent twice.
+    fn due(&self, config: &Config) -> Option<Instant> {
+        let block = self.block.as_ref()?;
+        let idle = config.idle_flush.max(self.spacing * 4);
+        Some((block.added_at + idle).min(block.began_at + config.block_age_max))
+    }
+
+    /// A packet is sent. Pauses count as `longest`.
+    fn note_spacing(&mut self, now: Instant, longest: Duration) {
+        if let Some(before) = self.sent_at.replace(now) {
+            self.spacing = (self.spacing * 3 + now.saturating_since(before).min(longest)) / 4;
+        }
     }
 }
 
 /// Whether the payload of a packet is elided, and whether it is there.
-fn payload(summary: Summary, packet: &Packet) -> (bool, bool) {
+fn payload(opcode: Opcode, packet: &Packet) -> (bool, bool) {
     let is_elided = packet.envelope.elided_bytes > 0;
-    (is_elided, !is_elided && packet.datagram.len() > summary.opcode.header_bytes() + ICRC_BYTES)
+    (is_elided, !is_elided && packet.datagram.len() > opcode.header_bytes() + ICRC_BYTES)
 }
 
 /// Adds a packet to all sums of an MDS code, which are long enough.

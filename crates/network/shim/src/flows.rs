@@ -21,6 +21,10 @@ impl FlowKey {
         FlowKey { subject, source: envelope.source.ip(), destination: envelope.destination }
     }
 
+    pub(crate) fn destination(&self) -> IpAddr {
+        self.destination.ip()
+    }
+
     pub(crate) fn subject(&self) -> Subject {
         self.subject
     }
@@ -67,14 +71,13 @@ impl<T> Flows<T> {
     }
 
     /// Adds a flow, in the place of one that has been idle if there is no other; what was there before comes back too. `None` when
-    /// there is no room.
+    /// there is no room. `patience` says for how long a flow must have been idle, and `None` if it may not go at all.
     pub(crate) fn insert(
         &mut self,
         key: FlowKey,
         flow: T,
-        idle: Duration,
         now: Instant,
-        can_go: impl Fn(&T) -> bool,
+        patience: impl Fn(&T) -> Option<Duration>,
     ) -> Option<(usize, Option<T>)> {
         let slot = Slot { key, used_at: now, alarm: None, flow };
         if self.slots.len() < self.flows_max {
@@ -84,9 +87,11 @@ impl<T> Flows<T> {
         }
         let steps = EVICTION_STEPS.min(self.slots.len());
         let mut candidates = (0..steps).map(|step| (self.hand + step) % self.slots.len());
-        let is_idle = |slot: &Slot<T>| now.saturating_since(slot.used_at) >= idle && can_go(&slot.flow);
+        let is_idle = |slot: &Slot<T>| {
+            patience(&slot.flow).is_some_and(|patience| now.saturating_since(slot.used_at) >= patience)
+        };
         let id = candidates.find(|&id| is_idle(&self.slots[id]));
-        self.hand = (id.unwrap_or(self.hand + steps) + 1) % self.slots.len().max(1);
+        self.hand = id.map_or(self.hand + steps, |id| id + 1) % self.slots.len().max(1);
         let id = id?;
         let old = std::mem::replace(&mut self.slots[id], slot);
         old.alarm.map(|at| self.alarms.remove(&(at, id)));
@@ -94,6 +99,13 @@ impl<T> Flows<T> {
         self.index.insert(key, id);
         self.last = None;
         Some((id, Some(old.flow)))
+    }
+
+    /// The flow of a subject from us to a host, at whatever port. It is not in use by that.
+    pub(crate) fn find_between(&self, subject: Subject, source: IpAddr, host: IpAddr) -> Option<usize> {
+        let from = FlowKey { subject, source, destination: (host, 0).into() };
+        let to = FlowKey { destination: (host, u16::MAX).into(), ..from };
+        self.index.range(from..=to).next().map(|(_, id)| *id)
     }
 
     pub(crate) fn flow(&mut self, id: usize) -> &mut T {
@@ -106,6 +118,11 @@ impl<T> Flows<T> {
 
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// How many were in use within this time.
+    pub(crate) fn in_use(&self, now: Instant, within: Duration) -> usize {
+        self.slots.iter().filter(|slot| now.saturating_since(slot.used_at) < within).count()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
@@ -153,25 +170,37 @@ mod tests {
     #[test]
     fn idle_flows_make_room_and_busy_ones_do_not() {
         let mut flows = Flows::new(2);
-        let idle = Duration::from_micros(100);
-        assert_eq!(flows.insert(key(1), 'a', idle, at(0), |_| true), Some((0, None)));
-        assert_eq!(flows.insert(key(2), 'b', idle, at(0), |_| true), Some((1, None)));
-        assert_eq!(flows.insert(key(3), 'c', idle, at(50), |_| true), None);
+        let idle = |_: &char| Some(Duration::from_micros(100));
+        assert_eq!(flows.insert(key(1), 'a', at(0), idle), Some((0, None)));
+        assert_eq!(flows.insert(key(2), 'b', at(0), idle), Some((1, None)));
+        assert_eq!(flows.insert(key(3), 'c', at(50), idle), None);
         assert_eq!(flows.find(&key(1), at(99)), Some(0));
         flows.wake(1, at(200));
-        assert_eq!(flows.insert(key(3), 'c', idle, at(100), |_| true), Some((1, Some('b'))));
+        assert_eq!(flows.insert(key(3), 'c', at(100), idle), Some((1, Some('b'))));
         assert_eq!(flows.find(&key(2), at(100)), None);
         assert_eq!(flows.find(&key(3), at(100)), Some(1));
         assert_eq!(flows.next_alarm(), None, "the alarm went with its flow");
-        assert_eq!(flows.insert(key(4), 'd', idle, at(1000), |_| false), None, "none may go");
+        assert_eq!(flows.insert(key(4), 'd', at(1000), |_| None), None, "none may go");
         assert_eq!(flows.len(), 2);
+    }
+
+    #[test]
+    fn every_flow_is_looked_at_for_one_that_makes_room() {
+        let count = EVICTION_STEPS + 1;
+        let mut flows = Flows::new(count);
+        for flow in 0..count {
+            assert_eq!(flows.insert(key(flow as u32), flow, at(0), |_| None), Some((flow, None)));
+        }
+        let only_the_last = |flow: &usize| (*flow == EVICTION_STEPS).then_some(Duration::ZERO);
+        assert_eq!(flows.insert(key(100), 100, at(1), only_the_last), None, "not among the first");
+        assert_eq!(flows.insert(key(100), 100, at(1), only_the_last), Some((EVICTION_STEPS, Some(EVICTION_STEPS))));
     }
 
     #[test]
     fn alarms_ring_once_and_the_earliest_counts() {
         let mut flows = Flows::new(2);
         for queue_pair in [1, 2] {
-            flows.insert(key(queue_pair), (), Duration::ZERO, at(0), |()| true);
+            flows.insert(key(queue_pair), (), at(0), |()| None);
         }
         flows.wake(0, at(30));
         flows.wake(1, at(20));

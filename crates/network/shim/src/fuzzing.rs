@@ -7,17 +7,32 @@ use std::net::SocketAddr;
 use longhaul_time::{Duration, Instant};
 use longhaul_wire::{IcrcScope, icrc, repair};
 
-use crate::{BlockCode, Config, Direction, Envelope, Onward, Packet, Shim};
+use crate::{BlockCode, Config, Direction, Envelope, Network, Onward, Packet, Shim};
 
 /// Reads the bytes as packets that arrive, some of which were sent by a shim before and are changed: `kind · length · bytes` each.
 pub fn shim(bytes: &[u8]) {
     let (source, destination): (SocketAddr, SocketAddr) =
         (([10, 0, 0, 1], 50_000).into(), ([10, 0, 0, 2], 4791).into());
     let Some(icrc_scope) = IcrcScope::between(source, destination) else { return };
-    let envelope = Envelope { source, destination, traffic_class: 2, hop_limit: 64, icrc_scope, elided_bytes: 0 };
+    let envelope = Envelope {
+        source,
+        destination,
+        traffic_class: 2,
+        hop_limit: 64,
+        identification: None,
+        icrc_scope,
+        elided_bytes: 0,
+    };
     let Ok(code) = "mds:8,3".parse::<BlockCode>() else { return };
-    let config = Config { held_packets_max: 32, units_max: 8, flows_max: 4, ..Config::new(code) };
-    let (mut sender, mut receiver) = (Shim::new(config.clone(), 1), Shim::new(config.clone(), 2));
+    let config = Config {
+        held_packets_max: 32,
+        units_max: 8,
+        flows_max: 4,
+        peers: Network::EVERYWHERE.to_vec(),
+        ..Config::new(code)
+    };
+    let shims = (Shim::new(config.clone(), 1), Shim::new(config.clone(), 2));
+    let (Ok(mut sender), Ok(mut receiver)) = shims else { return };
     let mut now = Instant::ZERO;
     let mut rest = bytes;
     while let [kind, length, tail @ ..] = rest {
@@ -51,6 +66,6 @@ pub fn shim(bytes: &[u8]) {
         assert!(receiver.decoder().held_packets() <= config.held_packets_max + 1);
     }
     let mut last = Onward::default();
-    receiver.close(now, &mut last);
+    receiver.close(&mut last);
     assert_eq!(receiver.decoder().held_packets(), 0);
 }

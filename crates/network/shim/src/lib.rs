@@ -18,20 +18,34 @@
 //!   are linear ([`longhaul_wire::repair`]).
 //! - **A mix of attempts.** PSNs come again after go-back-N. A sender that goes back begins a new epoch; requests and responses
 //!   have separate spaces.
-//! - **A host that sees a repair packet.** They end in the decoder, all of them.
-//! - **Growth.** Coding units, waiting packets and flows are bounded in [`Config`], and shared by all queue pairs. When there is
-//!   no free unit, packets pass unprotected and are counted.
+//! - **A packet that is executed twice.** The original of a restored packet is dropped on UC if it arrives late; RC knows duplicates.
+//! - **A lie that is believed.** A header that says that a flow is elsewhere counts only if data packets agree. Packets far ahead are
+//!   not kept, and of two packets with one PSN that differ neither is.
+//! - **A host that sees a repair packet.** They end in the decoder, all of them, and are sent only to configured peers.
+//! - **Growth.** Coding units, waiting packets and flows are bounded in [`Config`], and shared by all queue pairs: no flow gets all of
+//!   them, and all come back after a time. When there is no free unit, packets pass unprotected and are counted.
+//!   Flows that no repair packet has agreed with may be invented, and leave half of everything to the others. Anybody who
+//!   can send whole flows with their repair packets passes for a peer: only a key keeps such strangers out.
+//! - **A report that is believed too much.** What a report claims must fit what was sent, and whatever is claimed, a code that
+//!   follows the link stays within the user's bound of overhead.
+//!
+//! With [`Config::auto`] the code follows the link: the decoder reports what it sees of loss, the peer's encoder takes the cheapest
+//! code that is good enough, and [`Encoder::paths`] explains every change.
 //!
 //! The shim is driven: `handle`, `poll` and `next_deadline` take and give instants; there is no clock, socket or thread here. The
 //! same object serves a software RNIC, as a layer of its port, and a gateway in front of RNICs as they are.
 
+mod adaptive;
+mod agreements;
 mod coded;
 mod config;
 mod counters;
 mod decoder;
 mod encoder;
 mod flows;
+mod greeting;
 mod packet;
+mod paths;
 mod shim;
 mod tag;
 mod units;
@@ -42,12 +56,17 @@ mod mutation;
 #[doc(hidden)]
 pub mod fuzzing;
 
-pub use config::{BlockCode, BlockCodeError, Config, Network};
+pub use adaptive::{Auto, CodeChange, Fec, FecError, PathLoss, Reason, block_failure};
+pub use agreements::Agreement;
+pub use config::{BlockCode, BlockCodeError, Config, ConfigError, Lowar, Network};
 pub use counters::{DecoderCounters, EncoderCounters};
 pub use decoder::Decoder;
 pub use encoder::Encoder;
+pub use greeting::greeting;
 pub use longhaul_coding::CodeKind;
+pub use longhaul_datagram::{Direction, Envelope, Packet};
 #[cfg(feature = "mutations")]
 pub use mutation::Mutation;
-pub use packet::{Direction, Envelope, Onward, Packet};
+pub use packet::Onward;
+pub use paths::PathStatus;
 pub use shim::Shim;

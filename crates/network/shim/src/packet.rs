@@ -1,46 +1,10 @@
-//! Complete packets, as they pass the shim.
+//! What the shim reads from packets.
 
-use std::net::SocketAddr;
-
-use longhaul_wire::bth::Bth;
-use longhaul_wire::icrc::ICRC_BYTES;
+pub(crate) use longhaul_datagram::{Envelope, Packet};
+use longhaul_wire::bth::{self, Bth};
+use longhaul_wire::icrc::{self, ICRC_BYTES};
 use longhaul_wire::repair::Subject;
-use longhaul_wire::{IcrcScope, Opcode, Operation, Psn, Transport};
-
-/// A complete packet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packet {
-    /// What surrounds the datagram.
-    pub envelope: Envelope,
-    /// BTH to ICRC. Of what has arrived nothing has been checked: a stranger can send anything, even nothing.
-    pub datagram: Vec<u8>,
-}
-
-/// What surrounds the datagram of a packet: its IP and UDP headers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Envelope {
-    /// The sender.
-    pub source: SocketAddr,
-    /// The receiver.
-    pub destination: SocketAddr,
-    /// DSCP and ECN bits.
-    pub traffic_class: u8,
-    /// IP time to live.
-    pub hop_limit: u8,
-    /// What the ICRC covers of these headers. Where the identification is not known it is 0 here.
-    pub icrc_scope: IcrcScope,
-    /// Bytes that exist only as a length, behind the headers of the datagram: simulations leave payload out.
-    pub elided_bytes: u32,
-}
-
-/// Where a packet is going.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// From the device or the host to the network.
-    Outgoing,
-    /// From the network to the device or the host.
-    Incoming,
-}
+use longhaul_wire::{IcrcScope, Opcode, Operation, Position, Psn};
 
 /// Packets that go on, in order, in either direction.
 #[derive(Debug, Default)]
@@ -51,39 +15,75 @@ pub struct Onward {
     pub incoming: Vec<Packet>,
 }
 
+/// What the ICRC of a packet covers, if it is right. An identification that is not known is solved for.
+pub(crate) fn right_scope(packet: &Packet) -> Option<IcrcScope> {
+    let (envelope, datagram) = (&packet.envelope, &packet.datagram);
+    let scope = envelope.icrc_scope;
+    let is_known =
+        envelope.identification.is_some() || scope.identification().is_none() || scope == IcrcScope::WITHOUT_ADDRESSES;
+    if is_known {
+        return icrc::verify(&scope, datagram).then_some(scope);
+    }
+    icrc::solve_identification(&scope, datagram).map(|value| scope.with_identification(value))
+}
+
+/// A packet of RC or UC with a right ICRC.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub(crate) packet: Packet,
+    pub(crate) summary: Summary,
+    /// What its ICRC covers.
+    pub(crate) scope: IcrcScope,
+}
+
 /// What the shim must know of a packet of RC or UC.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Summary {
-    pub(crate) opcode: Opcode,
+    /// `None` for requests that we do not speak (FLUSH, ATOMIC WRITE). They have a PSN and are not protected.
+    pub(crate) opcode: Option<Opcode>,
     pub(crate) subject: Subject,
     pub(crate) psn: Psn,
+    pub(crate) is_reliable: bool,
 }
 
 impl Summary {
     /// `None` for packets that the shim leaves alone: of other transports, cut off, or not RoCEv2 at all.
     pub(crate) fn of(datagram: &[u8]) -> Option<Summary> {
         let bth = Bth::new_checked(datagram).ok()?;
-        let opcode = Opcode::from_byte(bth.opcode_byte())?;
-        let is_connected =
-            matches!(opcode.transport(), Transport::ReliableConnection | Transport::UnreliableConnection);
-        let is_whole = datagram.len() >= opcode.header_bytes() + ICRC_BYTES;
-        let subject = Subject { queue_pair: bth.destination_qp(), is_responses: opcode.is_response() };
-        (is_connected && is_whole && bth.version() == 0).then_some(Summary { opcode, subject, psn: bth.psn() })
+        let byte = bth.opcode_byte();
+        let opcode = Opcode::from_byte(byte);
+        // The upper three bits are the transport's.
+        let is_reliable = byte >> 5 == Opcode::RcSendFirst.byte() >> 5;
+        let is_connected = is_reliable || byte >> 5 == Opcode::UcSendFirst.byte() >> 5;
+        let header_bytes = opcode.map_or(bth::HEADER_BYTES, Opcode::header_bytes);
+        let is_whole = datagram.len() >= header_bytes + ICRC_BYTES;
+        let subject =
+            Subject { queue_pair: bth.destination_qp(), is_responses: opcode.is_some_and(Opcode::is_response) };
+        (is_connected && is_whole && bth.version() == 0).then_some(Summary {
+            opcode,
+            subject,
+            psn: bth.psn(),
+            is_reliable,
+        })
+    }
+
+    fn operation(&self) -> Option<Operation> {
+        self.opcode.map(Opcode::operation)
+    }
+
+    pub(crate) fn position(&self) -> Position {
+        self.opcode.map_or(Position::Only, Opcode::position)
     }
 
     /// Acknowledgements have PSNs that do not count on.
     pub(crate) fn is_acknowledgement(&self) -> bool {
-        matches!(self.opcode.operation(), Operation::Acknowledge | Operation::AtomicAcknowledge)
-    }
-
-    pub(crate) fn is_reliable(&self) -> bool {
-        self.opcode.transport() == Transport::ReliableConnection
+        matches!(self.operation(), Some(Operation::Acknowledge | Operation::AtomicAcknowledge))
     }
 
     /// Whether the PSN of the next packet cannot be known: responses skip requests that are acknowledged, and a READ request
-    /// takes as many PSNs as its response has packets.
+    /// takes as many PSNs as its response has packets. How many an unknown request takes is unknown too.
     pub(crate) fn leaves_next_open(&self) -> bool {
-        let is_read = self.opcode.operation() == Operation::ReadRequest;
-        is_read || self.subject.is_responses && self.opcode.position().is_end()
+        let is_read = self.operation().is_none_or(|operation| operation == Operation::ReadRequest);
+        is_read || self.subject.is_responses && self.position().is_end()
     }
 }

@@ -20,6 +20,12 @@ impl Units {
         self.units_max - self.taken
     }
 
+    /// Units that a flow can still take: those that may have been invented leave half to the proven ones.
+    pub(crate) fn available_to(&self, is_proven: bool) -> usize {
+        let part = if is_proven { self.units_max } else { self.units_max.div_ceil(2) };
+        part.saturating_sub(self.taken)
+    }
+
     /// An empty unit, if one is free.
     pub(crate) fn take(&mut self) -> Option<Vec<u8>> {
         if self.taken == self.units_max {
@@ -57,11 +63,14 @@ mod tests {
         let mut units = Units::new(2);
         let (mut one, two) = (units.take().unwrap(), units.take().unwrap());
         assert_eq!((units.take(), units.available()), (None, 0));
+        assert_eq!(units.available_to(false), 0);
         lengthen(&mut one, 100);
         lengthen(&mut one, 50);
         assert_eq!(one, [0; 100]);
         units.give_back(two);
+        assert_eq!((units.available_to(true), units.available_to(false)), (1, 0));
         units.give_back(one);
+        assert_eq!((units.available_to(true), units.available_to(false)), (2, 1));
         assert!(units.free_bytes() >= 100);
         assert_eq!((units.take(), units.take()), (Some(Vec::new()), Some(Vec::new())));
     }

@@ -11,7 +11,7 @@ use longhaul_wire::{icrc, repair};
 /// Two shims, both with the same mistake or none.
 fn pair(code: &str, mutation: Option<Mutation>) -> (Shim, Shim) {
     let shim = |seed| {
-        let shim = Shim::new(config(code), seed);
+        let shim = Shim::new(config(code), seed).unwrap();
         match mutation {
             Some(mutation) => shim.mutated(mutation),
             None => shim,

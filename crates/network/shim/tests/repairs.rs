@@ -3,7 +3,8 @@
 mod ends;
 
 use ends::{
-    Flow, MTU, SOURCE, acknowledgement, assert_same, at, config, decode, encode, envelope, header, is_repair, poll, psn,
+    Flow, MTU, SOURCE, acknowledgement, assert_same, at, config, decode, encode, envelope, header, is_repair, poll,
+    psn, with,
 };
 use longhaul_shim::{Config, Packet, Shim};
 use longhaul_wire::{Position, Transport, icrc};
@@ -11,10 +12,6 @@ use proptest::prelude::*;
 
 fn pair(code: &str) -> (Shim, Shim) {
     with(config(code))
-}
-
-fn with(config: Config) -> (Shim, Shim) {
-    (Shim::new(config.clone(), 1), Shim::new(config, 2))
 }
 
 /// Without the data packets at these places.
@@ -50,6 +47,9 @@ fn what_is_sent_passes_as_it_is_and_repair_packets_follow_each_block() {
     assert_same(&data, &message);
     let received = decode(&mut receiver, &sent, at(10));
     assert_same(&received, &message);
+    assert_eq!(receiver.decoder().held_packets(), 0);
+    let deadline = receiver.next_deadline().unwrap();
+    assert!(poll(&mut receiver, deadline).incoming.is_empty());
     assert_eq!(receiver.next_deadline(), None, "nothing waits");
 }
 
@@ -272,7 +272,7 @@ fn a_changed_code_is_announced() {
     let (mut sender, mut receiver) = pair("xor:4,1");
     let mut flow = Flow::writes(7, 100);
     decode(&mut receiver, &encode(&mut sender, &flow.message(4), at(0)), at(0));
-    sender.encoder_mut().set_code("mds:8,3".parse().unwrap());
+    sender.encoder_mut().set_code("mds:8,3".parse().unwrap()).unwrap();
     let message = flow.message(8);
     let sent = encode(&mut sender, &message, at(1));
     assert_same(&decode(&mut receiver, &without(&sent, &[1, 4, 6]), at(1)), &message);

@@ -88,12 +88,14 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("capture", &["time"]),
     ("forward", &["time"]),
     ("link", &["time", "impair", "capture", "forward"]),
-    ("wan", &["time", "verbs", "impair", "forward", "link", "plan", "longhaul"]),
+    ("wan", &["time", "verbs", "impair", "wire", "forward", "link", "gateway", "plan", "longhaul"]),
     ("netsim", &["time", "impair", "capture"]),
-    // Its own packets, not softnic's: a gateway has no device.
-    ("shim", &["time", "wire", "coding"]),
-    ("softnic", &["time", "wire", "verbs", "congestion", "impair"]),
-    ("softnic-udp", &["time", "wire", "verbs", "congestion", "impair", "capture", "softnic"]),
+    // Below softnic and shim: a gateway has no device.
+    ("datagram", &["wire"]),
+    ("shim", &["time", "wire", "coding", "datagram"]),
+    ("gateway", &["time", "wire", "forward", "datagram", "shim"]),
+    ("softnic", &["time", "wire", "verbs", "congestion", "impair", "datagram", "shim"]),
+    ("softnic-udp", &["time", "wire", "verbs", "congestion", "impair", "capture", "shim", "softnic"]),
     ("sdr", &["time", "wire", "verbs", "congestion"]),
     ("reliable", &["time", "wire", "sdr", "coding", "scheme"]),
     // The soak of messages drives connections with it on virtual time, as the facade does with threads.
@@ -117,10 +119,10 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "rdmacore",
         ],
     ),
-    ("world", &["time", "wire", "verbs", "impair", "netsim", "softnic"]),
+    ("world", &["time", "wire", "verbs", "impair", "netsim", "shim", "softnic"]),
     ("congestion-testing", &["time", "congestion", "impair"]),
     // For makers of devices: nothing of messages, schemes or the library.
-    ("conformance", &["time", "wire", "verbs", "impair", "softnic", "softnic-udp", "world"]),
+    ("conformance", &["time", "wire", "verbs", "impair", "shim", "softnic", "softnic-udp", "world"]),
     (
         "scheme-testing",
         // The library too: on real time, suites run on what programs use.
@@ -171,6 +173,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "impair",
             "forward",
             "link",
+            "gateway",
             "wan",
             "netsim",
             "softnic",
@@ -205,7 +208,9 @@ const DRIVEN_CRATES: &[&str] = &[
     "impair",
     "capture",
     "link",
+    "gateway",
     "netsim",
+    "datagram",
     "shim",
     "softnic",
     "softnic-udp",
@@ -232,6 +237,8 @@ const DRIVERS: &[(&str, &str)] = &[
     ("crates/network/link/src/control.rs", "the socket by which other processes talk to a link that runs"),
     ("crates/network/link/src/namespaces.rs", "makes network namespaces, with files of the kernel and other programs"),
     ("crates/network/link/src/running.rs", "runs a link on a thread, and writes its capture to a file"),
+    ("crates/network/gateway/src/metrics.rs", "answers who asks for metrics, on a socket and a thread"),
+    ("crates/network/gateway/src/running.rs", "runs a gateway on a thread"),
     ("crates/devices/softnic-udp/src/capture.rs", "writes a capture to a file"),
     (
         "crates/devices/softnic-udp/src/driver.rs",

@@ -3,7 +3,7 @@
 //! - [`World`]: software RNICs, joined by links and switches, and what can go wrong with them. A program makes verbs
 //!   calls on their devices; time passes only when it lets the world run.
 //! - [`VirtualNic`]: one software RNIC as a node of [`longhaul_netsim`], for networks of your own.
-//! - [`scale`]: many nodes at once; [`throughput`]: two of them, as fast as they can.
+//! - [`scale`]: many nodes at once; [`throughput`]: two of them, as fast as they can; [`lowar`]: RC over a link that loses, repaired.
 //! - [`Dice`]: choices of a seed, for programs that are random and still repeat.
 //!
 //! The same seed and the same program give the same packets at the same instants, on every machine.
@@ -44,6 +44,7 @@
 //! ```
 
 mod dice;
+pub mod lowar;
 pub mod scale;
 pub mod throughput;
 mod virtual_port;

@@ -64,6 +64,11 @@ impl VirtualNic {
     pub fn device(&self) -> &Device {
         &self.device
     }
+
+    /// The layers between the device and the wire.
+    pub fn stack_mut(&mut self) -> &mut Stack {
+        &mut self.stack
+    }
 }
 
 impl Egress {

@@ -360,6 +360,14 @@ impl World {
         });
     }
 
+    /// Look at the layers of a node's port, or change them.
+    pub fn with_layers<T>(&mut self, node: usize, look: impl FnOnce(&mut softnic::Stack) -> T) -> T {
+        self.simulation.drive(self.nics[node], |node, _, _| match node {
+            WorldNode::Nic(nic) => look(nic.stack_mut()),
+            WorldNode::Switch(_) => unreachable!("nics are the nodes with devices"),
+        })
+    }
+
     /// What all links together have done to packets so far.
     pub fn link_totals(&self) -> LinkTotals {
         let mut totals = LinkTotals::default();

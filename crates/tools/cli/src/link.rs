@@ -11,6 +11,7 @@ mod set;
 mod show;
 
 pub(crate) use options::stop_of;
+pub(crate) use serve::Signals;
 
 use crate::stop::Stop;
 

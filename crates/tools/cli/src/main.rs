@@ -5,6 +5,7 @@ mod counting_allocator;
 mod device_report;
 mod devices;
 mod exit;
+mod gateway;
 mod impairment;
 mod interop;
 mod link;
@@ -42,6 +43,7 @@ struct Arguments {
 enum Command {
     Conformance(conformance::Arguments),
     Devices(devices::Arguments),
+    Gateway(gateway::Arguments),
     Interop(interop::Arguments),
     Link(link::Arguments),
     Perf(perf::Arguments),
@@ -87,6 +89,7 @@ fn run(command: &Command) -> Result<(), Stop> {
     match command {
         Command::Conformance(arguments) => conformance::run(arguments),
         Command::Devices(arguments) => devices::run(arguments),
+        Command::Gateway(arguments) => gateway::run(arguments),
         Command::Interop(arguments) => interop::run(arguments),
         Command::Link(arguments) => link::run(arguments),
         Command::Perf(arguments) => perf::run(arguments),

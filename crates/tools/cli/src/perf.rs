@@ -7,6 +7,7 @@ mod client;
 mod coding;
 mod compare;
 mod connections;
+mod fec_options;
 mod options;
 mod pingpong;
 mod quic;

@@ -2,6 +2,7 @@
 
 mod completion;
 mod congestion;
+mod lowar;
 mod message_soak;
 mod scale;
 mod soak;
@@ -20,6 +21,7 @@ pub(crate) struct Arguments {
 enum Scenario {
     Completion(completion::Arguments),
     Congestion(congestion::Arguments),
+    Lowar(lowar::Arguments),
     Scale(scale::Arguments),
     Soak(soak::Arguments),
     Throughput(throughput::Arguments),
@@ -30,6 +32,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     match &arguments.scenario {
         Scenario::Completion(arguments) => completion::run(arguments),
         Scenario::Congestion(arguments) => congestion::run(arguments),
+        Scenario::Lowar(arguments) => lowar::run(arguments),
         Scenario::Scale(arguments) => scale::run(arguments),
         Scenario::Soak(arguments) => soak::run(arguments),
         Scenario::Throughput(arguments) => throughput::run(arguments),

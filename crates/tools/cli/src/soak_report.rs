@@ -44,6 +44,7 @@ pub(crate) fn to_json(summary: &Summary, elapsed: Duration) -> Value {
         "operations_by_kind": summary.tally.operations,
         "faults": summary.tally.faults,
         "packets": summary.packets,
+        "restored_packets": summary.restored,
         "violations": summary.violations,
         "trace_hash": format!("{:016x}", summary.trace_hash),
         "failing_seeds": failing_seeds,
@@ -79,6 +80,7 @@ pub(crate) fn to_table(summary: &Summary, elapsed: Duration, network: &[(&str, S
         ("keys revoked", tally.revocations.to_string()),
         ("connections made anew", tally.reconnections.to_string()),
         ("packets", summary.packets.to_string()),
+        ("packets restored by FEC", summary.restored.to_string()),
     ];
     let after = [
         ("violations", summary.violations.to_string()),
@@ -157,6 +159,8 @@ mod tests {
         let report = SeedReport {
             seed: 42,
             messages: 1,
+            restored: 0,
+            wrong_blocks: 0,
             packets: 1,
             trace_hash: None,
             troubles: Troubles::default(),
@@ -179,6 +183,7 @@ mod tests {
             "operations",
             "operations_by_kind",
             "packets",
+            "restored_packets",
             "schema",
             "seconds",
             "seeds",

@@ -91,7 +91,7 @@ impl SoftnicOptions {
     /// What is done to the packets.
     pub(crate) fn settings(&self) -> Result<SoftnicSettings, Stop> {
         let (impair, capture) = (self.profile()?, self.capture.clone());
-        Ok(SoftnicSettings { impair, capture, congestion: self.congestion.unwrap_or_default() })
+        Ok(SoftnicSettings { impair, capture, congestion: self.congestion.unwrap_or_default(), fec_gateway: None })
     }
 }
 

@@ -88,6 +88,7 @@ fn make_plan(request: &ClientRequest, peer: IpAddr, tell: &mut dyn FnMut(ClientE
         timeout: request.timeout,
         rate,
         verify_seed,
+        fec: request.fec.map(|fec| fec.to_string()),
         scheme: None,
     };
     if rate == Rate::Careful && request.scheme.is_none() && !path::is_of_this_host(peer) {

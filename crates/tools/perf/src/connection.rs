@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use longhaul_softnic_udp::{Agreement, BlockCode};
 use longhaul_verbs::{
     Access, AddressHandle, Capabilities, CompletionChannel, CompletionQueue, CompletionStatus, Gid, MemoryRegion, Mtu,
     ProtectionDomain, QueuePair, QueuePairAttributes, QueuePairLimits, QueuePairNumber, QueuePairOptions, RemoteMemory,
@@ -292,6 +293,18 @@ impl Group {
             memory_key: self.region.remote_key(),
             memory_bytes: self.region.len() as u64,
         }
+    }
+
+    /// Protects each queue pair with forward error correction, before it is connected: from then on the peer sends.
+    pub(crate) fn protect(&self, peer: &Contact, code: BlockCode) -> Result<(), PerfError> {
+        let numbers = self.queue_pairs.iter().map(|pair| pair.number().value());
+        for (ours, (theirs, _)) in numbers.zip(&peer.queue_pairs) {
+            let agreement = Agreement { peer: peer.address, ours, theirs: *theirs, code };
+            let softnic = self.device.endpoint().softnic();
+            let softnic = softnic.ok_or_else(|| PerfError::Failed("--fec needs -d softnic".to_owned()))?;
+            softnic.protect(&agreement).map_err(|error| PerfError::failed("--fec", error))?;
+        }
+        Ok(())
     }
 
     /// Connects each queue pair with its counterpart.

@@ -24,8 +24,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use longhaul::Listener;
-use longhaul_softnic_udp::CAREFUL_BITS_PER_SECOND;
 use longhaul_softnic_udp::path::is_of_this_host;
+use longhaul_softnic_udp::{CAREFUL_BITS_PER_SECOND, Fec};
 use nix::sys::socket::{setsockopt, sockopt};
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,9 @@ use crate::scheme_stream::SchemeTotals;
 use crate::stream::{Received, Run};
 
 /// The version of this exchange. It changes when older programs could not take part.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
+/// Repair packets of a block that the shim's default configuration takes.
+pub const FEC_REPAIR_PACKETS_MAX: u8 = 32;
 /// The longest line: room for a quarter of a million queue pairs.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Lines that wait to be read; there is never more than one by the protocol.
@@ -134,6 +136,8 @@ pub struct Plan {
     pub rate: Rate,
     /// Messages are filled with the pattern of this seed, and checked.
     pub verify_seed: Option<u64>,
+    /// Forward error correction below the transport, by its name.
+    pub fec: Option<String>,
     /// Messages have a reliability scheme above SDR, instead of a connection type.
     pub scheme: Option<SchemePlan>,
 }
@@ -146,6 +150,18 @@ impl Plan {
             Rate::Careful if !is_of_this_host(peer) => Some(CAREFUL_BITS_PER_SECOND),
             Rate::Unlimited | Rate::Careful => None,
         }
+    }
+
+    /// The forward error correction that the ends agree on, if there is any.
+    pub(crate) fn agreed_fec(&self) -> Result<Option<Fec>, PerfError> {
+        let Some(name) = &self.fec else { return Ok(None) };
+        let fec: Fec = name.parse().map_err(|error| PerfError::Request(format!("--fec {error}")))?;
+        if fec.first_code().repair_packets() > FEC_REPAIR_PACKETS_MAX {
+            return Err(PerfError::Request(format!(
+                "--fec {name}: a block has at most {FEC_REPAIR_PACKETS_MAX} repair packets here; use fewer"
+            )));
+        }
+        Ok(Some(fec))
     }
 
     /// The rate that the user has set. Connections of the library find one by themselves below it.

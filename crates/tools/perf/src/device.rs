@@ -16,7 +16,7 @@ use longhaul::with_sources;
 use longhaul::{DeviceName, DeviceNameError, Endpoint, OpenError};
 pub use longhaul::{SOFTNIC, Towards};
 use longhaul_impair::Counters;
-use longhaul_softnic_udp::{CaptureSummary, UdpConfig, UdpDevice};
+use longhaul_softnic_udp::{CaptureSummary, DecoderCounters, EncoderCounters, PathStatus, UdpConfig, UdpDevice};
 use longhaul_verbs::{Device, Gid, Mtu, PathAttributes};
 
 use crate::error::PerfError;
@@ -47,6 +47,10 @@ pub struct OpenedDevice {
 pub struct Finish {
     /// What the emulated network has done to packets, sent and received; `None` without one.
     pub impairment: Option<[Counters; 2]>,
+    /// What forward error correction has done; `None` without it.
+    pub fec: Option<(EncoderCounters, DecoderCounters)>,
+    /// Codes that follow the link, with every change and its reason.
+    pub fec_paths: Vec<PathStatus>,
     /// What was captured; `None` for a device that cannot.
     pub capture: Option<Result<CaptureSummary, PerfError>>,
 }
@@ -135,6 +139,8 @@ impl OpenedDevice {
         let softnic = self.endpoint.softnic();
         Finish {
             impairment: softnic.and_then(UdpDevice::impairment_counters),
+            fec: softnic.and_then(UdpDevice::fec_counters),
+            fec_paths: softnic.map(UdpDevice::fec_paths).unwrap_or_default(),
             capture: softnic
                 .map(|softnic| softnic.finish_capture().map_err(|error| PerfError::missing("--capture", error))),
         }

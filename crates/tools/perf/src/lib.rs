@@ -65,7 +65,7 @@ mod statistics;
 pub use checksum::ChecksumCost;
 pub use client::measure;
 pub use connection::{Connection, Contact};
-pub use control::{Plan, Rate, SchemeContact, SchemePlan, Test};
+pub use control::{FEC_REPAIR_PACKETS_MAX, Plan, Rate, SchemeContact, SchemePlan, Test};
 pub use device::{DeviceChoice, Finish, OpenedDevice, SOFTNIC, Towards};
 pub use error::PerfError;
 pub use histogram::Histogram;

@@ -210,7 +210,7 @@ impl End {
 
     fn connect(&mut self, request: &PingPongRequest, theirs: Address) -> Result<(), PerfError> {
         let (from, to) = (self.nic.device.address, theirs.gid.to_ip());
-        request.check_packets(path::route_mtu(from, to)?, &format!("the path from {from} to {to}"))?;
+        request.check_packets(path::route_mtu(from, to, 0)?, &format!("the path from {from} to {to}"))?;
         let peer = Contact {
             device: String::new(),
             address: to,

@@ -1,6 +1,7 @@
 //! What a client asks to be measured.
 
 use longhaul_reliable::NamedScheme;
+use longhaul_softnic_udp::Fec;
 use longhaul_verbs::Mtu;
 
 use crate::answers::ATOMIC_BYTES;
@@ -33,6 +34,8 @@ pub struct ClientRequest {
     pub end: EndSettings,
     /// The transport.
     pub connection: Option<Connection>,
+    /// Forward error correction below the transport, which the server agrees to.
+    pub fec: Option<Fec>,
     /// Messages have a reliability scheme instead of a transport.
     pub scheme: Option<NamedScheme>,
     /// Bytes of a chunk of the scheme.

@@ -132,6 +132,20 @@ fn serve_plan(
         Request::Hello { client, server, plan, .. } => {
             check_addresses((peer, client), (local, server))?;
             check_plan(&plan)?;
+            if plan.scheme.is_some() && settings.softnic.fec_gateway.is_some() {
+                return Err(PerfError::Failed(
+                    "--scheme: its messages are single packets, so this server's --fec would send each twice; leave --fec out at the \
+                     server, or --scheme at the client"
+                        .to_owned(),
+                ));
+            }
+            if plan.fec.is_some() && settings.softnic.fec_gateway.is_some() {
+                return Err(PerfError::Failed(
+                    "the client asks for --fec, but this server has --fec-peer gateway: a gateway before the client does that half; \
+                     leave --fec out at the client"
+                        .to_owned(),
+                ));
+            }
             plan
         }
         other => return Err(unexpected("a hello", &other)),
@@ -274,6 +288,9 @@ fn check_plan(plan: &Plan) -> Result<(), PerfError> {
     if !(1..=message_bytes_max).contains(&plan.message_bytes_max) {
         let got = plan.message_bytes_max;
         return Err(PerfError::Failed(format!("expected messages of 1 to {message_bytes_max} bytes, got {got}")));
+    }
+    if plan.agreed_fec()?.is_some() && (plan.scheme.is_some() || plan.connection == Connection::Ud) {
+        return Err(PerfError::Failed("--fec is for RC and UC: messages of others are single packets".to_owned()));
     }
     if let Some(scheme) = &plan.scheme {
         let chunk_fits = scheme.chunk_bytes.is_none_or(|bytes| (1..=CHUNK_BYTES_MAX).contains(&bytes));

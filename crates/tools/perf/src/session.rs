@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use longhaul_congestion::ControllerName;
 use longhaul_softnic_udp::path::is_of_this_host;
-use longhaul_softnic_udp::{CAREFUL_BITS_PER_SECOND, UdpConfig, UdpPortChoice};
+use longhaul_softnic_udp::{CAREFUL_BITS_PER_SECOND, Network, UdpConfig, UdpDevice, UdpPortChoice};
 use longhaul_verbs::{Mtu, Transport};
 
 use crate::connection::{Connection, Contact, GRH_BYTES, Group, GroupOptions};
@@ -121,6 +121,9 @@ impl Session {
             )));
         }
         let mtu = self.mtu;
+        if let Some(fec) = plan.agreed_fec()? {
+            self.group().protect(peer, fec.first_code())?;
+        }
         self.group().connect(peer, mtu)?;
         match &mut self.half {
             Half::Sender(sender) => sender.start(),
@@ -147,6 +150,18 @@ pub(crate) fn open_device(
         _ => UdpPortChoice::RoceOrFree,
     };
     let mut udp = settings.softnic.udp_config(udp_port)?;
+    udp.fec = plan.agreed_fec()?;
+    if let Some(fec) = settings.softnic.fec_gateway {
+        let prefix_bits = if towards.peer.is_ipv4() { 32 } else { 128 };
+        udp.fec_gateways = vec![Network { address: towards.peer, prefix_bits }];
+        udp.fec = Some(fec);
+    }
+    if udp.fec.is_some() && !choice.is_softnic() {
+        return Err(PerfError::Request(
+            "--fec needs the software RNIC, at both ends unless --fec-peer is gateway: other devices cannot restore packets; use -d softnic at both, or leave it out"
+                .to_owned(),
+        ));
+    }
     udp.off_host_rate_bits_per_second = match plan.rate {
         // The device paces each queue pair separately.
         Rate::Careful => Some((CAREFUL_BITS_PER_SECOND / u64::from(plan.queue_pairs)).max(1)),
@@ -158,7 +173,8 @@ pub(crate) fn open_device(
     }
     let device = OpenedDevice::open(choice, towards, udp)?;
     device.warnings().for_each(|warning| note(format!("warning: {warning}")));
-    let mtu = path::route_mtu(device.address, towards.peer)?.min(device.mtu()?).min(mtu_max);
+    let overhead_bytes = device.endpoint().softnic().map_or(0, UdpDevice::overhead_bytes);
+    let mtu = path::route_mtu(device.address, towards.peer, overhead_bytes)?.min(device.mtu()?).min(mtu_max);
     Ok((device, mtu))
 }
 
@@ -261,6 +277,7 @@ mod tests {
             timeout: 14,
             rate: Rate::Careful,
             verify_seed,
+            fec: None,
             scheme: None,
         }
     }

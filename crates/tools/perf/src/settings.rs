@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use longhaul_congestion::ControllerName;
 use longhaul_impair::Profile;
-use longhaul_softnic_udp::{Impair, UdpConfig, UdpPortChoice};
+use longhaul_softnic_udp::{Fec, Impair, UdpConfig, UdpPortChoice};
 
 use crate::device::DeviceChoice;
 use crate::error::PerfError;
@@ -32,6 +32,8 @@ pub struct SoftnicSettings {
     pub capture: Option<PathBuf>,
     /// What controls the rate of reliable connections to other hosts.
     pub congestion: Congestion,
+    /// Forward error correction towards a gateway before the peer, without asking the peer.
+    pub fec_gateway: Option<Fec>,
 }
 
 /// What controls the rate of reliable connections to other hosts.

@@ -24,6 +24,8 @@ use self::paced::Paced;
 use crate::clock;
 use crate::witness::{self, Witness};
 
+pub(crate) use self::bare::Bare;
+pub(crate) use self::paced::percentiles;
 pub use self::report::{CheckError, LossRow, PacedRow, Percentiles, Report, Row};
 
 /// How long frames are delayed while the error is measured.
@@ -194,7 +196,7 @@ fn is_within_interval(frames: u64, lost: u64, probability: f64) -> bool {
     frames > 0 && (lost as f64 - mean).abs() <= DEVIATIONS * deviation + 0.5
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or_default()
 }

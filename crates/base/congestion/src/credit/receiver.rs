@@ -1,5 +1,8 @@
 //! The receiver's half of `credit`: who may send next.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use longhaul_time::{Duration, Instant};
@@ -20,6 +23,14 @@ const ROUND_TRIP_MAX: Duration = Duration::from_secs(1);
 /// Promises of one sender that are kept apart. A sender that gets more grants than this in its patience is not waited for
 /// as exactly.
 const PROMISES_MAX: u32 = 128;
+/// A sender that has sent nothing yet has no more than this part of its bound outstanding: it may never send.
+const UNTRUSTED_PART: u64 = 4;
+/// A sender that has let this many grants expire, and sent nothing, must ask again.
+const UNUSED_GRANTS_MAX: u64 = 4;
+/// How often a promise is postponed at most while the line is slow: a peer can send just enough to look slow.
+const POSTPONED_MAX: u32 = 16;
+/// All that may be outstanding, as the unit for shares of it.
+const WHOLE: u64 = 1 << 32;
 
 /// Credit for one sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +85,12 @@ struct Sender {
     has_turn: bool,
     /// If it has been measured.
     round_trip: Option<Duration>,
+    /// What may be outstanding if all is its own, and what its own takes of that.
+    bound: u64,
+    share: u64,
+    /// It may have this much more outstanding than one that has sent nothing: as much as has arrived, less what it has
+    /// not used.
+    trusted: u64,
     /// That have not fallen due, and the key of the last.
     promises: u32,
     last_promise: (Instant, u64),
@@ -84,9 +101,25 @@ impl Sender {
         self.granted + self.uncredited
     }
 
+    /// Arrived, or not expected any more.
+    fn settled(&self) -> u64 {
+        self.arrived.saturating_add(self.lost.max(self.written_off))
+    }
+
     fn outstanding(&self) -> u64 {
-        let lost = self.lost.max(self.written_off);
-        self.expected().saturating_sub(self.arrived.saturating_add(lost))
+        self.expected().saturating_sub(self.settled())
+    }
+
+    fn share_of(&self, bytes: u64) -> u64 {
+        let share = u128::from(bytes) * u128::from(WHOLE) / u128::from(self.bound.max(1));
+        // Beyond this it makes no difference, and sums do not overflow.
+        share.min(u128::from(16 * WHOLE)) as u64
+    }
+
+    /// Whether it may be granted this much more, if there is room for it.
+    fn may_have(&self, bytes: u64) -> bool {
+        let most = (self.bound / UNTRUSTED_PART).saturating_add(self.trusted).min(self.bound);
+        self.outstanding() == 0 || self.outstanding() + bytes <= most
     }
 }
 
@@ -96,6 +129,12 @@ struct Promise {
     sender: u64,
     granted: u64,
     expected: u64,
+    /// All that was outstanding then has arrived, or is not expected any more, when [`Receiver::settled`] is this.
+    settled: u64,
+    /// [`Receiver::arrived`] when it was looked at last.
+    arrived: u64,
+    /// It is not postponed beyond this.
+    until: Instant,
 }
 
 /// Grants credit to all senders of one host. Driven: announcements and arrivals in, grants out.
@@ -106,7 +145,6 @@ pub struct Receiver {
     round_trip: Duration,
     limits: ReceiverLimits,
     grant_bytes: u64,
-    outstanding_max: u64,
     /// No sender sends more than this without credit, whatever it announces.
     uncredited_max: u64,
     senders: BTreeMap<u64, Sender>,
@@ -115,8 +153,14 @@ pub struct Receiver {
     /// By when they fall due, and in the order in which they were made.
     promises: BTreeMap<(Instant, u64), Promise>,
     promise_count: u64,
-    /// Of all senders.
+    /// Of all senders, in bytes and in shares of what each may have.
     outstanding: u64,
+    occupied: u64,
+    /// Of all senders, from the beginning: bytes that have arrived, and bytes that are outstanding no longer.
+    arrived: u64,
+    settled: u64,
+    /// The latest time that was heard of. Threads read their clocks before they have their turn here.
+    latest: Instant,
     next_grant: Instant,
     /// Of a nanosecond, beyond `next_grant`.
     next_grant_fraction: f64,
@@ -135,13 +179,16 @@ impl Receiver {
             round_trip: facts.round_trip.unwrap_or(ROUND_TRIP),
             limits,
             grant_bytes: packet,
-            outstanding_max: packet,
             uncredited_max: FIRST_PACKETS * packet,
             senders: BTreeMap::new(),
             turns: VecDeque::new(),
             promises: BTreeMap::new(),
             promise_count: 0,
             outstanding: 0,
+            occupied: 0,
+            arrived: 0,
+            settled: 0,
+            latest: Instant::ZERO,
             next_grant: Instant::ZERO,
             next_grant_fraction: 0.0,
         };
@@ -156,21 +203,42 @@ impl Receiver {
         self
     }
 
-    /// What may be outstanding: the longest round trip of all senders at line rate.
-    fn set_bounds(&mut self) {
-        let measured = self.senders.values().filter_map(|sender| sender.round_trip).max();
-        let round_trip = measured.unwrap_or(self.round_trip);
+    /// What may be outstanding if all senders have this round trip: as much as the line carries in it.
+    fn bound(&self, round_trip: Duration) -> u64 {
         let ReceiverLimits { outstanding_bytes_min, outstanding_bytes_max, .. } = self.limits;
         let product = (self.line / 8.0 * round_trip.as_secs_f64()) as u64;
-        let product = product.min(outstanding_bytes_max).max(outstanding_bytes_min);
-        let grant_bytes = (product / GRANTS_OUTSTANDING).min(GRANT_BYTES_MAX) / self.packet * self.packet;
-        self.grant_bytes = grant_bytes.max(self.packet);
-        self.outstanding_max = product.max(self.packet);
+        product.min(outstanding_bytes_max).max(outstanding_bytes_min).max(self.packet)
     }
 
+    /// Grants are as long as suits the nearest sender: all have the same, so that turns are fair.
+    fn set_bounds(&mut self) {
+        let measured = self.senders.values().filter_map(|sender| sender.round_trip).min();
+        let least = self.bound(measured.unwrap_or(self.round_trip));
+        let grant_bytes = (least / GRANTS_OUTSTANDING).min(GRANT_BYTES_MAX) / self.packet * self.packet;
+        self.grant_bytes = grant_bytes.max(self.packet);
+    }
+
+    /// Changes what is known of a sender, and with it what is known of all.
+    fn change(&mut self, sender: u64, change: impl FnOnce(&mut Sender)) {
+        let Some(state) = self.senders.get_mut(&sender) else { return };
+        let (outstanding, share) = (state.outstanding(), state.share);
+        change(state);
+        state.share = state.share_of(state.outstanding());
+        self.occupied = self.occupied - share + state.share;
+        self.settled = self.settled.saturating_add(outstanding.saturating_sub(state.outstanding()));
+        self.outstanding = self.outstanding - outstanding + state.outstanding();
+    }
+
+    /// Bytes take this long on the line.
+    fn line_time(&self, bytes: u64) -> Duration {
+        Duration::from_nanos((bytes as f64 * 8e9 / self.line) as u64)
+    }
+
+    /// How long nothing has to arrive before it is not waited for. On a slow line one packet takes longer than that.
     fn patience_of(&self, sender: &Sender) -> Duration {
         let round_trip = sender.round_trip.unwrap_or(self.round_trip);
-        (PATIENCE_ROUND_TRIPS * round_trip).max(self.limits.patience_min)
+        let patience = (PATIENCE_ROUND_TRIPS * round_trip).max(self.limits.patience_min);
+        patience.max(self.line_time(2 * self.packet)).max(Duration::from_nanos(1))
     }
 
     /// The shortest round trip to a sender has been measured. One that is not known yet is ignored.
@@ -181,32 +249,32 @@ impl Receiver {
         if state.round_trip.is_some_and(|before| before.abs_diff(round_trip) <= before / 8) {
             return;
         }
-        state.round_trip = Some(round_trip);
+        let bound = self.bound(round_trip);
+        self.change(sender, |state| (state.round_trip, state.bound) = (Some(round_trip), bound));
         self.set_bounds();
     }
 
     /// A sender has announced what it wants. One that is not known yet is added.
     pub fn on_announcement(&mut self, now: Instant, sender: u64, announcement: &Announcement) {
+        let now = self.latest_of(now);
         self.write_off(now);
-        let state = self.senders.entry(sender).or_default();
-        let before = state.outstanding();
+        let bound = self.bound(self.round_trip);
+        let state = self.senders.entry(sender).or_insert_with(|| Sender { bound, ..Sender::default() });
         // Grants that are still in flight to the sender serve what it wants. Older ones that it has not seen are lost.
         let recent = state.granted - state.granted_long_ago;
         let in_flight = state.granted.saturating_sub(announcement.received_bytes).min(recent);
-        state.wanted = announcement.wanted_bytes.saturating_sub(in_flight);
-        let uncredited = announcement.uncredited_bytes.min(self.uncredited_max);
+        let (had_turn, wanted) = (state.has_turn, announcement.wanted_bytes.saturating_sub(in_flight));
+        let uncredited = announcement.uncredited_bytes.min(self.uncredited_max).max(state.uncredited);
         let is_longer = uncredited > state.uncredited;
-        if is_longer {
-            state.uncredited = uncredited;
-        }
-        state.lost = announcement.lost_bytes;
-        self.outstanding = self.outstanding + state.outstanding() - before;
-        if state.wanted > 0 && !state.has_turn {
+        self.change(sender, |state| {
+            (state.wanted, state.has_turn) = (wanted, wanted > 0);
+            (state.uncredited, state.lost) = (uncredited, announcement.lost_bytes);
+        });
+        if wanted > 0 && !had_turn {
             self.turns.push_back(sender);
-        } else if state.wanted == 0 && state.has_turn {
+        } else if wanted == 0 && had_turn {
             self.turns.retain(|other| *other != sender);
         }
-        state.has_turn = state.wanted > 0;
         if is_longer {
             self.promise(now, sender);
         }
@@ -214,17 +282,22 @@ impl Receiver {
 
     /// Bytes have arrived from a sender.
     pub fn on_arrived(&mut self, sender: u64, bytes: u64) {
-        let Some(state) = self.senders.get_mut(&sender) else { return };
-        let before = state.outstanding();
-        let arrived_max = state.expected() + self.uncredited_max.saturating_sub(state.uncredited);
-        state.arrived_total = state.arrived_total.saturating_add(bytes);
-        if bytes > 0 {
-            state.granted_at_arrival = state.granted;
+        if bytes == 0 {
+            return;
         }
-        state.arrived = state.arrived.saturating_add(bytes).min(arrived_max);
-        self.outstanding -= before - state.outstanding();
-        // What was written off and has arrived after all is no longer written off.
-        state.written_off = state.written_off.min(state.expected().saturating_sub(state.arrived));
+        let (uncredited_max, mut counted) = (self.uncredited_max, 0);
+        self.change(sender, |state| {
+            let arrived_max = state.expected() + uncredited_max.saturating_sub(state.uncredited);
+            let arrived = state.arrived.saturating_add(bytes).min(arrived_max);
+            counted = arrived - state.arrived;
+            state.arrived = arrived;
+            state.arrived_total = state.arrived_total.saturating_add(bytes);
+            state.granted_at_arrival = state.granted;
+            state.trusted = (state.trusted + counted).min(state.bound);
+            // What was written off and has arrived after all is no longer written off.
+            state.written_off = state.written_off.min(state.expected().saturating_sub(state.arrived));
+        });
+        self.arrived = self.arrived.saturating_add(counted);
     }
 
     /// This many bytes have arrived from a sender since the beginning.
@@ -238,6 +311,8 @@ impl Receiver {
     pub fn remove(&mut self, sender: u64) {
         if let Some(state) = self.senders.remove(&sender) {
             self.outstanding -= state.outstanding();
+            self.settled = self.settled.saturating_add(state.outstanding());
+            self.occupied -= state.share;
             self.turns.retain(|other| *other != sender);
             self.promises.retain(|_, promise| promise.sender != sender);
             self.set_bounds();
@@ -261,21 +336,23 @@ impl Receiver {
 
     /// The next grant, if one may be made now; call it until there is none.
     pub fn poll(&mut self, now: Instant) -> Option<Grant> {
+        let now = self.latest_of(now);
         self.write_off(now);
-        if now < self.next_grant || !self.has_room() {
+        if now < self.next_grant {
             return None;
         }
-        let sender = self.turns.pop_front()?;
-        let state = self.senders.get_mut(&sender)?;
-        let bytes = state.wanted.min(self.grant_bytes);
-        state.wanted -= bytes;
-        state.has_turn = state.wanted > 0;
-        if state.has_turn {
+        let sender = self.turns.remove(self.next_turn()?)?;
+        let bytes = self.senders.get(&sender)?.wanted.min(self.grant_bytes);
+        let mut has_turn = false;
+        self.change(sender, |state| {
+            state.wanted -= bytes;
+            state.granted += bytes;
+            has_turn = state.wanted > 0;
+            state.has_turn = has_turn;
+        });
+        if has_turn {
             self.turns.push_back(sender);
         }
-        let before = state.outstanding();
-        state.granted += bytes;
-        self.outstanding = self.outstanding + state.outstanding() - before;
         self.promise(now, sender);
         self.pace(now, bytes);
         Some(Grant { sender, bytes })
@@ -283,12 +360,27 @@ impl Receiver {
 
     /// When to poll again.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let grant = (!self.turns.is_empty() && self.has_room()).then_some(self.next_grant);
+        let grant = self.next_turn().map(|_| self.next_grant);
         Instant::earlier_of(grant, self.promises.first_key_value().map(|((due, _), _)| *due))
     }
 
-    fn has_room(&self) -> bool {
-        self.outstanding == 0 || self.outstanding + self.grant_bytes <= self.outstanding_max
+    /// Drivers' times as one that does not go backwards.
+    fn latest_of(&mut self, now: Instant) -> Instant {
+        self.latest = self.latest.max(now);
+        self.latest
+    }
+
+    /// Whose turn it is, if there is room for a grant: its place in `turns`. Those that have enough outstanding wait in
+    /// their places. They are few, since there is room for few of them.
+    fn next_turn(&self) -> Option<usize> {
+        if self.occupied >= WHOLE {
+            return None;
+        }
+        let state_of = |(place, sender)| self.senders.get(sender).map(|state| (place, state));
+        let mut waiting = self.turns.iter().enumerate().filter_map(state_of);
+        let (place, state) = waiting.find(|(_, state)| state.may_have(self.grant_bytes))?;
+        let has_room = self.occupied == 0 || self.occupied + state.share_of(self.grant_bytes) <= WHOLE;
+        has_room.then_some(place)
     }
 
     /// After a grant. A driver that comes late catches up by one grant at most.
@@ -303,298 +395,63 @@ impl Receiver {
     /// What a sender has been granted so far must have arrived in time.
     fn promise(&mut self, now: Instant, sender: u64) {
         let Some(state) = self.senders.get(&sender) else { return };
-        let due = now + self.patience_of(state);
-        let (granted, expected, last) = (state.granted, state.expected(), state.last_promise);
-        let promise = Promise { sender, granted, expected };
-        if state.promises >= PROMISES_MAX
-            && let Some(last) = self.promises.get_mut(&last)
-        {
-            *last = promise;
-            return;
+        let patience = self.patience_of(state);
+        let waits_max = (POSTPONED_MAX * patience).max(2 * self.line_time(self.outstanding));
+        let promise = Promise {
+            sender,
+            granted: state.granted,
+            expected: state.expected(),
+            settled: self.settled.saturating_add(self.outstanding),
+            arrived: self.arrived,
+            until: now + waits_max,
+        };
+        // It makes up for the last one if there are too many, and is due later than that: rather late than early.
+        let last = state.last_promise;
+        let is_instead = state.promises >= PROMISES_MAX && self.promises.remove(&last).is_some();
+        let key = self.keep(now + patience, promise);
+        if let Some(state) = self.senders.get_mut(&sender) {
+            state.promises += u32::from(!is_instead);
+            state.last_promise = key;
         }
+    }
+
+    fn keep(&mut self, due: Instant, promise: Promise) -> (Instant, u64) {
         self.promise_count += 1;
         let key = (due, self.promise_count);
         self.promises.insert(key, promise);
-        if let Some(state) = self.senders.get_mut(&sender) {
-            state.promises += 1;
-            state.last_promise = key;
-        }
+        key
     }
 
     /// Presumes lost what should have arrived by now.
     fn write_off(&mut self, now: Instant) {
         while let Some(first) = self.promises.first_entry().filter(|first| first.key().0 <= now) {
-            let promise = first.remove();
-            let Some(state) = self.senders.get_mut(&promise.sender) else { continue };
-            let before = state.outstanding();
-            state.promises -= 1;
+            let (key, promise) = first.remove_entry();
+            let Some(state) = self.senders.get(&promise.sender) else { continue };
+            let is_kept = state.settled() >= promise.expected;
+            // The line is slow: what was outstanding before it is still arriving.
+            let is_slow = self.arrived > promise.arrived && self.settled < promise.settled;
+            if is_slow && !is_kept && now < promise.until {
+                let was_last = state.last_promise == key;
+                let due = now + self.patience_of(state);
+                let key = self.keep(due, Promise { arrived: self.arrived, ..promise });
+                if let Some(state) = self.senders.get_mut(&promise.sender).filter(|_| was_last) {
+                    state.last_promise = key;
+                }
+                continue;
+            }
             let unused = promise.granted.saturating_sub(state.granted_at_arrival);
-            if unused > GRANTS_OUTSTANDING * self.grant_bytes && state.has_turn {
+            if unused >= UNUSED_GRANTS_MAX * self.grant_bytes && state.has_turn {
                 // It has been granted a lot and has sent nothing: it gets no more until it announces again.
-                (state.wanted, state.has_turn) = (0, false);
+                self.change(promise.sender, |state| (state.wanted, state.has_turn) = (0, false));
                 self.turns.retain(|other| *other != promise.sender);
             }
-            state.granted_long_ago = state.granted_long_ago.max(promise.granted);
-            state.written_off = state.written_off.max(promise.expected.saturating_sub(state.arrived));
-            self.outstanding -= before - state.outstanding();
+            self.change(promise.sender, |state| {
+                let before = state.outstanding();
+                state.promises -= 1;
+                state.granted_long_ago = state.granted_long_ago.max(promise.granted);
+                state.written_off = state.written_off.max(promise.expected.saturating_sub(state.arrived));
+                state.trusted = state.trusted.saturating_sub(before - state.outstanding());
+            });
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PACKET: u64 = 1000;
-
-    fn at(micros: u64) -> Instant {
-        Instant::from_nanos(micros * 1000)
-    }
-
-    /// 8 Gbit/s and 32 µs: 32 packets outstanding, grants of two.
-    fn receiver() -> Receiver {
-        Receiver::new(&PathFacts {
-            packet_bytes: PACKET as u32,
-            round_trip: Some(Duration::from_micros(32)),
-            line_bits_per_second: Some(8_000_000_000),
-            seed: 1,
-        })
-    }
-
-    fn wants(packets: u64) -> Announcement {
-        Announcement { wanted_bytes: packets * PACKET, received_bytes: 0, uncredited_bytes: 0, lost_bytes: 0 }
-    }
-
-    /// All grants until then, with their times in nanoseconds.
-    fn grants(receiver: &mut Receiver, from: Instant, until: Instant) -> Vec<(u64, Grant)> {
-        let (mut now, mut all) = (from, Vec::new());
-        while now <= until {
-            while let Some(grant) = receiver.poll(now) {
-                all.push((now.as_nanos(), grant));
-            }
-            let Some(next) = receiver.next_deadline() else { break };
-            assert!(next > now, "it waits for {next:?} at {now:?}");
-            now = next;
-        }
-        all
-    }
-
-    #[test]
-    fn senders_have_their_turns_at_just_under_line_rate() {
-        let mut receiver = receiver();
-        for sender in [7, 3, 5] {
-            receiver.on_announcement(at(0), sender, &wants(4));
-        }
-        let all = grants(&mut receiver, at(0), at(200));
-        let order: Vec<u64> = all.iter().map(|(_, grant)| grant.sender).collect();
-        assert_eq!(order, [7, 3, 5, 7, 3, 5]);
-        assert!(all.iter().all(|(_, grant)| grant.bytes == 2 * PACKET));
-        // 2,000 bytes at 0.97 · 8 Gbit/s.
-        let nanos: Vec<u64> = all.iter().map(|(nanos, _)| *nanos).collect();
-        assert_eq!(nanos[..3], [0, 2061, 4123]);
-        assert_eq!(receiver.outstanding_bytes(), 0, "after four round trips it is written off");
-    }
-
-    #[test]
-    fn no_more_than_a_bandwidth_delay_product_is_outstanding() {
-        let mut receiver = receiver();
-        receiver.on_announcement(at(0), 1, &wants(1000));
-        assert_eq!(grants(&mut receiver, at(0), at(127)).len(), 16);
-        assert_eq!((receiver.outstanding_bytes(), receiver.next_deadline()), (32 * PACKET, Some(at(128))));
-        receiver.on_arrived(1, PACKET);
-        assert_eq!(receiver.poll(at(127)), None, "a grant is two packets");
-        receiver.on_arrived(1, PACKET);
-        assert_eq!(receiver.poll(at(127)), Some(Grant { sender: 1, bytes: 2 * PACKET }));
-    }
-
-    #[test]
-    fn lost_packets_do_not_hold_up_the_rest() {
-        let mut receiver = receiver();
-        receiver.on_announcement(at(0), 1, &wants(100_000));
-        // Every fifth packet is lost; the others arrive 30 µs after their grant. The sender knows after 46 µs.
-        let (mut arrivals, mut losses) = (VecDeque::new(), VecDeque::new());
-        let (mut sent, mut granted, mut lost_bytes) = (0, 0, 0);
-        let take = |queue: &mut VecDeque<u64>, now| queue.pop_front_if(|due| *due <= now).is_some();
-        for micros in 0..10_000 {
-            while let Some(grant) = receiver.poll(at(micros)) {
-                granted += grant.bytes;
-                for _ in 0..grant.bytes / PACKET {
-                    sent += 1;
-                    if sent % 5 == 0 { losses.push_back(micros + 46) } else { arrivals.push_back(micros + 30) }
-                }
-            }
-            while take(&mut arrivals, micros) {
-                receiver.on_arrived(1, PACKET);
-            }
-            while take(&mut losses, micros) {
-                lost_bytes += PACKET;
-                let wanted_bytes = 100_000 * PACKET - granted;
-                let announcement = Announcement { wanted_bytes, received_bytes: granted, lost_bytes, ..wants(0) };
-                receiver.on_announcement(at(micros), 1, &announcement);
-            }
-        }
-        // 10 ms at 0.97 GB/s are 9,700 packets. 32 are outstanding for 0.8 · 30 + 0.2 · 46 µs.
-        assert!(granted > 9_000 * PACKET, "{granted}");
-        assert!(receiver.outstanding_bytes() <= 32 * PACKET);
-    }
-
-    #[test]
-    fn a_first_window_counts_as_outstanding() {
-        let mut receiver = receiver();
-        for sender in 0..4 {
-            let announcement = Announcement { uncredited_bytes: 10 * PACKET, ..wants(5) };
-            receiver.on_announcement(at(0), sender, &announcement);
-        }
-        assert_eq!((receiver.outstanding_bytes(), receiver.poll(at(0))), (40 * PACKET, None));
-        for _ in 0..10 {
-            receiver.on_arrived(0, PACKET);
-        }
-        assert_eq!(receiver.poll(at(5)), Some(Grant { sender: 0, bytes: 2 * PACKET }));
-        assert_eq!(receiver.poll(at(128)).map(|grant| grant.sender), Some(1), "what is lost of it is written off");
-    }
-
-    #[test]
-    fn lost_grants_are_made_again_when_the_sender_announces_again() {
-        let mut receiver = receiver();
-        receiver.on_announcement(at(0), 1, &wants(4));
-        assert_eq!(grants(&mut receiver, at(0), at(10)).len(), 2);
-        receiver.on_announcement(at(20), 1, &wants(4));
-        assert_eq!(receiver.poll(at(20)), None, "they may still be in flight");
-        receiver.on_announcement(at(200), 1, &wants(4));
-        assert_eq!(grants(&mut receiver, at(200), at(210)).len(), 2);
-        let announcement = Announcement { received_bytes: 8 * PACKET, ..wants(2) };
-        receiver.on_announcement(at(220), 1, &announcement);
-        assert_eq!(grants(&mut receiver, at(220), at(230)).len(), 1, "it has seen them, and wants more");
-    }
-
-    #[test]
-    fn a_sender_that_goes_or_withdraws_gets_nothing() {
-        let mut receiver = receiver();
-        receiver.on_announcement(at(0), 1, &wants(4));
-        receiver.on_announcement(at(0), 2, &wants(4));
-        receiver.poll(at(0));
-        receiver.remove(1);
-        receiver.on_announcement(at(1), 2, &wants(0));
-        assert_eq!((grants(&mut receiver, at(1), at(1000)).len(), receiver.outstanding_bytes()), (0, 0));
-    }
-
-    #[test]
-    fn wild_announcements_get_no_more_than_their_turns() {
-        let mut receiver = receiver();
-        let wild = Announcement {
-            wanted_bytes: u64::MAX,
-            received_bytes: u64::MAX,
-            uncredited_bytes: u64::MAX,
-            lost_bytes: u64::MAX,
-        };
-        for sender in 0..3 {
-            receiver.on_announcement(at(0), sender, &wild);
-            receiver.on_arrived(sender, PACKET);
-        }
-        receiver.on_announcement(at(0), 3, &wants(10));
-        receiver.on_arrived(99, PACKET);
-        let all = grants(&mut receiver, at(0), at(40));
-        assert_eq!(all.iter().filter(|(_, grant)| grant.sender == 3).count(), 5);
-        assert!((19..=21).contains(&all.len()), "the rate stays: {}", all.len());
-        let honest = Announcement { lost_bytes: 0, ..wants(0) };
-        receiver.on_announcement(at(41), 0, &honest);
-        assert!(receiver.outstanding_bytes() <= 50 * PACKET);
-    }
-
-    #[test]
-    fn limits_hold_whatever_the_round_trips_are() {
-        let limits = ReceiverLimits {
-            outstanding_bytes_min: 64 * PACKET,
-            outstanding_bytes_max: 128 * PACKET,
-            patience_min: Duration::from_millis(1),
-        };
-        let mut receiver = receiver().with_limits(limits);
-        receiver.on_announcement(at(0), 1, &wants(10_000));
-        grants(&mut receiver, at(0), at(900));
-        assert_eq!(receiver.outstanding_bytes(), 64 * PACKET, "more than the product, and for longer than 128 µs");
-        // One that holds its answers back: more is outstanding, but no more than that, and it is not waited for for ever.
-        receiver.on_announcement(at(900), 2, &wants(10_000));
-        receiver.set_round_trip(2, Duration::from_secs(1000));
-        grants(&mut receiver, at(900), at(999));
-        assert_eq!(receiver.outstanding_bytes(), 128 * PACKET);
-        receiver.remove(1);
-        receiver.on_announcement(at(1000), 2, &wants(0));
-        assert_eq!(receiver.standing_of(2).map(|standing| standing.patience), Some(Duration::from_secs(4)));
-        grants(&mut receiver, at(1000), at(5_100_000));
-        assert_eq!(receiver.outstanding_bytes(), 0);
-    }
-
-    #[test]
-    fn each_sender_has_its_own_patience() {
-        let mut receiver = receiver();
-        for (sender, micros) in [(1, 1000), (2, 10)] {
-            receiver.on_announcement(at(0), sender, &wants(2));
-            receiver.set_round_trip(sender, Duration::from_micros(micros));
-        }
-        assert_eq!(grants(&mut receiver, at(0), at(10)).len(), 2);
-        receiver.poll(at(43));
-        assert_eq!(receiver.outstanding_bytes(), 2 * PACKET, "the near one is given up");
-        receiver.poll(at(4000));
-        assert_eq!(receiver.outstanding_bytes(), 0);
-    }
-
-    #[test]
-    fn a_sender_that_takes_credit_and_sends_nothing_must_ask_again() {
-        let mut receiver = receiver();
-        let liar = Announcement { wanted_bytes: u64::MAX, lost_bytes: u64::MAX, ..wants(0) };
-        receiver.on_announcement(at(0), 1, &liar);
-        receiver.on_announcement(at(0), 2, &wants(100_000));
-        let mut counts = [0; 3];
-        for micros in 0..1000 {
-            while let Some(grant) = receiver.poll(at(micros)) {
-                counts[grant.sender as usize] += 1;
-                if grant.sender == 2 {
-                    receiver.on_arrived(2, grant.bytes);
-                }
-            }
-        }
-        // It had its turns for 16 grants and four round trips of 32 µs, and the other all of them afterwards.
-        assert!((17..80).contains(&counts[1]) && counts[2] > 380, "{counts:?}");
-        receiver.on_announcement(at(1000), 1, &liar);
-        assert!(grants(&mut receiver, at(1000), at(1020)).iter().any(|(_, grant)| grant.sender == 1));
-    }
-
-    #[test]
-    fn copies_that_a_network_makes_are_no_room_for_more() {
-        let mut receiver = receiver();
-        receiver.on_announcement(at(0), 1, &wants(1000));
-        assert_eq!(grants(&mut receiver, at(0), at(100)).len(), 16);
-        receiver.on_arrived_total(1, 1_000_000 * PACKET);
-        receiver.on_arrived_total(1, 3);
-        assert_eq!(receiver.outstanding_bytes(), 0);
-        // Ten packets of a first window might have been among them.
-        assert_eq!(grants(&mut receiver, at(100), at(200)).len(), 16 + 5);
-    }
-
-    #[test]
-    fn a_sender_that_wants_little_again_and_again_takes_no_memory() {
-        let mut receiver = receiver();
-        for step in 0..20_000 {
-            if step == 10_000 {
-                receiver.on_announcement(Instant::from_nanos(step), 2, &wants(1000));
-            }
-            let received_bytes = receiver.standing_of(1).map_or(0, |standing| standing.granted_bytes);
-            let little = Announcement { wanted_bytes: 1, received_bytes, lost_bytes: u64::MAX, ..wants(0) };
-            receiver.on_announcement(Instant::from_nanos(step), 1, &little);
-            while receiver.poll(Instant::from_nanos(step)).is_some() {}
-        }
-        assert!(receiver.promises.len() <= 2 * PROMISES_MAX as usize, "{}", receiver.promises.len());
-        let granted = receiver.standing_of(2).map_or(0, |standing| standing.granted_bytes);
-        assert!(granted >= 6 * PACKET, "the other is not held up: {granted}");
-    }
-
-    #[test]
-    fn a_late_driver_catches_up_by_one_grant() {
-        let mut receiver = receiver();
-        receiver.on_announcement(at(0), 1, &wants(100));
-        assert!(receiver.poll(at(0)).is_some());
-        assert!(receiver.poll(at(50)).is_some());
-        assert!(receiver.poll(at(50)).is_some());
-        assert_eq!(receiver.poll(at(50)), None);
     }
 }

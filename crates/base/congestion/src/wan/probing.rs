@@ -4,7 +4,7 @@ use longhaul_time::{Duration, Instant};
 use rand_core::Rng as _;
 
 use super::ambient_loss::DELAY_MIN;
-use super::{BETA, Feedback, HEADROOM, Lateness, QUEUE_BUDGET, QUEUE_BUDGET_UP, State, Wan};
+use super::{BETA, Feedback, HEADROOM, Lateness, QUEUE_BUDGET, QUEUE_BUDGET_UP, RTT_UNKNOWN, State, UP_GAIN, Wan};
 use crate::controller::Sample;
 
 /// Rounds between probes at most: as often as a Reno flow in a queue of that many packets cuts its window.
@@ -15,6 +15,13 @@ const PROBE_AGAIN_ROUNDS: u64 = 3;
 /// Loss of this part of what was in flight, while probing for a quarter more.
 const PATH_GONE: f64 = 0.3;
 const PATH_GONE_PACKETS: u64 = 10;
+/// Probes of a sender that pauses, after one (or Startup) that went too far, which end halfway there: going too far costs a message
+/// dozens of packets.
+const HELD_PROBES: u32 = 6;
+/// What a loss leaves of the long-term bound of a sender that had nothing more to send, in bandwidth-delay products.
+const APP_LIMITED_MIN: f64 = 1.05;
+/// Round trips of a probe of such a sender at most: the next message would go further before anything is heard of this one.
+const PAUSING_PROBE_ROUND_TRIPS: u32 = 2;
 
 impl Wan {
     pub(super) fn update_probing(&mut self, sample: &Sample) {
@@ -22,7 +29,7 @@ impl Wan {
             return;
         }
         // Before the bound is raised.
-        let is_bound = self.is_window_limited && self.window >= self.in_flight_long;
+        let is_bound = self.is_window_limited && self.window >= self.up_bound();
         self.adapt_long_term_bounds(sample);
         let in_flight = sample.in_flight_bytes as f64;
         let state = self.state;
@@ -69,19 +76,21 @@ impl Wan {
             return;
         }
         self.in_flight_long = self.in_flight_long.max(sample.in_flight_bytes_at_sending as f64);
-        if self.state == State::Up {
+        if self.state == State::Up && !self.is_held() {
             self.raise_long_term_bound(sample);
         }
     }
 
     pub(super) fn on_too_high(&mut self, sample: &Sample) {
-        self.was_last_too_high = true;
         self.has_probe_samples = false;
-        if !sample.is_app_limited {
-            let target = self.product(self.bandwidth(), 1.0).min(self.in_flight_long);
-            self.in_flight_long = (sample.in_flight_bytes_at_sending as f64).max(BETA * target);
-        }
         let lost = sample.lost_packets_since_sending;
+        let product = self.product(self.bandwidth(), 1.0);
+        let in_flight = sample.in_flight_bytes_at_sending as f64;
+        self.in_flight_long = match sample.is_app_limited {
+            // A message that began on an empty path may have been too fast, and not too much.
+            true => self.in_flight_long.min(in_flight.max(APP_LIMITED_MIN * product)),
+            false => in_flight.max(BETA * product.min(self.in_flight_long)),
+        };
         let measured = self.latest_bandwidth.max(self.previous_bandwidth);
         let is_gone = lost as f64 > PATH_GONE * sample.in_flight_packets_at_sending as f64 && lost >= PATH_GONE_PACKETS;
         if is_gone && measured > 0.0 && !sample.is_app_limited {
@@ -91,6 +100,12 @@ impl Wan {
         if self.state == State::Up {
             self.start_down(sample);
         }
+        self.hold_probes();
+    }
+
+    /// Packets were lost because too much was sent: the next probes are held, for as long as the sender pauses.
+    pub(super) fn hold_probes(&mut self) {
+        self.held_probes = HELD_PROBES;
     }
 
     pub(super) fn raise_long_term_bound(&mut self, sample: &Sample) {
@@ -125,10 +140,8 @@ impl Wan {
         if self.is_mostly_marked(sample) || self.queue_delay().as_secs_f64() > queue_max {
             return true;
         }
-        // The last probe went too far here.
-        let is_far = sample.in_flight_bytes as f64 >= self.in_flight_long;
-        if self.was_last_too_high && is_far {
-            self.was_last_too_high = false;
+        let is_long = sample.now - self.cycle_at > PAUSING_PROBE_ROUND_TRIPS * self.rtt.unwrap_or(RTT_UNKNOWN);
+        if self.is_pausing && is_long || self.is_held() && is_bound {
             return true;
         }
         if is_bound {
@@ -139,12 +152,37 @@ impl Wan {
         self.is_full_now
     }
 
+    /// Whether probes end before the place where one went too far. Flows that always send must go there to get their share from others.
+    fn is_held(&self) -> bool {
+        self.held_probes > 0 && self.is_pausing
+    }
+
+    /// What a probe may have in flight. A held one: half the queue that was too much.
+    pub(super) fn up_bound(&self) -> f64 {
+        match self.is_held() {
+            true => self.in_flight_long.min((self.product(self.bandwidth_long(), 1.0) + self.in_flight_long) / 2.0),
+            false => self.in_flight_long,
+        }
+    }
+
+    /// By how much a probe is faster than the bandwidth. A message that begins on an empty path leaves at that pace for a round trip
+    /// before anything is heard of it, so a held probe is only as much faster as fits into the queue.
+    pub(super) fn up_gain(&self) -> f64 {
+        match self.is_held() {
+            true => (self.up_bound() / self.product(self.bandwidth_long(), 1.0)).clamp(1.0, UP_GAIN),
+            false => UP_GAIN,
+        }
+    }
+
     pub(super) fn start_down(&mut self, sample: &Sample) {
         let bandwidth = self.bandwidth_long();
         // Gained from the path, not from others: then no queue has built up.
         let has_room = self.queue_delay() <= DELAY_MIN;
         self.probes_again =
             self.state == State::Up && has_room && bandwidth >= PROBE_GAINED * self.bandwidth_before_probe;
+        if self.state == State::Up {
+            self.held_probes = if self.probes_again { 0 } else { self.held_probes.saturating_sub(1) };
+        }
         self.state = State::Down;
         self.reset_congestion_signals();
         self.cycle_at = sample.now;

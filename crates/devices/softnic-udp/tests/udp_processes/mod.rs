@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -66,11 +67,16 @@ pub(crate) fn open(address: &str) -> UdpDevice {
 }
 
 pub(crate) fn connect(end: &End, peer: &Introduction, mtu: Mtu) {
+    connect_with(end, peer, mtu, TIMEOUT, RETRIES);
+}
+
+/// With a timeout of 4.096 µs · 2^`timeout`, and this many retries.
+pub(crate) fn connect_with(end: &End, peer: &Introduction, mtu: Mtu, timeout: u8, retries: u8) {
     let mut path = PathAttributes::to(Gid::from_ip(peer.address));
     path.udp_port = peer.udp_port;
     let number = QueuePairNumber::new(peer.queue_pair);
     let receive = QueuePairAttributes::ready_to_receive(path, mtu, number, PSN).reliable_receive(0, 12);
-    let send = QueuePairAttributes::ready_to_send(PSN).reliable_send(TIMEOUT, RETRIES, 7, 0);
+    let send = QueuePairAttributes::ready_to_send(PSN).reliable_send(timeout, retries, 7, 0);
     end.queue_pair.modify(&QueuePairAttributes::init_connected(Access::LOCAL_WRITE | Access::REMOTE_WRITE)).unwrap();
     end.queue_pair.modify(&receive).unwrap();
     end.queue_pair.modify(&send).unwrap();
@@ -210,15 +216,20 @@ pub(crate) fn child_main() {
     }
 }
 
-/// A process that was told to stop goes on until its processor hears of it.
+/// A process that was told to stop goes on until the processors of all its threads hear of it.
 pub(crate) fn wait_until_stopped(process: i32) {
     for _ in 0..1000 {
-        let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-        // The state stands behind the name, which is in parentheses.
-        if status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')) {
+        let mut threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+        if threads.all(|thread| is_stopped(&thread.unwrap().path())) {
             return;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
     panic!("process {process} has not stopped in a second");
+}
+
+fn is_stopped(thread: &Path) -> bool {
+    let status = std::fs::read_to_string(thread.join("stat")).unwrap();
+    // The state stands behind the name, which is in parentheses.
+    status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
 }

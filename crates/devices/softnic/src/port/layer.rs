@@ -10,25 +10,24 @@
 //!
 //! A layer may pass a packet on, change it, hold it, drop it, or add others, in either direction. So forward error correction
 //! restores packets before anybody misses them, and what it restores is checked as if it had arrived. The layers of a device
-//! on sockets, first to last, are: those that it was opened with, the impairment of what is sent, the capture, the impairment
-//! of what arrives. The capture thus shows both directions after the bad network has had its way with them.
+//! on sockets, first to last, are: those that it was opened with, forward error correction, the impairment of what is sent, the
+//! capture, the impairment of what arrives. The capture thus shows both directions after the bad network has had its way with them.
 //!
 //! A layer is driven, like everything else here: time is an argument, and there is no clock, socket or thread in it. It runs on
 //! virtual time as on real time ([`Port`](crate::Port)).
 
 mod impairment;
+mod shim;
 mod stack;
 
 use std::any::Any;
-use std::net::SocketAddr;
 
 use longhaul_time::Instant;
-use longhaul_wire::IcrcScope;
 
 pub use impairment::{Impair, ImpairmentLayer};
+pub use longhaul_datagram::{Direction, Envelope, Packet};
+pub use shim::ShimLayer;
 pub use stack::{Onward, Stack};
-
-use super::route::Route;
 
 /// Something that sees the packets of a port, in both directions.
 ///
@@ -70,57 +69,5 @@ pub trait Layer: Any + Send {
     /// Bytes by which packets grow here, at most. The device offers an MTU that leaves room for them.
     fn overhead_bytes(&self) -> usize {
         0
-    }
-}
-
-/// Where a packet is going.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// From the device to the network.
-    Outgoing,
-    /// From the network to the device.
-    Incoming,
-}
-
-/// A complete packet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packet {
-    /// What surrounds the datagram.
-    pub envelope: Envelope,
-    /// BTH to ICRC. Of what has arrived nothing has been checked: a stranger can send anything, even nothing.
-    pub datagram: Vec<u8>,
-}
-
-/// What surrounds the datagram of a packet: its IP and UDP headers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Envelope {
-    /// The sender.
-    pub source: SocketAddr,
-    /// The receiver.
-    pub destination: SocketAddr,
-    /// DSCP and ECN bits.
-    pub traffic_class: u8,
-    /// IP time to live. Sockets do not report it for what arrives unless the device has datagram queue pairs.
-    pub hop_limit: u8,
-    /// IPv4 identification, where it is known: sockets do not report it for what arrives.
-    pub identification: Option<u16>,
-    /// What the ICRC covers of these headers, for layers that compute it anew. Where the identification is not known it is 0
-    /// here, and the port accepts that.
-    pub icrc_scope: IcrcScope,
-    /// Bytes that exist only as a length, behind the headers of the datagram.
-    pub elided_bytes: u32,
-}
-
-impl Envelope {
-    /// The way that a packet takes.
-    pub fn route(&self) -> Route {
-        Route {
-            source: self.source.ip(),
-            destination: self.destination.ip(),
-            source_port: self.source.port(),
-            destination_port: self.destination.port(),
-            traffic_class: self.traffic_class,
-            hop_limit: self.hop_limit,
-        }
     }
 }

@@ -139,6 +139,9 @@ impl<P: Port> TransmitSink for Layered<'_, P> {
         } else if let Some(packet) = self.port.complete(route, datagram) {
             self.entered_bytes += packet.datagram.len();
             self.stack.send(packet, self.now);
+            // At once, so that the device stops as soon as the port is full. What would wait here has passed the layers: to them the
+            // flow would seem idle until it has left.
+            self.send_waiting();
         }
     }
 

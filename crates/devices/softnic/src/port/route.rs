@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use longhaul_datagram::Envelope;
 use longhaul_verbs::PathAttributes;
 use longhaul_wire::Ecn;
 
@@ -25,6 +26,18 @@ pub struct Route {
 }
 
 impl Route {
+    /// The way that a packet takes.
+    pub fn of(envelope: &Envelope) -> Route {
+        Route {
+            source: envelope.source.ip(),
+            destination: envelope.destination.ip(),
+            source_port: envelope.source.port(),
+            destination_port: envelope.destination.port(),
+            traffic_class: envelope.traffic_class,
+            hop_limit: envelope.hop_limit,
+        }
+    }
+
     /// The route along a path, for the packets of a queue pair. The path's source address must be one of the device's.
     pub(crate) fn along(config: &Config, queue_pair: u32, path: &PathAttributes) -> Route {
         let ecn = if config.ecn_capable { Ecn::Capable0 } else { Ecn::NotCapable };

@@ -1,532 +1,518 @@
 //! One flow that is followed: what was handed on, what waits, and the sums of the block that it is in.
 
-use std::collections::BTreeMap;
+use longhaul_time::{Duration, Instant};
+use longhaul_wire::Psn;
+use longhaul_wire::repair::{Report, Subject};
 
-use longhaul_coding::{CodeKind, xor_group};
-use longhaul_time::Instant;
-use longhaul_wire::repair::{self, Header};
-use longhaul_wire::{Opcode, Psn};
-
+use super::arrivals::Arrivals;
+use super::block::{Passed, Repairs};
+use super::claim::{Claim, Recent};
+use super::copies::Copies;
+use super::executed::Executed;
 use super::shared::Shared;
-use crate::coded::{Coded, is_marked, write_coded};
-use crate::config::BlockCode;
-use crate::encoder::add_to_all;
-use crate::packet::{Envelope, Packet, Summary};
-use crate::units::lengthen;
+use super::waiting::{Outcome, Waiting};
+use crate::coded::{Coded, identity};
+use crate::config::{BlockCode, Config};
+use crate::packet::{Checked, Packet};
 
 /// PSNs are counted from here on without wrapping, so that there is room for earlier ones.
 const ORIGIN: u64 = 1 << 40;
-/// Acknowledgements whose copies are recognized.
-const RECENT_MAX: usize = 8;
-/// Blocks that begin further ahead than this are nobody's.
-const AHEAD_MAX: u64 = 4096;
-/// An epoch that is behind the current one by up to this much is old; any other is new.
-const OLD_EPOCHS: u16 = 64;
+/// After this many waits in a row without any header, the peer has stopped repairing.
+const VAIN_WAITS_MAX: u8 = 3;
+/// Packets wait if they are ahead by no more than two blocks and this many.
+const AHEAD_BASE: u64 = 64;
 
 /// One space of PSNs.
 #[derive(Debug)]
 pub(super) struct Following {
+    /// The code of blocks that begin from now on.
     pub(super) code: BlockCode,
-    epoch: u16,
-    state: State,
+    pub(super) epoch: u16,
+    /// When the last header of the epoch came.
+    pub(super) heard_at: Instant,
+    /// Times that packets have waited for a missing one since the last header.
+    pub(super) vain_waits: u8,
+    /// Whether `next` is known. Until then everything passes.
+    pub(super) is_placed: bool,
+    /// Whether a repair packet has agreed with packets that were handed on. Any other flow may have been invented: it gets less
+    /// room, and makes room for others sooner.
+    is_proven: bool,
     /// The next PSN to hand on, counted without wrapping; its low 24 bits are the PSN.
     pub(super) next: u64,
-    /// The next packet that begins a message may have any later PSN.
-    is_open: bool,
-    /// Where the block of `next` begins, if that is known.
-    pub(super) base: Option<u64>,
-    pub(super) prefix: Prefix,
-    /// Packets that wait: by PSN, data before acknowledgements, those in order of arrival.
-    pub(super) held: BTreeMap<(u64, u32), Held>,
-    pub(super) repairs: Vec<StoredRepair>,
-    deadline: Option<Instant>,
-    acknowledgements: u32,
-    /// The ICRCs of acknowledgements that have passed.
-    recent: [u32; RECENT_MAX],
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Where blocks begin is not known: everything passes. The last PSN that has.
-    Passing { highest: u64 },
-    /// Everything before `next` was handed on.
-    InOrder,
-    /// A block could not be repaired: everything passes until its first missing packet arrives, or a new epoch does.
-    Stopped { missing: u64, until: Instant },
-}
-
-/// The packets of the current block that were handed on, as sums.
-#[derive(Debug, Default)]
-pub(super) struct Prefix {
-    pub(super) sums: Vec<Vec<u8>>,
-    pub(super) digest: u32,
-    /// Whether all of them are in the sums.
-    pub(super) is_broken: bool,
-    pub(super) is_marked: bool,
-}
-
-/// A packet that waits.
-#[derive(Debug)]
-pub(super) struct Held {
-    pub(super) packet: Packet,
-    summary: Summary,
-    since: Instant,
-    /// Restored ones do not count towards the bound: they are handed on at once.
-    is_restored: bool,
-}
-
-/// A repair packet that waits until enough have arrived.
-#[derive(Debug)]
-pub(super) struct StoredRepair {
-    pub(super) header: Header,
-    pub(super) base: u64,
-    pub(super) body: Vec<u8>,
-    pub(super) envelope: Envelope,
-}
-
-impl Held {
-    fn release(&self, shared: &mut Shared) {
-        if !self.is_restored {
-            shared.release_held(self.packet.datagram.len());
-        }
-    }
-}
-
-impl StoredRepair {
-    pub(super) fn end(&self) -> u64 {
-        self.base + u64::from(self.header.count)
-    }
+    /// PSNs from here to `next` may not exist, and none of them was handed on.
+    pub(super) floor: u64,
+    /// The next packet that begins a message may have any later PSN. Then no data packet waits.
+    pub(super) is_open: bool,
+    pub(super) recent: Option<Recent>,
+    /// Whether the newest data packet was the next one, or one that waits for it.
+    pub(super) is_in_sequence: bool,
+    /// Data packets in a row that came elsewhere.
+    pub(super) astray: u8,
+    pub(super) claim: Option<Claim>,
+    /// The block of `next`, if it is known where that begins.
+    pub(super) passed: Option<Passed>,
+    pub(super) waiting: Waiting,
+    /// The next packet as it was when an acknowledgement had waited for it in vain. Others pass until it comes.
+    overdue: Option<u64>,
+    pub(super) repairs: Vec<Repairs>,
+    /// UC executes a packet each time that it comes.
+    pub(super) is_reliable: bool,
+    /// Packets of UC that were restored: their originals may come late.
+    pub(super) restored: Executed,
+    /// Packets of UC that were far ahead and handed on at once: they must not be restored.
+    passed_ahead: Executed,
+    copies: Copies,
+    pub(super) arrivals: Arrivals,
 }
 
 impl Following {
-    pub(super) fn new(code: BlockCode, epoch: u16, psn: Psn) -> Following {
+    /// A flow of which nothing is known but a PSN.
+    pub(super) fn new(code: BlockCode, psn: Psn, now: Instant) -> Following {
+        let next = ORIGIN | u64::from(psn.value());
         Following {
             code,
-            epoch,
-            state: State::Passing { highest: 0 },
-            next: ORIGIN | u64::from(psn.value()),
+            epoch: 0,
+            heard_at: now,
+            vain_waits: 0,
+            is_placed: false,
+            is_proven: false,
+            next,
+            floor: next,
             is_open: false,
-            base: None,
-            prefix: Prefix::default(),
-            held: BTreeMap::new(),
+            recent: None,
+            is_in_sequence: false,
+            astray: 0,
+            claim: None,
+            passed: None,
+            waiting: Waiting::default(),
+            overdue: None,
             repairs: Vec::new(),
-            deadline: None,
-            acknowledgements: 0,
-            recent: [0; RECENT_MAX],
+            is_reliable: true,
+            restored: Executed::default(),
+            passed_ahead: Executed::default(),
+            copies: Copies::default(),
+            arrivals: Arrivals::default(),
         }
     }
 
-    pub(super) fn can_go(&self) -> bool {
-        self.held.is_empty() && self.repairs.is_empty()
+    /// For how long the flow must have been idle to make room for another; `None` while anything waits, and for proven flows as
+    /// long as the others have their part of the table.
+    pub(super) fn patience(&self, shared: &Shared) -> Option<Duration> {
+        let is_empty = self.waiting.is_empty() && self.repairs.is_empty();
+        match self.is_proven {
+            _ if !is_empty => None,
+            true => (shared.unproven_flows < shared.config.flows_max / 2).then_some(shared.config.flow_idle),
+            false => Some(shared.config.timeout),
+        }
     }
 
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.deadline
+    /// A repair packet agrees with what was handed on.
+    pub(super) fn prove(&mut self, shared: &mut Shared) {
+        if !std::mem::replace(&mut self.is_proven, true) {
+            shared.unproven_flows -= 1;
+        }
     }
 
-    pub(super) fn sum_bytes(&self) -> usize {
-        self.prefix.sums.iter().map(Vec::capacity).sum()
+    /// The flow makes room for another. Nothing waits.
+    pub(super) fn remove(mut self, shared: &mut Shared) {
+        self.forget(shared);
+        self.prove(shared);
     }
 
-    /// The flow makes room for another, or begins anew.
+    /// What is to be reported to the sender, if anything is. Flows that may have been invented are not reported on.
+    pub(super) fn report(&mut self, subject: Subject, every: Duration, now: Instant) -> Option<Report> {
+        self.arrivals.report(subject, self.epoch, every, now).filter(|_| self.is_proven)
+    }
+
+    /// Whether another packet of the flow may wait.
+    pub(super) fn has_room(&self, shared: &Shared) -> bool {
+        shared.has_room(self.held_packets(), self.is_proven)
+    }
+
+    /// Bytes of memory, but for the packets that wait.
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of::<Following>()
+            + self.passed.as_ref().map_or(0, Passed::sum_bytes)
+            + self.waiting.spare_bytes()
+            + self.repairs.capacity() * size_of::<Repairs>()
+            + self.restored.memory_bytes()
+            + self.passed_ahead.memory_bytes()
+            + self.copies.memory_bytes()
+    }
+
+    /// What is known of the current block is forgotten. Nothing waits.
     pub(super) fn forget(&mut self, shared: &mut Shared) {
-        self.reset_prefix(shared);
+        self.end_block(shared);
         self.drop_repairs(shared, |_| true);
-        self.base = None;
-        self.deadline = None;
     }
 
-    pub(super) fn handle_data(
+    /// How far ahead of the next packet others wait.
+    pub(super) fn window(&self) -> u64 {
+        AHEAD_BASE + 2 * u64::from(self.code.block_packets())
+    }
+
+    /// A PSN without wrapping: the one that is nearest to `next`.
+    pub(super) fn number_of(&self, psn: Psn) -> u64 {
+        let next = Psn::new((self.next & 0xff_ffff) as u32);
+        self.next.saturating_add_signed(i64::from(psn.distance_from(next)))
+    }
+
+    pub(super) fn handle_data(&mut self, checked: Checked, now: Instant, shared: &mut Shared, out: &mut Vec<Packet>) {
+        shared.counters.received += 1;
+        let number = self.number_of(checked.summary.psn);
+        self.is_reliable = checked.summary.is_reliable;
+        self.confirm(number, now, shared, out);
+        self.note(number);
+        self.arrivals.note(number, &checked.summary);
+        if !self.is_placed {
+            out.push(checked.packet);
+            return;
+        }
+        if (self.floor..self.next).contains(&number) && self.next - number <= self.window() {
+            self.go_back(number);
+        }
+        self.is_in_sequence = self.is_expected(number);
+        self.astray = if self.is_in_sequence { 0 } else { self.astray.saturating_add(1) };
+        if number < self.next {
+            self.handle_late(number, checked, shared, out);
+            return;
+        }
+        let begins_message = checked.summary.position().is_start();
+        if number == self.next || self.is_open && begins_message {
+            self.skip_to(number);
+            self.hand_on(checked, now, shared, out);
+        } else {
+            if self.is_open {
+                // The message has begun with a packet that is missing, at least the one before this.
+                self.skip_to(number - 1);
+                self.is_open = false;
+            }
+            if !self.hold(number, checked, now, shared, out) {
+                return;
+            }
+        }
+        if !self.waiting.is_empty() || !self.repairs.is_empty() {
+            self.settle(now, shared, out);
+        }
+    }
+
+    /// A packet arrives after later ones were handed on. It goes on: the transport knows what to do with it. But UC would execute
+    /// it twice if it was restored before.
+    fn handle_late(&mut self, number: u64, checked: Checked, shared: &mut Shared, out: &mut Vec<Packet>) {
+        if self.restored.take(number, &checked) {
+            shared.counters.overtaken += 1;
+            return;
+        }
+        // Not restored later: UC would execute it twice.
+        self.floor = self.floor.max(number + 1);
+        shared.counters.late += 1;
+        out.push(checked.packet);
+    }
+
+    /// A packet that is ahead of the next waits. `false` if it was handed on or dropped, and nothing else changed.
+    fn hold(
         &mut self,
-        summary: Summary,
-        packet: Packet,
+        number: u64,
+        checked: Checked,
         now: Instant,
         shared: &mut Shared,
         out: &mut Vec<Packet>,
-    ) {
-        shared.counters.received += 1;
-        let number = self.number_of(summary.psn);
-        match &mut self.state {
-            State::Passing { highest } => {
-                *highest = number.max(*highest);
-                self.next = self.next.max(number + 1);
-                out.push(packet);
-                return;
+    ) -> bool {
+        let end = self.waiting.end().unwrap_or(self.next);
+        let follows_others = self.waiting.has_data() && number < end + AHEAD_BASE;
+        if number - self.next >= self.window() && !follows_others {
+            // Nobody of ours, or so much was lost that only the next header can say where we are.
+            shared.counters.far_ahead += 1;
+            if !checked.summary.is_reliable {
+                let next = self.next;
+                self.passed_ahead.retain(|number| number >= next);
+                self.passed_ahead.note(number, &checked);
             }
-            State::Stopped { missing, until } => {
-                self.next = self.next.max(number + 1);
-                if number == *missing || now >= *until {
-                    self.state = State::Passing { highest: self.next - 1 };
-                }
-                out.push(packet);
-                return;
-            }
-            State::InOrder => {}
+            out.push(checked.packet);
+            return false;
         }
-        if number < self.next {
-            shared.counters.late += 1;
-            out.push(packet);
-            return;
-        }
-        if number == self.next || self.is_expected(number, summary.opcode) {
-            self.next = number;
-            self.hand_on(summary, packet, shared, out);
-            self.settle(now, shared, out);
-            return;
-        }
-        if self.held.contains_key(&(number, 0)) {
-            shared.counters.duplicates += 1;
-            return;
-        }
-        shared.counters.held += 1;
-        let is_reliable = summary.is_reliable();
-        let held = Held { packet, summary, since: now, is_restored: false };
-        if self.hold((number, 0), held, shared) {
-            self.deadline.get_or_insert(now + shared.config.timeout);
-            self.settle(now, shared, out);
-        } else {
+        let has_room = self.has_room(shared)
+            && checked.packet.datagram.len() <= shared.config.datagram_bytes_max
+            && number - self.next < self.window();
+        if !has_room && self.waiting.get(number).is_none() {
             shared.counters.no_room += 1;
-            self.release(is_reliable, now, shared, out);
+            if number - self.next >= self.window() {
+                self.note_wait();
+            }
+            self.waiting.hold(number, checked, now, shared);
+            self.hand_on_all(shared, out);
+            self.stop_if_vain(shared, out);
+            return false;
         }
+        match self.waiting.hold(number, checked, now, shared) {
+            Outcome::Held => shared.counters.held += 1,
+            Outcome::Duplicate => shared.counters.duplicates += 1,
+            Outcome::Contradiction => shared.counters.contradictions += 1,
+        }
+        true
     }
 
     pub(super) fn handle_acknowledgement(
         &mut self,
-        summary: Summary,
-        packet: Packet,
+        checked: Checked,
         now: Instant,
         shared: &mut Shared,
         out: &mut Vec<Packet>,
     ) {
-        let mut coded = std::mem::take(&mut shared.coded);
-        if let Some(coded) = write_coded(&packet, &mut coded) {
-            self.remember(coded);
-        }
-        shared.coded = coded;
-        let number = self.number_of(summary.psn);
-        let is_behind = (!self.held.is_empty() || !self.is_open) && number >= self.next;
-        if self.state != State::InOrder || !is_behind {
-            out.push(packet);
+        let icrc = identity(&checked.packet, &checked.scope).map(|(icrc, _)| icrc);
+        if icrc.is_some_and(|icrc| !self.copies.passes_original(icrc, &shared.config, now)) {
+            shared.counters.overtaken += 1;
             return;
         }
+        self.hand_on_acknowledgement(checked, now, shared, out);
+    }
+
+    fn hand_on_acknowledgement(&mut self, checked: Checked, now: Instant, shared: &mut Shared, out: &mut Vec<Packet>) {
+        let number = self.number_of(checked.summary.psn);
         // It would say that the responses before it are lost.
-        self.acknowledgements = self.acknowledgements.wrapping_add(1).max(1);
-        let key = (number, self.acknowledgements);
-        let held = Held { packet, summary, since: now, is_restored: false };
-        if self.hold(key, held, shared) {
-            self.deadline.get_or_insert(now + shared.config.timeout);
-            self.settle(now, shared, out);
+        let must_wait = self.is_placed
+            && !self.is_open
+            && self.overdue != Some(self.next)
+            && (self.next..self.next + (1 << 22)).contains(&number);
+        if must_wait && self.has_room(shared) {
+            self.waiting.hold_acknowledgement(number, checked, now, shared);
         } else {
-            shared.counters.no_room += 1;
-            self.release(summary.is_reliable(), now, shared, out);
+            out.push(checked.packet);
         }
     }
 
-    /// An acknowledgement has passed: its copy is not needed.
-    pub(super) fn remember(&mut self, coded: Coded) {
-        self.recent.rotate_right(1);
-        self.recent[0] = coded.icrc;
-    }
-
+    /// A copy of an acknowledgement arrives.
     pub(super) fn handle_copy(
         &mut self,
-        summary: Summary,
-        packet: Packet,
+        checked: Checked,
         coded: Coded,
         now: Instant,
         shared: &mut Shared,
         out: &mut Vec<Packet>,
     ) {
-        if !self.recent.contains(&coded.icrc) {
+        if self.copies.passes_copy(coded.icrc, &shared.config, now) {
             shared.counters.restored_acknowledgements += 1;
-            self.handle_acknowledgement(summary, packet, now, shared, out);
+            self.hand_on_acknowledgement(checked, now, shared, out);
         }
     }
 
-    /// A repair packet or an announcement.
-    #[expect(clippy::too_many_arguments, reason = "a packet in its parts, and what it works on")]
-    pub(super) fn handle_header(
-        &mut self,
-        header: &Header,
-        code: BlockCode,
-        body: &[u8],
-        envelope: &Envelope,
-        now: Instant,
-        shared: &mut Shared,
-        out: &mut Vec<Packet>,
-    ) {
-        if header.epoch != self.epoch && !(shared.ignores_epoch() && self.state == State::InOrder) {
-            if self.epoch.wrapping_sub(header.epoch) <= OLD_EPOCHS {
-                shared.counters.stale += 1;
-                return;
-            }
-            // The sender has gone back. What waits belongs to its earlier attempt.
-            self.hand_on_all(shared, out);
-            self.epoch = header.epoch;
-            self.state = State::Passing { highest: 0 };
-        }
-        if code != self.code {
-            self.code = code;
-            self.break_prefix(shared);
-        }
-        let base = self.number_of(header.base_psn);
-        let end = base + u64::from(header.count);
-        match self.state {
-            State::Stopped { until, .. } if now < until => {}
-            State::Stopped { .. } | State::Passing { .. } => {
-                let begins_at = if header.is_announcement { base } else { end };
-                let has_passed = matches!(self.state, State::Passing { highest } if highest >= begins_at);
-                if !has_passed {
-                    self.follow_from(begins_at, shared);
-                }
-            }
-            State::InOrder if header.is_announcement => {}
-            State::InOrder if base > self.next + AHEAD_MAX => shared.counters.malformed += 1,
-            State::InOrder if end <= self.next => self.align(end, shared),
-            State::InOrder => {
-                let is_stored = self.store(header, base, body, envelope, shared);
-                if self.is_open && base >= self.next {
-                    self.is_open = false;
-                    self.next = base;
-                    self.reset_prefix(shared);
-                    self.base = Some(base);
-                }
-                self.deadline.get_or_insert(now + shared.config.timeout);
-                self.settle(now, shared, out);
-                let is_last = header.index + 1 == code.sums_of(header.count);
-                if self.next < end && (is_last || base > self.next || !is_stored) {
-                    // Nothing more will come, but for packets that were overtaken.
-                    let soon = now + shared.config.reordering;
-                    self.deadline = self.deadline.map(|deadline| deadline.min(soon));
-                }
-            }
-        }
+    /// When [`poll`](Following::poll) is wanted.
+    pub(super) fn deadline(&mut self, config: &Config) -> Option<Instant> {
+        let sums_at = self.passed.as_ref().and_then(|passed| passed.sums_expire_at(config.timeout));
+        let acknowledgements_at = self.waiting.oldest_acknowledgement().map(|oldest| oldest + config.timeout);
+        Instant::earlier_of(Instant::earlier_of(sums_at, acknowledgements_at), self.patience_ends_at(config))
+    }
+
+    /// When the next packet is not waited for any more, if data or repair packets wait for it.
+    fn patience_ends_at(&mut self, config: &Config) -> Option<Instant> {
+        let waiting = self.waiting.oldest().map(|oldest| oldest + config.timeout);
+        let next = self.next;
+        let repairs = self.repairs.iter().map(|repairs| match repairs.hopeless_since(next) {
+            // Nothing more will come, but for packets that were overtaken.
+            Some(since) => since + config.reordering,
+            None => repairs.since + config.timeout,
+        });
+        Instant::earlier_of(waiting, repairs.min())
     }
 
     pub(super) fn poll(&mut self, now: Instant, shared: &mut Shared, out: &mut Vec<Packet>) {
-        if self.deadline.is_some_and(|deadline| deadline <= now) {
+        if let Some(passed) = &mut self.passed
+            && passed.sums_expire_at(shared.config.timeout).is_some_and(|at| at <= now)
+        {
+            passed.give_up(shared);
+        }
+        // Acknowledgements say nothing about the block: it may go on.
+        if self.waiting.oldest_acknowledgement().is_some_and(|oldest| oldest + shared.config.timeout <= now) {
             shared.counters.given_up += 1;
-            self.give_up(now, shared, out);
+            self.waiting.hand_on_acknowledgements(None, shared, out);
+            self.overdue = Some(self.next);
+        }
+        if self.patience_ends_at(&shared.config).is_some_and(|at| at <= now) {
+            self.note_wait();
+        }
+        while self.patience_ends_at(&shared.config).is_some_and(|at| at <= now) {
+            shared.counters.given_up += 1;
+            self.give_up(shared, out);
+            self.settle(now, shared, out);
+        }
+        self.stop_if_vain(shared, out);
+    }
+
+    /// Packets have waited for one that did not come: in vain if there was no header meanwhile.
+    fn note_wait(&mut self) {
+        let heard_at = self.heard_at;
+        if self.waiting.oldest().is_some_and(|oldest| heard_at <= oldest) {
+            self.vain_waits = self.vain_waits.saturating_add(1);
         }
     }
 
-    /// Hands on all that waits, as it is.
-    pub(super) fn give_up(&mut self, now: Instant, shared: &mut Shared, out: &mut Vec<Packet>) {
-        let is_reliable = self.held.values().next().is_none_or(|held| held.summary.is_reliable());
-        self.release(is_reliable, now, shared, out);
+    /// A peer that has stopped repairing is not waited for: everything passes until its next header.
+    fn stop_if_vain(&mut self, shared: &mut Shared, out: &mut Vec<Packet>) {
+        if self.vain_waits >= VAIN_WAITS_MAX {
+            self.hand_on_all(shared, out);
+            (self.is_placed, self.vain_waits) = (false, 0);
+        }
     }
 
-    fn release(&mut self, is_reliable: bool, now: Instant, shared: &mut Shared, out: &mut Vec<Packet>) {
-        if self.state != State::InOrder {
+    /// Stops waiting for the next packet.
+    fn give_up(&mut self, shared: &mut Shared, out: &mut Vec<Packet>) {
+        let next = self.next;
+        let covering = self.repairs.iter().filter(|repairs| repairs.covers(next)).max_by_key(|repairs| repairs.end());
+        if let Some((end, has_last)) = covering.map(|repairs| (repairs.end(), repairs.header.has_last)) {
+            // Nothing of the block can be restored: its packets go on as they are.
+            while self.next < end {
+                let held = self.waiting.take(self.next, shared);
+                out.extend(held.map(|checked| checked.packet));
+                self.next += 1;
+            }
+            self.floor = end;
+            self.is_open = has_last;
+            self.begin_block(end, true, shared);
             return;
         }
-        let missing = self.next;
-        self.hand_on_all(shared, out);
-        self.state = match is_reliable {
-            true => State::Stopped { missing, until: now + shared.config.stopped_max },
-            // Nobody repeats these.
-            false => State::Passing { highest: self.next.saturating_sub(1) },
-        };
+        let repaired = self.repairs.iter().map(|repairs| repairs.base).min();
+        let Some(number) = self.waiting.first().into_iter().chain(repaired).min() else { return };
+        self.skip_to(number);
+        self.floor = number;
+        match repaired == Some(number) {
+            true => self.begin_block(number, true, shared),
+            false => self.end_block(shared),
+        }
     }
 
-    /// Empties the flow: packets go on in order, repair packets are dropped.
-    fn hand_on_all(&mut self, shared: &mut Shared, out: &mut Vec<Packet>) {
-        for ((number, _), held) in std::mem::take(&mut self.held) {
-            held.release(shared);
-            self.next = self.next.max(number + 1);
-            out.push(held.packet);
+    /// Hands on all that waits, in order; repair packets are dropped.
+    pub(super) fn hand_on_all(&mut self, shared: &mut Shared, out: &mut Vec<Packet>) {
+        while let Some(number) = self.waiting.first() {
+            self.next = number + 1;
+            if let Some(checked) = self.waiting.take(number, shared) {
+                self.waiting.hand_on_acknowledgements(Some(number), shared, out);
+                self.is_open = checked.summary.leaves_next_open();
+                out.push(checked.packet);
+            }
         }
+        self.waiting.hand_on_acknowledgements(None, shared, out);
+        self.floor = self.next;
         self.forget(shared);
     }
 
     /// Hands on whatever is next, and restores what can be restored, until nothing changes.
     pub(super) fn settle(&mut self, now: Instant, shared: &mut Shared, out: &mut Vec<Packet>) {
         loop {
-            self.drain(shared, out);
+            self.drain(now, shared, out);
             if self.repairs.is_empty() || !self.restore(now, shared) {
                 break;
             }
         }
         let next = self.next;
-        self.drop_repairs(shared, |repair| repair.end() <= next);
-        let oldest = self.held.values().next().map(|held| held.since);
-        match oldest {
-            None if self.repairs.is_empty() => self.deadline = None,
-            None => {
-                self.deadline.get_or_insert(now + shared.config.timeout);
+        if self.repairs.iter().any(|repairs| repairs.end() == next) {
+            // The block may have ended before it was full.
+            self.align(next, shared);
+        }
+        self.drop_repairs(shared, |repairs| repairs.end() <= next);
+    }
+
+    fn drain(&mut self, now: Instant, shared: &mut Shared, out: &mut Vec<Packet>) {
+        loop {
+            if self.waiting.has_acknowledgements() {
+                let is_complete = self.is_open && !self.waiting.has_data();
+                self.waiting.hand_on_acknowledgements((!is_complete).then_some(self.next), shared, out);
             }
-            // A later packet is missing now; it has its own time.
-            Some(since) => {
-                let deadline = since + shared.config.timeout;
-                if self.deadline.is_none_or(|earlier| earlier < now) {
-                    self.deadline = Some(deadline);
+            let Some(number) = self.waiting.first() else { return };
+            if number > self.next {
+                if !self.is_open {
+                    return;
                 }
+                let begins_message =
+                    self.waiting.get(number).is_some_and(|held| held.checked.summary.position().is_start());
+                if !begins_message {
+                    self.skip_to(number - 1);
+                    self.is_open = false;
+                    return;
+                }
+                self.skip_to(number);
             }
+            let Some(checked) = self.waiting.take(number, shared) else { return };
+            self.hand_on_taken(checked, now, shared, out);
         }
     }
 
-    fn drain(&mut self, shared: &mut Shared, out: &mut Vec<Packet>) {
-        while let Some(entry) = self.held.first_entry() {
-            let (number, acknowledgement) = *entry.key();
-            let is_next = match acknowledgement {
-                0 => {
-                    number <= self.next || {
-                        let opcode = entry.get().summary.opcode;
-                        self.is_open && opcode.position().is_start()
-                    }
-                }
-                _ => number < self.next || self.is_open,
-            };
-            if !is_next {
-                break;
-            }
-            let held = entry.remove();
-            held.release(shared);
-            match acknowledgement {
-                0 if number >= self.next => {
-                    self.next = number;
-                    self.hand_on(held.summary, held.packet, shared, out);
-                    // There is another gap, if there is one.
-                    self.deadline = None;
-                }
-                _ => out.push(held.packet),
-            }
-        }
+    /// Hands on the packet with number `next`, which did not wait.
+    fn hand_on(&mut self, checked: Checked, now: Instant, shared: &mut Shared, out: &mut Vec<Packet>) {
+        debug_assert!(self.waiting.get(self.next).is_none(), "what is next does not wait");
+        self.hand_on_taken(checked, now, shared, out);
     }
 
     /// Hands on the packet with number `next`, and adds it to the sums of its block unless it ends it.
-    fn hand_on(&mut self, summary: Summary, packet: Packet, shared: &mut Shared, out: &mut Vec<Packet>) {
-        let position = summary.opcode.position();
-        let block_packets = u64::from(self.code.block_packets());
-        let is_full = self.base.is_some_and(|base| self.next - base >= block_packets);
-        if position.is_start() || is_full || self.repairs.iter().any(|repair| repair.end() == self.next) {
-            self.reset_prefix(shared);
-            self.base = Some(self.next);
+    fn hand_on_taken(&mut self, checked: Checked, now: Instant, shared: &mut Shared, out: &mut Vec<Packet>) {
+        let number = self.next;
+        let position = checked.summary.position();
+        let is_full = |passed: &Passed| number.saturating_sub(passed.base) >= u64::from(passed.code.block_packets());
+        if self.passed.as_ref().is_some_and(|passed| passed.base > number) {
+            // It was one of those that may not exist, and a header had told of a later block.
+            self.end_block(shared);
         }
-        let place = self.base.map(|base| self.next - base);
-        let ends_block = position.is_end() || place == Some(block_packets - 1);
-        if let (Some(place), false) = (place, ends_block || self.prefix.is_broken) {
-            self.add_to_prefix(place as u8, &packet, shared);
+        let timeout = shared.config.timeout;
+        if position.is_start()
+            || self.passed.as_ref().is_some_and(|passed| is_full(passed) || passed.has_paused(timeout, now))
+            || self.repairs.iter().any(|repairs| repairs.end() == number)
+        {
+            self.begin_block(number, true, shared);
         }
-        out.push(packet);
+        let mut ends_block = position.is_end();
+        if let Some(passed) = &mut self.passed {
+            let place = number - passed.base;
+            ends_block |= place + 1 == u64::from(passed.code.block_packets());
+            if !ends_block {
+                passed.note(now);
+                passed.add(place as u8, &checked, shared);
+            }
+        }
         self.next += 1;
-        self.is_open = summary.leaves_next_open();
+        self.floor = self.next;
+        self.is_open = checked.summary.leaves_next_open();
         if ends_block {
-            self.reset_prefix(shared);
-            self.base = Some(self.next);
+            self.begin_block(number + 1, true, shared);
+        }
+        if self.passed_ahead.take(number, &checked) {
+            shared.counters.overtaken += 1;
+        } else {
+            out.push(checked.packet);
         }
     }
 
-    fn add_to_prefix(&mut self, place: u8, packet: &Packet, shared: &mut Shared) {
-        let sums = usize::from(self.code.repair_packets());
-        if self.prefix.sums.is_empty() {
-            if shared.units.available() < sums {
-                shared.counters.no_unit += 1;
-                self.prefix.is_broken = true;
-                return;
-            }
-            self.prefix.sums = (0..sums).filter_map(|_| shared.units.take()).collect();
-        }
-        let mut bytes = std::mem::take(&mut shared.coded);
-        match write_coded(packet, &mut bytes).filter(|_| bytes.len() <= shared.config.unit_bytes()) {
-            Some(coded) => {
-                let place_index = usize::from(place);
-                match self.code.kind() {
-                    CodeKind::Xor => {
-                        let sum = &mut self.prefix.sums[xor_group(place_index, sums)];
-                        lengthen(sum, bytes.len());
-                        shared.coder.add_plain(&bytes, sum);
-                    }
-                    CodeKind::Mds => {
-                        self.prefix.sums.iter_mut().for_each(|sum| lengthen(sum, bytes.len()));
-                        add_to_all(&shared.coder, place_index, &bytes, &mut self.prefix.sums);
-                    }
-                }
-                self.prefix.digest = self.prefix.digest.wrapping_add(repair::digest_of(place, coded.icrc));
-                self.prefix.is_marked |= is_marked(&packet.envelope);
-            }
-            None => self.prefix.is_broken = true,
-        }
-        shared.coded = bytes;
+    /// Packets that wait, repair packets among them.
+    pub(super) fn held_packets(&self) -> usize {
+        self.waiting.count() + self.repairs.iter().map(|repairs| repairs.sums.len()).sum::<usize>()
     }
 
-    /// A block ends at `end`, and all of it was handed on.
-    fn align(&mut self, end: u64, shared: &mut Shared) {
-        if end == self.next {
-            self.reset_prefix(shared);
-            self.base = Some(end);
-        } else if self.base.is_some_and(|base| base < end) {
-            // It ended earlier than we thought, and we went on adding.
-            self.reset_prefix(shared);
-            self.base = None;
-        }
+    /// The next packet has a later number. What is between may not exist.
+    pub(super) fn skip_to(&mut self, number: u64) {
+        debug_assert!(self.waiting.first().is_none_or(|first| first >= number), "a packet that waits is not skipped");
+        self.next = self.next.max(number);
     }
 
-    fn follow_from(&mut self, number: u64, shared: &mut Shared) {
-        self.reset_prefix(shared);
-        self.state = State::InOrder;
+    /// The next packet has an earlier number, of those that were skipped.
+    pub(super) fn go_back(&mut self, number: u64) {
         self.next = number;
-        self.is_open = false;
-        self.base = Some(number);
     }
 
-    pub(super) fn reset_prefix(&mut self, shared: &mut Shared) {
-        let prefix = std::mem::take(&mut self.prefix);
-        prefix.sums.into_iter().for_each(|sum| shared.units.give_back(sum));
+    /// A block begins; whether all of its packets up to the next are in the sums.
+    pub(super) fn begin_block(&mut self, base: u64, is_whole: bool, shared: &mut Shared) {
+        self.end_block(shared);
+        self.passed = Some(Passed::new(self.code, base, is_whole, self.is_proven));
     }
 
-    /// The sums are of another code than the block is.
-    fn break_prefix(&mut self, shared: &mut Shared) {
-        self.reset_prefix(shared);
-        self.prefix.is_broken = self.base.is_some_and(|base| base < self.next);
-    }
-
-    /// Whether there was room for another packet to wait.
-    fn hold(&mut self, key: (u64, u32), held: Held, shared: &mut Shared) -> bool {
-        let has_room = shared.held_packets < shared.config.held_packets_max
-            && held.packet.datagram.len() <= shared.config.datagram_bytes_max;
-        shared.count_held(held.packet.datagram.len());
-        self.held.insert(key, held);
-        has_room
-    }
-
-    /// Puts a restored packet where it belongs.
-    pub(super) fn put_restored(&mut self, number: u64, packet: Packet, summary: Summary, now: Instant) {
-        self.held.insert((number, 0), Held { packet, summary, since: now, is_restored: true });
-    }
-
-    fn store(&mut self, header: &Header, base: u64, body: &[u8], envelope: &Envelope, shared: &mut Shared) -> bool {
-        let is_known = |stored: &StoredRepair| stored.base == base && stored.header.index == header.index;
-        if self.repairs.iter().any(is_known) {
-            return true;
+    /// Where the next block begins is not known.
+    pub(super) fn end_block(&mut self, shared: &mut Shared) {
+        if let Some(mut passed) = self.passed.take() {
+            passed.give_up(shared);
         }
-        if shared.held_packets >= shared.config.held_packets_max {
-            return false;
-        }
-        shared.count_held(body.len());
-        self.repairs.push(StoredRepair { header: *header, base, body: body.to_vec(), envelope: *envelope });
-        true
     }
 
-    pub(super) fn drop_repairs(&mut self, shared: &mut Shared, is_done: impl Fn(&StoredRepair) -> bool) {
-        self.repairs.retain(|repair| {
-            let stays = !is_done(repair);
-            if !stays {
-                shared.release_held(repair.body.len());
-            }
-            stays
-        });
-    }
-
-    /// A PSN without wrapping: the one that is nearest to `next`.
-    fn number_of(&self, psn: Psn) -> u64 {
-        let next = Psn::new((self.next & 0xff_ffff) as u32);
-        self.next.saturating_add_signed(i64::from(psn.distance_from(next)))
-    }
-
-    /// Whether a packet is next although PSNs were skipped.
-    fn is_expected(&self, number: u64, opcode: Opcode) -> bool {
-        let is_first = self.held.first_key_value().is_none_or(|((first, _), _)| number < *first);
-        self.is_open && opcode.position().is_start() && is_first
+    pub(super) fn drop_repairs(&mut self, shared: &mut Shared, is_done: impl Fn(&Repairs) -> bool) {
+        let (done, rest) = std::mem::take(&mut self.repairs).into_iter().partition(is_done);
+        self.repairs = rest;
+        let done: Vec<Repairs> = done;
+        done.into_iter().for_each(|repairs| repairs.release(shared));
     }
 }

@@ -2,94 +2,107 @@
 
 use longhaul_coding::{CodeKind, can_restore, xor_group};
 use longhaul_time::Instant;
-use longhaul_wire::repair::{Header, digest_of};
+use longhaul_wire::repair::digest_of;
 use longhaul_wire::{Ecn, Psn};
 
-use super::following::{Following, StoredRepair};
+use super::block::{Passed, Repairs};
+use super::following::Following;
 use super::shared::Shared;
 use crate::coded::{is_marked, read_coded, write_coded};
-use crate::packet::{Packet, Summary};
+use crate::packet::{Checked, Summary};
 use crate::units::lengthen;
 
 impl Following {
     /// Restores the missing packets of the block that the next packet belongs to, if enough has arrived. Whether it has.
     pub(super) fn restore(&mut self, now: Instant, shared: &mut Shared) -> bool {
-        let next = self.next;
-        let Some(first) = self.repairs.iter().find(|repair| repair.base <= next && next < repair.end()) else {
-            return false;
-        };
-        let (header, base, end) = (first.header, first.base, first.end());
-        // Packets that were handed on are in the sums, or they are lost to us.
-        let needs_prefix = base < next;
-        if needs_prefix && (self.base != Some(base) || self.prefix.is_broken) {
-            return false;
+        let mut place = 0;
+        while let Some(repairs) = self.repairs.get(place) {
+            let Some(missing) = self.missing(repairs) else {
+                place += 1;
+                continue;
+            };
+            let chunks = self.compute(repairs, &missing, shared);
+            let restored = chunks.and_then(|chunks| self.check(repairs, &missing, &chunks, shared));
+            let Some(restored) = restored else {
+                shared.counters.wrong_blocks += 1;
+                self.repairs.remove(place).release(shared);
+                continue;
+            };
+            let base = repairs.base;
+            shared.counters.restored += restored.len() as u64;
+            self.arrivals.note_restored(restored.len());
+            for (place, checked) in missing.iter().zip(restored) {
+                let number = base + u64::from(*place);
+                if !checked.summary.is_reliable {
+                    self.restored.note(number, &checked);
+                }
+                self.waiting.put_restored(number, checked, now);
+            }
+            self.prove(shared);
+            return true;
         }
-        let place_of = |number: u64| (number - base) as u8;
-        let missing: Vec<u8> =
-            (next..end).filter(|number| !self.held.contains_key(&(*number, 0))).map(place_of).collect();
-        let sums = usize::from(self.code.repair_packets());
-        let lost = missing.iter().map(|&place| usize::from(place));
-        let is_there = |row: usize| self.repair(&header, base, row).is_some();
-        if !can_restore(self.code.kind(), sums, lost, is_there) {
-            return false;
-        }
-        let restored = self.compute(&header, base, &missing, shared);
-        let restored = restored.and_then(|chunks| self.check(&header, base, &missing, &chunks, shared));
-        let Some(restored) = restored else {
-            shared.counters.wrong_blocks += 1;
-            self.drop_repairs(shared, |repair| repair.base == base);
-            return false;
-        };
-        shared.counters.restored += restored.len() as u64;
-        for (place, (packet, summary)) in missing.iter().zip(restored) {
-            self.put_restored(base + u64::from(*place), packet, summary, now);
-        }
-        true
+        false
     }
 
-    /// The stored repair packet of a block, for one of its sums.
-    fn repair(&self, like: &Header, base: u64, row: usize) -> Option<&StoredRepair> {
-        self.repairs.iter().find(|repair| {
-            let Header { count, digest, is_mds, block_packets, repair_packets, epoch, .. } = repair.header;
-            repair.base == base
-                && usize::from(repair.header.index) == row
-                && (count, digest, epoch) == (like.count, like.digest, like.epoch)
-                && (is_mds, block_packets, repair_packets) == (like.is_mds, like.block_packets, like.repair_packets)
+    /// The places of a block's missing packets, if the next packet is one of them and all of them can be restored.
+    fn missing(&self, repairs: &Repairs) -> Option<Vec<u8>> {
+        // Packets that were handed on are in the sums, or they are lost to us.
+        if !repairs.covers(self.next) || repairs.base < self.next && self.passed_of(repairs).is_none() {
+            return None;
+        }
+        let is_missing = |number: &u64| self.waiting.get(*number).is_none();
+        let places = (self.next..repairs.end()).filter(is_missing).map(|number| usize::try_from(number - repairs.base));
+        let missing: Vec<usize> = places.collect::<Result<_, _>>().ok()?;
+        let sums = repairs.groups();
+        let has_sum = |row: usize| repairs.sum(row).is_some();
+        can_restore(repairs.code.kind(), sums, missing.iter().copied(), has_sum)
+            .then(|| missing.iter().map(|&place| place as u8).collect())
+    }
+
+    /// The packets of the block that were handed on, if all of them are known.
+    fn passed_of(&self, repairs: &Repairs) -> Option<&Passed> {
+        let is_of = |passed: &&Passed| passed.is_whole && passed.base == repairs.base && passed.code == repairs.code;
+        self.passed.as_ref().filter(is_of).filter(|_| repairs.base < self.next)
+    }
+
+    /// The packets of a block that wait, with their places.
+    fn held<'a>(&'a self, repairs: &'a Repairs) -> impl Iterator<Item = (u8, &'a Checked)> {
+        (self.next..repairs.end()).filter_map(move |number| {
+            let held = self.waiting.get(number)?;
+            Some(((number - repairs.base) as u8, &held.checked))
         })
     }
 
     /// The missing packets in their coded form. `None` when the parts do not fit together.
-    fn compute(&self, header: &Header, base: u64, missing: &[u8], shared: &mut Shared) -> Option<Vec<Vec<u8>>> {
-        let sums = usize::from(self.code.repair_packets());
-        let all_rows = (0..sums).filter(|&row| self.repair(header, base, row).is_some());
-        let rows: Vec<usize> = match self.code.kind() {
+    fn compute(&self, repairs: &Repairs, missing: &[u8], shared: &mut Shared) -> Option<Vec<Vec<u8>>> {
+        let kind = repairs.code.kind();
+        let sums = repairs.groups();
+        let rows: Vec<usize> = match kind {
             CodeKind::Xor => missing.iter().map(|&place| xor_group(usize::from(place), sums)).collect(),
-            CodeKind::Mds => all_rows.take(missing.len()).collect(),
+            CodeKind::Mds => (0..sums).filter(|&row| repairs.sum(row).is_some()).take(missing.len()).collect(),
         };
         let mut left = Vec::with_capacity(rows.len());
         for &row in &rows {
-            let mut sum = self.repair(header, base, row)?.body.clone();
-            if let Some(prefix) = self.prefix.sums.get(row).filter(|_| base < self.next) {
-                shared.coder.add_plain(prefix, sum.get_mut(..prefix.len())?);
+            let mut sum = repairs.sum(row)?.to_vec();
+            // With fewer groups than sums, each group has the packets of several.
+            let passed = self.passed_of(repairs).map_or(&[][..], |passed| &passed.sums[..]);
+            for passed in passed.iter().skip(row).step_by(sums) {
+                shared.coder.add_plain(passed, sum.get_mut(..passed.len())?);
             }
             left.push(sum);
         }
         let longest = left.iter().map(Vec::len).max()?;
         let mut bytes = std::mem::take(&mut shared.coded);
-        let held = self.held.range((self.next, 0)..(base + u64::from(header.count), 0));
         let mut fits = true;
-        for ((number, acknowledgement), held) in held {
-            if *acknowledgement != 0 {
-                continue;
-            }
-            let place = usize::try_from(number - base).ok()?;
-            fits &= write_coded(&held.packet, &mut bytes).is_some();
+        for (place, checked) in self.held(repairs) {
+            let place = usize::from(place);
+            fits &= write_coded(&checked.packet, &checked.scope, &mut bytes).is_some();
             for (sum, &row) in left.iter_mut().zip(&rows) {
-                let is_part = self.code.kind() == CodeKind::Mds || xor_group(place, sums) == row;
+                let is_part = kind == CodeKind::Mds || xor_group(place, sums) == row;
                 if is_part && bytes.len() > sum.len() {
                     fits = false;
                 } else if is_part {
-                    match self.code.kind() {
+                    match kind {
                         CodeKind::Xor => shared.coder.add_plain(&bytes, sum),
                         CodeKind::Mds => shared.coder.add_mds(place, &bytes, row, &mut [sum]),
                     }
@@ -97,11 +110,8 @@ impl Following {
             }
         }
         shared.coded = bytes;
-        if !fits {
-            return None;
-        }
-        if self.code.kind() == CodeKind::Xor {
-            return Some(left);
+        if !fits || kind == CodeKind::Xor {
+            return fits.then_some(left);
         }
         left.iter_mut().for_each(|sum| lengthen(sum, longest));
         let rows: Vec<u8> = rows.iter().map(|&row| row as u8).collect();
@@ -112,33 +122,30 @@ impl Following {
         Some(chunks)
     }
 
-    /// The restored packets, if all of them are what they must be: right ICRC, queue pair, PSN and place in the message, and
-    /// together with the others the digest of their block.
+    /// The restored packets, if all of them are what they must be: right ICRC, queue pair, PSN and
+    /// place in the message, and together with the others the digest of their block.
     fn check(
         &self,
-        header: &Header,
-        base: u64,
+        repairs: &Repairs,
         missing: &[u8],
         chunks: &[Vec<u8>],
         shared: &mut Shared,
-    ) -> Option<Vec<(Packet, Summary)>> {
-        let repairs = self.repairs.iter().filter(|repair| repair.base == base);
-        let held =
-            self.held.range((self.next, 0)..(base + u64::from(header.count), 0)).map(|(_, held)| &held.packet.envelope);
-        let has_prefix = base < self.next;
-        let mut met_congestion = has_prefix && self.prefix.is_marked;
-        met_congestion |= repairs.clone().map(|repair| &repair.envelope).chain(held).any(is_marked);
-        let mut envelope = repairs.clone().next()?.envelope;
+    ) -> Option<Vec<Checked>> {
+        let header = &repairs.header;
+        let passed = self.passed_of(repairs);
+        let mut met_congestion = repairs.is_marked || passed.is_some_and(|passed| passed.is_marked);
+        met_congestion |= self.held(repairs).any(|(_, checked)| is_marked(&checked.packet.envelope));
+        let mut envelope = repairs.envelope;
         if met_congestion {
             envelope.traffic_class = Ecn::CongestionExperienced.apply_to(envelope.traffic_class);
         }
-        let mut digest = if has_prefix { self.prefix.digest } else { 0 };
+        let mut digest = passed.map_or(0, |passed| passed.digest);
         let mut restored = Vec::with_capacity(missing.len());
         for (&place, chunk) in missing.iter().zip(chunks) {
             let (packet, coded) = read_coded(chunk, &envelope, shared.checks_icrc())?;
             let summary = Summary::of(&packet.datagram)?;
-            let number = base + u64::from(place);
-            let position = summary.opcode.position();
+            let number = repairs.base + u64::from(place);
+            let position = summary.position();
             let is_last = place + 1 == header.count;
             let is_in_place = summary.subject == header.subject
                 && summary.psn == Psn::new((number & 0xff_ffff) as u32)
@@ -150,12 +157,13 @@ impl Following {
                 return None;
             }
             digest = digest.wrapping_add(digest_of(place, coded.icrc));
-            restored.push((packet, summary));
+            let scope = packet.envelope.icrc_scope;
+            restored.push(Checked { packet, summary, scope });
         }
         let mut bytes = std::mem::take(&mut shared.coded);
-        for ((number, acknowledgement), held) in self.held.range((self.next, 0)..(base + u64::from(header.count), 0)) {
-            if let (0, Some(coded)) = (*acknowledgement, write_coded(&held.packet, &mut bytes)) {
-                digest = digest.wrapping_add(digest_of((number - base) as u8, coded.icrc));
+        for (place, checked) in self.held(repairs) {
+            if let Some(coded) = write_coded(&checked.packet, &checked.scope, &mut bytes) {
+                digest = digest.wrapping_add(digest_of(place, coded.icrc));
             }
         }
         shared.coded = bytes;

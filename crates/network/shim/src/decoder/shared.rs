@@ -4,10 +4,12 @@ use longhaul_coding::RunningCoder;
 
 use crate::config::Config;
 use crate::counters::DecoderCounters;
+use crate::packet::Checked;
 use crate::units::Units;
 
-/// What a packet that waits costs besides its bytes.
-const HELD_OVERHEAD_BYTES: usize = 256;
+/// What a packet that waits costs besides its bytes: what is known of it, since when it waits, and its place in a map that may have
+/// no other.
+const HELD_OVERHEAD_BYTES: usize = size_of::<Checked>() + 16 + 256;
 
 /// What all flows share.
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub(super) struct Shared {
     /// Packets that wait, of all flows.
     pub(super) held_packets: usize,
     pub(super) held_bytes: usize,
+    /// Flows that may have been invented.
+    pub(super) unproven_flows: usize,
     pub(super) counters: DecoderCounters,
     #[cfg(feature = "mutations")]
     pub(super) mutation: Option<crate::Mutation>,
@@ -32,11 +36,20 @@ impl Shared {
             coded: Vec::new(),
             held_packets: 0,
             held_bytes: 0,
+            unproven_flows: 0,
             counters: DecoderCounters::default(),
             config,
             #[cfg(feature = "mutations")]
             mutation: None,
         }
+    }
+
+    /// Whether another packet may wait, of a flow of which this many do: no flow has more than there is left for the others, and
+    /// flows that may have been invented leave half to the proven ones.
+    pub(super) fn has_room(&self, held_by_flow: usize, is_proven: bool) -> bool {
+        let held_max = self.config.held_packets_max;
+        let part = if is_proven { held_max } else { held_max.div_ceil(2) };
+        held_by_flow < part.saturating_sub(self.held_packets)
     }
 
     /// A packet of this many bytes waits.

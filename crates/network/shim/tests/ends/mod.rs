@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use longhaul_shim::{BlockCode, Config, Direction, Envelope, Onward, Packet, Shim};
+use longhaul_shim::{BlockCode, Config, Direction, Envelope, Network, Onward, Packet, Shim};
 use longhaul_time::{Duration, Instant};
 use longhaul_wire::packet::write_datagram;
 use longhaul_wire::repair::{self, Datagram, Header};
@@ -18,7 +18,8 @@ pub(crate) fn at(micros: u64) -> Instant {
 }
 
 pub(crate) fn config(code: &str) -> Config {
-    Config { datagram_bytes_max: 512, ..Config::new(code.parse::<BlockCode>().unwrap()) }
+    let peers = Network::EVERYWHERE.to_vec();
+    Config { datagram_bytes_max: 512, peers, ..Config::new(code.parse::<BlockCode>().unwrap()) }
 }
 
 /// Bytes that differ with everything.
@@ -38,7 +39,15 @@ pub(crate) fn envelope(source: &str, identification: u16) -> Envelope {
     let destination: SocketAddr =
         if source.is_ipv4() { "10.0.0.2:4791" } else { "[2001:db8::2]:4791" }.parse().unwrap();
     let icrc_scope = IcrcScope::between(source, destination).unwrap().with_identification(identification);
-    Envelope { source, destination, traffic_class: 2, hop_limit: 64, icrc_scope, elided_bytes: 0 }
+    Envelope {
+        source,
+        destination,
+        traffic_class: 2,
+        hop_limit: 64,
+        identification: icrc_scope.identification(),
+        icrc_scope,
+        elided_bytes: 0,
+    }
 }
 
 pub(crate) const SOURCE: &str = "10.0.0.1:50000";
@@ -115,6 +124,11 @@ pub(crate) fn acknowledgement(queue_pair: u32, psn: u32) -> Packet {
     Packet { envelope, datagram }
 }
 
+/// Two ends with one configuration.
+pub(crate) fn with(config: Config) -> (Shim, Shim) {
+    (Shim::new(config.clone(), 1).unwrap(), Shim::new(config, 2).unwrap())
+}
+
 /// What the encoder makes of packets.
 pub(crate) fn encode(shim: &mut Shim, packets: &[Packet], now: Instant) -> Vec<Packet> {
     let mut onward = Onward::default();
@@ -162,4 +176,34 @@ pub(crate) fn assert_same(got: &[Packet], expected: &[Packet]) {
         assert_eq!(got, expected);
         assert!(icrc::verify(&got.envelope.icrc_scope, &got.datagram));
     }
+}
+
+/// The data packets of what was sent, and the others.
+pub(crate) fn split(sent: &[Packet]) -> (Vec<Packet>, Vec<Packet>) {
+    let (repairs, data) = sent.iter().cloned().partition(is_repair);
+    (data, repairs)
+}
+
+pub(crate) fn unreliable(queue_pair: u32, psn: u32) -> Flow {
+    Flow { transport: Transport::UnreliableConnection, ..Flow::writes(queue_pair, psn) }
+}
+
+/// One message of four packets passes with one of them lost, and comes out whole: the flow is protected.
+#[track_caller]
+pub(crate) fn assert_protected(sender: &mut Shim, receiver: &mut Shim, flow: &mut Flow, micros: u64) {
+    let message = flow.message(4);
+    let mut sent = encode(sender, &message, at(micros));
+    sent.retain(|packet| is_repair(packet) || psn(packet) != psn(&message[1]));
+    assert_same(&decode(receiver, &sent, at(micros)), &message);
+}
+
+/// A repair packet or an announcement with any header, and a right ICRC.
+pub(crate) fn lie(header: &Header, sum: &[u8]) -> Packet {
+    let envelope = envelope(SOURCE, 0);
+    let mut datagram = vec![0; repair::HEADER_BYTES];
+    header.emit(&mut datagram);
+    datagram.extend_from_slice(sum);
+    datagram.extend_from_slice(&[0; 4]);
+    icrc::write(&envelope.icrc_scope, &mut datagram);
+    Packet { envelope, datagram }
 }

@@ -31,6 +31,8 @@ pub enum Rule {
     Event,
     /// What the specification allows is not refused.
     Refusal,
+    /// Forward error correction hands on what was sent: no repair packet, and nothing with a wrong ICRC that did not arrive so.
+    Protection,
     /// Once the network is healed everything that was asked for gets done in bounded time.
     Progress,
 }

@@ -30,6 +30,10 @@ pub struct Summary {
     pub messages: u64,
     /// Packets carried.
     pub packets: u64,
+    /// Lost ones that forward error correction restored.
+    pub restored: u64,
+    /// Blocks of which it restored nothing because something was wrong.
+    pub wrong_blocks: u64,
     /// Rules broken.
     pub violations: u64,
     /// Of all runs on virtual time, in the order of their seeds.
@@ -82,6 +86,8 @@ impl Summary {
             seeds: reports.len() as u64,
             messages: 0,
             packets: 0,
+            restored: 0,
+            wrong_blocks: 0,
             violations: 0,
             // FNV-1a, over the eight bytes of each run's hash.
             trace_hash: 0xcbf2_9ce4_8422_2325,
@@ -92,6 +98,8 @@ impl Summary {
         for report in reports {
             summary.messages += report.messages;
             summary.packets += report.packets;
+            summary.restored += report.restored;
+            summary.wrong_blocks += report.wrong_blocks;
             summary.violations += report.violations.count();
             summary.troubles.add(&report.troubles);
             for byte in report.trace_hash.unwrap_or_default().to_le_bytes() {

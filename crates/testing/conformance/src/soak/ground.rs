@@ -1,7 +1,8 @@
 //! What a random program runs on: software RNICs that can reach each other, and how time passes for them.
 
 use longhaul_impair::Profile;
-use longhaul_softnic::Counters;
+use longhaul_shim::Agreement;
+use longhaul_softnic::{Counters, ShimLayer};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::Device;
 use longhaul_wire::UDP_PORT_ROCE;
@@ -33,6 +34,12 @@ pub(super) trait Ground {
     fn fabric_link_count(&self) -> usize {
         0
     }
+
+    /// Protects a queue pair of a node with forward error correction, if the node has it.
+    fn agree(&mut self, _node: usize, _agreement: &Agreement) {}
+
+    /// Protects it no more.
+    fn disagree(&mut self, _node: usize, _agreement: &Agreement) {}
 
     /// How long nothing may happen after everything is done.
     fn silence(&self) -> Duration;
@@ -76,6 +83,17 @@ impl Ground for World {
 
     fn fabric_link_count(&self) -> usize {
         World::fabric_link_count(self)
+    }
+
+    fn agree(&mut self, node: usize, agreement: &Agreement) {
+        self.with_layers(node, |stack| {
+            let layer = stack.layers_mut::<ShimLayer>().next();
+            layer.map(|layer| layer.agree(agreement).expect("a code that was checked"))
+        });
+    }
+
+    fn disagree(&mut self, node: usize, agreement: &Agreement) {
+        self.with_layers(node, |stack| stack.layers_mut::<ShimLayer>().for_each(|layer| layer.disagree(agreement)));
     }
 
     fn silence(&self) -> Duration {

@@ -12,6 +12,7 @@ mod ground;
 mod memory;
 mod plan;
 mod program;
+mod protection;
 mod real_time;
 mod responses;
 mod shared_receives;
@@ -22,8 +23,10 @@ mod windows;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use longhaul_softnic::Config;
+use longhaul_shim::BlockCode;
+use longhaul_softnic::{Config, ShimLayer};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{Capabilities, QueuePairState, Transport};
 use longhaul_world::{World, WorldConfig};
@@ -38,6 +41,7 @@ use actions::Draft;
 use ground::Ground;
 use plan::Plan;
 use program::Program;
+use protection::Watched;
 use real_time::RealGround;
 
 /// Steps of a run by default.
@@ -65,11 +69,25 @@ pub struct SoakOptions {
     pub port: SoakPort,
     /// Changes the devices' configuration after the seed has chosen it; tests put mistakes into the device here.
     pub configure: fn(&mut Config),
+    /// On virtual time: protects RC and UC with forward error correction of this code, in the ports of all devices.
+    pub fec: Option<BlockCode>,
+    /// Changes the shims that do so; tests put mistakes into them here.
+    pub configure_shim: fn(ShimLayer) -> ShimLayer,
+    /// Half of the repair packets are changed in flight, with a right ICRC.
+    pub lies: bool,
 }
 
 impl Default for SoakOptions {
     fn default() -> Self {
-        SoakOptions { operations: OPERATIONS_DEFAULT, capture: None, port: SoakPort::Virtual, configure: |_| {} }
+        SoakOptions {
+            operations: OPERATIONS_DEFAULT,
+            capture: None,
+            port: SoakPort::Virtual,
+            configure: |_| {},
+            fec: None,
+            configure_shim: |shim| shim,
+            lies: false,
+        }
     }
 }
 
@@ -82,6 +100,10 @@ pub struct SeedReport {
     pub messages: u64,
     /// Packets carried by the network.
     pub packets: u64,
+    /// Lost ones that forward error correction restored, by the devices that there were at the end.
+    pub restored: u64,
+    /// Blocks of which it restored nothing because something was wrong.
+    pub wrong_blocks: u64,
     /// Of all that the network did, on virtual time.
     pub trace_hash: Option<u64>,
     /// What the bad network did, on real time.
@@ -98,6 +120,8 @@ impl SeedReport {
             seed,
             messages: program.messages.len() as u64,
             packets: 0,
+            restored: 0,
+            wrong_blocks: 0,
             trace_hash: None,
             troubles: Troubles::default(),
             tally: program.tally.clone(),
@@ -116,6 +140,9 @@ pub enum SoakError {
     /// A device on UDP sockets could not be opened.
     #[error("a device on UDP sockets could not be opened")]
     Open(#[from] longhaul_softnic_udp::OpenError),
+    /// Forward error correction cannot work with the code.
+    #[error("forward error correction cannot work with this code")]
+    Fec(#[from] longhaul_shim::ConfigError),
 }
 
 /// Runs one seed.
@@ -127,26 +154,48 @@ pub fn run_seed(seed: u64, options: &SoakOptions) -> Result<SeedReport, SoakErro
 }
 
 fn run_on_virtual_time(seed: u64, options: &SoakOptions) -> Result<SeedReport, SoakError> {
-    let plan = Plan::draw(seed);
+    let mut plan = Plan::draw(seed);
+    let shim = options.fec.map(|code| protection::draw(seed, code, options.lies));
+    if let Some(shim) = &shim {
+        shim.check()?;
+        plan = plan.protected(shim);
+    }
+    let watched = Arc::new(Watched::default());
     let mut config = WorldConfig {
         seed,
         nodes: plan.node_count,
         topology: plan.topology,
         link: plan.link.clone(),
+        layers: shim.map(|shim| protection::layers(seed, shim, options.configure_shim, options.lies, watched.clone())),
         ..WorldConfig::default()
     };
     plan.configure(&mut config.nic);
     (options.configure)(&mut config.nic);
+    let node_count = config.nodes;
     let mut world = World::new(config);
     if let Some(path) = &options.capture {
         world.capture_to(path)?;
     }
-    let program = run_program(plan, seed, &mut world, options.operations);
+    let mut program = run_program(plan, seed, &mut world, options.operations);
     if options.capture.is_some() {
         world.finish_capture()?;
     }
+    let counters = (0..node_count).map(|node| {
+        world.with_layers(node, |stack| {
+            let counters = stack.layers_mut::<ShimLayer>().next().map(|layer| layer.counters().1).unwrap_or_default();
+            (counters.restored, counters.wrong_blocks)
+        })
+    });
+    let (restored, wrong_blocks) =
+        counters.fold((0, 0), |(some, wrong), (more, more_wrong)| (some + more, wrong + more_wrong));
+    if let Some(fault) = watched.fault() {
+        let expected = "no repair packet, and nothing wrong that did not arrive so";
+        program.judge.accuse(Rule::Protection, "what shims have handed on", expected, fault);
+    }
     Ok(SeedReport {
         packets: world.packet_count(),
+        restored,
+        wrong_blocks,
         trace_hash: Some(world.trace_hash()),
         ..SeedReport::of(seed, &program)
     })

@@ -4,6 +4,7 @@
 //! and a run without mistakes keeps its connections long enough to wrap queues around.
 
 use longhaul_impair::{EcnMarking, Loss, Profile};
+use longhaul_shim::BlockCode;
 use longhaul_softnic::Config;
 use longhaul_time::Duration;
 use longhaul_verbs::{Mtu, QueuePairLimits, Transport};
@@ -75,6 +76,8 @@ pub(super) struct Plan {
     pub(super) pause_max: Duration,
     /// From one end to the other, at worst, as far as the profile says.
     pub(super) transit_max: Duration,
+    /// Of the forward error correction that protects connections.
+    pub(super) code: Option<BlockCode>,
     window_packets_max: u32,
     acknowledge_packets: u32,
     turn_packets: u32,
@@ -129,11 +132,21 @@ impl Plan {
             unsignaled_percent: dice.pick(&[0, 30, 80]),
             pause_max: (transit_max / dice.pick(&[1, 4, 16])).max(Duration::from_micros(2)),
             transit_max,
+            code: None,
             window_packets_max: dice.pick(&[4, 32, 1 << 16]),
             acknowledge_packets: dice.pick(&[1, 4, 64]),
             turn_packets: dice.pick(&[1, 4, 16]),
             link,
         }
+    }
+
+    /// The same with forward error correction, for which packets wait at both ends.
+    pub(super) fn protected(mut self, shim: &longhaul_shim::Config) -> Plan {
+        self.code = Some(shim.code);
+        self.transit_max += shim.timeout;
+        let safe_timeout = safe_timeout(self.transit_max);
+        self.pairs.iter_mut().for_each(|pair| pair.timeout = pair.timeout.max(safe_timeout));
+        self
     }
 
     /// The same for real time, which is not to be had for nothing: short delays, and time-outs that a busy host keeps.
@@ -239,9 +252,6 @@ fn draw_pair(dice: &mut Dice, index: usize, node_count: usize, transit_max: Dura
     let first = dice.index(node_count);
     let second = (first + 1 + dice.index(node_count - 1)) % node_count;
     let depth = dice.pick(&[4, 16, 64]);
-    // The shortest time-out that a round trip never reaches.
-    let round_trip_ns = 2 * transit_max.as_nanos() as u64 + 20_000;
-    let safe_timeout = (0..=20).find(|exponent| 4096 << exponent > round_trip_ns).unwrap_or(20);
     PairPlan {
         transport,
         nodes: [first, second],
@@ -254,7 +264,7 @@ fn draw_pair(dice: &mut Dice, index: usize, node_count: usize, transit_max: Dura
             inline_bytes: dice.pick(&[0, 16, 64]),
         },
         signals_all: dice.chance(15),
-        timeout: safe_timeout as u8 + dice.within(0..=2) as u8,
+        timeout: safe_timeout(transit_max) + dice.within(0..=2) as u8,
         retry_count: dice.pick(&[7, 7, 7, 6]),
         receiver_not_ready_retry: dice.pick(&[7, 7, 7, 6]),
         receiver_not_ready_timer: dice.within(1..=14) as u8,
@@ -262,4 +272,10 @@ fn draw_pair(dice: &mut Dice, index: usize, node_count: usize, transit_max: Dura
         first_psn: [0, 1].map(|_| dice.within(0..=0xff_ffff) as u32),
         gid_index: dice.pick(&[0, 1]),
     }
+}
+
+/// The shortest time-out that a round trip never reaches, as the exponent that verbs have for it.
+fn safe_timeout(transit_max: Duration) -> u8 {
+    let round_trip_ns = 2 * transit_max.as_nanos() as u64 + 20_000;
+    (0..=20).find(|exponent| 4096 << exponent > round_trip_ns).unwrap_or(20)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use longhaul_shim::Agreement;
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::{
     Access, AddressHandle, Capabilities, CompletionQueue, NullRegion, PathAttributes, ProtectionDomain, QueuePair,
@@ -110,10 +111,12 @@ pub(super) struct Program {
     completion_queues: Vec<(usize, CompletionQueue)>,
     numbers: BTreeMap<(usize, QueuePairNumber), EndNumber>,
     polled: Vec<Observation>,
+    /// Of each pair: on which node, and with whom.
+    pub(super) agreements: Vec<Vec<(usize, Agreement)>>,
 }
 
 impl Program {
-    pub(super) fn new(plan: Plan, seed: u64, ground: &dyn Ground) -> Program {
+    pub(super) fn new(plan: Plan, seed: u64, ground: &mut dyn Ground) -> Program {
         let domains = (0..plan.node_count)
             .map(|node| ground.device(node).allocate_protection_domain().expect("each node has a domain"))
             .collect::<Vec<ProtectionDomain>>();
@@ -139,6 +142,7 @@ impl Program {
             completion_queues: Vec::new(),
             numbers: BTreeMap::new(),
             polled: Vec::new(),
+            agreements: vec![Vec::new(); plan.pairs.len()],
             plan,
         };
         if ground.has_guesses() {
@@ -336,7 +340,8 @@ impl Program {
     }
 
     /// From RESET to RTS, both.
-    pub(super) fn connect_pair(&mut self, pair: usize, ground: &dyn Ground) {
+    pub(super) fn connect_pair(&mut self, pair: usize, ground: &mut dyn Ground) {
+        self.protect_pair(pair, ground);
         for side in 0..2 {
             let [end, peer] = [EndNumber(2 * pair + side), EndNumber(2 * pair + 1 - side)];
             let plan = self.pair(end).clone();

@@ -1,6 +1,6 @@
 //! `longhaul link clean`: ends links, and removes what they have left.
 
-use longhaul_link::control::{self, Cleaned};
+use longhaul_link::control::{self, Cleaned, Kind};
 use serde_json::json;
 
 use crate::stop::{self, Stop};
@@ -18,7 +18,7 @@ pub(crate) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
-    let names = arguments.name.clone().map_or_else(control::names, |name| vec![name]);
+    let names = arguments.name.clone().map_or_else(|| control::names(Kind::Link), |name| vec![name]);
     let (mut ended, mut failed) = (Vec::new(), None);
     for name in names {
         match control::clean(&name) {

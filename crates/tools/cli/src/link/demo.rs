@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
-use longhaul_link::control::ControlSocket;
+use longhaul_link::control::{ControlSocket, Kind};
 use longhaul_link::namespaces::{Namespaces, Side};
 use longhaul_link::{Ports, RunningLink};
 use longhaul_units::whole_number;
@@ -128,7 +128,7 @@ fn prepare(arguments: &HoldArguments) -> Result<(RunningLink, Described, Control
     let _ = setsid();
     let new = &arguments.new;
     // Before anything is made: a link whose name is taken needs no namespaces. And before this is another user, who has another folder.
-    let control = ControlSocket::open(&new.name)?;
+    let control = ControlSocket::open(Kind::Link, &new.name)?;
     let namespaces = Namespaces::make(arguments.mtu as usize)?;
     let ends = Side::BOTH.map(|side| side.name().to_owned());
     let (options, seed) = new.link(Ports::Interfaces(ends.clone()))?;

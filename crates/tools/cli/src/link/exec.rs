@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use longhaul_link::control::{Request, ask};
+use longhaul_link::control::{Kind, Request, ask};
 use longhaul_link::namespaces::enter;
 
 use super::options::NAME;
@@ -33,7 +33,7 @@ enum Side {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
-    let shown = ask(&arguments.name, &Request::Show)?;
+    let shown = ask(Kind::Link, &arguments.name, &Request::Show)?;
     let descriptor = shown["namespaces"][arguments.side as usize].as_i64();
     let (Some(process), Some(descriptor)) = (shown["process"].as_u64(), descriptor) else {
         return Err(Stop::Usage(format!(

@@ -136,7 +136,7 @@ impl From<ControlError> for Stop {
     fn from(error: ControlError) -> Self {
         let text = with_sources(&error);
         match error {
-            ControlError::Name(_) => Stop::Usage(text),
+            ControlError::Name(..) => Stop::Usage(text),
             ControlError::NotRunning { .. } | ControlError::NoFolder(_) | ControlError::Make { .. } => {
                 Stop::Missing(text)
             }

@@ -1,7 +1,7 @@
 //! `longhaul link run`: a link between two interfaces, until somebody ends it.
 
 use longhaul_forward::offloads;
-use longhaul_link::control::ControlSocket;
+use longhaul_link::control::{ControlSocket, Kind};
 use longhaul_link::{Ports, RunningLink};
 
 use super::options::{New, stop_of};
@@ -57,7 +57,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let ports = if arguments.tap { Ports::Taps(ends.clone()) } else { Ports::Interfaces(ends.clone()) };
     let (options, seed) = arguments.new.link(ports)?;
     let signals = Signals::wait_for_end()?;
-    let control = ControlSocket::open(&arguments.new.name)?;
+    let control = ControlSocket::open(Kind::Link, &arguments.new.name)?;
     let link = RunningLink::start(&options).map_err(stop_of)?;
     let name = arguments.new.name.clone();
     eprintln!("link \"{name}\" between {first} and {second}, seed {seed}; Ctrl-C ends it");

@@ -1,6 +1,6 @@
 //! A link that runs: answers other processes until it is to end.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use longhaul_link::control::{Answer, ControlSocket, Request};
@@ -17,11 +17,11 @@ use crate::stop::Stop;
 const LOOK_MILLIS: u16 = 200;
 
 /// Signals that end a link in order.
-pub(super) struct Signals(SignalFd);
+pub(crate) struct Signals(SignalFd);
 
 impl Signals {
     /// From here on they are waited for, on all threads that are started after this.
-    pub(super) fn wait_for_end() -> Result<Self, Stop> {
+    pub(crate) fn wait_for_end() -> Result<Self, Stop> {
         let failed = |error: nix::Error| Stop::failed("cannot wait for signals", std::io::Error::from(error));
         let mut signals = SigSet::empty();
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -33,6 +33,12 @@ impl Signals {
         signals.thread_block().map_err(failed)?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         SignalFd::with_flags(&signals, flags).map(Signals).map_err(failed)
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

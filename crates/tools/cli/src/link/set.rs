@@ -1,6 +1,6 @@
 //! `longhaul link set`: changes a link that runs.
 
-use longhaul_link::control::{Request, ask};
+use longhaul_link::control::{Kind, Request, ask};
 
 use super::options::{NAME, Settings};
 use crate::stop::{self, Stop};
@@ -34,6 +34,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
     if forth.is_none() && back.is_none() {
         return Err(Stop::Usage("nothing to change: give --impair, --forth or --back".to_owned()));
     }
-    let answer = ask(&arguments.name, &Request::Set { forth, back })?;
+    let answer = ask(Kind::Link, &arguments.name, &Request::Set { forth, back })?;
     stop::tell(arguments.json, || answer, || format!("link \"{}\" changed\n", arguments.name), None)
 }

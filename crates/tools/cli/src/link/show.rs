@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use longhaul_link::control::{self, ControlError, Request, ask};
+use longhaul_link::control::{self, ControlError, Kind, Request, ask};
 use serde_json::{Value, json};
 
 use crate::stop::{self, Stop};
@@ -22,10 +22,10 @@ pub(crate) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let mut shown = Vec::new();
     match &arguments.name {
-        Some(name) => shown.push(ask(name, &Request::Show)?),
+        Some(name) => shown.push(ask(Kind::Link, name, &Request::Show)?),
         None => {
-            for name in control::names() {
-                match ask(&name, &Request::Show) {
+            for name in control::names(Kind::Link) {
+                match ask(Kind::Link, &name, &Request::Show) {
                     Ok(link) => shown.push(link),
                     // It was killed; `longhaul link clean` removes the rest.
                     Err(ControlError::NotRunning { .. }) => {}

@@ -18,6 +18,9 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
     arguments.check()?;
     let request = arguments.request()?;
     let (is_json, report_gbits) = (arguments.end.json, arguments.report_gbits);
+    if let Some(fec) = arguments.fec.gateway() {
+        eprintln!("--fec {fec} to a gateway before {}: the server itself is not asked", arguments.host);
+    }
     let mut progress = None;
     let report = longhaul_perf::measure(&request, &mut |event| match event {
         ClientEvent::Note(note) => eprintln!("{note}"),
@@ -34,11 +37,12 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<(), Stop> {
         ClientEvent::Measured(result) if !is_json => print!("{}", table::row(result, report_gbits)),
         ClientEvent::Connected(_) | ClientEvent::SchemeConnected(_) | ClientEvent::Measured(_) => {}
     })?;
-    show(&report, is_json, report_gbits)
+    show(&report, arguments, report_gbits)
 }
 
 /// What remains to be printed, and what was wrong.
-fn show(report: &ClientReport, is_json: bool, report_gbits: bool) -> Result<(), Stop> {
+fn show(report: &ClientReport, arguments: &ClientArguments, report_gbits: bool) -> Result<(), Stop> {
+    let is_json = arguments.end.json;
     let (mismatch, finish, lost) = match report {
         ClientReport::Verbs { results, mismatch, finish, .. } => {
             (mismatch, finish, results.iter().map(SizeResult::lost).sum())
@@ -48,9 +52,14 @@ fn show(report: &ClientReport, is_json: bool, report_gbits: bool) -> Result<(), 
     let wrong = mismatch.as_deref().map(table::wrong_contents).or_else(|| table::lost_messages(lost));
     let wrong = wrong.or(device_report::finish(finish).err().map(Stop::shown));
     let impairment = device_report::impairment_json(finish.impairment);
+    let fec = device_report::fec_json(finish.fec);
     match report {
         ClientReport::Verbs { heading, results, .. } if is_json => {
-            println!("{}", with_error(table::to_json(heading, results, impairment), wrong.as_ref()));
+            let mut value = table::to_json(heading, results, impairment, fec);
+            value["fec"] = arguments.fec.fec.map(|fec| fec.to_string()).into();
+            value["fec_peer"] = arguments.fec.fec.map(|_| arguments.fec.fec_peer.name()).into();
+            value["fec_paths"] = device_report::fec_paths_json(&finish.fec_paths);
+            println!("{}", with_error(value, wrong.as_ref()));
         }
         ClientReport::Scheme { heading, line, .. } if is_json => {
             println!("{}", with_error(scheme_table::to_json(heading, line, impairment), wrong.as_ref()));

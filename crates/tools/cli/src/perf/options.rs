@@ -9,6 +9,7 @@ use longhaul_perf::{
 use longhaul_reliable::NamedScheme;
 use longhaul_verbs::Mtu;
 
+use super::fec_options::FecOptions;
 use crate::softnic_options::SoftnicOptions;
 use crate::stop::Stop;
 
@@ -77,6 +78,9 @@ pub(crate) struct ServerArguments {
     #[command(flatten)]
     pub(crate) end: EndOptions,
 
+    #[command(flatten)]
+    pub(crate) fec: FecOptions,
+
     /// Exit after one client
     #[arg(long)]
     pub(crate) once: bool,
@@ -102,6 +106,9 @@ pub(crate) struct ClientArguments {
     /// Connection type [default: RC]
     #[arg(short, long, value_enum)]
     connection: Option<ConnectionType>,
+
+    #[command(flatten)]
+    pub(crate) fec: FecOptions,
 
     /// Send messages with a reliability scheme: sr:rto, sr:nack, ec:mds:K,M or ec:xor:K,M (write_bw and write_lat)
     ///
@@ -273,6 +280,8 @@ fn chunk(text: &str) -> Result<u32, String> {
 impl ClientArguments {
     /// Combinations that mean nothing.
     pub(crate) fn check(&self) -> Result<(), Stop> {
+        // Before a device is looked for that could not do it anyway.
+        self.fec.check(&self.end.choice()?)?;
         self.end.check()?;
         let usage = |text: &str| Err(Stop::Usage(text.to_owned()));
         let request = self.request()?;
@@ -291,6 +300,11 @@ impl ClientArguments {
         }
         if request.test.is_atomic() && (self.all || self.size.is_some_and(|size| size != ATOMIC_BYTES)) {
             return usage("atomics are of 8 bytes; leave -s and -a out");
+        }
+        if let Some(fec) = self.fec.fec
+            && request.connection() == Connection::Ud
+        {
+            return Err(Stop::Usage(format!("--fec {fec}: UD's messages are single packets; use RC or UC")));
         }
         if request.test.is_latency() && self.queue_pairs > 1 {
             return Err(Stop::Usage("latency is measured on one queue pair; leave -q out".to_owned()));
@@ -314,6 +328,10 @@ impl ClientArguments {
                 self.end.softnic.congestion() == Some(Congestion::Off),
                 "it always has congestion control to other hosts; use --congestion fixed:RATE",
             ),
+            (
+                self.fec.fec.is_some(),
+                "its messages are single packets for the device, so --fec would send each twice; leave it out: ec:mds repairs losses itself",
+            ),
             (self.all, "its receives are posted for one size of messages; leave -a out, and give the size with -s"),
             (self.queue_pairs > 1, "it has queue pairs of its own; leave -q out"),
             (self.events, "its ends poll and sleep as the library does; leave -e out"),
@@ -332,8 +350,9 @@ impl ClientArguments {
         Ok(ClientRequest {
             host: self.host.clone(),
             test: self.test.into(),
-            end: self.end.settings()?,
+            end: self.fec.apply_to(self.end.settings()?),
             connection: self.connection.map(Connection::from),
+            fec: self.fec.agreed(),
             scheme: self.scheme,
             chunk: self.chunk,
             checksum: self.checksum,
@@ -478,6 +497,24 @@ mod tests {
         assert!(Command::try_parse_from(["client", "host", "--checksum"]).is_err(), "only with a scheme");
         let parsed = Command::try_parse_from(["client", "host", "--scheme", "sr:maybe"]);
         assert!(parsed.err().is_some_and(|error| error.to_string().contains("sr:rto")));
+    }
+
+    #[test]
+    fn forward_error_correction_is_for_rc_and_uc_of_the_software_rnic() {
+        let refused = |options: &[&str], word: &str| {
+            let stop = client(&[&["--fec", "lowar:32,1"], options].concat()).check().unwrap_err();
+            assert!(matches!(&stop, Stop::Usage(text) if text.contains(word)), "{options:?}: {stop}");
+        };
+        refused(&["send_bw", "-c", "UD"], "single packets");
+        refused(&["-d", "rxe0"], "-d softnic");
+        let fits = client(&["read_bw", "--fec", "lowar:mds:64,8"]);
+        assert!(fits.check().is_ok());
+        assert_eq!(fits.request().unwrap().fec.map(|fec| fec.to_string()).as_deref(), Some("lowar:mds:64,8"));
+        let wrong = Command::try_parse_from(["client", "host", "--fec", "lowar:4,5"]);
+        assert!(wrong.is_err_and(|error| error.to_string().contains("1 to 255 packets")));
+        refused(&["--scheme", "sr:nack"], "single packets");
+        let many = client(&["--fec", "lowar:mds:64,40"]).check().unwrap_err();
+        assert!(matches!(&many, Stop::Usage(text) if text.contains("at most 32 repair packets")), "{many}");
     }
 
     #[test]

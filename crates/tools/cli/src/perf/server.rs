@@ -13,11 +13,12 @@ pub(crate) fn run(arguments: &ServerArguments) -> Result<(), Stop> {
     if arguments.end.softnic.prints_help() {
         return Ok(());
     }
+    arguments.fec.check_server(&arguments.end.choice()?)?;
     arguments.end.check()?;
     if arguments.end.json && !arguments.once {
         return Err(Stop::Usage("--json prints one line, so it needs --once".to_owned()));
     }
-    let server = Server::listen(arguments.end.settings()?)?;
+    let server = Server::listen(arguments.fec.apply_to(arguments.end.settings()?))?;
     let port = server.port();
     let option = if port == PORT { String::new() } else { format!(" -p {port}") };
     eprintln!("waiting on TCP port {port} for: longhaul perf client HOST{option}");
@@ -58,6 +59,8 @@ fn to_json(report: &ServerReport) -> Value {
         "client": report.client.to_string(),
         "client_device": report.client_device,
         "server_device": report.server_device,
+        "fec_counters": device_report::fec_json(report.finish.fec),
+        "fec_paths": device_report::fec_paths_json(&report.finish.fec_paths),
         "results": report.results.iter().map(row).collect::<Vec<_>>(),
     });
     if let Some(scheme) = report.scheme {

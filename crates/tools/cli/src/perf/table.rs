@@ -38,6 +38,9 @@ pub(crate) fn heading(heading: &Heading, report_gbits: bool) -> String {
     for (whose, contact) in [("Client device", ours), ("Server device", theirs)] {
         text += &format!(" {whose:<16}: {}\n", contact.device);
     }
+    if let Some(fec) = &plan.fec {
+        text += &format!(" {:<16}: {fec}\n", "FEC");
+    }
     if plan.operation.is_answered() {
         text += &format!(" {:<16}: {outstanding_reads}\n", "Outstand reads");
     }
@@ -173,7 +176,7 @@ pub(crate) fn lost_messages(lost: u64) -> Option<Stop> {
 }
 
 /// Everything in one line.
-pub(crate) fn to_json(heading: &Heading, results: &[SizeResult], impairment: Value) -> Value {
+pub(crate) fn to_json(heading: &Heading, results: &[SizeResult], impairment: Value, fec_counters: Value) -> Value {
     let Heading { plan, mtu, ours, theirs, .. } = heading;
     json!({
         "schema": 1,
@@ -191,6 +194,7 @@ pub(crate) fn to_json(heading: &Heading, results: &[SizeResult], impairment: Val
         "local": { "address": ours.address, "udp_port": ours.udp_port },
         "remote": { "address": theirs.address, "udp_port": theirs.udp_port },
         "verified": plan.verify_seed.is_some(),
+        "fec_counters": fec_counters,
         "impairment": impairment,
         "results": results.iter().map(row_json).collect::<Vec<_>>(),
     })

@@ -7,6 +7,8 @@ use indicatif::ProgressBar;
 
 use longhaul_conformance::soak::{Campaign, OPERATIONS_DEFAULT, SoakOptions};
 
+use longhaul_softnic_udp::Lowar;
+
 use super::message_soak;
 use crate::stop::{self, Stop};
 use crate::{progress, soak_report};
@@ -38,6 +40,10 @@ pub(crate) struct Arguments {
     /// Steps per program
     #[arg(long, value_name = "NUMBER", default_value_t = OPERATIONS_DEFAULT)]
     operations: u32,
+
+    /// Protect RC and UC with forward error correction below them: lowar:R,C or lowar:mds:R,C, such as lowar:8,2
+    #[arg(long, value_name = "CODE", conflicts_with = "messages")]
+    fec: Option<Lowar>,
 
     /// Threads; the result does not depend on it [default: all cores]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -81,6 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
         options: SoakOptions {
             operations: arguments.operations,
             capture: arguments.capture.clone(),
+            fec: arguments.fec.map(|Lowar(code)| code),
             ..SoakOptions::default()
         },
         thread_count: threads,
@@ -96,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     });
     bar.finish_and_clear();
     let summary = outcome.map_err(|error| Stop::Missing(longhaul::with_sources(&error)))?;
-    eprint!("{}", soak_report::describe_failures(&summary, |seed| again(seed, arguments.operations)));
+    eprint!("{}", soak_report::describe_failures(&summary, |seed| again(seed, arguments.operations, arguments.fec)));
     let elapsed = begin.elapsed();
     let value = || soak_report::to_json(&summary, elapsed);
     let table = || soak_report::to_table(&summary, elapsed, &soak_report::virtual_rows(&summary));
@@ -108,12 +115,13 @@ fn progress_bar(seeds: u64) -> ProgressBar {
 }
 
 /// The command that shows a seed again.
-fn again(seed: u64, operations: u32) -> String {
+fn again(seed: u64, operations: u32, fec: Option<Lowar>) -> String {
     let operations = match operations {
         OPERATIONS_DEFAULT => String::new(),
         other => format!(" --operations {other}"),
     };
-    format!("longhaul sim soak --seed {seed} --seeds 1{operations} --capture soak-{seed}.pcapng")
+    let fec = fec.map_or_else(String::new, |code| format!(" --fec {code}"));
+    format!("longhaul sim soak --seed {seed} --seeds 1{operations}{fec} --capture soak-{seed}.pcapng")
 }
 
 #[cfg(test)]
@@ -123,7 +131,8 @@ mod tests {
     #[test]
     fn a_seed_is_shown_again_with_the_same_options() {
         let expected = "longhaul sim soak --seed 42 --seeds 1 --operations 50 --capture soak-42.pcapng";
-        assert_eq!(again(42, 50), expected);
-        assert!(!again(42, OPERATIONS_DEFAULT).contains("--operations"));
+        assert_eq!(again(42, 50, None), expected);
+        assert!(!again(42, OPERATIONS_DEFAULT, None).contains("--operations"));
+        assert!(again(42, 50, "lowar:8,2".parse().ok()).contains(" --fec lowar:8,2 "));
     }
 }

@@ -30,14 +30,14 @@ impl Handler for PassOn {
     }
 }
 
-pub(super) struct Bare {
+pub(crate) struct Bare {
     is_over: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
     thread: JoinHandle<Result<(), ForwardError>>,
 }
 
 impl Bare {
-    pub(super) fn start(processor: usize) -> Result<Self, CheckError> {
+    pub(crate) fn start(processor: usize) -> Result<Self, CheckError> {
         let clock = Clock::start();
         let interfaces = Side::BOTH.map(|side| ring::open(side.name(), clock));
         let interfaces = interfaces.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -59,11 +59,11 @@ impl Bare {
         Ok(Bare { is_over, sent, thread })
     }
 
-    pub(super) fn sent(&self) -> u64 {
+    pub(crate) fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    pub(super) fn end(self) -> Result<(), CheckError> {
+    pub(crate) fn end(self) -> Result<(), CheckError> {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| LinkError::Panicked)??;
         Ok(())

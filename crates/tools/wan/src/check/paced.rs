@@ -127,7 +127,7 @@ impl Paced {
     }
 }
 
-fn percentiles(mut values: Vec<f64>) -> Percentiles {
+pub(crate) fn percentiles(mut values: Vec<f64>) -> Percentiles {
     values.sort_by(f64::total_cmp);
     let at = |share: f64| values[((values.len() - 1) as f64 * share) as usize];
     Percentiles { p50: at(0.5), p99: at(0.99) }

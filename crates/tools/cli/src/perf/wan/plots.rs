@@ -1,8 +1,8 @@
 //! A race as pictures.
 
-use longhaul_charts::{Bar, BarChart, Style, svg};
+use longhaul_charts::{Bar, BarChart, Colour, Style, svg};
 use longhaul_units::bytes_text;
-use longhaul_wan::race::{Report, Row};
+use longhaul_wan::race::{Report, Row, System};
 
 use super::output::{loss_text, millis};
 
@@ -72,7 +72,7 @@ fn chart(rows: &[&Row], value: impl Fn(&&Row) -> Option<(String, f64)>, decimals
             None => groups.push((name, vec![bar])),
         }
     }
-    let kinds = systems.iter().enumerate().map(|(index, system)| (system.to_string(), Style::numbered(index).colour));
+    let kinds = systems.iter().map(|system| (system.to_string(), colour(*system)));
     BarChart {
         title: String::new(),
         subtitle: String::new(),
@@ -85,11 +85,19 @@ fn chart(rows: &[&Row], value: impl Fn(&&Row) -> Option<(String, f64)>, decimals
     }
 }
 
+/// A system has the same color in every picture, whichever others are in it. There are seven colors: `quic:bbr` has that of `quic`,
+/// which it is on every path with loss.
+fn colour(system: System) -> Colour {
+    let shown = if system == System::QuicBbr { System::Quic } else { system };
+    let number = System::DEFAULT.iter().position(|default| *default == shown);
+    Style::numbered(number.unwrap_or(System::DEFAULT.len())).colour
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use longhaul_wan::race::{Kind, Lateness, Path, Point, System, What};
+    use longhaul_wan::race::{Kind, Lateness, Path, Point, What};
 
     use super::*;
 
@@ -106,6 +114,13 @@ mod tests {
             repeats: None,
             lateness: Lateness { frames: 100, late, ..Lateness::default() },
         }
+    }
+
+    #[test]
+    fn a_system_has_one_color_whichever_others_are_shown() {
+        let alone = Row { point: Point { system: System::Rc, ..row(500, 0).point }, ..row(500, 0) };
+        let colour = |rows: &[&Row]| chart(rows, |row| Some((String::new(), row.goodput?)), 0).kinds.pop();
+        assert_eq!(colour(&[&alone]), colour(&[&row(500, 0), &alone]));
     }
 
     #[test]

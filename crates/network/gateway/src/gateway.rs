@@ -1,0 +1,371 @@
+//! Both sides, as the forwarding loop drives them.
+
+use longhaul_datagram::{Direction, Packet};
+use longhaul_forward::{Arrival, Fate, Handler, Outbox};
+use longhaul_shim::{Config, ConfigError, DecoderCounters, EncoderCounters, Onward, Shim, greeting};
+use longhaul_time::{Duration, Instant};
+use longhaul_wire::repair;
+
+use crate::frame::{self, Parsed};
+use crate::pairs::{Pair, Pairs};
+use crate::peer::Peer;
+
+/// The interface towards the hosts.
+pub const SITE: usize = 0;
+/// The interface towards the other gateway.
+pub const WIDE: usize = 1;
+
+/// Memory of packets that have left, kept for others.
+const SPARE_MAX: usize = 256;
+/// A deadline that is noticed this late was slept through: what arrived meanwhile comes first, so that a packet is not given up
+/// while its repair waits in the ring.
+const SLEPT: Duration = Duration::from_micros(500);
+/// This many frames without a look at deadlines: the ring has more.
+const BACKLOG: usize = 128;
+
+/// How a gateway behaves, besides its shim.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatewayConfig {
+    /// What is protected, and how.
+    pub shim: Config,
+    /// Pairs of hosts whose link headers are remembered, each way.
+    pub pairs_max: usize,
+    /// Send repair packets only while the other gateway is heard.
+    pub waits_for_peer: bool,
+    /// How far greetings are apart until the other gateway is heard; then four times as far.
+    pub greeting_interval: Duration,
+    /// The other gateway is missing when nothing of it has arrived for this long.
+    pub peer_timeout: Duration,
+}
+
+impl GatewayConfig {
+    /// With a shim like this.
+    pub fn new(shim: Config) -> GatewayConfig {
+        GatewayConfig {
+            pairs_max: shim.flows_max,
+            shim,
+            waits_for_peer: true,
+            greeting_interval: Duration::from_millis(250),
+            peer_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What a gateway has counted. Numbers are of frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GatewayCounters {
+    /// Not RoCEv2, or not as RoCEv2 is: forwarded as they are, by the side where they arrived.
+    pub other: [u64; 2],
+    /// RoCEv2, by the side where they arrived.
+    pub packets: [u64; 2],
+    /// RoCEv2 to or from hosts that are not behind the other gateway: forwarded as they are.
+    pub not_peer: [u64; 2],
+    /// RoCEv2 between pairs of hosts for which there was no room: forwarded as they are.
+    pub no_pair: [u64; 2],
+    /// Forwarded without protection because the other gateway is not heard.
+    pub without_peer: u64,
+    /// Repair packets that arrived at the site side, and were dropped: hosts have none to send.
+    pub site_repairs: u64,
+    /// Repair packets that arrived at the wide side from hosts that are not behind the other gateway, and were dropped.
+    pub not_peer_repairs: u64,
+    /// Greetings that were sent.
+    pub greetings: u64,
+    /// Packets out of the shim that no frame could be built for. Always 0 unless something is wrong here.
+    pub not_built: u64,
+    /// How long packets have waited for missing ones, all together, in nanoseconds.
+    pub waited_nanos: u64,
+}
+
+/// A moment of a gateway.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GatewayState {
+    /// Of frames.
+    pub frames: GatewayCounters,
+    /// Of what was sent to the wide side.
+    pub sent: EncoderCounters,
+    /// Of what came from there.
+    pub received: DecoderCounters,
+    /// Flows that were not idle of late: towards the wide side, and from there.
+    pub flows: [usize; 2],
+    /// Pairs of hosts that are remembered, the same way.
+    pub pairs: [usize; 2],
+    /// Packets that wait for a missing one now.
+    pub waiting_packets: usize,
+    /// Bytes of memory in the shim.
+    pub memory_bytes: usize,
+    /// Whether the other gateway is heard.
+    pub peer_heard: bool,
+}
+
+/// A gateway between interfaces [`SITE`] and [`WIDE`] of a forwarding loop.
+#[derive(Debug)]
+pub struct Gateway {
+    config: GatewayConfig,
+    shim: Shim,
+    onward: Onward,
+    spare: Vec<Vec<u8>>,
+    /// By the side where packets enter.
+    pairs: [Pairs; 2],
+    peer: Peer,
+    counters: GatewayCounters,
+    /// Frames that arrived before were forwarded by the kernel.
+    begins_at: Instant,
+    /// The latest time that was seen.
+    now: Instant,
+    since_poll: usize,
+    has_slept: bool,
+    is_closing: bool,
+}
+
+impl Gateway {
+    /// A gateway. The seed decides with which epochs flows begin; after a restart it should be another one.
+    pub fn new(config: GatewayConfig, seed: u64) -> Result<Gateway, ConfigError> {
+        let idle = config.shim.flow_idle.max(config.shim.timeout * 2);
+        Ok(Gateway {
+            shim: Shim::new(config.shim.clone(), seed)?,
+            onward: Onward::default(),
+            spare: Vec::new(),
+            pairs: [Pairs::new(config.pairs_max, idle), Pairs::new(config.pairs_max, idle)],
+            peer: Peer::new(config.greeting_interval, config.peer_timeout),
+            counters: GatewayCounters::default(),
+            begins_at: Instant::ZERO,
+            now: Instant::ZERO,
+            since_poll: 0,
+            has_slept: false,
+            is_closing: false,
+            config,
+        })
+    }
+
+    /// Frames that arrived before this instant are dropped: somebody else has forwarded them.
+    pub fn begin_at(&mut self, now: Instant) {
+        self.begins_at = now;
+    }
+
+    /// Hand on what waits, at the next look at deadlines.
+    pub fn close(&mut self) {
+        self.is_closing = true;
+    }
+
+    /// Bytes by which repair packets are longer than the longest packet.
+    pub fn overhead_bytes(&self) -> usize {
+        self.shim.overhead_bytes()
+    }
+
+    /// What it does and what it has counted.
+    pub fn state(&self, now: Instant) -> GatewayState {
+        GatewayState {
+            frames: self.counters,
+            sent: self.shim.encoder().counters(),
+            received: self.shim.decoder().counters(),
+            flows: self.shim.flows_in_use(now),
+            pairs: [self.pairs[SITE].len(), self.pairs[WIDE].len()],
+            waiting_packets: self.shim.decoder().held_packets(),
+            memory_bytes: self.shim.memory_bytes(),
+            peer_heard: self.peer.is_heard(now),
+        }
+    }
+
+    fn advance(&mut self, now: Instant) {
+        let passed = now.saturating_since(self.now).as_nanos() as u64;
+        self.counters.waited_nanos += passed * self.shim.decoder().held_packets() as u64;
+        self.now = self.now.max(now);
+    }
+
+    fn is_peer(&self, address: std::net::IpAddr) -> bool {
+        self.config.shim.peers.iter().any(|network| network.contains(address))
+    }
+
+    /// A packet towards the wide side: `true` if the shim shall see it.
+    fn wants_outgoing(&mut self, parsed: &Parsed<'_>) -> bool {
+        if !self.is_peer(parsed.envelope.destination.ip()) {
+            self.counters.not_peer[SITE] += 1;
+        } else if !self.pairs[SITE].note(pair_of(parsed), parsed.link, self.now) {
+            self.counters.no_pair[SITE] += 1;
+        } else {
+            self.peer.note_outgoing(&parsed.envelope, self.now);
+            if self.sends_repairs() {
+                return true;
+            }
+            self.counters.without_peer += 1;
+        }
+        false
+    }
+
+    /// The same from the wide side.
+    fn wants_incoming(&mut self, parsed: &Parsed<'_>) -> bool {
+        if !self.is_peer(parsed.envelope.source.ip()) {
+            self.counters.not_peer[WIDE] += 1;
+        } else if !self.pairs[WIDE].note(pair_of(parsed), parsed.link, self.now) {
+            self.counters.no_pair[WIDE] += 1;
+        } else {
+            self.peer.note_incoming(&parsed.envelope, self.now);
+            return true;
+        }
+        false
+    }
+
+    fn sends_repairs(&self) -> bool {
+        !self.config.waits_for_peer || self.peer.is_heard(self.now)
+    }
+
+    /// Shows a packet to the shim. Its frame leaves as it is, together with what the shim adds, or later.
+    fn show(&mut self, port: usize, parsed: &Parsed<'_>, bytes: &[u8], outbox: &mut Outbox) -> Fate {
+        let mut datagram = self.spare.pop().unwrap_or_default();
+        datagram.clear();
+        datagram.extend_from_slice(parsed.datagram);
+        // It is moved through the shim, so that the packet that comes out at this address is the one that went in.
+        let memory = datagram.as_ptr();
+        let direction = if port == SITE { Direction::Outgoing } else { Direction::Incoming };
+        self.shim.handle(direction, Packet { envelope: parsed.envelope, datagram }, self.now, &mut self.onward);
+        let is_same = |packet: &Packet| {
+            packet.datagram.as_ptr() == memory
+                && packet.envelope == parsed.envelope
+                && packet.datagram == parsed.datagram
+        };
+        let out = if port == SITE { &mut self.onward.outgoing } else { &mut self.onward.incoming };
+        if let [only] = &out[..]
+            && is_same(only)
+        {
+            out.drain(..).for_each(|packet| keep(&mut self.spare, packet.datagram));
+            return Fate::Forward(1 - port);
+        }
+        let mut out = std::mem::take(out);
+        for packet in out.drain(..) {
+            if is_same(&packet) {
+                let copy = outbox.copy(bytes);
+                outbox.send(1 - port, copy, self.now);
+                keep(&mut self.spare, packet.datagram);
+            } else {
+                self.send(port, packet, outbox);
+            }
+        }
+        self.give_back(port, out);
+        Fate::Taken
+    }
+
+    /// Sends what the shim has handed on of the packets that entered at `port`.
+    fn send_onward(&mut self, port: usize, outbox: &mut Outbox) {
+        let out = if port == SITE { &mut self.onward.outgoing } else { &mut self.onward.incoming };
+        let mut out = std::mem::take(out);
+        for packet in out.drain(..) {
+            self.send(port, packet, outbox);
+        }
+        self.give_back(port, out);
+    }
+
+    fn give_back(&mut self, port: usize, out: Vec<Packet>) {
+        let place = if port == SITE { &mut self.onward.outgoing } else { &mut self.onward.incoming };
+        *place = out;
+    }
+
+    /// Sends a packet whose frame is gone, or never was.
+    fn send(&mut self, port: usize, packet: Packet, outbox: &mut Outbox) {
+        if port == SITE && repair::is_repair(&packet.datagram) && !self.sends_repairs() {
+            return keep(&mut self.spare, packet.datagram);
+        }
+        let pair = (packet.envelope.source.ip(), packet.envelope.destination.ip());
+        let link = self.pairs[port].header(&pair);
+        let mut bytes = outbox.copy(&[]);
+        match link {
+            Some(link) if frame::write(&packet, link, &mut bytes) => outbox.send(1 - port, bytes, self.now),
+            _ => {
+                self.counters.not_built += 1;
+                outbox.give_back(bytes);
+            }
+        }
+        keep(&mut self.spare, packet.datagram);
+    }
+}
+
+fn pair_of(parsed: &Parsed<'_>) -> Pair {
+    (parsed.envelope.source.ip(), parsed.envelope.destination.ip())
+}
+
+fn keep(spare: &mut Vec<Vec<u8>>, memory: Vec<u8>) {
+    if spare.len() < SPARE_MAX {
+        spare.push(memory);
+    }
+}
+
+impl Handler for Gateway {
+    fn handle(&mut self, port: usize, arrival: &mut Arrival<'_>, outbox: &mut Outbox) -> Fate {
+        if arrival.at < self.begins_at {
+            return Fate::Taken;
+        }
+        self.advance(arrival.at);
+        self.since_poll += 1;
+        let Some(parsed) = frame::parse(arrival.bytes) else {
+            self.counters.other[port] += 1;
+            return Fate::Forward(1 - port);
+        };
+        self.counters.packets[port] += 1;
+        match (port, repair::is_repair(parsed.datagram)) {
+            // They would pass for ours at the other gateway.
+            (SITE, true) if self.is_peer(parsed.envelope.destination.ip()) => {
+                self.counters.site_repairs += 1;
+                Fate::Taken
+            }
+            (SITE, true) => Fate::Forward(WIDE),
+            // What its header says cannot be restored if it is wrong.
+            (_, false) if !parsed.is_intact => Fate::Forward(1 - port),
+            (SITE, false) if self.wants_outgoing(&parsed) => self.show(port, &parsed, arrival.bytes, outbox),
+            (SITE, false) => Fate::Forward(WIDE),
+            (_, true) => {
+                if !self.is_peer(parsed.envelope.source.ip()) {
+                    self.counters.not_peer_repairs += 1;
+                } else if parsed.is_intact && self.wants_incoming(&parsed) {
+                    let before = self.shim.decoder().counters().repairs;
+                    self.show(port, &parsed, arrival.bytes, outbox);
+                    if self.shim.decoder().counters().repairs > before {
+                        self.peer.hear(self.now);
+                        self.shim.decoder_mut().take_reports();
+                    }
+                }
+                Fate::Taken
+            }
+            (_, false) if self.wants_incoming(&parsed) => self.show(port, &parsed, arrival.bytes, outbox),
+            (_, false) => Fate::Forward(SITE),
+        }
+    }
+
+    fn poll(&mut self, now: Instant, outbox: &mut Outbox) {
+        let is_late = self.shim.next_deadline().is_some_and(|due| now.saturating_since(due) > SLEPT);
+        let has_backlog = std::mem::take(&mut self.since_poll) >= BACKLOG;
+        if is_late && !self.has_slept && !self.is_closing {
+            self.has_slept = true;
+            return;
+        }
+        self.has_slept = false;
+        // With a backlog, time is that of the frames.
+        self.advance(if has_backlog { self.now } else { now });
+        self.shim.poll(self.now, &mut self.onward);
+        if self.is_closing {
+            self.is_closing = false;
+            self.shim.close(&mut self.onward);
+        }
+        self.send_onward(SITE, outbox);
+        self.send_onward(WIDE, outbox);
+        if let Some(like) = self.peer.greeting(self.now) {
+            let (source, destination) = (like.source.ip(), like.destination.ip());
+            let back = || self.pairs[WIDE].header(&(destination, source)).map(|link| link.reversed());
+            let link = self.pairs[SITE].header(&(source, destination)).copied().or_else(back);
+            let mut bytes = outbox.copy(&[]);
+            match link {
+                Some(link) if frame::write(&greeting(&self.config.shim, &like), &link, &mut bytes) => {
+                    self.counters.greetings += 1;
+                    outbox.send(WIDE, bytes, self.now);
+                }
+                _ => outbox.give_back(bytes),
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        if self.is_closing {
+            return Some(Instant::ZERO);
+        }
+        Instant::earlier_of(self.shim.next_deadline(), self.peer.deadline(self.now))
+    }
+}

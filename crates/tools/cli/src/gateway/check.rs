@@ -1,0 +1,154 @@
+//! `longhaul gateway check`: what a gateway can do on this machine.
+
+use std::time::Duration;
+
+use longhaul::with_sources;
+use longhaul_units::seconds_within;
+use longhaul_wan::check::Percentiles;
+use longhaul_wan::gateway_check::{self, GatewayCheckError, GatewayReport, GatewayRow};
+use serde_json::{Value, json};
+
+use super::run::stop_of;
+use crate::progress;
+use crate::stop::{self, Stop};
+
+/// Of a gateway that moves frames as fast as it should.
+const OVER_BARE_MIN: f64 = 0.7;
+/// One gateway with long packets.
+const GBITS_MIN: f64 = 2.0;
+const GBITS_MTU: usize = 4200;
+
+/// Measure what a gateway can do on this machine, both sides on it
+///
+/// In namespaces of its own, for MTU 1500 and 4200 (RDMA MTU 1024 and 4096): RoCEv2 packets a second of a gateway that adds repair packets
+/// (lowar:32,1), compared with a forwarder that does nothing to frames (medians of runs in turns); and how much longer packets take
+/// through a gateway that receives, without loss and with 1 % lost. Exit status 1: a check failed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Seconds of each measurement
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds_within(0.1..=60.0))]
+    seconds: f64,
+
+    /// Print one line of JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// One thing that must hold.
+struct Judged {
+    name: String,
+    got: f64,
+    bar: String,
+    is_good: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
+    let progress = progress::bar(4, "{bar:30} {pos}/{len} {msg}");
+    let report = gateway_check::check(Duration::from_secs_f64(arguments.seconds), &mut |what| {
+        progress.set_message(what.to_owned());
+        progress.inc(1);
+    });
+    progress.finish_and_clear();
+    let report = report.map_err(|error| match error {
+        GatewayCheckError::Gateway(error) => stop_of(error),
+        GatewayCheckError::Forward(error) => stop_of(error.into()),
+        GatewayCheckError::Namespace(error) => error.into(),
+        error => Stop::Failed(with_sources(&error)),
+    })?;
+    let judged: Vec<Judged> = report.rows.iter().flat_map(judge).collect();
+    let bad: Vec<&str> = judged.iter().filter(|judged| !judged.is_good).map(|judged| &*judged.name).collect();
+    let wrong = (!bad.is_empty()).then(|| Stop::Failed(format!("not reached: {}", bad.join(", "))));
+    stop::tell(arguments.json, || to_json(&report, &judged), || to_table(&report, &judged), wrong)
+}
+
+fn judge(row: &GatewayRow) -> Vec<Judged> {
+    let mtu = row.mtu;
+    let at_least = |name: String, got: f64, least: f64| Judged {
+        name: format!("{name}, MTU {mtu}"),
+        got,
+        bar: format!("at least {least}"),
+        is_good: got >= least,
+    };
+    let mut judged = vec![
+        at_least("over_bare_forwarder".to_owned(), row.over_bare_forwarder, OVER_BARE_MIN),
+        // Each of two packets of one block that are both lost stays lost.
+        at_least(
+            "restored share of what was lost".to_owned(),
+            row.restored_packets as f64 / row.lost_packets.max(1) as f64,
+            0.5,
+        ),
+    ];
+    if mtu == GBITS_MTU {
+        judged.push(at_least("Gbit/s".to_owned(), row.bits_per_second / 1e9, GBITS_MIN));
+    }
+    judged
+}
+
+fn delay_to_json(delay: Percentiles) -> Value {
+    json!({ "p50": delay.p50, "p99": delay.p99 })
+}
+
+fn row_to_json(row: &GatewayRow) -> Value {
+    let mut added = delay_to_json(row.added_delay_us);
+    added["lossless"] = delay_to_json(row.added_delay_us);
+    added["repairing"] = delay_to_json(row.added_delay_repairing_us);
+    json!({
+        "mtu": row.mtu,
+        "rdma_mtu": row.rdma_mtu,
+        "packets_per_second": row.packets_per_second,
+        "bare_packets_per_second": row.bare_packets_per_second,
+        "over_bare_forwarder": row.over_bare_forwarder,
+        "packets_per_second_per_core": row.packets_per_second_per_core,
+        "gbit_per_second": row.bits_per_second / 1e9,
+        "bare_delay_us": delay_to_json(row.bare_delay_us),
+        "added_delay_us": added,
+        "lost_packets": row.lost_packets,
+        "restored_packets": row.restored_packets,
+        "receiving_packets_per_second_per_core": row.receiving_packets_per_second_per_core,
+    })
+}
+
+fn to_json(report: &GatewayReport, judged: &[Judged]) -> Value {
+    // The keys of the whole are those of the first row: the MTU of most networks.
+    let mut value = report.rows.first().map_or_else(|| json!({}), row_to_json);
+    value["schema"] = 1.into();
+    value["rows"] = report.rows.iter().map(row_to_json).collect();
+    value["has_real_time_priority"] = report.has_priority.into();
+    value["steal_share"] = report.steal_share.into();
+    let check = |judged: &Judged| json!({ "name": judged.name, "got": judged.got, "bar": judged.bar, "passed": judged.is_good });
+    value["checks"] = judged.iter().map(check).collect();
+    value
+}
+
+fn to_table(report: &GatewayReport, judged: &[Judged]) -> String {
+    let mut text = String::from(
+        "  MTU  packets/s  bare packets/s  ratio  packets/s/core  Gbit/s  added delay us p50   p99  with loss p50    p99\n",
+    );
+    for row in &report.rows {
+        text += &format!(
+            "{:>5} {:>10.0} {:>15.0} {:>6.2} {:>15.0} {:>7.2} {:>19.1} {:>5.0} {:>14.1} {:>6.0}\n",
+            row.mtu,
+            row.packets_per_second,
+            row.bare_packets_per_second,
+            row.over_bare_forwarder,
+            row.packets_per_second_per_core,
+            row.bits_per_second / 1e9,
+            row.added_delay_us.p50,
+            row.added_delay_us.p99,
+            row.added_delay_repairing_us.p50,
+            row.added_delay_repairing_us.p99,
+        );
+    }
+    let priority = if report.has_priority { "with" } else { "without" };
+    text += &format!(
+        "\npackets/s: of a gateway that adds repair packets; bare: a forwarder that does nothing to frames, in turns with it. Added delay: of\n\
+         a gateway that receives 20,000 packets/s, over the bare forwarder; with loss: 1 % lost before it. The gateway ran {priority} real-time\n\
+         priority; the host gave {:.1} % of the processors' time to others.\n\n",
+        100.0 * report.steal_share,
+    );
+    for judged in judged {
+        let mark = if judged.is_good { "ok    " } else { "FAILED" };
+        text += &format!("{mark} {}: {:.4} ({})\n", judged.name, judged.got, judged.bar);
+    }
+    text
+}

@@ -1,0 +1,320 @@
+//! What a gateway can do on this machine, both sides on it:
+//!
+//! ```text
+//!   sender ─ RoCEv2, raw frames ─▶ [left] ═ veth ═ gateway ═ veth ═ [right] ─▶ receiver
+//! ```
+//!
+//! Frames a second are those of the sending gateway, which adds repair packets, next to a forwarder that does nothing to frames, in turns
+//! with it. The delay is that of the receiving gateway, which waits for what is missing: the sender gives it what a sending
+//! gateway would, without loss and with it, next to the bare forwarder again.
+
+mod frames;
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use longhaul_forward::clock::Clock;
+use longhaul_forward::ring::{RawSink, RingSource};
+use longhaul_forward::{Arrival, ForwardError, Sink as _, Source as _, priority};
+use longhaul_gateway::settings::Settings;
+use longhaul_gateway::{GatewayError, RunningGateway, RunningState, SITE, WIDE};
+use longhaul_link::namespaces::{END_INTERFACE, NamespaceError, Namespaces, Side};
+use thiserror::Error;
+
+use self::frames::{Encoded, Messages};
+use crate::check::{Bare, CheckError, Percentiles, median, percentiles};
+use crate::clock::now;
+use crate::witness;
+
+/// Runs of which the median is taken.
+const ROUNDS: usize = 3;
+/// Where the gateway runs; the ends run elsewhere if they can.
+const GATEWAY_PROCESSOR: usize = 1;
+/// Frames that are made before, and sent again and again.
+const FLOOD_FRAMES: u32 = 4096;
+/// Frames of one call.
+const FLOOD_BATCH: usize = 64;
+/// Packets a second when delay is measured: far from what a gateway can do.
+const PACED_PER_SECOND: f64 = 20_000.0;
+/// What is lost when repairing is measured.
+const LOSS: f64 = 0.01;
+const CODE: &str = "lowar:32,1";
+/// Interface MTUs, and the RDMA MTUs that they have room for.
+const MTUS: [(usize, usize); 2] = [(1500, 1024), (4200, 4096)];
+/// The receiver waits this long for more.
+const SILENCE: Duration = Duration::from_millis(200);
+
+/// Why a gateway could not be measured.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum GatewayCheckError {
+    /// What it is measured with.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    /// The gateway.
+    #[error(transparent)]
+    Gateway(#[from] GatewayError),
+    /// No namespaces.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// Frames could not be moved.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+}
+
+/// What a gateway can do with packets of one length.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GatewayRow {
+    /// Of the interfaces.
+    pub mtu: usize,
+    /// Of RDMA.
+    pub rdma_mtu: usize,
+    /// Data packets a second that the gateway took, with repair packets added.
+    pub packets_per_second: f64,
+    /// The same of a forwarder that does nothing to frames.
+    pub bare_packets_per_second: f64,
+    /// The median of the ratios of both, each of one round.
+    pub over_bare_forwarder: f64,
+    /// Data packets a second of processor time of the gateway's thread.
+    pub packets_per_second_per_core: f64,
+    /// Bits a second of data packets with their headers.
+    pub bits_per_second: f64,
+    /// Median and p99 of the time from the sender to the receiver, in microseconds, through the bare forwarder.
+    pub bare_delay_us: Percentiles,
+    /// How much longer it took through the gateway, without loss.
+    pub added_delay_us: Percentiles,
+    /// The same with loss, of packets that had to be restored or waited for too.
+    pub added_delay_repairing_us: Percentiles,
+    /// Packets that were lost before the gateway, and those that it restored.
+    pub lost_packets: u64,
+    /// Of them were restored.
+    pub restored_packets: u64,
+    /// Packets a second of processor time of a gateway that receives, at the paced rate: waking up is part of it.
+    pub receiving_packets_per_second_per_core: f64,
+}
+
+/// What a gateway can do on this machine.
+#[derive(Clone, Debug)]
+pub struct GatewayReport {
+    /// By MTU.
+    pub rows: Vec<GatewayRow>,
+    /// Whether the gateway's thread ran before all ordinary ones.
+    pub has_priority: bool,
+    /// Share of processor time that the host gave to others, over the whole check.
+    pub steal_share: f64,
+}
+
+/// Measures. The process must have one thread only. `progress` hears what is done next.
+pub fn check(duration: Duration, progress: &mut dyn FnMut(&str)) -> Result<GatewayReport, GatewayCheckError> {
+    let steal = witness::steal();
+    let (mut rows, mut has_priority) = (Vec::new(), false);
+    for (mtu, rdma_mtu) in MTUS {
+        let ground = Ground { namespaces: Namespaces::make(mtu)?, rdma_mtu, duration };
+        progress(&format!("MTU {mtu}: packets a second, with the gateway and with a bare forwarder"));
+        let mut row = GatewayRow { mtu, rdma_mtu, ..GatewayRow::default() };
+        has_priority = ground.capacity(&mut row)?;
+        progress(&format!("MTU {mtu}: added delay"));
+        ground.delay(&mut row)?;
+        rows.push(row);
+        ground.namespaces.remove()?;
+    }
+    Ok(GatewayReport { rows, has_priority, steal_share: steal.so_far() })
+}
+
+/// Where it is measured.
+struct Ground {
+    namespaces: Namespaces,
+    rdma_mtu: usize,
+    duration: Duration,
+}
+
+impl Ground {
+    /// A gateway whose hosts are on this side.
+    fn gateway(&self, site: Side) -> Result<RunningGateway, GatewayCheckError> {
+        let wide = if site == Side::Left { Side::Right } else { Side::Left };
+        let text = format!(
+            "site = \"{}\"\nwide = \"{}\"\npeer = \"{}\"\ncode = \"{CODE}\"\nrdma_mtu = {}\nwait_for_peer = false\nbridge = \"\"\nmetrics = \"\"\n",
+            site.name(),
+            wide.name(),
+            wide.address(),
+            self.rdma_mtu,
+        );
+        let settings = Settings::parse(&text).map_err(GatewayError::from)?;
+        Ok(RunningGateway::start(&settings, now().as_nanos() as u64, Some(GATEWAY_PROCESSOR))?)
+    }
+
+    /// A receiver: full at once, so that what arrives is dropped there and costs the same in every run.
+    fn full_socket(&self) -> Result<UdpSocket, GatewayCheckError> {
+        let socket = self.namespaces.within(Side::Right, || UdpSocket::bind((Side::Right.address(), frames::PORT)))?;
+        Ok(socket.map_err(|error| CheckError::End("open a socket", error))?)
+    }
+
+    /// Packets a second, with the gateway and with a bare forwarder, interleaved. Whether the gateway had priority.
+    fn capacity(&self, row: &mut GatewayRow) -> Result<bool, GatewayCheckError> {
+        let mut messages = Messages::new(self.rdma_mtu);
+        let frames: Arc<Vec<Vec<u8>>> = Arc::new((0..FLOOD_FRAMES).map(|_| messages.next_frame()).collect());
+        let _full = self.full_socket()?;
+        let (mut with, mut bare, mut ratios, mut per_core) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut has_priority = false;
+        for _ in 0..ROUNDS {
+            let flood = self.flood(frames.clone())?;
+            let forwarder = Bare::start(GATEWAY_PROCESSOR)?;
+            let without = self.per_second(|| Ok(forwarder.sent()))?;
+            forwarder.end()?;
+            let gateway = self.gateway(Side::Left)?;
+            let before = gateway.state()?;
+            let through = self.per_second(|| Ok(taken(&gateway.state()?)))?;
+            let after = gateway.state()?;
+            has_priority = gateway.has_priority();
+            gateway.end()?;
+            flood.end()?;
+            let used = after.processor_time.saturating_sub(before.processor_time).as_secs_f64();
+            per_core.push((taken(&after) - taken(&before)) as f64 / used.max(1e-9));
+            with.push(through);
+            bare.push(without);
+            ratios.push(through / without.max(1.0));
+        }
+        let bits: usize = frames.iter().map(|frame| 8 * frame.len()).sum();
+        row.packets_per_second = median(with);
+        row.bare_packets_per_second = median(bare);
+        row.over_bare_forwarder = median(ratios);
+        row.packets_per_second_per_core = median(per_core);
+        row.bits_per_second = row.packets_per_second * bits as f64 / f64::from(FLOOD_FRAMES);
+        Ok(has_priority)
+    }
+
+    /// How fast a count grows.
+    fn per_second(&self, count: impl Fn() -> Result<u64, GatewayCheckError>) -> Result<f64, GatewayCheckError> {
+        // Queues fill first.
+        std::thread::sleep(self.duration / 10);
+        let (before, begun) = (count()?, now());
+        std::thread::sleep(self.duration);
+        let (after, ended) = (count()?, now());
+        Ok((after - before) as f64 / (ended - begun).as_secs_f64())
+    }
+
+    fn flood(&self, frames: Arc<Vec<Vec<u8>>>) -> Result<Flood, GatewayCheckError> {
+        let mut sink = self.namespaces.within(Side::Left, || RawSink::open(END_INTERFACE))??;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ends = is_over.clone();
+        let thread = std::thread::spawn(move || {
+            let _ = priority::run_on(0);
+            while !ends.load(Ordering::Relaxed) {
+                for batch in frames.chunks(FLOOD_BATCH) {
+                    let batch: Vec<&[u8]> = batch.iter().map(|frame| &frame[..]).collect();
+                    sink.send(&batch)?;
+                }
+            }
+            Ok(())
+        });
+        Ok(Flood { is_over, thread })
+    }
+
+    /// Delay through the bare forwarder, and what the gateway adds, interleaved.
+    fn delay(&self, row: &mut GatewayRow) -> Result<(), GatewayCheckError> {
+        let (mut bare, mut lossless, mut repairing) = (Vec::new(), Vec::new(), Vec::new());
+        let mut per_core = Vec::new();
+        for _ in 0..ROUNDS {
+            let forwarder = Bare::start(GATEWAY_PROCESSOR)?;
+            bare.push(self.paced(0.0)?.delay);
+            forwarder.end()?;
+            for (loss, delays) in [(0.0, &mut lossless), (LOSS, &mut repairing)] {
+                // What comes from the left has been through a gateway there.
+                let gateway = self.gateway(Side::Right)?;
+                let paced = self.paced(loss)?;
+                let state = gateway.state()?;
+                gateway.end()?;
+                delays.push(paced.delay);
+                row.lost_packets += paced.lost;
+                row.restored_packets += state.gateway.received.restored;
+                if loss == 0.0 {
+                    let used = state.processor_time.as_secs_f64();
+                    per_core.push(state.gateway.frames.packets[WIDE] as f64 / used.max(1e-9));
+                }
+            }
+        }
+        let of = |delays: &[Percentiles]| Percentiles {
+            p50: median(delays.iter().map(|delay| delay.p50).collect()),
+            p99: median(delays.iter().map(|delay| delay.p99).collect()),
+        };
+        let (bare, lossless, repairing) = (of(&bare), of(&lossless), of(&repairing));
+        let added = |delay: Percentiles| Percentiles { p50: delay.p50 - bare.p50, p99: delay.p99 - bare.p99 };
+        row.bare_delay_us = bare;
+        row.added_delay_us = added(lossless);
+        row.added_delay_repairing_us = added(repairing);
+        row.receiving_packets_per_second_per_core = median(per_core);
+        Ok(())
+    }
+
+    /// Sends packets at a steady rate, with the repair packets of a gateway, and measures when each arrives.
+    fn paced(&self, loss: f64) -> Result<Paced, GatewayCheckError> {
+        let clock = Clock::start();
+        let mut sink = self.namespaces.within(Side::Left, || RawSink::open(END_INTERFACE))??;
+        let mut source = self.namespaces.within(Side::Right, || RingSource::open(END_INTERFACE, clock, 32 << 20))??;
+        let _full = self.full_socket()?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ends = is_over.clone();
+        let receiver = std::thread::spawn(move || -> Result<Vec<(u32, u64)>, CheckError> {
+            let (mut arrived, mut last) = (Vec::new(), now());
+            while !ends.load(Ordering::Relaxed) || now() - last < SILENCE {
+                let mut polled = [nix::poll::PollFd::new(source.descriptor(), nix::poll::PollFlags::POLLIN)];
+                let _ = nix::poll::poll(&mut polled, nix::poll::PollTimeout::from(20_u16));
+                let mut arrivals: Vec<Arrival<'_>> = Vec::new();
+                source.receive(256, &mut arrivals)?;
+                for arrival in &arrivals {
+                    last = now();
+                    arrived.extend(frames::psn_of(arrival.bytes).map(|psn| (psn, arrival.at.as_nanos())));
+                }
+            }
+            Ok(arrived)
+        });
+        let mut encoded = Encoded::new(self.rdma_mtu, CODE, loss).map_err(GatewayError::from)?;
+        let gap = Duration::from_secs_f64(1.0 / PACED_PER_SECOND);
+        let (begun, mut sent) = (now(), Vec::new());
+        let mut next = begun;
+        while next - begun < self.duration {
+            while now() < next {
+                std::hint::spin_loop();
+            }
+            let at = clock.now();
+            let frames = encoded.next_frames(at);
+            let frames: Vec<&[u8]> = frames.iter().map(|frame| &frame[..]).collect();
+            sink.send(&frames)?;
+            sent.push(at.as_nanos());
+            // After a stall it goes on at the same rate: a burst would measure the sender.
+            next = (next + gap).max(now());
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let arrived = receiver.join().map_err(|_| CheckError::Nothing)??;
+        let took = |(psn, at): &(u32, u64)| Some(at.saturating_sub(*sent.get(*psn as usize)?) as f64 / 1e3);
+        let delays: Vec<f64> = arrived.iter().filter_map(took).collect();
+        if delays.is_empty() {
+            return Err(CheckError::Nothing.into());
+        }
+        Ok(Paced { delay: percentiles(delays), lost: encoded.lost() })
+    }
+}
+
+fn taken(state: &RunningState) -> u64 {
+    state.gateway.frames.packets[SITE]
+}
+
+struct Paced {
+    delay: Percentiles,
+    lost: u64,
+}
+
+/// As many frames as can be sent, until it is ended.
+struct Flood {
+    is_over: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<Result<(), ForwardError>>,
+}
+
+impl Flood {
+    fn end(self) -> Result<(), GatewayCheckError> {
+        self.is_over.store(true, Ordering::Relaxed);
+        Ok(self.thread.join().map_err(|_| CheckError::Nothing)??)
+    }
+}

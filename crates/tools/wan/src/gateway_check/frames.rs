@@ -1,0 +1,114 @@
+//! RoCEv2 packets in frames, as a host sends them, and as they leave a gateway.
+
+use std::net::SocketAddr;
+
+use longhaul_forward::{Arrival, Fate, Handler as _, Outbox};
+use longhaul_gateway::settings::{Settings, SettingsError};
+use longhaul_gateway::{Gateway, SITE};
+use longhaul_link::namespaces::Side;
+use longhaul_time::Instant;
+use longhaul_wire::{Frame, Headers, IcrcScope, Opcode, Psn, UDP_PORT_ROCE, bth, packet, repair};
+
+pub(super) const PORT: u16 = UDP_PORT_ROCE;
+/// Of both ends: see the namespaces.
+const ADDRESSES: [u8; 12] = [2, 0, 0, 0x12, 0, 2, 2, 0, 0, 0x12, 0, 1];
+const ETHER_TYPE_IPV4: [u8; 2] = [8, 0];
+const QUEUE_PAIR: u32 = 0x17;
+/// Packets of a message: 64 KiB and 256 KiB.
+const MESSAGE_PACKETS: u32 = 64;
+
+/// Messages from the left end to the right one, packet by packet.
+pub(super) struct Messages {
+    payload: Vec<u8>,
+    psn: u32,
+}
+
+impl Messages {
+    pub(super) fn new(rdma_mtu: usize) -> Self {
+        Messages { payload: (0..rdma_mtu).map(|index| (index * 7) as u8).collect(), psn: 0 }
+    }
+
+    pub(super) fn next_frame(&mut self) -> Vec<u8> {
+        let opcode = match self.psn % MESSAGE_PACKETS {
+            0 => Opcode::RcSendFirst,
+            place if place == MESSAGE_PACKETS - 1 => Opcode::RcSendLast,
+            _ => Opcode::RcSendMiddle,
+        };
+        let source: SocketAddr = (Side::Left.address(), 50_000).into();
+        let destination: SocketAddr = (Side::Right.address(), PORT).into();
+        let scope = IcrcScope::between(source, destination).expect("one family");
+        let mut datagram = vec![0; self.payload.len() + 64];
+        let headers = Headers::new(opcode, QUEUE_PAIR, Psn::new(self.psn));
+        let length = packet::write_datagram(&headers, &self.payload, &scope, &mut datagram).expect("it fits");
+        datagram.truncate(length);
+        let packet = Frame::new(source, destination, &datagram).expect("it fits");
+        let mut frame = [&ADDRESSES[..], &ETHER_TYPE_IPV4].concat();
+        let start = frame.len();
+        frame.resize(start + packet.byte_count(), 0);
+        packet.emit(&mut frame[start..]).expect("it fits");
+        self.psn = (self.psn + 1) & 0xff_ffff;
+        frame
+    }
+}
+
+/// The number of a data packet.
+pub(super) fn psn_of(frame: &[u8]) -> Option<u32> {
+    let datagram = Frame::parse_ethernet(frame).ok().filter(|frame| frame.udp.destination_port == PORT)?.datagram;
+    let bth = bth::Bth::new_checked(datagram).ok()?;
+    (!repair::is_repair(datagram)).then(|| bth.psn().value())
+}
+
+/// What leaves a gateway of the left end, with losses behind it.
+pub(super) struct Encoded {
+    messages: Messages,
+    gateway: Gateway,
+    outbox: Outbox,
+    loss: f64,
+    state: u64,
+    lost: u64,
+}
+
+impl Encoded {
+    pub(super) fn new(rdma_mtu: usize, code: &str, loss: f64) -> Result<Self, SettingsError> {
+        let text = format!(
+            "site = \"a\"\nwide = \"b\"\npeer = \"{}\"\ncode = \"{code}\"\nrdma_mtu = {rdma_mtu}\nwait_for_peer = false\n",
+            Side::Right.address()
+        );
+        let config = Settings::parse(&text)?.to_config(rdma_mtu + 104, rdma_mtu + 104)?;
+        let gateway = Gateway::new(config, 1).map_err(|error| SettingsError::Form(error.to_string()))?;
+        let messages = Messages::new(rdma_mtu);
+        Ok(Encoded { messages, gateway, outbox: Outbox::default(), loss, state: 1, lost: 0 })
+    }
+
+    /// The next data packet, unless it is lost, and repair packets that belong there.
+    pub(super) fn next_frames(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        if self.gateway.next_deadline().is_some_and(|due| due <= now) {
+            self.gateway.poll(now, &mut self.outbox);
+        }
+        let mut frame = self.messages.next_frame();
+        let fate = self.gateway.handle(SITE, &mut Arrival { bytes: &mut frame, at: now }, &mut self.outbox);
+        let mut frames: Vec<Vec<u8>> = self.outbox.take_all().into_iter().map(|(_, frame, _)| frame).collect();
+        if matches!(fate, Fate::Forward(_)) {
+            frames.push(frame);
+        }
+        frames.retain(|frame| {
+            let is_lost = psn_of(frame).is_some() && chance(&mut self.state) < self.loss;
+            self.lost += u64::from(is_lost);
+            !is_lost
+        });
+        frames
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+/// SplitMix64, as a number from 0 to 1.
+fn chance(state: &mut u64) -> f64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+}
