@@ -38,6 +38,11 @@ impl SendHalf for Sender {
     }
 
     fn on_feedback(&mut self, missing: &[u8], io: &mut SendIo<'_>) {
+        // What still waits to leave may be what is missing. A receiver repeats its question until something arrives; sending
+        // for each of them would fill the queue without bound.
+        if io.left_data_bytes() < io.queued_data_bytes() {
+            return;
+        }
         for chunk in missing.chunks_exact(4).filter_map(|bytes| bytes.try_into().ok().map(u32::from_be_bytes)) {
             io.send_chunks(chunk..chunk + 1);
             io.send_chunks(chunk..chunk + 1);

@@ -53,7 +53,8 @@ pub trait SendHalf: Send {
     /// is reached.
     fn poll(&mut self, io: &mut SendIo<'_>);
 
-    /// Bytes of the receiver's half. They may be old, and come more than once.
+    /// Bytes of the receiver's half. They may be old, and come more than once: a half that sends for each of them must look
+    /// whether what it queued before has left ([`SendIo::left_data_bytes`]), or its queue grows without bound.
     fn on_feedback(&mut self, bytes: &[u8], io: &mut SendIo<'_>);
 
     /// When [`SendHalf::poll`] must be called at the latest.

@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "owns memory that a device uses through a pointer, and lends slices of it")]
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
@@ -66,8 +67,11 @@ impl Owner {
 
 #[derive(Default)]
 struct Borrows {
-    /// Few: as many as messages are in flight.
-    open: Vec<(u64, Range<usize>, Kind)>,
+    /// By number. Bytes that are being sent or read: as many as pieces of messages wait, which can be thousands, so nothing
+    /// looks at all of them for another piece to send.
+    shared: BTreeMap<u64, Range<usize>>,
+    /// Bytes that one alone has: receives, their results, and guards for writing.
+    alone: BTreeMap<u64, Range<usize>>,
     next: u64,
     /// There will be no others.
     are_retired: bool,
@@ -167,7 +171,7 @@ impl Memory {
         let is_unused = {
             let mut borrows = self.inner.borrows();
             borrows.are_retired = true;
-            borrows.open.is_empty()
+            borrows.shared.is_empty() && borrows.alone.is_empty()
         };
         is_unused && matches!(self.inner.local.deregister(), Ok(()) | Err(DestroyError::Gone))
     }
@@ -241,16 +245,27 @@ impl Memory {
         if borrows.are_retired {
             return Err(BorrowError::Retired);
         }
-        let overlaps = |other: &Range<usize>| other.start < range.end && range.start < other.end;
-        let conflicts = |other: Kind| kind == Kind::Alone || other == Kind::Alone;
-        if let Some((_, by, _)) = borrows.open.iter().find(|(_, other, kind)| overlaps(other) && conflicts(*kind)) {
-            return Err(BorrowError::InUse { range, by: by.clone() });
+        if let Some(by) = borrows.conflict(&range, kind) {
+            return Err(BorrowError::InUse { by: by.clone(), range });
         }
         let id = borrows.next;
         borrows.next += 1;
-        borrows.open.push((id, range.clone(), kind));
+        let of_its_kind = match kind {
+            Kind::Shared => &mut borrows.shared,
+            Kind::Alone => &mut borrows.alone,
+        };
+        of_its_kind.insert(id, range.clone());
         drop(borrows);
         Ok(Borrow { memory: self.inner.clone(), id, range })
+    }
+}
+
+impl Borrows {
+    /// Bytes that somebody has, who would not share them.
+    fn conflict(&self, range: &Range<usize>, kind: Kind) -> Option<&Range<usize>> {
+        let overlaps = |other: &&Range<usize>| other.start < range.end && range.start < other.end;
+        let shared = (kind == Kind::Alone).then_some(&self.shared);
+        self.alone.values().chain(shared.into_iter().flat_map(BTreeMap::values)).find(overlaps)
     }
 }
 
@@ -290,8 +305,8 @@ struct Borrow {
 impl Drop for Borrow {
     fn drop(&mut self) {
         let mut borrows = self.memory.borrows();
-        if let Some(index) = borrows.open.iter().position(|(id, ..)| *id == self.id) {
-            borrows.open.swap_remove(index);
+        if borrows.shared.remove(&self.id).is_none() {
+            borrows.alone.remove(&self.id);
         }
     }
 }
@@ -461,10 +476,8 @@ impl ReceivedBytes {
         let whole = ours.range.start..theirs.range.end;
         let mut borrows = ours.memory.borrows();
         // Under one lock: nobody can borrow the next bytes while they pass from one borrow to the other.
-        borrows.open.retain(|(id, ..)| *id != theirs.id);
-        if let Some((_, range, _)) = borrows.open.iter_mut().find(|(id, ..)| *id == ours.id) {
-            *range = whole.clone();
-        }
+        borrows.alone.remove(&theirs.id);
+        borrows.alone.insert(ours.id, whole.clone());
         drop(borrows);
         self.borrow.range = whole;
         // What `next` had borrowed is ours now: dropping it finds nothing to give back.
