@@ -2,7 +2,7 @@
 
 use longhaul_datagram::{Direction, Packet};
 use longhaul_forward::{Arrival, Fate, Handler, Outbox};
-use longhaul_shim::{Config, ConfigError, DecoderCounters, EncoderCounters, Onward, Shim, greeting};
+use longhaul_shim::{Config, ConfigError, DecoderCounters, EncoderCounters, Onward, PathStatus, Shim, greeting};
 use longhaul_time::{Duration, Instant};
 use longhaul_wire::repair;
 
@@ -167,6 +167,11 @@ impl Gateway {
         }
     }
 
+    /// With a code that follows the link: how it stands for each network of the peer, with every change and its reason.
+    pub fn paths(&self) -> Vec<PathStatus> {
+        self.shim.encoder().paths()
+    }
+
     fn advance(&mut self, now: Instant) {
         let passed = now.saturating_since(self.now).as_nanos() as u64;
         self.counters.waited_nanos += passed * self.shim.decoder().held_packets() as u64;
@@ -219,6 +224,10 @@ impl Gateway {
         let memory = datagram.as_ptr();
         let direction = if port == SITE { Direction::Outgoing } else { Direction::Incoming };
         self.shim.handle(direction, Packet { envelope: parsed.envelope, datagram }, self.now, &mut self.onward);
+        if port == WIDE {
+            // Reports of what was lost.
+            self.send_onward(SITE, outbox);
+        }
         let is_same = |packet: &Packet| {
             packet.datagram.as_ptr() == memory
                 && packet.envelope == parsed.envelope

@@ -1,7 +1,7 @@
 //! Two gateways and what is between them, on virtual time.
 
 use longhaul_forward::{Arrival, Fate, Handler as _, Outbox};
-use longhaul_shim::{Config, Network};
+use longhaul_shim::{Config, Fec, Network};
 use longhaul_time::Instant;
 use longhaul_wire::{Frame, Opcode, icrc, repair};
 
@@ -209,6 +209,43 @@ fn a_peer_that_never_greets_gets_repair_packets_if_configured() {
     let mut one = gateway(1, |config| config.waits_for_peer = false);
     let frames = (0..64).flat_map(|index| pass(&mut one, SITE, &Sample::V4.frame(index, 16), at(1)));
     assert!(frames.filter(|(_, frame)| is_repair(frame)).count() > 7);
+}
+
+#[test]
+fn a_code_follows_what_the_other_gateway_reports() {
+    let auto: Fec = "auto:mds".parse().unwrap();
+    let (mut one, mut other, begun) = acquainted(|config| {
+        let Config { code, auto, reports_every, .. } = Config::of(&auto);
+        config.shim = Config { code, auto, reports_every, ..config.shim.clone() };
+    });
+    // A host's acknowledgement shows the other gateway how to reach this one.
+    let back = Sample { source: "10.2.0.2:50000", destination: "10.1.0.1:4791", ..Sample::V4 };
+    pass(&mut other, SITE, &back.with(Opcode::RcAcknowledge, 1, &[]), at(begun));
+    let mut share_at_end = |lost_of: usize, first: u32| {
+        let mut number = 0;
+        for index in first..first + 40_000 {
+            let now = at(begun + 10 * u64::from(index));
+            let mut between = poll(&mut one, now);
+            between.extend(pass(&mut one, SITE, &Sample::V4.frame(index, 1000), now));
+            let mut back = poll(&mut other, now);
+            for (_, frame) in between {
+                number += 1;
+                if number % lost_of != 0 {
+                    back.extend(pass(&mut other, WIDE, &frame, now));
+                }
+            }
+            for (_, frame) in back.iter().filter(|(port, _)| *port == WIDE) {
+                assert_eq!(pass(&mut one, WIDE, frame, now), [], "a report ends here");
+            }
+        }
+        let paths = one.paths();
+        let [path] = &paths[..] else { panic!("{paths:?}") };
+        (f64::from(path.code.repair_packets()) / f64::from(path.code.block_packets()), path.clone())
+    };
+    let (lossy, path) = share_at_end(50, 0);
+    assert!((0.015..0.025).contains(&path.loss) && lossy > 0.04, "{lossy} {path:?}");
+    let (clean, path) = share_at_end(usize::MAX, 40_000);
+    assert!(clean < 0.011 && path.changes.len() >= 2, "{clean} {path:?}");
 }
 
 #[test]

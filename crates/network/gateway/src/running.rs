@@ -10,7 +10,7 @@ use std::time::Duration;
 use longhaul_forward::clock::Clock;
 use longhaul_forward::offloads::{self, OneByOne};
 use longhaul_forward::{Counters, ForwardError, Forwarding, SourceCounters, Woken, priority, ring};
-use longhaul_shim::ConfigError;
+use longhaul_shim::{ConfigError, PathStatus};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::time::{ClockId, clock_gettime};
 use thiserror::Error;
@@ -66,10 +66,12 @@ pub enum GatewayError {
 }
 
 /// What a running gateway does and has counted.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct RunningState {
     /// What happened to frames.
     pub gateway: GatewayState,
+    /// With a code that follows the link: how it stands for each network of the peer.
+    pub paths: Vec<PathStatus>,
     /// What arrived at each side.
     pub arrived: [SourceCounters; 2],
     /// What left.
@@ -204,6 +206,7 @@ fn run(mut forwarding: Forwarding<Gateway>, wake: &EventFd, requests: &Receiver<
                     let now = forwarding.clock().now();
                     let _ = answer.send(RunningState {
                         gateway: forwarding.handler().state(now),
+                        paths: forwarding.handler().paths(),
                         arrived: [0, 1].map(|port| forwarding.source_counters(port)),
                         forwarded: forwarding.counters(),
                         processor_time: clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)

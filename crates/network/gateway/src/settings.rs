@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-use longhaul_shim::{Config, Lowar, Network};
+use longhaul_shim::{Config, Fec, Network};
 use longhaul_time::Duration;
 use longhaul_wire::{aeth, bth, icrc, immediate, ipv4, ipv6, reth, udp};
 use serde::Deserialize;
@@ -18,7 +18,7 @@ const TRANSPORT_BYTES_MAX: usize = bth::HEADER_BYTES + reth::HEADER_BYTES + imme
 const _: () = assert!(TRANSPORT_BYTES_MAX >= bth::HEADER_BYTES + aeth::HEADER_BYTES + icrc::ICRC_BYTES);
 
 /// What a user can set, with the defaults.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     /// The interface towards the hosts.
@@ -28,9 +28,9 @@ pub struct Settings {
     /// The networks behind the other gateway.
     #[serde(deserialize_with = "networks")]
     pub peer: Vec<Network>,
-    /// The code of what is sent.
+    /// The code of what is sent, or that it follows the link.
     #[serde(default = "default_code", deserialize_with = "code")]
-    pub code: Lowar,
+    pub code: Fec,
     /// What `longhaul gateway status` knows it by.
     #[serde(default = "default_name")]
     pub name: String,
@@ -81,7 +81,7 @@ pub struct Settings {
     pub held_packets_max: usize,
 }
 
-fn default_code() -> Lowar {
+fn default_code() -> Fec {
     "lowar:32,1".parse().expect("a code")
 }
 fn default_name() -> String {
@@ -128,6 +128,8 @@ fn default_held_packets_max() -> usize {
 const FLOWS_MOST: usize = 1 << 16;
 const PACKETS_MOST: usize = 1 << 16;
 const TIME_US_MOST: u32 = 1_000_000;
+/// A report of what was lost, for each flow from the other gateway, at most.
+const REPORTS_EVERY: Duration = Duration::from_millis(5);
 
 /// Why a configuration cannot be used.
 #[derive(Debug, Error)]
@@ -247,7 +249,9 @@ impl Settings {
             mtu => mtu,
         };
         let micros = |value: u32| Duration::from_micros(value.into());
-        let mut shim = Config::new(self.code.0);
+        let mut shim = Config::of(&self.code);
+        // The other gateway's code may follow the link, whatever this one sends.
+        shim.reports_every = Some(REPORTS_EVERY);
         shim.datagram_bytes_max = rdma_mtu + TRANSPORT_BYTES_MAX;
         shim.units_max = self.units_max;
         shim.held_packets_max = self.held_packets_max;
@@ -294,7 +298,7 @@ pub fn template() -> String {
     key(
         "code",
         quoted(&default_code().to_string()),
-        "What is sent: lowar:R,C (XOR) or lowar:mds:R,C, with C repair packets for each R packets.\nThe other gateway may use another one.",
+        "What is sent: lowar:R,C (XOR) or lowar:mds:R,C, with C repair packets for each R packets; or auto,\nwhich follows the loss that the other gateway reports, with at most 25 % repair packets unless a\nbound is given (\"auto,overhead=10%\"). The other gateway may use another one.",
     );
     key("name", quoted(&default_name()), "What `longhaul gateway status --name` knows it by.");
     key(
@@ -365,7 +369,7 @@ pub fn template() -> String {
 
 // --- values ---------------------------------------------------------------------------------------------------------
 
-fn code<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Lowar, D::Error> {
+fn code<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Fec, D::Error> {
     String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
 }
 
@@ -431,9 +435,13 @@ mod tests {
     #[test]
     fn the_defaults_are_the_shims_own() {
         let config = with("").unwrap().to_config(1500, 1500).unwrap();
-        let own = Config::new(default_code().0);
+        let own = Config::of(&default_code());
         let datagram_bytes_max = 1024 + TRANSPORT_BYTES_MAX;
-        assert_eq!(config.shim, Config { datagram_bytes_max, peers: config.shim.peers.clone(), ..own });
+        let (reports_every, peers) = (Some(REPORTS_EVERY), config.shim.peers.clone());
+        assert_eq!(config.shim, Config { datagram_bytes_max, reports_every, peers, ..own });
+        let following = with("code = \"auto:mds,overhead=10%\"").unwrap().to_config(1500, 1500).unwrap().shim;
+        assert_eq!(following.auto, Config::of(&"auto:mds,overhead=10%".parse().unwrap()).auto);
+        assert!(following.auto.is_some());
     }
 
     #[test]
@@ -441,6 +449,7 @@ mod tests {
         for (more, expected) in [
             ("cod = \"lowar:32,1\"", "unknown field `cod`"),
             ("code = \"xor:32,1\"", "lowar:R,C"),
+            ("code = \"auto:banana\"", "auto:xor"),
             ("key = \"00\"", "32 hexadecimal digits"),
             ("rdma_mtu = 1500", "4096"),
             ("metrics = \"0.0.0.0:9479\"", "loopback"),

@@ -3,10 +3,12 @@
 //! The model's figures have a tolerance of 5 %, and of 10 % where one packet in a thousand or more is lost, because a few
 //! hundred losses decide there.
 
+use longhaul_shim::{CodeKind, Fec};
 use longhaul_time::Duration;
 
 use super::point::{Figure, Point, Row};
 use super::recovery::Recovery;
+use super::scheme::Scheme;
 
 /// Where few packets are lost.
 const TOLERANCE: f64 = 0.05;
@@ -14,6 +16,11 @@ const TOLERANCE: f64 = 0.05;
 const TOLERANCE_AT_HIGH_LOSS: f64 = 0.1;
 /// Plain RC is never better than this times LoWAR(32, 1).
 const OVER_RC_LEAST: f64 = 0.96;
+
+/// A code that follows the link has at least this share of the goodput of the best fixed one of its family.
+const ADAPTIVE_OVER_FIXED_LEAST: f64 = 0.97;
+/// On a clean link it sends at most this many repair packets for each packet.
+const ADAPTIVE_REPAIRS_ON_CLEAN_MOST: f64 = 0.01;
 
 /// What a figure must be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -111,6 +118,7 @@ pub fn checks(rows: &[Row], recoveries: &[Recovery]) -> Vec<Check> {
     figure_12(rows, &mut checks);
     figure_13(recoveries, &mut checks);
     beyond(rows, &mut checks);
+    adaptive(rows, &mut checks);
     for row in rows.iter().filter(|row| row.point.scheme.to_string() == "lowar:32,1") {
         let over = row.over_rc.map(|over| (name(&row.point, "over plain RC, never more than 4 % below"), over));
         checks.extend(over.map(|(name, over)| Check::new(name, over, Bound::AtLeast(OVER_RC_LEAST))));
@@ -280,6 +288,33 @@ fn beyond(rows: &[Row], checks: &mut Vec<Check>) {
     }
 }
 
+fn adaptive(rows: &[Row], checks: &mut Vec<Check>) {
+    let is_family = |family: Option<CodeKind>, scheme: Scheme| match scheme {
+        Scheme::Lowar(Fec::Fixed(lowar)) => family.is_none_or(|family| lowar.0.kind() == family),
+        _ => false,
+    };
+    for row in rows.iter().filter(|row| row.point.figure == Figure::Adaptive) {
+        let Scheme::Lowar(Fec::Auto(auto)) = row.point.scheme else { continue };
+        if row.point.loss.mean_loss() == 0.0 {
+            let what = "repair packets for each packet on a clean link";
+            let most = Bound::AtMost(ADAPTIVE_REPAIRS_ON_CLEAN_MOST);
+            checks.push(Check::new(name(&row.point, what), row.measured.repair_share, most));
+            continue;
+        }
+        let fixed = rows
+            .iter()
+            .filter(|other| other.point.is_same_but_scheme(&row.point) && is_family(auto.family, other.point.scheme));
+        let Some(best) = fixed.max_by(|one, other| one.gigabits().total_cmp(&other.gigabits())) else { continue };
+        let bursts = match row.point.burst_packets() {
+            1.0 => String::new(),
+            burst => format!("in bursts of mean {burst:.0}, "),
+        };
+        let what = format!("{bursts}goodput over that of {}, the best fixed code", best.point.scheme);
+        let least = Bound::AtLeast(ADAPTIVE_OVER_FIXED_LEAST);
+        checks.push(Check::new(name(&row.point, &what), row.gigabits() / best.gigabits(), least));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use longhaul_impair::Loss;
@@ -291,6 +326,10 @@ mod tests {
 
     /// All rows of the paper, in Gbit/s and milliseconds as the model has them, each figure times a factor.
     fn rows(factor: impl Fn(&Point) -> f64) -> Vec<Row> {
+        rows_with_repairs(factor, 0.0)
+    }
+
+    fn rows_with_repairs(factor: impl Fn(&Point) -> f64, repair_share: f64) -> Vec<Row> {
         let measured = |point: &Point| {
             let (loss, scheme) = (point.loss.mean_loss(), point.scheme.to_string());
             let is_lossless = loss == 0.0;
@@ -353,7 +392,7 @@ mod tests {
             let time = |ms: f64| Duration::from_secs_f64(ms * factor(point) / 1e3);
             Measured {
                 goodput_bits_per_second: gigabits * factor(point) * 1e9,
-                repair_share: 0.0,
+                repair_share,
                 timeouts: 0,
                 completion_times: times.into_iter().map(time).collect(),
             }
@@ -372,14 +411,16 @@ mod tests {
     fn the_model_passes_and_every_check_can_fail() {
         let good = checks(&rows(|_| 1.0), &[recovery("lowar:32,1", 30), recovery("lowar:64,1", 60)]);
         let failed: Vec<&Check> = good.iter().filter(|check| !check.passed).collect();
-        assert!(failed.is_empty() && good.len() > 80, "{} checks: {failed:#?}", good.len());
+        assert!(failed.is_empty() && good.len() > 100, "{} checks: {failed:#?}", good.len());
         // Figures of LoWAR alone, then of RC alone, far off: each check has one of them in it.
         let is_rc = |point: &Point| point.scheme.to_string() == "rc";
         let is_lossy = |point: &Point| point.loss.mean_loss() > 0.0;
         let lowar = |point: &Point| if is_rc(point) || !is_lossy(point) { 1.0 } else { 0.01 };
         let lossless = |point: &Point| if is_rc(point) || is_lossy(point) { 1.0 } else { 0.5 };
         let rc = |point: &Point| if is_rc(point) && is_lossy(point) { 2.1 } else { 1.0 };
+        let auto = |point: &Point| if point.scheme.to_string().starts_with("auto") { 0.96 } else { 1.0 };
         let bad = [
+            checks(&rows_with_repairs(auto, 0.02), &[]),
             checks(&rows(lowar), &[recovery("lowar:32,1", 34), recovery("lowar:64,1", 40)]),
             checks(&rows(lossless), &[]),
             checks(&rows(rc), &[recovery("lowar:32,1", 34), recovery("lowar:64,1", 66)]),

@@ -13,6 +13,11 @@ const RUN_SECONDS: f64 = 4.0;
 /// The same of a link that is mostly idle.
 const IDLE_RUN_SECONDS: f64 = 60.0;
 
+/// What does not count of a code that follows the link, and of those next to it: it must see some losses first.
+const ADAPTIVE_SETTLES: Duration = Duration::from_millis(200);
+/// What counts.
+const ADAPTIVE_SECONDS: f64 = 0.8;
+
 /// Which points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
@@ -83,6 +88,7 @@ pub fn points(selection: Selection) -> Vec<Point> {
             }
             figure_12(&[1, 4, 16, 64], &mut points);
             beyond(&mut points);
+            adaptive(&mut points);
         }
         Selection::Quick => {
             let figure_9 = |loss, name| Point::new(Figure::Figure9, round_trip(40), independent(loss), scheme(name));
@@ -155,6 +161,31 @@ fn beyond(points: &mut Vec<Point>) {
     ] {
         points.push(Point::new(Figure::Beyond, round_trip(40), independent(loss), scheme(name)).seconds(seconds));
     }
+}
+
+/// Codes that follow the link next to fixed ones of their family: those near the best one at each loss.
+fn adaptive(points: &mut Vec<Point>) {
+    let mut next_to = |milliseconds, loss: Loss, names: &[&str]| {
+        points.extend(names.iter().map(|name| {
+            let point = Point::new(Figure::Adaptive, round_trip(milliseconds), loss.clone(), scheme(name));
+            Point { settles: ADAPTIVE_SETTLES, ..point.seconds(ADAPTIVE_SECONDS) }
+        }));
+    };
+    for milliseconds in [40, 80] {
+        for (loss, names) in [
+            (0.0, &["auto", "auto:xor", "auto:mds"][..]),
+            (1e-5, &["auto:xor", "lowar:255,1", "lowar:128,1", "lowar:64,1"]),
+            (1e-5, &["auto:mds", "lowar:mds:254,1", "lowar:mds:253,2", "lowar:mds:128,1"]),
+            (1e-4, &["auto:xor", "lowar:128,1", "lowar:64,1", "lowar:48,1", "lowar:32,1"]),
+            (1e-4, &["auto:mds", "lowar:mds:253,2", "lowar:mds:128,2", "lowar:mds:252,3"]),
+            (1e-3, &["auto:xor", "lowar:8,1", "lowar:7,1", "lowar:6,1", "lowar:5,1"]),
+            (1e-3, &["auto:mds", "lowar:mds:128,5", "lowar:mds:192,4", "lowar:mds:251,4", "lowar:mds:128,3"]),
+            (1e-2, &["auto:mds", "lowar:mds:64,8", "lowar:mds:64,6", "lowar:mds:128,8", "lowar:mds:243,12"]),
+        ] {
+            next_to(milliseconds, independent(loss), names);
+        }
+    }
+    next_to(40, Loss::bursts(1e-3, 4.0), &["auto:mds", "lowar:mds:128,16", "lowar:mds:192,24", "lowar:mds:128,8"]);
 }
 
 /// What the paper's text says about a row, and where. Its figures are pictures: only what is in words is here.

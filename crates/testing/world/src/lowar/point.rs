@@ -25,13 +25,15 @@ pub enum Figure {
     Figure12,
     /// To none of the paper's: codes and losses beyond it.
     Beyond,
+    /// To none of the paper's: codes that follow the link, next to fixed ones of their family.
+    Adaptive,
 }
 
 impl Figure {
     /// The number, if it is one of the paper's.
     pub fn number(self) -> Option<u8> {
         match self {
-            Figure::None | Figure::Beyond => None,
+            Figure::None | Figure::Beyond | Figure::Adaptive => None,
             Figure::Figure9 => Some(9),
             Figure::Figure10 => Some(10),
             Figure::Figure11 => Some(11),
@@ -59,6 +61,8 @@ pub struct Point {
     pub depth: Option<usize>,
     /// What protects them.
     pub scheme: Scheme,
+    /// Virtual time that does not count, after the first two round trips: for a code that follows the link, to find it.
+    pub settles: Duration,
     /// Virtual time that counts, all runs together.
     pub lasts: Duration,
     /// Runs that share it, each with its seed.
@@ -77,6 +81,7 @@ impl Point {
             message_bytes: 1 << 20,
             depth: None,
             scheme,
+            settles: Duration::ZERO,
             lasts: Duration::from_secs(1),
             runs: 1,
         }
@@ -93,6 +98,7 @@ impl Point {
             depth: self.depth,
             code: self.scheme.fec(),
             later: Vec::new(),
+            settles: self.settles,
             lasts: self.lasts / self.runs.max(1),
             seed: seed.wrapping_mul(1000).wrapping_add(u64::from(index)),
         };
@@ -139,13 +145,13 @@ impl Measured {
     pub fn of(outcomes: &[Outcome]) -> Measured {
         let goodput: f64 = outcomes.iter().map(|outcome| outcome.goodput_bits_per_second).sum();
         let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
-        let protected = sum(|outcome| outcome.encoder.protected);
+        let protected = sum(|outcome| outcome.protected_packets);
         let mut completion_times: Vec<Duration> =
             outcomes.iter().flat_map(|outcome| outcome.completion_times.iter().copied()).collect();
         completion_times.sort_unstable();
         Measured {
             goodput_bits_per_second: goodput / outcomes.len().max(1) as f64,
-            repair_share: sum(|outcome| outcome.encoder.repairs) as f64 / protected.max(1) as f64,
+            repair_share: sum(|outcome| outcome.repair_packets) as f64 / protected.max(1) as f64,
             timeouts: sum(|outcome| outcome.timeouts),
             completion_times,
         }

@@ -75,6 +75,7 @@ impl RecoveryPoint {
             depth: Some(4),
             code: self.scheme.fec(),
             later: Vec::new(),
+            settles: Duration::ZERO,
             lasts: LASTS,
             seed: 1,
         };

@@ -47,7 +47,9 @@ pub struct Scenario {
     pub code: Option<Fec>,
     /// Loss from these times on, counted from the beginning.
     pub later: Vec<(Duration, Loss)>,
-    /// Virtual time that counts, after the first round trips.
+    /// Virtual time that does not count, after the first two round trips.
+    pub settles: Duration,
+    /// Virtual time that counts, after that.
     pub lasts: Duration,
     /// Everything random comes from it.
     pub seed: u64,
@@ -58,8 +60,10 @@ pub struct Scenario {
 pub struct Outcome {
     /// Payload of completed WRITEs, over the time that counts.
     pub goodput_bits_per_second: f64,
-    /// Repair packets for each packet that was protected.
-    pub repair_share: f64,
+    /// Packets in blocks that were sent in the time that counts.
+    pub protected_packets: u64,
+    /// Repair packets of the same time.
+    pub repair_packets: u64,
     /// Times that no acknowledgement came in time.
     pub timeouts: u64,
     /// From post to completion, of WRITEs that completed in the time that counts; in order.
@@ -78,6 +82,13 @@ struct End {
     completions: CompletionQueue,
     queue_pairs: Vec<QueuePair>,
     region: MemoryRegion,
+}
+
+impl Outcome {
+    /// Repair packets for each packet that was protected, in the time that counts.
+    pub fn repair_share(&self) -> f64 {
+        self.repair_packets as f64 / self.protected_packets.max(1) as f64
+    }
 }
 
 impl Scenario {
@@ -102,7 +113,7 @@ impl Scenario {
             _ => 1.7,
         });
         let ticks = 1.0 / TICK.as_secs_f64() / TICKS_PER_SECOND;
-        (self.lasts + 2 * self.round_trip).as_secs_f64() * (packets * sums / PACKETS_PER_SECOND + ticks)
+        (self.lasts + self.settles + 2 * self.round_trip).as_secs_f64() * (packets * sums / PACKETS_PER_SECOND + ticks)
     }
 
     /// Runs it.
@@ -129,11 +140,15 @@ impl Scenario {
         }
         let mut room = vec![WorkCompletion::default(); 256];
         // Until what is posted first has filled the link.
-        let begins = Instant::ZERO + 2 * self.round_trip;
+        let begins = Instant::ZERO + 2 * self.round_trip + self.settles;
         let ends_at = begins + self.lasts;
         let (mut completion_times, mut bytes_by_tenth) = (Vec::new(), Vec::new());
         let mut later = self.later.iter().peekable();
+        let mut before = None;
         while world.now() < ends_at {
+            if before.is_none() && world.now() >= begins {
+                before = Some(shim_counters(world, 0).0);
+            }
             if let Some((_, loss)) = later.next_if(|(at, _)| Instant::ZERO + *at <= world.now()) {
                 world.set_link_profile(self.link(loss));
             }
@@ -160,16 +175,14 @@ impl Scenario {
         }
         completion_times.sort_unstable();
         let completed_bytes: u64 = bytes_by_tenth.iter().sum();
-        let counters = |world: &mut World, node| {
-            let of = |layer: &mut ShimLayer| layer.counters();
-            world.with_layers(node, |stack| stack.layers_mut::<ShimLayer>().next().map(of)).unwrap_or_default()
-        };
         let paths = world.with_layers(0, |stack| stack.layers_mut::<ShimLayer>().next().map(|layer| layer.paths()));
         let changes = paths.into_iter().flatten().flat_map(|path| path.changes).collect();
-        let (encoder, decoder) = (counters(world, 0).0, counters(world, 1).1);
+        let (encoder, decoder) = (shim_counters(world, 0).0, shim_counters(world, 1).1);
+        let before = before.unwrap_or_default();
         Outcome {
             goodput_bits_per_second: completed_bytes as f64 * 8.0 / (world.now() - begins).as_secs_f64(),
-            repair_share: encoder.repairs as f64 / encoder.protected.max(1) as f64,
+            protected_packets: encoder.protected - before.protected,
+            repair_packets: encoder.repairs - before.repairs,
             timeouts: world.softnic(0).nic().counters().local_ack_timeout_err,
             completion_times,
             changes,
@@ -251,4 +264,10 @@ impl Scenario {
         let wanted = self.round_trip.mul_f64(1.5).max(TIMEOUT_LEAST);
         (0..31).find(|exponent| Duration::from_nanos(4096 << exponent) >= wanted).unwrap_or(31)
     }
+}
+
+/// What the shim of a node has counted, as sender and as receiver.
+fn shim_counters(world: &mut World, node: usize) -> (EncoderCounters, DecoderCounters) {
+    let of = |layer: &mut ShimLayer| layer.counters();
+    world.with_layers(node, |stack| stack.layers_mut::<ShimLayer>().next().map(of)).unwrap_or_default()
 }

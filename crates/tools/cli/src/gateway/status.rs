@@ -8,6 +8,7 @@ use longhaul_gateway::{RunningState, SITE, WIDE};
 use longhaul_link::control::{self, ControlError, Kind, Request, ask};
 use serde_json::{Value, json};
 
+use crate::device_report;
 use crate::stop::{self, Stop};
 
 /// How far looks are apart.
@@ -75,6 +76,7 @@ pub(super) fn to_json(settings: &Settings, state: &RunningState, has_bypass: boo
         "site": settings.site,
         "wide": settings.wide,
         "code": settings.code.to_string(),
+        "fec_paths": device_report::fec_paths_json(&state.paths),
         "process": std::process::id(),
         "has_bypass": has_bypass,
         "peer_heard": gateway.peer_heard,
@@ -142,6 +144,20 @@ pub(super) fn to_table(gateway: &Value) -> String {
         text_of("wide"),
         text_of("code"),
     );
+    for path in gateway["fec_paths"].as_array().into_iter().flatten() {
+        let text_of = |key: &str| path[key].as_str().unwrap_or_default();
+        let loss = path["loss"].as_f64().unwrap_or_default();
+        let changes = path["changes"].as_array().map_or(&[][..], Vec::as_slice);
+        let reason = changes.last().map_or("", |change| change["reason"].as_str().unwrap_or_default());
+        let reason = if reason.is_empty() { String::new() } else { format!(", the last because it was {reason}") };
+        let _ = writeln!(
+            text,
+            "to {}: {} now, loss {loss:.1e}, {} changes of the code{reason}",
+            text_of("peer"),
+            text_of("code"),
+            changes.len(),
+        );
+    }
     let memory = gateway["memory_bytes"].as_u64().unwrap_or_default() as f64 / 1e6;
     let _ = writeln!(
         text,
