@@ -21,6 +21,7 @@ mod pairs;
 mod peer;
 mod running;
 pub mod settings;
+mod waiting;
 
 #[cfg(test)]
 mod gateway_tests;
