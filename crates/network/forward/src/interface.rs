@@ -14,6 +14,25 @@ pub struct Interface {
     pub sink: Box<dyn Sink>,
 }
 
+/// Frames that are taken from an interface at once to be dropped, and how often: more than a ring has.
+const DISCARDED: usize = 1024;
+const DISCARDS_MAX: usize = 64;
+
+impl Interface {
+    /// Drops what has arrived so far.
+    pub fn discard(&mut self) -> Result<(), ForwardError> {
+        for _ in 0..DISCARDS_MAX {
+            let mut arrivals = Vec::new();
+            self.source.receive(DISCARDED, &mut arrivals)?;
+            if arrivals.is_empty() {
+                break;
+            }
+        }
+        // Their memory goes back.
+        self.source.receive(0, &mut Vec::new())
+    }
+}
+
 /// A frame that has arrived, as it was on the wire.
 #[derive(Debug)]
 pub struct Arrival<'a> {
@@ -48,6 +67,8 @@ pub struct SourceCounters {
     pub no_room: u64,
     /// Frames that were longer than the interface's MTU allowed when it was opened, and are lost.
     pub too_long: u64,
+    /// Frames that arrived without their checksum, and are lost.
+    pub unfinished: u64,
 }
 
 /// Frames that leave.

@@ -20,6 +20,7 @@ mod error;
 mod forwarding;
 mod handler;
 mod interface;
+pub mod names;
 pub mod offloads;
 pub mod priority;
 pub mod ring;

@@ -9,7 +9,6 @@ use std::ffi::{c_char, c_int};
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::process::Command;
 
 use nix::net::if_::InterfaceFlags;
 
@@ -101,13 +100,6 @@ impl Drop for OneByOne {
             let _ = set(&self.interface, Offload::ReceiveJoining, true);
         }
     }
-}
-
-/// Whether two interfaces are the ends of one pair: what one sends arrives at the other, and would circle for ever. (sysfs would say
-/// it too, but of the namespace where it was mounted.)
-pub fn is_pair(one: &str, other: &str) -> bool {
-    let shown = Command::new("ip").args(["-o", "link", "show", "dev", one]).output();
-    shown.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(&format!(" {one}@{other}:")))
 }
 
 fn ethtool(interface: &str, value: &mut Value) -> io::Result<()> {

@@ -42,9 +42,18 @@ const VLAN_TAG_BYTES: usize = 4;
 const ADDRESSES_BYTES: usize = 12;
 const ETHERTYPE_VLAN: u16 = 0x8100;
 
+/// What becomes of frames that arrive without their checksum, because their sender leaves it to hardware that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfinished {
+    /// They are an error, which says what helps.
+    Refuse,
+    /// They are dropped and counted; the first one is warned about.
+    Drop,
+}
+
 /// Opens an interface: all frames that arrive at it, whatever their destination, and none that it sends.
-pub fn open(name: &str, clock: Clock) -> Result<Interface, ForwardError> {
-    let source = RingSource::open(name, clock, RING_BYTES)?;
+pub fn open(name: &str, clock: Clock, unfinished: Unfinished) -> Result<Interface, ForwardError> {
+    let source = RingSource { unfinished, ..RingSource::open(name, clock, RING_BYTES)? };
     let sink = RawSink::open(name)?;
     Ok(Interface { source: Box::new(source), sink: Box::new(sink) })
 }
@@ -114,6 +123,7 @@ pub struct RingSource {
     held: usize,
     /// The longest frame that a slot has room for.
     frame_bytes_max: usize,
+    unfinished: Unfinished,
     clock: Clock,
     counters: SourceCounters,
 }
@@ -183,6 +193,7 @@ impl RingSource {
             first: 0,
             held: 0,
             frame_bytes_max,
+            unfinished: Unfinished::Refuse,
             clock,
             counters: SourceCounters::default(),
         })
@@ -210,21 +221,29 @@ impl RingSource {
         self.held = 0;
     }
 
-    /// The frame in a slot that is ours, with its VLAN tag, if it is one of a length that we take.
-    fn frame(&self, position: usize, status: u32) -> Result<Option<(NonNull<u8>, usize, Duration)>, ForwardError> {
+    /// The frame in a slot that is ours, with its VLAN tag, if it is finished and of a length that we take.
+    fn frame(&mut self, position: usize, status: u32) -> Result<Option<(NonNull<u8>, usize, Duration)>, ForwardError> {
         let slot = self.slot(position);
         // SAFETY: the slot is ours, and begins with this header, which has only numbers.
         let header = unsafe { slot.cast::<libc::tpacket2_hdr>().read() };
         let (start, bytes) = (usize::from(header.tp_mac), header.tp_snaplen as usize);
         let whole_bytes = header.tp_len as usize;
-        let offloaded =
-            |problem| Err(ForwardError::Offloaded { interface: self.name.clone(), bytes: whole_bytes, problem });
         if status & libc::TP_STATUS_CSUMNOTREADY != 0 {
-            return offloaded("without its checksum");
+            let problem = "without its checksum";
+            let offloaded = ForwardError::Offloaded { interface: self.name.clone(), bytes: whole_bytes, problem };
+            if self.unfinished == Unfinished::Refuse {
+                return Err(offloaded);
+            }
+            if self.counters.unfinished == 0 {
+                tracing::warn!("{offloaded}. It is dropped, and so are all others; they are counted");
+            }
+            self.counters.unfinished += 1;
+            return Ok(None);
         }
         let is_in_slot =
             start >= mem::size_of::<libc::tpacket2_hdr>() + VLAN_TAG_BYTES && start + bytes <= self.slot_bytes;
         if whole_bytes > self.frame_bytes_max || bytes < whole_bytes || bytes < ADDRESSES_BYTES + 2 || !is_in_slot {
+            self.counters.too_long += 1;
             return Ok(None);
         }
         let stamp = Duration::new(header.tp_sec.into(), header.tp_nsec);
@@ -278,10 +297,7 @@ impl Source for RingSource {
                 break;
             }
             self.held += 1;
-            let Some((frame, bytes, stamp)) = self.frame(position, status)? else {
-                self.counters.too_long += 1;
-                continue;
-            };
+            let Some((frame, bytes, stamp)) = self.frame(position, status)? else { continue };
             self.counters.frames += 1;
             let translation = *translation.get_or_insert_with(|| self.clock.translation());
             // SAFETY: the slot is ours until `release`, which is called by the next `receive` and by nobody else; that needs this borrow to

@@ -1,9 +1,9 @@
 //! Fail-open: what joins the two interfaces when the process is not there.
 //!
-//! Both interfaces are ports of a bridge of the kernel's. While the gateway runs, a table of nf_tables drops what arrives at them
-//! before the bridge sees it (packet sockets have seen it by then). The table has an owner, the netlink socket of this process:
-//! when that closes, the kernel removes the table, and the bridge forwards. Nothing else must happen for that, so it does not matter
-//! how the process ends.
+//! Both interfaces are ports of a bridge of the kernel's. While the gateway runs, two tables of nf_tables drop what arrives at them
+//! before the bridge sees it (packet sockets have seen it by then). The tables have an owner, the netlink socket of this process:
+//! when that closes, the kernel removes them, and the bridge forwards. Nothing else must happen for that, so it does not matter
+//! how the process ends. There is one table for each interface, with its name: so two gateways never have an interface in common.
 //!
 //! ```text
 //!   frame ─▶ packet socket (the gateway) ─▶ ingress hook: dropped while the process lives ─▶ bridge
@@ -11,14 +11,17 @@
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::process::Command;
 
+use nix::errno::Errno;
+use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send, setsockopt, socket,
     sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use thiserror::Error;
+
+use crate::interfaces::{ip, master_of};
 
 /// Why the kernel cannot take over.
 #[derive(Debug, Error)]
@@ -46,10 +49,10 @@ pub enum BypassError {
         port: String,
     },
     /// Somebody else has it.
-    #[error("another gateway runs at {site}: end it first (`longhaul gateway status` shows those of this user)")]
+    #[error("another gateway runs at {interface}: end it first (`longhaul gateway status` shows those of this user)")]
     Taken {
         /// The interface.
-        site: String,
+        interface: String,
     },
     /// No table.
     #[error(
@@ -59,17 +62,49 @@ pub enum BypassError {
     Hold(#[source] io::Error),
 }
 
-/// A bridge that is held back. Dropped, it forwards.
+/// Two interfaces that are held back, and the bridge that is to join them. Dropped, the bridge forwards.
 #[derive(Debug)]
 pub struct Bypass {
-    // The kernel removes the table when this closes.
+    bridge: String,
+    has_bridge: bool,
+    /// The interfaces that are not its ports yet.
+    missing: Vec<String>,
+    // The kernel removes the tables when this closes.
     _owner: OwnedFd,
 }
 
 impl Bypass {
-    /// Joins the interfaces with a bridge, which is made if it is not there, and holds it back.
+    /// Holds the interfaces back: only packet sockets see what arrives. Names must be primary; the interfaces are ports of the
+    /// bridge, or of none.
     pub fn hold(bridge: &str, site: &str, wide: &str) -> Result<Bypass, BypassError> {
-        if ip(&format!("link show dev {bridge} type bridge")).map_or(true, |shown| shown.is_empty()) {
+        let mut missing = Vec::new();
+        for interface in [site, wide] {
+            if master_of(interface)?.is_none() {
+                missing.push(interface.to_owned());
+            }
+        }
+        let has_bridge = if_nametoindex(bridge).is_ok();
+        let owner = own_tables([site, wide])?;
+        Ok(Bypass { bridge: bridge.to_owned(), has_bridge, missing, _owner: owner })
+    }
+
+    /// Joins the interfaces with the bridge, which is made if it is not there. An error leaves them as they were.
+    pub fn join(&self) -> Result<(), BypassError> {
+        let joined = self.try_join();
+        if joined.is_err() {
+            for port in &self.missing {
+                let _ = ip(&format!("link set {port} nomaster"));
+            }
+            if !self.has_bridge {
+                let _ = ip(&format!("link delete {}", self.bridge));
+            }
+        }
+        joined
+    }
+
+    fn try_join(&self) -> Result<(), BypassError> {
+        let bridge = &self.bridge;
+        if !self.has_bridge {
             // Everything passes a bump in the wire: groups that nobody has joined, and frames that bridges keep to themselves, as
             // far as the kernel allows it.
             ip(&format!(
@@ -78,35 +113,9 @@ impl Bypass {
             // It has nothing to say itself.
             let _ = ip(&format!("link set {bridge} addrgenmode none"));
         }
-        // Frames of this gateway would leave there too.
-        let ports = ip(&format!("-o link show master {bridge}"))?;
-        if let Some(port) = ports.lines().filter_map(name_of).find(|port| ![site, wide].contains(port)) {
-            return Err(BypassError::OtherPort { bridge: bridge.to_owned(), port: port.to_owned() });
-        }
         ip(&format!("link set {bridge} up"))?;
-        for port in [site, wide] {
-            ip(&format!("link set {port} master {bridge}"))?;
-        }
-        let owner = own_table(site, &[site, wide]).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => BypassError::Taken { site: site.to_owned() },
-            _ => BypassError::Hold(error),
-        })?;
-        Ok(Bypass { _owner: owner })
+        self.missing.iter().try_for_each(|port| ip(&format!("link set {port} master {bridge}")).map(drop))
     }
-}
-
-/// The name in a line of `ip -o link`: "5: eth1@if4: <…".
-fn name_of(line: &str) -> Option<&str> {
-    line.split(": ").nth(1)?.split('@').next()
-}
-
-fn ip(arguments: &str) -> Result<String, BypassError> {
-    let output = Command::new("ip").args(arguments.split(' ')).output().map_err(BypassError::NoProgram)?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(BypassError::Bridge { command: arguments.to_owned(), said })
 }
 
 // --- nf_tables over netlink: linux/netlink.h, linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h ------------------
@@ -139,55 +148,94 @@ const NFTA_DEVICE_NAME: u16 = 1;
 const NF_NETDEV_INGRESS: u32 = 0;
 const NF_DROP: u32 = 0;
 
+const EEXIST: i32 = Errno::EEXIST as i32;
+const EPERM: i32 = Errno::EPERM as i32;
+
 /// Seconds that the kernel has to answer.
 const PATIENCE_SECONDS: i64 = 5;
 
-/// A table that drops all that arrives at these interfaces, for as long as the socket is open.
-fn own_table(name: &str, interfaces: &[&str]) -> io::Result<OwnedFd> {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let owner = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkNetFilter)?;
-    bind(owner.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
-    setsockopt(&owner, sockopt::ReceiveTimeout, &TimeVal::seconds(PATIENCE_SECONDS))?;
-    let table = format!("longhaul-gateway-{name}");
-    let (mut hook, mut devices) = (Vec::new(), Vec::new());
-    interfaces.iter().for_each(|interface| put_text(&mut devices, NFTA_DEVICE_NAME, interface));
-    put_number(&mut hook, NFTA_HOOK_HOOKNUM, NF_NETDEV_INGRESS);
-    put_number(&mut hook, NFTA_HOOK_PRIORITY, 0);
-    put(&mut hook, NFTA_HOOK_DEVS | NLA_F_NESTED, &devices);
-    let (mut new_table, mut new_chain) = (Vec::new(), Vec::new());
-    put_text(&mut new_table, NFTA_TABLE_NAME, &table);
-    put_number(&mut new_table, NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER);
-    put_text(&mut new_chain, NFTA_CHAIN_TABLE, &table);
-    put_text(&mut new_chain, NFTA_CHAIN_NAME, "held-back");
-    put(&mut new_chain, NFTA_CHAIN_HOOK | NLA_F_NESTED, &hook);
-    put_number(&mut new_chain, NFTA_CHAIN_POLICY, NF_DROP);
-    put_text(&mut new_chain, NFTA_CHAIN_TYPE, "filter");
-    let mut batch = Vec::new();
-    let create = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_ACK;
-    put_message(&mut batch, NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, &[]);
-    put_message(&mut batch, NFT_MSG_NEWTABLE, create | NLM_F_EXCL, NFPROTO_NETDEV, 0, &new_table);
-    put_message(&mut batch, NFT_MSG_NEWCHAIN, create, NFPROTO_NETDEV, 0, &new_chain);
-    put_message(&mut batch, NFNL_MSG_BATCH_END, NLM_F_REQUEST, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, &[]);
-    send(owner.as_raw_fd(), &batch, MsgFlags::empty())?;
-    let (mut answers, mut buffer) = (0, vec![0; 8192]);
-    // One answer for each of the two.
-    while answers < 2 {
-        let bytes = recv(owner.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
-        answers += check_answers(&buffer[..bytes])?;
+/// Tables that drop all that arrives at these interfaces, for as long as the socket is open: one for each, so that no other gateway
+/// has either of them.
+fn own_tables(interfaces: [&str; 2]) -> Result<OwnedFd, BypassError> {
+    let held = |error: io::Error| BypassError::Hold(error);
+    let (owner, answers) = open_owner().map_err(held).and_then(|owner| {
+        send(owner.as_raw_fd(), &batch(&interfaces), MsgFlags::empty()).map_err(|error| held(error.into()))?;
+        // One for each table and each chain.
+        let answers = 2 * interfaces.len();
+        Ok((owner, answers))
+    })?;
+    let (mut good, mut buffer) = (0, vec![0; 8192]);
+    while good < answers {
+        let bytes = recv(owner.as_raw_fd(), &mut buffer, MsgFlags::empty()).map_err(|error| held(error.into()))?;
+        good += check_answers(&buffer[..bytes]).map_err(|Refused { message, error }| {
+            match interfaces.get((message as usize).wrapping_sub(1)) {
+                // That it has another owner is "not permitted".
+                Some(interface) if matches!(error.raw_os_error(), Some(EEXIST | EPERM)) => {
+                    BypassError::Taken { interface: (*interface).to_owned() }
+                }
+                _ => held(error),
+            }
+        })?;
     }
     Ok(owner)
 }
 
+fn open_owner() -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let owner = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkNetFilter)?;
+    bind(owner.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
+    setsockopt(&owner, sockopt::ReceiveTimeout, &TimeVal::seconds(PATIENCE_SECONDS))?;
+    Ok(owner)
+}
+
+/// All or nothing of it is done. The message for the table of an interface has its number, from 1; others have 0.
+fn batch(interfaces: &[&str]) -> Vec<u8> {
+    let mut batch = Vec::new();
+    let create = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_ACK;
+    put_message(&mut batch, NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST, 0, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, &[]);
+    for (number, interface) in (1..).zip(interfaces) {
+        let table = format!("longhaul-gateway-{interface}");
+        let (mut hook, mut devices) = (Vec::new(), Vec::new());
+        put_text(&mut devices, NFTA_DEVICE_NAME, interface);
+        put_number(&mut hook, NFTA_HOOK_HOOKNUM, NF_NETDEV_INGRESS);
+        put_number(&mut hook, NFTA_HOOK_PRIORITY, 0);
+        put(&mut hook, NFTA_HOOK_DEVS | NLA_F_NESTED, &devices);
+        let (mut new_table, mut new_chain) = (Vec::new(), Vec::new());
+        put_text(&mut new_table, NFTA_TABLE_NAME, &table);
+        put_number(&mut new_table, NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER);
+        put_text(&mut new_chain, NFTA_CHAIN_TABLE, &table);
+        put_text(&mut new_chain, NFTA_CHAIN_NAME, "held-back");
+        put(&mut new_chain, NFTA_CHAIN_HOOK | NLA_F_NESTED, &hook);
+        put_number(&mut new_chain, NFTA_CHAIN_POLICY, NF_DROP);
+        put_text(&mut new_chain, NFTA_CHAIN_TYPE, "filter");
+        put_message(&mut batch, NFT_MSG_NEWTABLE, create | NLM_F_EXCL, number, NFPROTO_NETDEV, 0, &new_table);
+        put_message(&mut batch, NFT_MSG_NEWCHAIN, create, 0, NFPROTO_NETDEV, 0, &new_chain);
+    }
+    put_message(&mut batch, NFNL_MSG_BATCH_END, NLM_F_REQUEST, 0, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, &[]);
+    batch
+}
+
+/// A message that the kernel has refused.
+#[derive(Debug)]
+struct Refused {
+    message: u32,
+    error: io::Error,
+}
+
 /// How many answers say that all is well.
-fn check_answers(mut bytes: &[u8]) -> io::Result<usize> {
+fn check_answers(mut bytes: &[u8]) -> Result<usize, Refused> {
     let mut good = 0;
-    while let Some((header, _)) = bytes.split_first_chunk::<16>() {
-        let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
-        let kind = u16::from_ne_bytes([header[4], header[5]]);
-        if let (NLMSG_ERROR, Some(&[a, b, c, d])) = (kind, bytes.get(16..20)) {
-            match i32::from_ne_bytes([a, b, c, d]) {
+    let number = |bytes: &[u8], at: usize| bytes.get(at..at + 4).map(|word| [word[0], word[1], word[2], word[3]]);
+    while bytes.len() >= 16 {
+        let length = number(bytes, 0).map_or(0, u32::from_ne_bytes) as usize;
+        let kind = u16::from_ne_bytes([bytes[4], bytes[5]]);
+        if let (NLMSG_ERROR, Some(error)) = (kind, number(bytes, 16)) {
+            match i32::from_ne_bytes(error) {
                 0 => good += 1,
-                error => return Err(io::Error::from_raw_os_error(error.saturating_neg())),
+                error => {
+                    let message = number(bytes, 8).map_or(0, u32::from_ne_bytes);
+                    return Err(Refused { message, error: io::Error::from_raw_os_error(error.saturating_neg()) });
+                }
             }
         }
         // Messages begin at multiples of four.
@@ -196,13 +244,14 @@ fn check_answers(mut bytes: &[u8]) -> io::Result<usize> {
     Ok(good)
 }
 
-fn put_message(to: &mut Vec<u8>, kind: u16, flags: u16, family: u8, resource: u16, attributes: &[u8]) {
+fn put_message(to: &mut Vec<u8>, kind: u16, flags: u16, number: u32, family: u8, resource: u16, attributes: &[u8]) {
     let length = (20 + attributes.len()) as u32;
     to.extend(length.to_ne_bytes());
     to.extend(kind.to_ne_bytes());
     to.extend(flags.to_ne_bytes());
-    // Number and sender: the answers need none.
-    to.extend([0; 8]);
+    to.extend(number.to_ne_bytes());
+    // The kernel knows the sender.
+    to.extend([0; 4]);
     to.extend([family, 0]);
     to.extend(resource.to_be_bytes());
     to.extend(attributes);

@@ -18,7 +18,7 @@ pub(crate) struct Parsed<'a> {
     /// BTH to ICRC.
     pub(crate) datagram: &'a [u8],
     pub(crate) link: LinkHeader,
-    /// The IPv4 checksum is right.
+    /// The IPv4 checksum is right, and the reserved bit is not set.
     pub(crate) is_intact: bool,
 }
 
@@ -63,10 +63,8 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Parsed<'_>> {
     let (hop_limit, identification, is_intact) = match &parsed.ip {
         IpHeader::V4(header) => {
             // The reserved bit: nobody sets it, and it could not be restored.
-            if header.flags_fragment & !ipv4::DONT_FRAGMENT != 0 {
-                return None;
-            }
-            (header.time_to_live, Some(header.identification), header.checksum_is_right())
+            let is_reserved = header.flags_fragment & !ipv4::DONT_FRAGMENT != 0;
+            (header.time_to_live, Some(header.identification), header.checksum_is_right() && !is_reserved)
         }
         IpHeader::V6(header) => {
             link.flow_label = header.flow_label;

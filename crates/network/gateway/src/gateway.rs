@@ -6,9 +6,10 @@ use longhaul_shim::{Config, ConfigError, DecoderCounters, EncoderCounters, Onwar
 use longhaul_time::{Duration, Instant};
 use longhaul_wire::repair;
 
-use crate::frame::{self, Parsed};
+use crate::frame::{self, LinkHeader, Parsed};
 use crate::pairs::{Pair, Pairs};
 use crate::peer::Peer;
+use crate::waiting::WaitingHeaders;
 
 /// The interface towards the hosts.
 pub const SITE: usize = 0;
@@ -107,6 +108,8 @@ pub struct Gateway {
     spare: Vec<Vec<u8>>,
     /// By the side where packets enter.
     pairs: [Pairs; 2],
+    /// Of packets from the wide side.
+    waiting: WaitingHeaders,
     peer: Peer,
     counters: GatewayCounters,
     /// Frames that arrived before were forwarded by the kernel.
@@ -116,6 +119,7 @@ pub struct Gateway {
     since_poll: usize,
     has_slept: bool,
     is_closing: bool,
+    is_closed: bool,
 }
 
 impl Gateway {
@@ -127,6 +131,7 @@ impl Gateway {
             onward: Onward::default(),
             spare: Vec::new(),
             pairs: [Pairs::new(config.pairs_max, idle), Pairs::new(config.pairs_max, idle)],
+            waiting: WaitingHeaders::new(config.shim.held_packets_max),
             peer: Peer::new(config.greeting_interval, config.peer_timeout),
             counters: GatewayCounters::default(),
             begins_at: Instant::ZERO,
@@ -134,6 +139,7 @@ impl Gateway {
             since_poll: 0,
             has_slept: false,
             is_closing: false,
+            is_closed: false,
             config,
         })
     }
@@ -143,9 +149,9 @@ impl Gateway {
         self.begins_at = now;
     }
 
-    /// Hand on what waits, at the next look at deadlines.
+    /// Hand on what waits, at the next look at deadlines. What arrives after that passes unprotected, and waits for nothing.
     pub fn close(&mut self) {
-        self.is_closing = true;
+        (self.is_closing, self.is_closed) = (true, true);
     }
 
     /// Bytes by which repair packets are longer than the longest packet.
@@ -215,14 +221,20 @@ impl Gateway {
         !self.config.waits_for_peer || self.peer.is_heard(self.now)
     }
 
-    /// Shows a packet to the shim. Its frame leaves as it is, together with what the shim adds, or later.
-    fn show(&mut self, port: usize, parsed: &Parsed<'_>, bytes: &[u8], outbox: &mut Outbox) -> Fate {
+    /// A datagram in memory that is moved through the shim: what comes out at this address is what went in, or was.
+    fn datagram(&mut self, parsed: &Parsed<'_>) -> Vec<u8> {
         let mut datagram = self.spare.pop().unwrap_or_default();
         datagram.clear();
         datagram.extend_from_slice(parsed.datagram);
-        // It is moved through the shim, so that the packet that comes out at this address is the one that went in.
+        datagram
+    }
+
+    /// Shows a packet to the shim. Its frame leaves as it is, together with what the shim adds, or later.
+    fn show(&mut self, port: usize, parsed: &Parsed<'_>, bytes: &[u8], outbox: &mut Outbox) -> Fate {
+        let datagram = self.datagram(parsed);
         let memory = datagram.as_ptr();
         let direction = if port == SITE { Direction::Outgoing } else { Direction::Incoming };
+        let held = self.shim.decoder().held_packets();
         self.shim.handle(direction, Packet { envelope: parsed.envelope, datagram }, self.now, &mut self.onward);
         if port == WIDE {
             // Reports of what was lost.
@@ -241,6 +253,14 @@ impl Gateway {
             return Fate::Forward(1 - port);
         }
         let mut out = std::mem::take(out);
+        // What has neither come out nor was dropped waits.
+        let may_wait = !out.is_empty() || self.shim.decoder().held_packets() > held;
+        if port == WIDE && may_wait && !out.iter().any(is_same) {
+            if held == 0 {
+                self.waiting.clear();
+            }
+            self.waiting.keep(memory, parsed);
+        }
         for packet in out.drain(..) {
             if is_same(&packet) {
                 let copy = outbox.copy(bytes);
@@ -252,6 +272,33 @@ impl Gateway {
         }
         self.give_back(port, out);
         Fate::Taken
+    }
+
+    /// Shows a repair packet from the wide side to the shim, which hands on what it restores from it.
+    fn show_repair(&mut self, parsed: &Parsed<'_>, outbox: &mut Outbox) {
+        let pair = pair_of(parsed);
+        if !self.is_peer(parsed.envelope.source.ip()) {
+            self.counters.not_peer_repairs += 1;
+            return;
+        }
+        if !parsed.is_intact || self.is_closed {
+            return;
+        }
+        if !self.pairs[WIDE].note_repair(pair, parsed.link, self.now) {
+            self.counters.no_pair[WIDE] += 1;
+            return;
+        }
+        let datagram = self.datagram(parsed);
+        let before = self.shim.decoder().counters().repairs;
+        let packet = Packet { envelope: parsed.envelope, datagram };
+        self.shim.handle(Direction::Incoming, packet, self.now, &mut self.onward);
+        if self.shim.decoder().counters().repairs > before {
+            self.pairs[WIDE].accept(&pair, parsed.link);
+            self.peer.note_incoming(&parsed.envelope, self.now);
+            self.peer.hear(self.now);
+            self.shim.decoder_mut().take_reports();
+        }
+        self.send_onward(WIDE, outbox);
     }
 
     /// Sends what the shim has handed on of the packets that entered at `port`.
@@ -269,16 +316,23 @@ impl Gateway {
         *place = out;
     }
 
+    /// What surrounds packets of a pair of hosts that enter at `port`; if none of them did, what surrounds those that go back.
+    fn header(&self, port: usize, (source, destination): &Pair) -> Option<LinkHeader> {
+        let back = || self.pairs[1 - port].header(&(*destination, *source)).map(|link| link.reversed());
+        self.pairs[port].header(&(*source, *destination)).copied().or_else(back)
+    }
+
     /// Sends a packet whose frame is gone, or never was.
     fn send(&mut self, port: usize, packet: Packet, outbox: &mut Outbox) {
         if port == SITE && repair::is_repair(&packet.datagram) && !self.sends_repairs() {
             return keep(&mut self.spare, packet.datagram);
         }
         let pair = (packet.envelope.source.ip(), packet.envelope.destination.ip());
-        let link = self.pairs[port].header(&pair);
+        let own = if port == WIDE { self.waiting.take(&packet) } else { None };
+        let link = own.or_else(|| self.header(port, &pair));
         let mut bytes = outbox.copy(&[]);
         match link {
-            Some(link) if frame::write(&packet, link, &mut bytes) => outbox.send(1 - port, bytes, self.now),
+            Some(link) if frame::write(&packet, &link, &mut bytes) => outbox.send(1 - port, bytes, self.now),
             _ => {
                 self.counters.not_built += 1;
                 outbox.give_back(bytes);
@@ -317,23 +371,14 @@ impl Handler for Gateway {
                 Fate::Taken
             }
             (SITE, true) => Fate::Forward(WIDE),
-            // What its header says cannot be restored if it is wrong.
-            (_, false) if !parsed.is_intact => Fate::Forward(1 - port),
-            (SITE, false) if self.wants_outgoing(&parsed) => self.show(port, &parsed, arrival.bytes, outbox),
-            (SITE, false) => Fate::Forward(WIDE),
             (_, true) => {
-                if !self.is_peer(parsed.envelope.source.ip()) {
-                    self.counters.not_peer_repairs += 1;
-                } else if parsed.is_intact && self.wants_incoming(&parsed) {
-                    let before = self.shim.decoder().counters().repairs;
-                    self.show(port, &parsed, arrival.bytes, outbox);
-                    if self.shim.decoder().counters().repairs > before {
-                        self.peer.hear(self.now);
-                        self.shim.decoder_mut().take_reports();
-                    }
-                }
+                self.show_repair(&parsed, outbox);
                 Fate::Taken
             }
+            // What its header says cannot be restored if it is wrong.
+            (_, false) if !parsed.is_intact || self.is_closed => Fate::Forward(1 - port),
+            (SITE, false) if self.wants_outgoing(&parsed) => self.show(port, &parsed, arrival.bytes, outbox),
+            (SITE, false) => Fate::Forward(WIDE),
             (_, false) if self.wants_incoming(&parsed) => self.show(port, &parsed, arrival.bytes, outbox),
             (_, false) => Fate::Forward(SITE),
         }
@@ -357,9 +402,7 @@ impl Handler for Gateway {
         self.send_onward(SITE, outbox);
         self.send_onward(WIDE, outbox);
         if let Some(like) = self.peer.greeting(self.now) {
-            let (source, destination) = (like.source.ip(), like.destination.ip());
-            let back = || self.pairs[WIDE].header(&(destination, source)).map(|link| link.reversed());
-            let link = self.pairs[SITE].header(&(source, destination)).copied().or_else(back);
+            let link = self.header(SITE, &(like.source.ip(), like.destination.ip()));
             let mut bytes = outbox.copy(&[]);
             match link {
                 Some(link) if frame::write(&greeting(&self.config.shim, &like), &link, &mut bytes) => {

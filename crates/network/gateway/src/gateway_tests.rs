@@ -171,6 +171,48 @@ fn lost_packets_are_restored_in_their_place() {
 }
 
 #[test]
+fn packets_that_waited_go_on_with_their_own_link_header() {
+    // One flow whose packets have tags of two priorities in turns, with and without a UDP checksum.
+    for base in [Sample::V4, Sample::V6] {
+        let (mut one, mut other, begun) = acquainted(|_| ());
+        let one_sample = Sample { tags: &[0x6007], has_udp_checksum: true, ..base };
+        let other_sample = Sample { tags: &[0x2007], flow_label: base.flow_label / 2, ..base };
+        // Anybody can send in the name of a host, and the last frame before a block is handed on is such a one.
+        let mut forged = Sample { tags: &[0x0fff], ..base }.with(Opcode::RcSendOnly, 9, &[1; 64]);
+        forged[..12].copy_from_slice(&[0xee; 12]);
+        forged[14 + 4 + if base.flow_label == 0 { 20 } else { 40 } + 8 + 7] ^= 0x40;
+        let (mut sent, mut arrived, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        for index in 0..160 {
+            let now = at(begun + 10 * u64::from(index));
+            let frame = if index % 2 == 0 { one_sample.frame(index, 16) } else { other_sample.frame(index, 16) };
+            sent.push(frame.clone());
+            for (_, frame) in [poll(&mut one, now), pass(&mut one, SITE, &frame, now)].concat() {
+                // From the second message on, the third packet of each block.
+                if index > 16 && index % 8 == 2 && !is_repair(&frame) {
+                    lost.push(frame);
+                    continue;
+                }
+                if is_repair(&frame) {
+                    assert_eq!(pass(&mut other, WIDE, &forged, now), [(SITE, forged.clone())]);
+                }
+                arrived.extend(pass(&mut other, WIDE, &frame, now).into_iter().map(|(_, frame)| frame));
+            }
+        }
+        arrived.extend(poll(&mut other, at(100_000)).into_iter().map(|(_, frame)| frame));
+        arrived.retain(|frame| parse(frame).is_some_and(|parsed| !is_repair(frame) && parsed.datagram.len() > 100));
+        let state = other.state(at(100_000));
+        assert!(state.received.restored > 10 && state.received.restored == lost.len() as u64, "{state:?}");
+        let restored: Vec<&Vec<u8>> = arrived.iter().filter(|frame| !sent.contains(frame)).collect();
+        assert_eq!(arrived.len(), sent.len(), "each once");
+        assert!(restored.len() <= lost.len(), "only restored packets differ: {} {}", restored.len(), lost.len());
+        for frame in restored {
+            let prefix = &frame[..16];
+            assert!(sent.iter().any(|sent| sent[..16] == *prefix), "no forged address or tag: {prefix:02x?}");
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_restored_is_left_to_the_hosts() {
     // Three packets of one block, and its repair packet. (The first is an announcement.)
     let lose =
@@ -218,9 +260,7 @@ fn a_code_follows_what_the_other_gateway_reports() {
         let Config { code, auto, reports_every, .. } = Config::of(&auto);
         config.shim = Config { code, auto, reports_every, ..config.shim.clone() };
     });
-    // A host's acknowledgement shows the other gateway how to reach this one.
-    let back = Sample { source: "10.2.0.2:50000", destination: "10.1.0.1:4791", ..Sample::V4 };
-    pass(&mut other, SITE, &back.with(Opcode::RcAcknowledge, 1, &[]), at(begun));
+    // Nothing but reports goes back, as with UC.
     let mut share_at_end = |lost_of: usize, first: u32| {
         let mut number = 0;
         for index in first..first + 40_000 {
@@ -257,12 +297,14 @@ fn everything_else_is_forwarded_untouched() {
     options[14] = 0x46;
     let mut arp = roce.clone();
     arp[12..14].copy_from_slice(&[8, 6]);
+    let mut reserved = roce.clone();
+    (reserved[14 + 6], reserved[14 + 10]) = (reserved[14 + 6] | 0x80, reserved[14 + 10].wrapping_sub(0x80));
     let mut wrong_checksum = roce.clone();
     wrong_checksum[14 + 10] ^= 1;
     let other_port = frame_between("10.1.0.1:4791", "10.2.0.2:4790", &[0x1f; 60], &[]);
     let stranger = Sample { destination: "10.9.0.2:4791", source: "10.9.0.1:50000", ..Sample::V4 }.frame(0, 16);
     let cut: Vec<Vec<u8>> = (0..roce.len()).step_by(7).map(|length| roce[..length].to_vec()).collect();
-    let others = [fragment, options, arp, wrong_checksum, other_port, stranger, vec![0xff; 60]];
+    let others = [fragment, options, arp, reserved, wrong_checksum, other_port, stranger, vec![0xff; 60]];
     let (mut one, _, _) = acquainted(|_| ());
     for frame in others.iter().chain(&cut) {
         for port in [SITE, WIDE] {
@@ -290,6 +332,10 @@ fn repair_packets_reach_no_host_and_come_from_no_host() {
         let mut one = gateway(1, |_| ());
         assert_eq!(pass(&mut one, SITE, frame, at(1)), []);
         assert_eq!(one.state(at(1)).frames.site_repairs, 1);
+        // With the reserved bit, and the checksum that goes with it.
+        let mut reserved = frame.clone();
+        (reserved[14 + 6], reserved[14 + 10]) = (reserved[14 + 6] | 0x80, reserved[14 + 10].wrapping_sub(0x80));
+        assert_eq!([pass(&mut one, SITE, &reserved, at(1)), pass(&mut one, WIDE, &reserved, at(1))], [[], []]);
         // From a network that is not the peer's, with any damage, or without the tag.
         let mut elsewhere = gateway(2, |config| config.shim.peers.truncate(0));
         assert_eq!(pass(&mut elsewhere, WIDE, frame, at(1)), []);
@@ -351,6 +397,11 @@ fn a_gateway_that_ends_hands_on_what_waits() {
     other.close();
     let left = poll(&mut other, at(begun));
     assert!(left.iter().any(|(port, frame)| *port == SITE && *frame == Sample::V4.frame(11, 16)), "{left:?}");
+    // Nothing waits any more.
+    let late = Sample::V4.frame(13, 16);
+    assert_eq!(pass(&mut other, WIDE, &late, at(begun)), [(SITE, late)]);
+    repair_packets(None).iter().for_each(|frame| assert_eq!(pass(&mut other, WIDE, frame, at(begun)), []));
+    assert_eq!(other.state(at(begun)).waiting_packets, 0);
 }
 
 #[test]

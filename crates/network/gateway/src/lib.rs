@@ -16,11 +16,13 @@
 pub mod bypass;
 mod frame;
 mod gateway;
+mod interfaces;
 pub mod metrics;
 mod pairs;
 mod peer;
 mod running;
 pub mod settings;
+mod waiting;
 
 #[cfg(test)]
 mod gateway_tests;
@@ -28,4 +30,5 @@ mod gateway_tests;
 mod samples;
 
 pub use gateway::{Gateway, GatewayConfig, GatewayCounters, GatewayState, SITE, WIDE};
+pub use interfaces::InterfaceError;
 pub use running::{GatewayError, RunningGateway, RunningState};

@@ -170,6 +170,18 @@ pub fn text(state: &RunningState) -> String {
         &sides(state.arrived.map(|arrived| arrived.no_room)),
     );
     metric(
+        "too_long_frames_total",
+        "counter",
+        "Frames that were longer than the MTU at the start, and dropped.",
+        &sides(state.arrived.map(|arrived| arrived.too_long)),
+    );
+    metric(
+        "unfinished_frames_total",
+        "counter",
+        "Frames that arrived without their checksum, and were dropped.",
+        &sides(state.arrived.map(|arrived| arrived.unfinished)),
+    );
+    metric(
         "processor_seconds_total",
         "counter",
         "Processor time of the forwarding thread.",

@@ -9,29 +9,31 @@ use std::time::Duration;
 
 use longhaul_forward::clock::Clock;
 use longhaul_forward::offloads::{self, OneByOne};
-use longhaul_forward::{Counters, ForwardError, Forwarding, SourceCounters, Woken, priority, ring};
+use longhaul_forward::ring::{self, Unfinished};
+use longhaul_forward::{Counters, ForwardError, Forwarding, Interface, SourceCounters, Woken, priority};
 use longhaul_shim::{ConfigError, PathStatus};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::time::{ClockId, clock_gettime};
 use thiserror::Error;
 
 use crate::bypass::{Bypass, BypassError};
-use crate::gateway::{Gateway, GatewayState};
+use crate::gateway::{Gateway, GatewayState, SITE, WIDE};
+use crate::interfaces::{self, InterfaceError};
 use crate::settings::{Settings, SettingsError};
 
 /// The loop looks whether it is to end at least this often.
 const TURN_MAX: Duration = Duration::from_millis(500);
 
+/// At the end, the rings are emptied for at most this long, twice.
+const EMPTIED_FOR: Duration = Duration::from_millis(25);
+
 /// Why a gateway cannot be started, or has ended.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GatewayError {
-    /// Both sides are one interface.
-    #[error("site and wide are both {0}: a gateway stands between two interfaces")]
-    SameInterface(String),
-    /// Both sides are one pair.
-    #[error("{} and {} are the two ends of one pair: frames would circle between them; use one end each of two pairs", .0[0], .0[1])]
-    Pair([String; 2]),
+    /// The interfaces are not for a gateway.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
     /// The configuration cannot be used here.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -46,7 +48,8 @@ pub enum GatewayError {
     Bypass(#[from] BypassError),
     /// An interface joins frames that it receives, and that cannot be switched off.
     #[error(
-        "{interface} joins frames that it receives, and that cannot be switched off: RDMA packets would not arrive one by one"
+        "{interface} joins frames that it receives, and that cannot be switched off: RDMA packets would not arrive one by one; switch it \
+         off by hand (ethtool -K {interface} gro off), or use an interface whose driver can"
     )]
     Joining {
         /// The interface.
@@ -89,8 +92,7 @@ pub struct RunningGateway {
     wake: Arc<EventFd>,
     thread: Option<JoinHandle<Result<(), GatewayError>>>,
     has_priority: bool,
-    // Dropped after the thread has ended: then the kernel forwards.
-    bypass: Option<Bypass>,
+    has_bypass: bool,
 }
 
 #[derive(Debug)]
@@ -103,14 +105,11 @@ impl RunningGateway {
     /// Starts a gateway. It forwards when this returns. The seed should be another one after a restart.
     pub fn start(settings: &Settings, seed: u64, processor: Option<usize>) -> Result<Self, GatewayError> {
         let clock = Clock::start();
+        let settings = interfaces::checked(settings)?;
         let names = [settings.site.clone(), settings.wide.clone()];
-        if names[0] == names[1] {
-            return Err(GatewayError::SameInterface(names[0].clone()));
-        }
-        if offloads::is_pair(&names[0], &names[1]) {
-            return Err(GatewayError::Pair(names));
-        }
-        let interfaces = vec![ring::open(&names[0], clock)?, ring::open(&names[1], clock)?];
+        // Single frames that are not finished cost these frames only.
+        let open = |name: &String| ring::open(name, clock, Unfinished::Drop);
+        let mut interfaces = vec![open(&names[0])?, open(&names[1])?];
         let mtu = |name: &String| {
             offloads::mtu(name).map_err(|source| {
                 let (interface, what) = (name.clone(), "its MTU cannot be read");
@@ -126,13 +125,18 @@ impl RunningGateway {
             "" => None,
             bridge => Some(Bypass::hold(bridge, &names[0], &names[1])?),
         };
-        // Before, the bridge has forwarded.
-        gateway.begin_at(if bypass.is_some() { clock.now() } else { longhaul_time::Instant::ZERO });
+        if let Some(bypass) = &bypass {
+            // What has arrived before was the bridge's.
+            gateway.begin_at(clock.now());
+            interfaces.iter_mut().try_for_each(Interface::discard)?;
+            bypass.join()?;
+        }
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
         let wake = Arc::new(wake.map_err(|error| GatewayError::Start(error.into()))?);
         let (requests, received) = mpsc::channel();
         let (prepared, is_prepared) = mpsc::channel();
         let waking = wake.clone();
+        let has_bypass = bypass.is_some();
         let thread = std::thread::Builder::new().name("gateway".to_owned());
         let thread = thread.spawn(move || {
             let _ = priority::wake_on_time();
@@ -140,11 +144,13 @@ impl RunningGateway {
             let has_priority = priority::run_before_others(priority::LINK).is_ok();
             let _ = prepared.send(has_priority);
             let _joining = joining;
+            // Dropped when this ends, for whatever reason: then the kernel forwards.
+            let _bypass = bypass;
             run(Forwarding::new(interfaces, gateway, clock), &waking, &received)
         });
         let thread = thread.map_err(GatewayError::Start)?;
         let has_priority = is_prepared.recv().unwrap_or(false);
-        Ok(RunningGateway { requests, wake, thread: Some(thread), has_priority, bypass })
+        Ok(RunningGateway { requests, wake, thread: Some(thread), has_priority, has_bypass })
     }
 
     /// Whether its thread runs before all ordinary ones.
@@ -154,7 +160,7 @@ impl RunningGateway {
 
     /// Whether the kernel joins the interfaces when it ends.
     pub fn has_bypass(&self) -> bool {
-        self.bypass.is_some()
+        self.has_bypass
     }
 
     /// What it does and what it has counted.
@@ -214,12 +220,110 @@ fn run(mut forwarding: Forwarding<Gateway>, wake: &EventFd, requests: &Receiver<
                         running_time: now.saturating_since(longhaul_time::Instant::ZERO),
                     });
                 }
-                Request::End => {
-                    forwarding.handler().close();
-                    forwarding.turn(wake.as_fd(), Duration::ZERO)?;
-                    return Ok(());
-                }
+                Request::End => return finish(&mut forwarding, wake),
             }
         }
+    }
+}
+
+/// Moves what has arrived, hands on what waits, and lets pass what arrives meanwhile.
+fn finish(forwarding: &mut Forwarding<Gateway>, wake: &EventFd) -> Result<(), GatewayError> {
+    empty(forwarding, wake)?;
+    forwarding.handler().close();
+    empty(forwarding, wake)
+}
+
+/// Turns until nothing more arrives, but not for ever.
+fn empty(forwarding: &mut Forwarding<Gateway>, wake: &EventFd) -> Result<(), GatewayError> {
+    let begun = forwarding.clock().now();
+    loop {
+        let arrived = |forwarding: &mut Forwarding<Gateway>| {
+            [SITE, WIDE].map(|port| forwarding.source_counters(port).frames).iter().sum::<u64>()
+        };
+        let before = arrived(forwarding);
+        forwarding.turn(wake.as_fd(), Duration::ZERO)?;
+        if arrived(forwarding) == before || forwarding.clock().now() - begun > EMPTIED_FOR {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::BorrowedFd;
+    use std::sync::Mutex;
+
+    use longhaul_forward::{Arrival, Sink, Source};
+    use longhaul_shim::Config;
+
+    use super::*;
+    use crate::gateway::GatewayConfig;
+
+    /// Frames that have arrived.
+    struct Given {
+        ready: EventFd,
+        frames: Vec<Vec<u8>>,
+        taken: usize,
+    }
+
+    impl Source for Given {
+        fn descriptor(&self) -> BorrowedFd<'_> {
+            self.ready.as_fd()
+        }
+
+        fn receive<'a>(&'a mut self, most: usize, arrivals: &mut Vec<Arrival<'a>>) -> Result<(), ForwardError> {
+            let at = longhaul_time::Instant::ZERO;
+            let before = arrivals.len();
+            arrivals.extend(self.frames[self.taken..].iter_mut().take(most).map(|bytes| Arrival { bytes, at }));
+            self.taken += arrivals.len() - before;
+            Ok(())
+        }
+
+        fn check(&mut self) -> Result<(), ForwardError> {
+            Ok(())
+        }
+
+        fn counters(&mut self) -> SourceCounters {
+            SourceCounters { frames: self.taken as u64, ..SourceCounters::default() }
+        }
+    }
+
+    struct Kept(Arc<Mutex<Vec<Vec<u8>>>>);
+
+    impl Sink for Kept {
+        fn send(&mut self, frames: &[&[u8]]) -> Result<u64, ForwardError> {
+            self.0.lock().unwrap().extend(frames.iter().map(|frame| frame.to_vec()));
+            Ok(0)
+        }
+    }
+
+    fn interface(frames: &[Vec<u8>], kept: &Arc<Mutex<Vec<Vec<u8>>>>) -> Interface {
+        let ready = EventFd::from_value(1).expect("a descriptor");
+        Interface {
+            source: Box::new(Given { ready, frames: frames.to_vec(), taken: 0 }),
+            sink: Box::new(Kept(kept.clone())),
+        }
+    }
+
+    #[test]
+    fn a_gateway_that_ends_leaves_nothing_in_the_ring() {
+        let frames: Vec<Vec<u8>> = (0..1000_u32).map(|number| number.to_be_bytes().repeat(16)).collect();
+        let (site, wide) = (Arc::default(), Arc::default());
+        let interfaces = vec![interface(&frames, &site), interface(&frames[..300], &wide)];
+        let gateway = Gateway::new(GatewayConfig::new(Config::new("xor:8,1".parse().unwrap())), 1).expect("a gateway");
+        let mut forwarding = Forwarding::new(interfaces, gateway, Clock::start());
+        finish(&mut forwarding, &EventFd::new().expect("a descriptor")).expect("it ends in order");
+        assert!(*wide.lock().unwrap() == frames && *site.lock().unwrap() == frames[..300]);
+    }
+
+    #[test]
+    fn what_has_arrived_can_be_discarded() {
+        let frames: Vec<Vec<u8>> = vec![vec![7; 64]; 5000];
+        let kept = Arc::default();
+        let mut interface = interface(&frames, &kept);
+        interface.discard().expect("it is there");
+        let mut arrivals = Vec::new();
+        interface.source.receive(64, &mut arrivals).expect("it is there");
+        assert!(arrivals.is_empty());
     }
 }

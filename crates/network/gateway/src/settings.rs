@@ -130,6 +130,9 @@ const PACKETS_MOST: usize = 1 << 16;
 const TIME_US_MOST: u32 = 1_000_000;
 /// A report of what was lost, for each flow from the other gateway, at most.
 const REPORTS_EVERY: Duration = Duration::from_millis(5);
+/// The other gateway greets once a second, and not every greeting arrives.
+const PEER_TIMEOUT_MS_LEAST: u32 = 2_000;
+const TIME_MS_MOST: u32 = 3_600_000;
 
 /// Why a configuration cannot be used.
 #[derive(Debug, Error)]
@@ -228,6 +231,13 @@ impl Settings {
         ] {
             if !(1..=TIME_US_MOST).contains(&value) {
                 return wrong(key, &value, &format!("1 to {TIME_US_MOST}"));
+            }
+        }
+        for (key, value, least) in
+            [("peer_timeout_ms", self.peer_timeout_ms, PEER_TIMEOUT_MS_LEAST), ("flow_idle_ms", self.flow_idle_ms, 1)]
+        {
+            if !(least..=TIME_MS_MOST).contains(&value) {
+                return wrong(key, &value, &format!("{least} to {TIME_MS_MOST}"));
             }
         }
         Ok(())
@@ -458,6 +468,9 @@ mod tests {
             ("flows_max = 0", "flows_max is 0"),
             ("held_packets_max = 10000000", "1 to 65536"),
             ("timeout_us = 0", "1 to 1000000"),
+            ("peer_timeout_ms = 1999", "2000 to 3600000"),
+            ("peer_timeout_ms = 3600001", "2000 to 3600000"),
+            ("flow_idle_ms = 0", "1 to 3600000"),
             ("site = \"again\"", "duplicate key"),
             ("[table]", "table"),
         ] {

@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use longhaul_capture::{Capture, CaptureError, CaptureSummary};
 use longhaul_forward::clock::Clock;
-use longhaul_forward::offloads::{self, OneByOne};
-use longhaul_forward::{Counters, ForwardError, Forwarding, Interface, SourceCounters, Woken, priority, ring, tap};
+use longhaul_forward::names::is_above;
+use longhaul_forward::offloads::OneByOne;
+use longhaul_forward::ring::{self, Unfinished};
+use longhaul_forward::{Counters, ForwardError, Forwarding, Interface, SourceCounters, Woken, priority, tap};
 use longhaul_impair::{Profile, ProfileError};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::time::{ClockId, clock_gettime};
@@ -132,14 +134,14 @@ impl RunningLink {
         if names[0] == names[1] {
             return Err(LinkError::SameInterface(names[0].clone()));
         }
-        if offloads::is_pair(&names[0], &names[1]) {
+        if is_above(&names[0], &names[1]) {
             return Err(LinkError::Pair(names.clone()));
         }
         let mut link = Link::new(&options.towards_second, &options.towards_first)?;
         let open = |name: &String| -> Result<Interface, LinkError> {
             match options.ports {
                 Ports::Taps(_) => Ok(tap::open(name, clock)?),
-                Ports::Interfaces(_) => Ok(ring::open(name, clock)?),
+                Ports::Interfaces(_) => Ok(ring::open(name, clock, Unfinished::Refuse)?),
             }
         };
         let interfaces = vec![open(&names[0])?, open(&names[1])?];

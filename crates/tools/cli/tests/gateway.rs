@@ -69,6 +69,9 @@ fn a_bridge_joins_what_a_gateway_has_left_and_another_gateway_takes_over() {
             // Through the gateway, not through the bridge next to it: each datagram arrives once.
             assert_eq!(ground.exchange(20), 20);
             assert!(ground.status('a')["towards_wide"]["other_frames"].as_u64() >= Some(20));
+            // Ctrl-Z does not stop it, which would block the link.
+            one.press_ctrl_z();
+            assert_eq!(ground.exchange(20), 20);
             let (status, said) = ground.try_gateway('a');
             assert!(status == 1 && said.contains("runs already"), "{status}: {said}");
             let (status, said) = ground.try_gateway_with_bridge_of('a', 'b');

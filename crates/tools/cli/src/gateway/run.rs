@@ -11,6 +11,7 @@ use longhaul_gateway::{GatewayError, RunningGateway, RunningState};
 use longhaul_link::control::{ControlSocket, Kind, Request};
 use longhaul_perf::random_number;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
 use serde_json::Value;
 
 use super::status;
@@ -42,6 +43,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
         .map_err(|error| Stop::missing(format!("the configuration {shown} cannot be read"), error))?;
     let settings = Settings::parse(&text).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
     let signals = Signals::wait_for_end()?;
+    hold_off_stops()?;
     let control = ControlSocket::open(Kind::Gateway, &settings.name)?;
     let server = metrics_of(&settings)?;
     let gateway = RunningGateway::start(&settings, random_number()?, None).map_err(stop_of)?;
@@ -52,6 +54,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
     );
     let counted = serve(gateway, &settings, control, server.as_ref(), &signals)?;
     stop::tell(arguments.json, || counted.clone(), || status::to_table(&counted), None)
+}
+
+/// Ctrl-Z and its like do nothing: a process that is stopped forwards nothing, and the kernel does not either while it exists. Threads
+/// that are started after this inherit it.
+fn hold_off_stops() -> Result<(), Stop> {
+    let stops: SigSet = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].into_iter().collect();
+    stops.thread_block().map_err(|error| Stop::failed("cannot hold off signals", std::io::Error::from(error)))
 }
 
 fn metrics_of(settings: &Settings) -> Result<Option<Server>, Stop> {
@@ -133,10 +142,9 @@ fn serve(
 pub(super) fn stop_of(error: GatewayError) -> Stop {
     let text = with_sources(&error);
     match error {
-        GatewayError::SameInterface(_) | GatewayError::Pair(_) | GatewayError::Settings(_) | GatewayError::Shim(_) => {
-            Stop::Usage(text)
-        }
+        GatewayError::Interface(_) | GatewayError::Settings(_) | GatewayError::Shim(_) => Stop::Usage(text),
         GatewayError::Bypass(_)
+        | GatewayError::Joining { .. }
         | GatewayError::Forward(
             ForwardError::NotAllowed { .. }
             | ForwardError::NoInterface(_)

@@ -101,6 +101,8 @@ pub(super) fn to_json(settings: &Settings, state: &RunningState, has_bypass: boo
             "icrc_error_packets": sent.icrc_errors,
             "site_repair_packets": frames.site_repairs,
             "ring_full_frames": state.arrived[SITE].no_room,
+            "too_long_frames": state.arrived[SITE].too_long,
+            "unfinished_frames": state.arrived[SITE].unfinished,
         },
         "towards_site": {
             "packets": frames.packets[WIDE],
@@ -124,6 +126,8 @@ pub(super) fn to_json(settings: &Settings, state: &RunningState, has_bypass: boo
             "not_built_packets": frames.not_built,
             "icrc_error_packets": received.icrc_errors,
             "ring_full_frames": state.arrived[WIDE].no_room,
+            "too_long_frames": state.arrived[WIDE].too_long,
+            "unfinished_frames": state.arrived[WIDE].unfinished,
         },
         "sent_frames": state.forwarded.sent,
         "refused_frames": state.forwarded.refused,
@@ -176,6 +180,23 @@ pub(super) fn to_table(gateway: &Value) -> String {
             };
             let _ = writeln!(text, "  {:<28} {shown:>16}", key.replace('_', " "));
         }
+    }
+    let lost = |key: &str| {
+        let of = |side: &str| gateway[side][key].as_u64().unwrap_or_default();
+        of("towards_wide") + of("towards_site")
+    };
+    let (too_long, unfinished) = (lost("too_long_frames"), lost("unfinished_frames"));
+    if too_long > 0 {
+        let _ = writeln!(
+            text,
+            "{too_long} frames were dropped: longer than the MTU when the gateway was started; restart it after changing an MTU"
+        );
+    }
+    if unfinished > 0 {
+        let _ = writeln!(
+            text,
+            "{unfinished} frames were dropped: without their checksum; switch that off where they come from: ethtool -K INTERFACE tx off"
+        );
     }
     let refused = gateway["refused_frames"].as_u64().unwrap_or_default();
     if refused > 0 {

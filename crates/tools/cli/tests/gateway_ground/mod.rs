@@ -57,6 +57,13 @@ impl Running {
         self.0.wait().expect("it ends");
     }
 
+    /// And what a shell does to a process in the background.
+    pub(crate) fn press_ctrl_z(&self) {
+        for stop in [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU] {
+            kill(Pid::from_raw(self.0.id() as i32), stop).expect("it runs");
+        }
+    }
+
     pub(crate) fn interrupt(&mut self) {
         kill(Pid::from_raw(self.0.id() as i32), Signal::SIGINT).expect("it runs");
         assert!(self.0.wait().expect("it ends").success());

@@ -7,7 +7,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use longhaul_forward::clock::Clock;
-use longhaul_forward::{Arrival, Fate, ForwardError, Forwarding, Handler, Outbox, priority, ring};
+use longhaul_forward::ring::{self, Unfinished};
+use longhaul_forward::{Arrival, Fate, ForwardError, Forwarding, Handler, Outbox, priority};
 use longhaul_link::LinkError;
 use longhaul_link::namespaces::Side;
 use longhaul_time::Instant;
@@ -39,7 +40,7 @@ pub(crate) struct Bare {
 impl Bare {
     pub(crate) fn start(processor: usize) -> Result<Self, CheckError> {
         let clock = Clock::start();
-        let interfaces = Side::BOTH.map(|side| ring::open(side.name(), clock));
+        let interfaces = Side::BOTH.map(|side| ring::open(side.name(), clock, Unfinished::Refuse));
         let interfaces = interfaces.into_iter().collect::<Result<Vec<_>, _>>()?;
         let mut forwarding = Forwarding::new(interfaces, PassOn, clock);
         let never = EventFd::new().map_err(|error| LinkError::Start(error.into()))?;
