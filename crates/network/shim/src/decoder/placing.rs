@@ -110,6 +110,8 @@ impl Following {
                 true => self.go_back(base),
                 false => self.skip_to(base),
             }
+            let next = self.next;
+            self.drop_repairs(shared, |repairs| repairs.end() <= next);
             self.is_open = false;
             self.begin_block(base, true, shared);
         }
