@@ -197,8 +197,8 @@ pub enum ConfigError {
     },
     /// As many queue pairs are protected as flows can be followed.
     #[error(
-        "{flows_max} queue pairs are protected already, as many as flows_max allows; end the protection of those that are closed, or \
-         raise flows_max"
+        "{} queue pairs are protected already, and no more can be (two flows each, flows_max is {flows_max}); use fewer, or end the \
+         protection of those that are closed", .flows_max.div_ceil(2)
     )]
     Agreements {
         /// As configured.
