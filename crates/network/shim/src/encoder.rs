@@ -16,7 +16,7 @@ use crate::coded::{Coded, write_coded};
 use crate::config::{BlockCode, Config, ConfigError};
 use crate::counters::EncoderCounters;
 use crate::flows::{FlowKey, Flows};
-use crate::packet::{Envelope, Packet, Summary, right_scope};
+use crate::packet::{Envelope, Packet, SKIPPED_MAX, Summary, right_scope};
 use crate::paths::{Paths, Position as FlowPosition, Reported};
 use crate::tag::tag;
 use crate::units::{Units, lengthen};
@@ -280,6 +280,8 @@ impl Encoder {
                 false => self.counters.jumps += 1,
             }
             self.flows.flow(id).epoch = self.flows.flow(id).epoch.wrapping_add(1);
+        }
+        if distance != 0 && !skips || distance > i32::from(SKIPPED_MAX) {
             self.announce(id, summary.psn, &packet.envelope, out);
         }
         self.flows.flow(id).has_skipped |= skips;

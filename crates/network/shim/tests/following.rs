@@ -169,6 +169,31 @@ fn protection_goes_on_after_a_long_read() {
 }
 
 #[test]
+fn a_stray_packet_does_not_move_a_flow_that_may_skip_psns() {
+    for far in [20_000, 5_000_000] {
+        let (mut sender, mut receiver) = pair("mds:4,2");
+        let mut flow = Flow::writes(7, 100);
+        let read = |flow: &Flow| Flow { operation: Operation::ReadRequest, ..flow.clone() };
+        let mut packets = flow.message(3);
+        packets.push(read(&flow).packet(103, Position::Only, 0));
+        decode(&mut receiver, &encode(&mut sender, &packets, at(0)), at(0));
+        let stray = Flow { seed: 99, ..Flow::writes(7, 0) }.packet(104 + far, Position::Only, 64);
+        assert_same(&decode(&mut receiver, std::slice::from_ref(&stray), at(1)), &[stray]);
+        flow.psn = 103 + 300;
+        assert_protected(&mut sender, &mut receiver, &mut flow, 2);
+        // Nor does it need the announcement that follows a long READ, if two packets arrive.
+        let mut packets = vec![read(&flow).packet(flow.psn, Position::Only, 0)];
+        flow.psn += 1_000_000;
+        packets.extend(flow.message(4));
+        let sent = encode(&mut sender, &packets, at(3));
+        let sent: Vec<Packet> =
+            sent.into_iter().filter(|packet| header(packet).is_none_or(|header| !header.is_announcement)).collect();
+        assert_same(&decode(&mut receiver, &sent, at(3)), &packets);
+        assert_protected(&mut sender, &mut receiver, &mut flow, 4);
+    }
+}
+
+#[test]
 fn a_jump_ahead_is_announced_and_begins_an_epoch() {
     let (mut sender, mut receiver) = pair("xor:4,1");
     let mut flow = Flow::writes(7, 100);

@@ -13,7 +13,7 @@ use super::shared::Shared;
 use super::waiting::{Outcome, Waiting};
 use crate::coded::{Coded, identity};
 use crate::config::{BlockCode, Config};
-use crate::packet::{Checked, Packet};
+use crate::packet::{Checked, Packet, SKIPPED_MAX};
 
 /// PSNs are counted from here on without wrapping, so that there is room for earlier ones.
 const ORIGIN: u64 = 1 << 40;
@@ -184,6 +184,10 @@ impl Following {
             self.handle_late(number, checked, shared, out);
             return;
         }
+        if self.is_open && number - self.next > u64::from(SKIPPED_MAX) {
+            self.pass_ahead(number, checked, now, shared, out);
+            return;
+        }
         let begins_message = checked.summary.position().is_start();
         if number == self.next || self.is_open && begins_message {
             self.skip_to(number);
@@ -255,9 +259,10 @@ impl Following {
     /// there when the flow comes so far; or so much was lost that nothing of it will be restored.
     fn pass_ahead(&mut self, number: u64, checked: Checked, now: Instant, shared: &mut Shared, out: &mut Vec<Packet>) {
         shared.counters.far_ahead += 1;
-        // The packet before it came just before it: the flow is there. Further ahead only a header can say so.
+        // The packet before it came just before it: the flow is there. Further ahead only a header can say so, unless the flow may skip
+        // any number.
         let is_run = self.recent.is_some_and(|recent| recent.start < number);
-        if is_run && number - self.next < self.window() {
+        if is_run && (self.is_open || number - self.next < self.window()) {
             self.hand_on_all(shared, out);
             self.skip_to(number);
             self.hand_on(checked, now, shared, out);
@@ -463,6 +468,7 @@ impl Following {
     /// Hands on the packet with number `next`, and adds it to the sums of its block unless it ends it.
     fn hand_on_taken(&mut self, checked: Checked, now: Instant, shared: &mut Shared, out: &mut Vec<Packet>) {
         let number = self.next;
+        let was_passed = self.passed_ahead.take(number, &checked);
         let position = checked.summary.position();
         let is_full = |passed: &Passed| number.saturating_sub(passed.base) >= u64::from(passed.code.block_packets());
         if self.passed.as_ref().is_some_and(|passed| passed.base > number) {
@@ -491,7 +497,7 @@ impl Following {
         if ends_block {
             self.begin_block(number + 1, true, shared);
         }
-        if self.passed_ahead.take(number, &checked) {
+        if was_passed {
             shared.counters.overtaken += 1;
         } else {
             out.push(checked.packet);
@@ -517,8 +523,9 @@ impl Following {
     /// A block begins; whether all of its packets up to the next are in the sums.
     pub(super) fn begin_block(&mut self, base: u64, is_whole: bool, shared: &mut Shared) {
         self.end_block(shared);
-        let next = self.next;
-        self.passed_ahead.retain(|number| number >= next);
+        // The flow may go back to its floor.
+        let floor = self.floor.min(self.next);
+        self.passed_ahead.retain(|number| number >= floor);
         self.passed = Some(Passed::new(self.code, base, is_whole, self.is_proven));
     }
 
