@@ -36,7 +36,9 @@ pub struct UdpConfig {
     /// Datagrams then pass one by one, nothing is received in place, and the MTU leaves room for repair packets.
     pub fec: Option<Fec>,
     /// Hosts with a gateway before them, which does the other half: with [`fec`](UdpConfig::fec), all queue pairs of RC and UC to
-    /// them are protected, and nobody is asked. Only for those: a host without one would get packets that it does not know.
+    /// them are protected, and nobody is asked. Only for those: a host without one would get packets that it does not know. Not for
+    /// the library's messages (schemes over `longhaul-sdr`): their messages are single packets, so each would be sent twice, or
+    /// with [`Fec::Auto`] most would have no repair packet.
     pub fec_gateways: Vec<Network>,
     /// A bad network in process, both ways. Datagrams then pass one by one, and nothing is received in place.
     pub impair: Option<Impair>,

@@ -12,14 +12,15 @@
 //! here in `model`, and a test of `plan` holds one against the other.
 
 mod auto;
+mod change;
 mod chooser;
 mod fec;
 mod model;
 mod window;
 
 pub use auto::Auto;
+pub use change::{CodeChange, Reason};
 pub(crate) use chooser::Chooser;
-pub use chooser::{CodeChange, Reason};
 pub use fec::{Fec, FecError};
 pub use model::{PathLoss, block_failure};
 pub(crate) use window::Sample;

@@ -28,9 +28,9 @@ impl Agreements {
         self.0.insert((peer, queue_pair), code);
     }
 
-    /// Whether there is room for another queue pair, or none is needed: as many as flows that can be followed.
+    /// Whether there is room for another queue pair, or none is needed: each has two spaces of PSNs in each direction.
     pub(crate) fn has_room(&self, config: &Config, peer: IpAddr, queue_pair: u32) -> bool {
-        self.0.len() < config.flows_max || self.0.contains_key(&(peer, queue_pair))
+        self.0.len() < config.flows_max.div_ceil(2) || self.0.contains_key(&(peer, queue_pair))
     }
 
     pub(crate) fn remove(&mut self, peer: IpAddr, queue_pair: u32) {

@@ -22,7 +22,8 @@ const DATAGRAM_BYTES_MOST: usize = 65_507 - HEADER_BYTES - CODED_PREFIX_BYTES - 
 pub struct Config {
     /// The code of blocks that are sent. What arrives may have another.
     pub code: BlockCode,
-    /// The code follows the link instead, and `code` is the one to begin with. The peer must send reports.
+    /// The code follows the link instead, from [`Auto::first_code`] on; `code` is then only for flows whose path finds no room. The peer
+    /// must send reports.
     pub auto: Option<Auto>,
     /// Report to peers what was lost of their packets, this often at most for each flow.
     pub reports_every: Option<Duration>,
@@ -89,6 +90,9 @@ impl Config {
         for network in &self.peers {
             network.check()?;
         }
+        if let Some(auto) = self.auto.filter(|auto| !auto.is_possible()) {
+            return Err(ConfigError::Auto { auto: auto.to_string() });
+        }
         for (setting, value) in [("held_packets_max", self.held_packets_max), ("flows_max", self.flows_max)] {
             if value == 0 {
                 return Err(ConfigError::Zero { setting });
@@ -145,6 +149,15 @@ pub enum ConfigError {
         /// As configured.
         prefix_bits: u8,
     },
+    /// Bounds of a code that follows the link that none can keep to.
+    #[error(
+        "no code keeps to {auto}: the overhead must be above 0 and at most 100 %, and the unrepaired share above 0 and below 1; \
+         correct overhead_max or unrepaired_max"
+    )]
+    Auto {
+        /// As configured, in its written form.
+        auto: String,
+    },
     /// A bound of nothing.
     #[error("{setting} is 0, so nothing could be restored; set it to 1 or more")]
     Zero {
@@ -184,8 +197,8 @@ pub enum ConfigError {
     },
     /// As many queue pairs are protected as flows can be followed.
     #[error(
-        "{flows_max} queue pairs are protected already, as many as flows_max allows; end the protection of those that are closed, or \
-         raise flows_max"
+        "{} queue pairs are protected already, and no more can be (two flows each, flows_max is {flows_max}); use fewer, or end the \
+         protection of those that are closed", .flows_max.div_ceil(2)
     )]
     Agreements {
         /// As configured.
@@ -434,7 +447,12 @@ mod tests {
             change(&mut config);
             config
         };
-        let wrong: [(Config, &str); 10] = [
+        let auto = |overhead_max, unrepaired_max| Some(Auto { overhead_max, unrepaired_max, ..Auto::default() });
+        let wrong: [(Config, &str); 14] = [
+            (Config { auto: auto(-0.1, None), ..right.clone() }, "correct overhead_max"),
+            (Config { auto: auto(25.0, None), ..right.clone() }, "at most 100 %"),
+            (Config { auto: auto(f64::NAN, None), ..right.clone() }, "above 0"),
+            (Config { auto: auto(0.1, Some(1.0)), ..right.clone() }, "unrepaired_max"),
             (with(|config| config.peers[0].prefix_bits = 33), "at most /32"),
             (with(|config| config.peers[1].prefix_bits = 129), "/128"),
             (with(|config| config.held_packets_max = 0), "held_packets_max is 0"),

@@ -1,5 +1,6 @@
 //! The sending half: packets pass as they are, and repair packets follow each block.
 
+mod credit;
 mod following;
 
 use std::net::IpAddr;
@@ -15,10 +16,11 @@ use crate::coded::{Coded, write_coded};
 use crate::config::{BlockCode, Config, ConfigError};
 use crate::counters::EncoderCounters;
 use crate::flows::{FlowKey, Flows};
-use crate::packet::{Envelope, Packet, Summary, right_scope};
+use crate::packet::{Envelope, Packet, SKIPPED_MAX, Summary, right_scope};
 use crate::paths::{Paths, Position as FlowPosition, Reported};
 use crate::tag::tag;
 use crate::units::{Units, lengthen};
+use credit::Credit;
 
 /// Adds repair packets to what is sent. Driven: packets and time come in, packets go out.
 ///
@@ -56,8 +58,13 @@ struct Sending {
     unprotected: u8,
     /// The path, if the code follows it.
     path: Option<usize>,
-    /// Data packets that were sent.
+    /// What is left of the user's bound of overhead.
+    credit: Credit,
+    /// A block ended where the receiver cannot know: the next one is announced.
+    is_cut: bool,
+    /// Data packets that were sent, and whether any PSNs were skipped between them.
     sent: u64,
+    has_skipped: bool,
     /// Where the message began that is being sent.
     message_start: Option<Psn>,
     reported: Reported,
@@ -273,9 +280,12 @@ impl Encoder {
                 false => self.counters.jumps += 1,
             }
             self.flows.flow(id).epoch = self.flows.flow(id).epoch.wrapping_add(1);
+        }
+        if distance != 0 && !skips || distance > i32::from(SKIPPED_MAX) {
             self.announce(id, summary.psn, &packet.envelope, out);
         }
-        self.note_sent(id, &summary, &packet.envelope);
+        self.flows.flow(id).has_skipped |= skips;
+        self.note_sent(id, &summary, &packet.envelope, now);
         let flow = self.flows.flow(id);
         flow.next = summary.psn.next();
         flow.is_open = summary.leaves_next_open();
@@ -353,7 +363,9 @@ impl Encoder {
             self.flows.flow(id).unprotected = code.block_packets() - 1;
             return false;
         }
-        if self.flows.flow(id).code.replace(code) != Some(code) {
+        let flow = self.flows.flow(id);
+        let is_cut = std::mem::take(&mut flow.is_cut) && !summary.position().is_start();
+        if flow.code.replace(code) != Some(code) || is_cut {
             self.announce(id, summary.psn, envelope, out);
         }
         let sums = (0..wanted).filter_map(|_| self.units.take()).collect();
@@ -378,7 +390,7 @@ impl Encoder {
     fn end_block(&mut self, id: usize, out: &mut Vec<Packet>) {
         let subject = self.flows.key(id).subject();
         let flow = self.flows.flow(id);
-        let (epoch, path) = (flow.epoch, flow.path);
+        let epoch = flow.epoch;
         let Some(mut block) = flow.block.take() else { return };
         let code = block.code;
         let mut header = Header {
@@ -400,7 +412,9 @@ impl Encoder {
         };
         self.fold(code.groups_of(block.count, block.has_last), &mut block.sums);
         let sums = code.sums_of(block.count, block.has_last);
-        let sums = if self.is_within_bound(path, sums) { sums } else { 0 };
+        let is_cut_short = !block.has_last && block.count < code.block_packets();
+        let sums = if self.is_within_bound(id, sums) { sums } else { 0 };
+        self.flows.flow(id).is_cut = is_cut_short && sums == 0;
         for (index, sum) in (0..sums).zip(&block.sums) {
             header.index = index;
             out.push(self.repair_packet(&header, sum, &block.envelope, block.elided_bytes));
@@ -421,6 +435,7 @@ impl Encoder {
 
     fn announce(&mut self, id: usize, base_psn: Psn, envelope: &Envelope, out: &mut Vec<Packet>) {
         let code = self.code_of(id);
+        self.flows.flow(id).is_cut = false;
         let header = Header {
             subject: self.flows.key(id).subject(),
             is_announcement: true,
@@ -522,7 +537,10 @@ impl Encoder {
             block: None,
             unprotected: 0,
             path,
+            credit: Credit::default(),
+            is_cut: false,
             sent: 0,
+            has_skipped: false,
             message_start: None,
             reported: Reported::default(),
             sent_at: None,

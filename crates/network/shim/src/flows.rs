@@ -125,6 +125,10 @@ impl<T> Flows<T> {
         self.slots.iter().filter(|slot| now.saturating_since(slot.used_at) < within).count()
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().map(|slot| &mut slot.flow)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().map(|slot| &slot.flow)
     }

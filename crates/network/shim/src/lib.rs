@@ -19,15 +19,18 @@
 //! - **A mix of attempts.** PSNs come again after go-back-N. A sender that goes back begins a new epoch; requests and responses
 //!   have separate spaces.
 //! - **A packet that is executed twice.** The original of a restored packet is dropped on UC if it arrives late; RC knows duplicates.
-//! - **A lie that is believed.** A header that says that a flow is elsewhere counts only if data packets agree. Packets far ahead are
-//!   not kept, and of two packets with one PSN that differ neither is.
+//! - **A lie that is believed.** A header that says that a flow is elsewhere counts only if data packets agree. Of two packets with one
+//!   PSN that differ neither is kept. A forged data packet, whose ICRC anybody can compute, waits only if so few packets are missing
+//!   before it that reordering or repair explains them: 2 `c` + 16. Any other goes on at once, and the transport refuses it as it
+//!   would without the shim. A forger who guesses a PSN blindly therefore hits a few dozen of 16 million instead of one.
 //! - **A host that sees a repair packet.** They end in the decoder, all of them, and are sent only to configured peers.
 //! - **Growth.** Coding units, waiting packets and flows are bounded in [`Config`], and shared by all queue pairs: no flow gets all of
 //!   them, and all come back after a time. When there is no free unit, packets pass unprotected and are counted.
 //!   Flows that no repair packet has agreed with may be invented, and leave half of everything to the others. Anybody who
 //!   can send whole flows with their repair packets passes for a peer: only a key keeps such strangers out.
 //! - **A report that is believed too much.** What a report claims must fit what was sent, and whatever is claimed, a code that
-//!   follows the link stays within the user's bound of overhead.
+//!   follows the link stays within the user's bound of overhead. Without a key, an attacker on the path can still report that nothing
+//!   was lost, so that repair packets become few. Set [`Config::key`] where packets can be forged.
 //!
 //! With [`Config::auto`] the code follows the link: the decoder reports what it sees of loss, the peer's encoder takes the cheapest
 //! code that is good enough, and [`Encoder::paths`] explains every change.

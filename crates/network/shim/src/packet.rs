@@ -6,6 +6,10 @@ use longhaul_wire::icrc::{self, ICRC_BYTES};
 use longhaul_wire::repair::Subject;
 use longhaul_wire::{IcrcScope, Opcode, Operation, Position, Psn};
 
+/// PSNs that a flow may skip without anything that agrees: more than most READs take, and few enough that a stranger who guesses does
+/// not hit them. The sender announces where it goes on behind more.
+pub(crate) const SKIPPED_MAX: u16 = 1 << 13;
+
 /// Packets that go on, in order, in either direction.
 #[derive(Debug, Default)]
 pub struct Onward {

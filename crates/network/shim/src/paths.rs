@@ -1,4 +1,4 @@
-//! What the sender knows of each path: the code that it chose, the reports that it chose by, and what is left of the user's bound.
+//! What the sender knows of each path: the code that it chose, and the reports that it chose by.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,10 +11,10 @@ use crate::adaptive::{Auto, Chooser, CodeChange, Sample};
 use crate::config::{BlockCode, Config};
 use crate::packet::Envelope;
 
-/// Repair packets that a path may send at once beyond its bound. At least one block of any code must fit.
-const CREDIT_MAX: f64 = 64.0;
-/// What one message weighs in the mean length of messages.
-const MESSAGE_WEIGHT: f64 = 1.0 / 16.0;
+/// Packets that the mean length of messages goes back.
+const MESSAGES_COUNTED_MAX: f64 = 16_384.0;
+/// After this many packets of messages their mean length is known well enough for a first code.
+const MESSAGES_KNOWN: f64 = 256.0;
 /// Packets that cuts are counted among.
 const CUTS_COUNTED_MAX: f64 = 262_144.0;
 /// Until a message has ended.
@@ -52,8 +52,9 @@ pub(crate) struct Path {
     pub(crate) chooser: Chooser,
     /// The newest packet to the peer: reports go the same way.
     pub(crate) like: Option<Envelope>,
-    message_packets: Option<f64>,
-    credit: f64,
+    /// The length of the message that a packet is of, in the mean, and the packets that this was seen on.
+    message_packets: f64,
+    messages_seen: f64,
     /// Data packets that were protected, and blocks that were cut short among them, the newest counting most.
     protected: f64,
     cuts: f64,
@@ -84,26 +85,28 @@ impl Paths {
         Some(Paths { auto, sums_max, paths_max: config.flows_max, index: BTreeMap::new(), paths: Vec::new() })
     }
 
-    /// The path to a peer. `None` if there are too many: those have the first code.
-    pub(crate) fn find(&mut self, peer: Peer, address: IpAddr) -> Option<usize> {
-        if let Some(id) = self.index.get(&peer) {
-            return Some(*id);
+    pub(crate) fn get(&self, peer: Peer) -> Option<usize> {
+        self.index.get(&peer).copied()
+    }
+
+    /// A new path to a peer, if there is room: in the place of one that nobody needs any more, if there is no other. Flows that had
+    /// that one must not use it.
+    pub(crate) fn insert(&mut self, peer: Peer, address: IpAddr, is_needed: impl Fn(Peer) -> bool) -> Option<usize> {
+        let id = if self.paths.len() < self.paths_max {
+            self.paths.len()
+        } else {
+            let (unneeded, id) =
+                self.index.iter().find(|(peer, _)| !is_needed(**peer)).map(|(peer, id)| (*peer, *id))?;
+            self.index.remove(&unneeded);
+            id
+        };
+        self.index.insert(peer, id);
+        let path = Path::new(address, Chooser::new(self.auto, self.sums_max));
+        match self.paths.get_mut(id) {
+            Some(place) => *place = path,
+            None => self.paths.push(path),
         }
-        if self.paths.len() >= self.paths_max {
-            return None;
-        }
-        self.index.insert(peer, self.paths.len());
-        let chooser = Chooser::new(self.auto, self.sums_max);
-        self.paths.push(Path {
-            address,
-            chooser,
-            like: None,
-            message_packets: None,
-            credit: CREDIT_MAX,
-            protected: 0.0,
-            cuts: 0.0,
-        });
-        Some(self.paths.len() - 1)
+        Some(id)
     }
 
     pub(crate) fn path(&mut self, id: usize) -> &mut Path {
@@ -112,25 +115,6 @@ impl Paths {
 
     pub(crate) fn code(&self, id: usize) -> BlockCode {
         self.paths[id].chooser.code()
-    }
-
-    /// A data packet was protected.
-    pub(crate) fn earn(&mut self, id: usize) {
-        let path = &mut self.paths[id];
-        path.credit = (path.credit + self.auto.overhead_max).min(CREDIT_MAX);
-        path.protected += 1.0;
-        if path.protected > CUTS_COUNTED_MAX {
-            (path.protected, path.cuts) = (path.protected / 2.0, path.cuts / 2.0);
-        }
-    }
-
-    /// Whether repair packets may be sent within the user's bound, whatever was chosen.
-    pub(crate) fn spend(&mut self, id: usize, repairs: usize) -> bool {
-        let left = self.paths[id].credit - repairs as f64;
-        if left >= 0.0 {
-            self.paths[id].credit = left;
-        }
-        left >= 0.0
     }
 
     pub(crate) fn statuses(&self) -> impl Iterator<Item = PathStatus> + '_ {
@@ -149,22 +133,45 @@ impl Paths {
 }
 
 impl Path {
+    fn new(address: IpAddr, chooser: Chooser) -> Path {
+        Path {
+            address,
+            chooser,
+            like: None,
+            message_packets: MESSAGE_FIRST,
+            messages_seen: 0.0,
+            protected: 0.0,
+            cuts: 0.0,
+        }
+    }
+
+    /// A data packet was protected.
+    pub(crate) fn note_protected(&mut self) {
+        self.protected += 1.0;
+        if self.protected > CUTS_COUNTED_MAX {
+            (self.protected, self.cuts) = (self.protected / 2.0, self.cuts / 2.0);
+        }
+    }
+
     /// A block was cut short because its flow paused.
     pub(crate) fn note_cut(&mut self) {
         self.cuts += 1.0;
     }
 
-    /// A message of this many packets has ended.
-    pub(crate) fn note_message(&mut self, packets: u32) {
+    /// A message of this many packets has ended. Messages count by their packets: repair packets are for those. Whether the code has
+    /// changed.
+    pub(crate) fn note_message(&mut self, packets: u32, now: Instant) -> bool {
         let packets = f64::from(packets.max(1));
-        let known = self.message_packets.unwrap_or(packets);
-        self.message_packets = Some(known + (packets - known) * MESSAGE_WEIGHT);
+        let was_known = self.messages_seen >= MESSAGES_KNOWN;
+        let all = self.messages_seen + packets;
+        self.message_packets += (packets - self.message_packets) * packets / all;
+        self.messages_seen = all.min(MESSAGES_COUNTED_MAX);
+        !was_known && all >= MESSAGES_KNOWN && self.chooser.fit_first_code(self.message_packets, now)
     }
 
     /// A report of one of its flows that was accepted. Whether the code has changed.
     pub(crate) fn report(&mut self, sample: Sample, in_flight: Option<u64>, now: Instant) -> bool {
-        let message = self.message_packets.unwrap_or(MESSAGE_FIRST);
-        self.chooser.report(sample, in_flight, message, self.cuts / self.protected.max(1.0), now)
+        self.chooser.report(sample, in_flight, self.message_packets, self.cuts / self.protected.max(1.0), now)
     }
 }
 
@@ -186,6 +193,8 @@ pub(crate) struct Position {
     pub(crate) next: Psn,
     /// Packets that were sent since the beginning.
     pub(crate) sent: u64,
+    /// Whether any PSNs were skipped: those are no packets.
+    pub(crate) skips: bool,
 }
 
 impl Reported {
@@ -195,7 +204,7 @@ impl Reported {
         let behind = position.next.distance_from(report.next_psn);
         let epochs_back = position.epoch.wrapping_sub(report.epoch);
         let in_flight = match (epochs_back, u64::try_from(behind)) {
-            (0, Ok(behind)) if behind <= position.sent => Some(behind),
+            (0, Ok(behind)) if behind <= position.sent || position.skips => Some(behind),
             // It expects what was never sent.
             (0, _) => return None,
             (1..=EPOCHS_BACK, _) => None,
@@ -208,10 +217,13 @@ impl Reported {
             lost: u64::from(lost),
             bursts: report.bursts.iter().zip(&self.bursts).map(|(new, old)| u64::from(new.wrapping_sub(*old))).sum(),
         };
-        // Of an earlier epoch it is not known what was in flight: no more is taken for seen than was reported.
+        // Of an earlier epoch it is not known what was in flight: no more is taken for seen than was reported. Nor is it known how many
+        // of the PSNs that are missing are packets, if any were skipped.
+        let reported = (self.seen_max + sample.packets).min(position.sent);
+        let in_flight = in_flight.map(|psns| if position.skips { psns.min(position.sent - reported) } else { psns });
         let seen_max = match in_flight {
             Some(in_flight) => position.sent.saturating_sub(in_flight),
-            None => (self.seen_max + sample.packets).min(position.sent),
+            None => reported,
         };
         let is_new = received < 1 << 31 && lost < 1 << 31 && sample.packets > 0;
         let is_possible = sample.packets <= position.sent - self.seen_max + SEEN_SLACK
@@ -248,7 +260,7 @@ mod tests {
     }
 
     fn position(sent: u64, next: u32) -> Position {
-        Position { epoch: 5, next: Psn::new(next), sent }
+        Position { epoch: 5, next: Psn::new(next), sent, skips: false }
     }
 
     #[test]
@@ -306,17 +318,66 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_holds_whatever_was_chosen() {
-        let auto = Auto { overhead_max: 0.1, ..Auto::default() };
-        let config = Config::following(auto);
-        let mut paths = Paths::new(&config).unwrap();
-        let host = "10.0.0.2".parse().unwrap();
-        let id = paths.find(Peer::Host(host), host).unwrap();
-        let mut repairs = 0;
-        for _ in 0..10_000 {
-            paths.earn(id);
-            repairs += u32::from(paths.spend(id, 1));
+    fn psns_that_were_skipped_are_not_in_flight() {
+        let mut reported = Reported::default();
+        // READ requests of 1024 packets each: 20 of 500 are in flight.
+        let at = |sent: u64| Position { skips: true, ..position(sent, (sent * 1024) as u32) };
+        let first = reported.take(&report(480, 0, 480 * 1024, 5), &at(500)).unwrap();
+        assert_eq!(first, (Sample { packets: 480, lost: 0, bursts: 0 }, Some(20)));
+        let second = reported.take(&report(970, 10, 980 * 1024, 5), &at(1000)).unwrap();
+        assert_eq!(second, (Sample { packets: 500, lost: 10, bursts: 10 }, Some(20)));
+        // WRITEs follow, and nothing is skipped any more.
+        let third = reported.take(
+            &report(1970, 10, 980 * 1024 + 1000, 5),
+            &Position { next: Psn::new(1000 * 1024 + 1000), ..at(2000) },
+        );
+        assert_eq!(third.unwrap().1, Some(20));
+        assert_eq!(reported.take(&report(9970, 10, 1980 * 1024, 5), &at(2100)), None, "more than was sent");
+    }
+
+    fn path(auto: Auto) -> Path {
+        Path::new([10, 0, 0, 2].into(), Chooser::new(auto, 32))
+    }
+
+    #[test]
+    fn messages_count_by_their_packets() {
+        let mut path = path(Auto::default());
+        let mut codes = 0;
+        let mut micros = 0;
+        for round in 0..400_u32 {
+            // Long messages, and as many short ones between them as they have packets, now more and now fewer.
+            for packets in [vec![1024], vec![1; if round % 2 == 0 { 100 } else { 20 }]].concat() {
+                micros += 50;
+                path.note_message(packets, Instant::from_nanos(micros * 1000));
+            }
+            let sample = Sample { packets: 6000, lost: 6, bursts: 6 };
+            codes += u32::from(path.report(sample, Some(45_000), Instant::from_nanos(micros * 1000)));
+            assert!(round < 4 || (900.0..1000.0).contains(&path.message_packets), "{}", path.message_packets);
         }
-        assert!(repairs <= 1000 + CREDIT_MAX as u32, "{repairs}");
+        assert!(codes <= 4, "{codes} changes");
+    }
+
+    #[test]
+    fn the_first_code_changes_when_messages_turn_out_short() {
+        let mut path = path(Auto::default());
+        let changes = (0..1000).filter(|_| path.note_message(16, Instant::ZERO)).count();
+        assert_eq!(changes, 1);
+        let code = path.chooser.code();
+        assert!(code.sums_of(16, true) <= 4, "{code}");
+    }
+
+    #[test]
+    fn a_path_that_nobody_needs_makes_room() {
+        let config = Config { flows_max: 2, ..Config::following(Auto::default()) };
+        let mut paths = Paths::new(&config).unwrap();
+        let host = |last: u8| IpAddr::from([10, 0, 0, last]);
+        let mut insert = |last, needed: &[u8]| {
+            let needed: Vec<Peer> = needed.iter().map(|&last| Peer::Host(host(last))).collect();
+            paths.insert(Peer::Host(host(last)), host(last), |peer| needed.contains(&peer))
+        };
+        assert_eq!((insert(1, &[1]), insert(2, &[1, 2])), (Some(0), Some(1)));
+        assert_eq!(insert(3, &[1, 2]), None);
+        assert_eq!(insert(3, &[2, 3]), Some(0));
+        assert_eq!((paths.get(Peer::Host(host(1))), paths.get(Peer::Host(host(3)))), (None, Some(0)));
     }
 }

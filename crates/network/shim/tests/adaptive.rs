@@ -20,6 +20,7 @@ struct Ends {
     sender: Shim,
     receiver: Shim,
     flow: Flow,
+    message_packets: u32,
     micros: u64,
     state: u64,
     repairs: u64,
@@ -29,7 +30,8 @@ struct Ends {
 impl Ends {
     fn new(config: Config) -> Ends {
         let (sender, receiver) = with(config);
-        Ends { sender, receiver, flow: Flow::writes(7, 100), micros: 0, state: 3, repairs: 0, reports: 0 }
+        let (flow, message_packets) = (Flow::writes(7, 100), MESSAGE_PACKETS);
+        Ends { sender, receiver, flow, message_packets, micros: 0, state: 3, repairs: 0, reports: 0 }
     }
 
     fn is_lost(&mut self, loss: f64) -> bool {
@@ -43,7 +45,7 @@ impl Ends {
             self.micros += 100;
             let now = at(self.micros);
             let mut sent = Onward::default();
-            for packet in self.flow.message(MESSAGE_PACKETS) {
+            for packet in self.flow.message(self.message_packets) {
                 self.sender.handle(Direction::Outgoing, packet, now, &mut sent);
             }
             self.sender.poll(now, &mut sent);
@@ -234,4 +236,65 @@ fn single_packets_stay_within_the_bound() {
     assert!(shim.encoder().counters().over_bound > 8000);
     let auto = Auto::default();
     assert_eq!(auto.overhead_max, 0.25, "as documented");
+}
+
+#[test]
+fn a_flow_of_single_packets_takes_nothing_from_another() {
+    let mut shim = Shim::new(following("auto,overhead=10%"), 1).unwrap();
+    let (mut single, mut bulk) = (Flow::writes(7, 0), Flow::writes(8, 0));
+    let mut repairs = [0, 0];
+    for micros in 0..300 {
+        let mut onward = Onward::default();
+        for packet in (0..64).flat_map(|_| single.message(1)).chain(bulk.message(64)).collect::<Vec<_>>() {
+            shim.handle(Direction::Outgoing, packet, at(micros), &mut onward);
+        }
+        let headers = onward.outgoing.iter().filter_map(header).filter(|header| !header.is_announcement);
+        headers.for_each(|header| repairs[usize::from(header.subject.queue_pair == 8)] += 1);
+    }
+    let [single, bulk] = repairs;
+    let packets = 300 * 64;
+    assert!(single <= packets / 10 + 64 && bulk <= packets / 10 + 64, "{single} {bulk}");
+    assert!(bulk * 40 > packets, "{bulk} of {packets}");
+}
+
+#[test]
+fn short_messages_all_have_repair_packets() {
+    for (auto, packets) in [("auto:mds,overhead=10%", 16), ("auto:mds", 8)] {
+        let mut ends = Ends { message_packets: packets, ..Ends::new(following(auto)) };
+        // A thousand packets in flight, until it has converged.
+        ends.send(4000, 1e-2, |report| vec![report]);
+        let before = ends.sender.encoder().counters();
+        ends.send(2000, 1e-2, |report| vec![report]);
+        let after = ends.sender.encoder().counters();
+        let without = after.over_bound - before.over_bound;
+        assert!(without < 20, "{auto}: {without} of 2000 messages: {:?}", ends.sender.encoder().paths());
+        assert!(after.repairs > before.repairs + 1000, "{auto}: {after:?}");
+    }
+}
+
+#[test]
+fn the_block_after_one_that_ended_without_repair_packets_is_repaired() {
+    let config = following("auto:mds,overhead=1%");
+    let (mut sender, mut receiver) = with(config);
+    let message = Flow::writes(7, 100).message(200);
+    let (mut received, mut micros) = (Vec::new(), 0);
+    let mut pass = |packets: &[Packet], micros: u64, lost: u32| {
+        let mut sent = Onward::default();
+        packets.iter().for_each(|packet| sender.handle(Direction::Outgoing, packet.clone(), at(micros), &mut sent));
+        // The flow pauses, but not for so long that the receiver knows that the block has ended.
+        sender.poll(at(micros + 2000), &mut sent);
+        let mut arrived = Onward::default();
+        for packet in sent.outgoing.into_iter().filter(|packet| is_repair(packet) || psn(packet) != lost) {
+            receiver.handle(Direction::Incoming, packet, at(micros), &mut arrived);
+        }
+        received.extend(arrived.incoming);
+    };
+    for packets in message[..60].chunks(3) {
+        pass(packets, micros, 0);
+        micros += 2100;
+    }
+    pass(&message[60..160], micros, 200);
+    ends::assert_same(&received, &message[..160]);
+    assert!(sender.encoder().counters().over_bound > 5);
+    assert_eq!(receiver.decoder().counters().restored, 1);
 }

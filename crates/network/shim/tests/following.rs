@@ -47,6 +47,45 @@ fn packets_far_ahead_are_not_kept() {
 }
 
 #[test]
+fn a_forged_packet_does_not_wait_to_take_the_place_of_the_real_one() {
+    for ahead in [30, 60, 90] {
+        let (mut sender, mut receiver) = pair("xor:16,1");
+        let mut flow = Flow::writes(7, 100);
+        decode(&mut receiver, &encode(&mut sender, &flow.message(4), at(0)), at(0));
+        let forged = Flow { seed: 99, ..Flow::writes(7, 0) }.packet(104 + ahead, Position::Middle, 64);
+        assert_same(&decode(&mut receiver, std::slice::from_ref(&forged), at(1)), &[forged]);
+        let message = flow.message(200);
+        let mut sent = encode(&mut sender, &message, at(2));
+        sent.retain(|packet| is_repair(packet) || psn(packet) != 110);
+        assert_same(&decode(&mut receiver, &sent, at(2)), &message);
+        assert_eq!(receiver.decoder().counters().late, 0);
+    }
+}
+
+#[test]
+fn after_a_burst_beyond_repair_packets_pass_and_the_next_block_is_repaired() {
+    // Short enough to wait for, and too long for that.
+    for lost in [18, 19, 30, 70] {
+        let (mut sender, mut receiver) = pair("xor:16,1");
+        let mut flow = Flow::writes(7, 100);
+        let message = flow.message(400);
+        let sent = encode(&mut sender, &message, at(0));
+        let burst = 120..120 + lost;
+        let first = sent.iter().position(|packet| !is_repair(packet) && psn(packet) == burst.start).unwrap();
+        let last = sent.iter().position(|packet| !is_repair(packet) && psn(packet) == burst.end - 1).unwrap();
+        let behind: Vec<Packet> =
+            sent[last + 1..].iter().filter(|packet| is_repair(packet) || psn(packet) != 250).cloned().collect();
+        let mut received = decode(&mut receiver, &sent[..first], at(0));
+        received.extend(decode(&mut receiver, &behind[..8], at(1)));
+        received.extend(poll(&mut receiver, at(200)).incoming);
+        received.extend(decode(&mut receiver, &behind[8..], at(200)));
+        let expected: Vec<Packet> = message.iter().filter(|packet| !burst.contains(&psn(packet))).cloned().collect();
+        assert_same(&received, &expected);
+        assert_eq!(receiver.decoder().held_packets(), 0);
+    }
+}
+
+#[test]
 fn of_two_packets_that_differ_neither_is_handed_on() {
     let (mut sender, mut receiver) = pair("mds:4,2");
     let mut flow = Flow::writes(7, 100);
@@ -126,6 +165,31 @@ fn protection_goes_on_after_a_long_read() {
         let mut sent = encode(&mut sender, &message, at(1));
         sent.retain(|packet| is_repair(packet) || psn(packet) > psn(&message[lost]));
         assert_same(&decode(&mut receiver, &sent, at(1)), &message);
+    }
+}
+
+#[test]
+fn a_stray_packet_does_not_move_a_flow_that_may_skip_psns() {
+    for far in [20_000, 5_000_000] {
+        let (mut sender, mut receiver) = pair("mds:4,2");
+        let mut flow = Flow::writes(7, 100);
+        let read = |flow: &Flow| Flow { operation: Operation::ReadRequest, ..flow.clone() };
+        let mut packets = flow.message(3);
+        packets.push(read(&flow).packet(103, Position::Only, 0));
+        decode(&mut receiver, &encode(&mut sender, &packets, at(0)), at(0));
+        let stray = Flow { seed: 99, ..Flow::writes(7, 0) }.packet(104 + far, Position::Only, 64);
+        assert_same(&decode(&mut receiver, std::slice::from_ref(&stray), at(1)), &[stray]);
+        flow.psn = 103 + 300;
+        assert_protected(&mut sender, &mut receiver, &mut flow, 2);
+        // Nor does it need the announcement that follows a long READ, if two packets arrive.
+        let mut packets = vec![read(&flow).packet(flow.psn, Position::Only, 0)];
+        flow.psn += 1_000_000;
+        packets.extend(flow.message(4));
+        let sent = encode(&mut sender, &packets, at(3));
+        let sent: Vec<Packet> =
+            sent.into_iter().filter(|packet| header(packet).is_none_or(|header| !header.is_announcement)).collect();
+        assert_same(&decode(&mut receiver, &sent, at(3)), &packets);
+        assert_protected(&mut sender, &mut receiver, &mut flow, 4);
     }
 }
 

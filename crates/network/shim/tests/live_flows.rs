@@ -252,17 +252,20 @@ fn copies_are_recognized_behind_many_other_acknowledgements() {
 
 #[test]
 fn uc_executes_once_what_has_passed_far_ahead() {
-    let (mut sender, mut receiver) = with(config("xor:4,1"));
-    let mut flow = unreliable(7, 100);
-    let mut received = decode(&mut receiver, &encode(&mut sender, &flow.message(4), at(0)), at(0));
-    let message = flow.message(120);
-    let sent = encode(&mut sender, &message, at(1));
-    // One packet is so early that it does not wait. All others come in order.
-    let early = message[100].clone();
-    received.extend(decode(&mut receiver, std::slice::from_ref(&early), at(1)));
-    assert_eq!(receiver.decoder().counters().far_ahead, 1);
-    received.extend(decode(&mut receiver, &without(sent, psn(&early)), at(2)));
-    received.extend(poll(&mut receiver, at(100_000)).incoming);
-    assert_eq!(received.iter().filter(|packet| **packet == early).count(), 1);
-    assert_eq!(received.len(), 124);
+    // In the middle of a block, and at its end.
+    for place in [100, 101, 103] {
+        let (mut sender, mut receiver) = with(config("xor:4,1"));
+        let mut flow = unreliable(7, 100);
+        let mut received = decode(&mut receiver, &encode(&mut sender, &flow.message(4), at(0)), at(0));
+        let message = flow.message(120);
+        let sent = encode(&mut sender, &message, at(1));
+        // One packet is so early that it does not wait. All others come in order.
+        let early = message[place].clone();
+        received.extend(decode(&mut receiver, std::slice::from_ref(&early), at(1)));
+        assert_eq!(receiver.decoder().counters().far_ahead, 1);
+        received.extend(decode(&mut receiver, &without(sent, psn(&early)), at(2)));
+        received.extend(poll(&mut receiver, at(100_000)).incoming);
+        assert_eq!(received.iter().filter(|packet| **packet == early).count(), 1);
+        assert_eq!(received.len(), 124);
+    }
 }

@@ -14,7 +14,7 @@ fn resident_bytes() -> Option<usize> {
 }
 
 #[test]
-fn packets_far_ahead_of_a_missing_one_cost_what_is_reported() {
+fn packets_behind_a_missing_one_cost_what_is_reported() {
     const FLOWS: u32 = 1000;
     let (mut sender, mut receiver) = with(Config { held_packets_max: 4096, ..config("xor:255,1") });
     let Some(before) = resident_bytes() else { return };
@@ -22,7 +22,7 @@ fn packets_far_ahead_of_a_missing_one_cost_what_is_reported() {
         let flow = Flow::writes(queue_pair, 100);
         let first = flow.packet(100, Position::First, 256);
         decode(&mut receiver, &encode(&mut sender, &[first], at(0)), at(0));
-        decode(&mut receiver, &[flow.packet(100 + 500, Position::Middle, 256)], at(0));
+        decode(&mut receiver, &[flow.packet(100 + 15, Position::Middle, 256)], at(0));
     }
     assert_eq!(receiver.decoder().held_packets(), FLOWS as usize);
     let grown = resident_bytes().unwrap_or(before).saturating_sub(before);

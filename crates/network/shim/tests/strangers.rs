@@ -134,14 +134,16 @@ fn acknowledgements_that_wait_cost_little_when_packets_pass() {
 
 #[test]
 fn as_many_queue_pairs_are_protected_as_flows_can_be_followed() {
-    let config = Config { flows_max: 2, peers: Vec::<Network>::new(), ..config("xor:4,1") };
+    let config = Config { flows_max: 4, peers: Vec::<Network>::new(), ..config("xor:4,1") };
     let code = config.code;
     let mut shim = Shim::new(config, 1).unwrap();
     let agreement = |number| Agreement { peer: [10, 0, 0, 2].into(), ours: number, theirs: number, code };
     for number in [1, 2, 2, 1] {
         assert_eq!(shim.agree(&agreement(number)), Ok(()));
     }
-    assert_eq!(shim.agree(&agreement(3)), Err(ConfigError::Agreements { flows_max: 2 }));
+    let refused = ConfigError::Agreements { flows_max: 4 };
+    assert!(refused.to_string().starts_with("2 queue pairs are protected already"), "{refused}");
+    assert_eq!(shim.agree(&agreement(3)), Err(refused));
     shim.disagree(&agreement(1));
     assert_eq!(shim.agree(&agreement(3)), Ok(()));
 }

@@ -29,11 +29,11 @@ impl Default for Auto {
 }
 
 impl Auto {
-    /// The bounds make sense.
-    pub(super) fn check(self) -> Option<Auto> {
+    /// Whether the bounds make sense.
+    pub(crate) fn is_possible(&self) -> bool {
         let is_overhead = self.overhead_max > 0.0 && self.overhead_max <= OVERHEAD_MOST;
         let is_share = self.unrepaired_max.is_none_or(|share| share > 0.0 && share < 1.0);
-        (is_overhead && is_share).then_some(self)
+        is_overhead && is_share
     }
 }
 

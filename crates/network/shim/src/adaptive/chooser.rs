@@ -1,13 +1,13 @@
 //! Which code a path gets, and why.
 
 use std::collections::VecDeque;
-use std::fmt;
 
 use longhaul_coding::CodeKind;
 use longhaul_time::{Duration, Instant};
 
 use super::auto::Auto;
-use super::model::{Cost, PathLoss, Traffic, cost};
+use super::change::{CodeChange, Reason};
+use super::model::{Cost, Failures, PathLoss, Traffic, cost};
 use super::window::{Sample, Window};
 use crate::config::BlockCode;
 
@@ -21,6 +21,8 @@ const GAIN_MIN: f64 = 0.003;
 const DEVIATIONS: f64 = 1.5;
 /// A cheaper code comes this long after the last change, at the earliest. A safer one comes at once.
 const DWELL: Duration = Duration::from_millis(50);
+/// A search takes a good part of a millisecond, in the middle of packets: no more than one in this time.
+const SEARCH_EVERY: Duration = Duration::from_millis(5);
 /// Losses, messages and packets in flight that differ by less change nothing.
 const DIFFERENCE_MIN: f64 = 0.1;
 /// In flight until it was measured: a megabyte or so.
@@ -31,6 +33,10 @@ const IN_FLIGHT_FALLS: f64 = 1.0 / 32.0;
 const CHANGES_MAX: usize = 64;
 /// A code is cheaper if its overhead is less by this.
 const OVERHEAD_GAIN_MIN: f64 = 0.001;
+/// A target that no code meets is worth a change if that leaves no more than this part of what is unrepaired.
+const UNREPAIRED_LEFT_MAX: f64 = 0.8;
+/// The loss that the first code is good for, with XOR and with MDS.
+const LOSS_FIRST: [f64; 2] = [1e-3, 1e-2];
 
 /// Packets of a group of XOR.
 const GROUPS: [u8; 19] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 255];
@@ -38,88 +44,6 @@ const GROUPS: [u8; 19] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64
 const SUMS: [u8; 14] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 28, 32];
 /// Packets of a block of MDS.
 const BLOCKS: [u8; 8] = [8, 16, 32, 64, 96, 128, 192, 255];
-
-/// A code that was changed, and why.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct CodeChange {
-    /// When.
-    pub at: Instant,
-    /// The code until then.
-    pub from: BlockCode,
-    /// The code from then on.
-    pub to: BlockCode,
-    /// What made the difference.
-    pub reason: Reason,
-    /// Share of packets that were lost.
-    pub loss: f64,
-    /// Packets lost in a row, in the mean.
-    pub mean_burst_packets: f64,
-    /// Packets that this was measured on.
-    pub sample_packets: u64,
-    /// Losses in a row among them, each counted once.
-    pub sample_bursts: u64,
-    /// Packets in flight: what one block that cannot be repaired costs.
-    pub in_flight_packets: u64,
-    /// Packets of a message, in the mean.
-    pub message_packets: f64,
-    /// Blocks that could not be repaired per data packet, as expected with the old code and with the new one.
-    pub unrepaired: [f64; 2],
-    /// Repair packets per data packet, with the old code and with the new one.
-    pub overhead: [f64; 2],
-    /// The most that the user allows of `unrepaired`; `None` if most data is to be moved.
-    pub unrepaired_max: Option<f64>,
-}
-
-/// Why a code was changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Reason {
-    /// More loss, longer bursts, or more in flight than the old code is good for.
-    TooWeak,
-    /// A cheaper code is good enough.
-    TooCostly,
-}
-
-impl Reason {
-    /// As in reports of programs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Reason::TooWeak => "too_weak",
-            Reason::TooCostly => "too_costly",
-        }
-    }
-}
-
-impl fmt::Display for CodeChange {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [unrepaired_before, unrepaired] = self.unrepaired;
-        let [overhead_before, overhead] = self.overhead.map(|overhead| overhead * 100.0);
-        write!(
-            formatter,
-            "{} to {}: loss {:.2e} in bursts of {:.1} ({} in {} packets), {} packets in flight; ",
-            self.from,
-            self.to,
-            self.loss,
-            self.mean_burst_packets,
-            self.sample_bursts,
-            self.sample_packets,
-            self.in_flight_packets
-        )?;
-        match self.reason {
-            Reason::TooWeak => write!(formatter, "too weak: ")?,
-            Reason::TooCostly => write!(formatter, "a cheaper code suffices: ")?,
-        }
-        write!(
-            formatter,
-            "unrepaired {unrepaired_before:.1e} to {unrepaired:.1e}, overhead {overhead_before:.1} % to {overhead:.1} %"
-        )?;
-        match self.unrepaired_max {
-            Some(share) => write!(formatter, " (target {share:.1e} unrepaired)"),
-            None => Ok(()),
-        }
-    }
-}
 
 /// What a choice was made for.
 #[derive(Clone, Copy, Debug)]
@@ -149,8 +73,13 @@ pub(crate) struct Chooser {
     window: Window,
     in_flight: Option<f64>,
     chosen_for: Option<Basis>,
+    /// When a cheaper code may come that was due too early.
+    waits_until: Option<Instant>,
+    searched_at: Option<Instant>,
     changed_at: Option<Instant>,
     changes: VecDeque<CodeChange>,
+    #[cfg(test)]
+    searches: u32,
 }
 
 impl Chooser {
@@ -163,8 +92,12 @@ impl Chooser {
             window: Window::default(),
             in_flight: None,
             chosen_for: None,
+            waits_until: None,
+            searched_at: None,
             changed_at: None,
             changes: VecDeque::new(),
+            #[cfg(test)]
+            searches: 0,
         }
     }
 
@@ -203,19 +136,61 @@ impl Chooser {
         if total.packets < PACKETS_MIN && total.bursts < BURSTS_MIN {
             return false;
         }
-        let basis = Basis {
-            losses: self.window.losses(DEVIATIONS),
-            traffic: Traffic { message_packets, cuts, in_flight: self.in_flight.unwrap_or(IN_FLIGHT_FIRST) },
-        };
-        if self.chosen_for.as_ref().is_some_and(|chosen_for| !chosen_for.differs_from(&basis)) {
+        if self.searched_at.is_some_and(|at| now.saturating_since(at) < SEARCH_EVERY) {
             return false;
         }
-        let chosen = self.choose(&basis, now);
-        let waits = chosen == Choice::Waits;
-        self.chosen_for = Some(basis).filter(|_| !waits);
-        let Choice::Changes(to, reason) = chosen else { return false };
-        let costs = [self.code, to].map(|code| basis.cost(code, 1));
-        self.changes.truncate(CHANGES_MAX);
+        let basis = Basis { losses: self.window.losses(DEVIATIONS), traffic: self.traffic(message_packets, cuts) };
+        let is_same = self.chosen_for.as_ref().is_some_and(|chosen_for| !chosen_for.differs_from(&basis));
+        if is_same && self.waits_until.is_none_or(|at| now < at) {
+            return false;
+        }
+        self.searched_at = Some(now);
+        #[cfg(test)]
+        {
+            self.searches += 1;
+        }
+        let prices = Prices::new(&basis);
+        self.chosen_for = Some(basis);
+        self.waits_until = None;
+        match self.choose(&prices, now) {
+            Choice::Stays => false,
+            Choice::WaitsUntil(at) => {
+                self.waits_until = Some(at);
+                false
+            }
+            Choice::Changes(to, reason) => {
+                self.change(to, reason, &prices, total, now);
+                true
+            }
+        }
+    }
+
+    /// The length of messages is known, and nothing was reported yet. Whether the first code has changed: if it costs more than the
+    /// user allows with such messages, some of them would have no repair packets at all.
+    pub(crate) fn fit_first_code(&mut self, message_packets: f64, now: Instant) -> bool {
+        let traffic = self.traffic(message_packets, 0.0);
+        let [xor, mds] = LOSS_FIRST;
+        let loss = PathLoss::independent(if self.auto.family == Some(CodeKind::Xor) { xor } else { mds });
+        let prices = Prices::new(&Basis { losses: [loss; 3], traffic });
+        let [_, probable, _] = LUCK;
+        if self.chosen_for.is_some() || self.changed_at.is_some() || !prices.is_beyond_bound(self.code) {
+            return false;
+        }
+        let to = self.best(&prices, probable);
+        let is_better = self.is_better(&prices, probable, to);
+        if is_better {
+            self.change(to, Reason::ShortMessages, &prices, Sample::default(), now);
+        }
+        is_better
+    }
+
+    fn traffic(&self, message_packets: f64, cuts: f64) -> Traffic {
+        let in_flight = self.in_flight.unwrap_or(IN_FLIGHT_FIRST);
+        Traffic { message_packets, cuts, in_flight, overhead_max: self.auto.overhead_max }
+    }
+
+    fn change(&mut self, to: BlockCode, reason: Reason, prices: &Prices, measured: Sample, now: Instant) {
+        let costs = [self.code, to].map(|code| prices.cost(code, 1));
         if self.changes.len() == CHANGES_MAX {
             self.changes.pop_front();
         }
@@ -224,61 +199,65 @@ impl Chooser {
             from: self.code,
             to,
             reason,
-            loss: total.loss(),
-            mean_burst_packets: total.mean_burst(),
-            sample_packets: total.packets,
-            sample_bursts: total.bursts,
-            in_flight_packets: basis.traffic.in_flight as u64,
-            message_packets,
+            loss: measured.loss(),
+            mean_burst_packets: measured.mean_burst(),
+            sample_packets: measured.packets,
+            sample_bursts: measured.bursts,
+            in_flight_packets: prices.traffic.in_flight as u64,
+            message_packets: prices.traffic.message_packets,
             unrepaired: costs.map(|cost| cost.unrepaired),
             overhead: costs.map(|cost| cost.overhead),
             unrepaired_max: self.auto.unrepaired_max,
         });
         self.code = to;
         self.changed_at = Some(now);
-        true
     }
 
-    fn choose(&self, basis: &Basis, now: Instant) -> Choice {
-        let [least, probable, most] = [0, 1, 2];
+    fn choose(&self, prices: &Prices, now: Instant) -> Choice {
+        let [least, probable, most] = LUCK;
+        let overhead_gain = |code, which| prices.cost(self.code, which).overhead - prices.cost(code, which).overhead;
         // Even if luck was bad, a stronger code is worth it.
-        let if_least = self.best(basis, least);
-        if basis.cost(if_least, least).overhead > basis.cost(self.code, least).overhead - OVERHEAD_GAIN_MIN
-            && self.is_better(basis, least, if_least)
-        {
-            let to = self.best(basis, probable);
-            return match self.is_better(basis, probable, to) {
+        let if_least = self.best(prices, least);
+        if overhead_gain(if_least, least) < OVERHEAD_GAIN_MIN && self.is_better(prices, least, if_least) {
+            let to = self.best(prices, probable);
+            return match self.is_better(prices, probable, to) {
                 true => Choice::Changes(to, Reason::TooWeak),
                 false => Choice::Stays,
             };
         }
         // Even if luck was good, a cheaper code suffices.
-        let if_most = self.best(basis, most);
-        let is_cheaper = basis.cost(if_most, most).overhead < basis.cost(self.code, most).overhead - OVERHEAD_GAIN_MIN;
-        if !is_cheaper || !self.is_better(basis, most, if_most) {
-            return Choice::Stays;
+        let if_most = self.best(prices, most);
+        if overhead_gain(if_most, most) > OVERHEAD_GAIN_MIN && self.is_better(prices, most, if_most) {
+            return match self.changed_at.map(|changed_at| changed_at + DWELL).filter(|at| now < *at) {
+                Some(at) => Choice::WaitsUntil(at),
+                None => Choice::Changes(if_most, Reason::TooCostly),
+            };
         }
-        match self.changed_at.is_some_and(|changed_at| now.saturating_since(changed_at) < DWELL) {
-            true => Choice::Waits,
-            false => Choice::Changes(if_most, Reason::TooCostly),
+        // Whatever the luck, the code costs more than allowed, so that some blocks go without repair, and another repairs more.
+        let to = self.best(prices, probable);
+        match prices.is_beyond_bound(self.code) && LUCK.into_iter().all(|which| self.is_better(prices, which, to)) {
+            true => Choice::Changes(to, Reason::TooWeak),
+            false => Choice::Stays,
         }
     }
 
-    fn is_better(&self, basis: &Basis, which: usize, code: BlockCode) -> bool {
-        let [old, new] = [self.code, code].map(|code| basis.cost(code, which));
+    fn is_better(&self, prices: &Prices, which: usize, code: BlockCode) -> bool {
+        let [old, new] = [self.code, code].map(|code| prices.cost(code, which));
         match self.auto.unrepaired_max {
             None => old.total - new.total > GAIN_MIN,
-            Some(share) if old.unrepaired > share => new.unrepaired < old.unrepaired,
+            Some(share) if old.unrepaired > share => {
+                new.unrepaired <= share || new.unrepaired < UNREPAIRED_LEFT_MAX * old.unrepaired
+            }
             Some(share) => new.unrepaired <= share && old.overhead - new.overhead > OVERHEAD_GAIN_MIN,
         }
     }
 
     /// The best code for one of the losses. Of several that are as good it is the first: XOR costs less to compute, and short blocks
     /// are repaired sooner.
-    fn best(&self, basis: &Basis, which: usize) -> BlockCode {
+    fn best(&self, prices: &Prices, which: usize) -> BlockCode {
         let mut best: Option<(BlockCode, [f64; 2])> = None;
         for &code in &self.candidates {
-            let cost = basis.cost(code, which);
+            let cost = prices.cost(code, which);
             let key = match self.auto.unrepaired_max {
                 None => [0.0, cost.total],
                 Some(share) if cost.unrepaired <= share => [0.0, cost.overhead],
@@ -292,9 +271,28 @@ impl Chooser {
     }
 }
 
-impl Basis {
+/// The losses of a basis by their place: least, probable and most.
+const LUCK: [usize; 3] = [0, 1, 2];
+
+/// What codes cost, for one search.
+struct Prices {
+    failures: [Failures; 3],
+    traffic: Traffic,
+}
+
+impl Prices {
+    fn new(basis: &Basis) -> Prices {
+        Prices { failures: basis.losses.map(Failures::new), traffic: basis.traffic }
+    }
+
     fn cost(&self, code: BlockCode, which: usize) -> Cost {
-        cost(code, self.losses[which], &self.traffic)
+        cost(code, &self.failures[which], &self.traffic)
+    }
+
+    /// Whether some blocks go without repair packets, because those of all would be more than the user allows.
+    fn is_beyond_bound(&self, code: BlockCode) -> bool {
+        let unbounded = Traffic { overhead_max: f64::MAX, ..self.traffic };
+        cost(code, &self.failures[0], &unbounded).overhead > self.traffic.overhead_max
     }
 }
 
@@ -302,8 +300,8 @@ impl Basis {
 enum Choice {
     Stays,
     Changes(BlockCode, Reason),
-    /// A cheaper code is due, but not yet.
-    Waits,
+    /// A cheaper code is due, but not before this.
+    WaitsUntil(Instant),
 }
 
 /// The codes to choose from: those within the user's bound, and the first one.
@@ -336,12 +334,15 @@ mod tests {
 
     /// 10 Gbit/s and 40 ms at an MTU of 1024.
     const IN_FLIGHT: u64 = 45_000;
-    const TRAFFIC: Traffic = Traffic { message_packets: 1024.0, cuts: 0.0, in_flight: IN_FLIGHT as f64 };
+    const TRAFFIC: Traffic =
+        Traffic { message_packets: 1024.0, cuts: 0.0, in_flight: IN_FLIGHT as f64, overhead_max: 0.25 };
     /// Packets between two reports.
     const PART: u64 = 6000;
 
     struct Path {
         chooser: Chooser,
+        message_packets: f64,
+        in_flight: u64,
         now: Instant,
         state: u64,
     }
@@ -349,7 +350,8 @@ mod tests {
     impl Path {
         fn new(auto: &str) -> Path {
             let Ok(super::super::Fec::Auto(auto)) = auto.parse() else { panic!("{auto}") };
-            Path { chooser: Chooser::new(auto, 32), now: Instant::ZERO, state: 7 }
+            let chooser = Chooser::new(auto, 32);
+            Path { chooser, message_packets: 1024.0, in_flight: IN_FLIGHT, now: Instant::ZERO, state: 7 }
         }
 
         /// Reports every 5 ms with this loss, in bursts of this mean length.
@@ -369,7 +371,7 @@ mod tests {
                     sample.bursts += u64::from(is_lost && !was_lost);
                 }
                 self.now += Duration::from_millis(5);
-                self.chooser.report(sample, Some(IN_FLIGHT), 1024.0, 0.0, self.now);
+                self.chooser.report(sample, Some(self.in_flight), self.message_packets, 0.0, self.now);
             }
             self.chooser.code()
         }
@@ -381,7 +383,8 @@ mod tests {
 
         /// How much of the data rate is left with the code in use, relative to the best of a family.
         fn share_of_best(&self, loss: f64) -> f64 {
-            let total = |code| cost(code, PathLoss::independent(loss), &TRAFFIC).total;
+            let failures = Failures::new(PathLoss::independent(loss));
+            let total = |code| cost(code, &failures, &TRAFFIC).total;
             let least = self.chooser.candidates.iter().map(|&code| total(code)).fold(f64::MAX, f64::min);
             (1.0 + least) / (1.0 + total(self.chooser.code()))
         }
@@ -467,10 +470,75 @@ mod tests {
         let mut path = Path::new("auto:mds,unrepaired=1e-6");
         path.run(2000, 1e-3, 1.0);
         let code = path.chooser.code();
-        let unrepaired = |code| cost(code, PathLoss::independent(1e-3), &TRAFFIC).unrepaired;
+        let failures = Failures::new(PathLoss::independent(1e-3));
+        let unrepaired = |code| cost(code, &failures, &TRAFFIC).unrepaired;
         assert!(unrepaired(code) <= 1.2e-6, "{code}: {}", unrepaired(code));
         assert!(path.overhead() < 0.06, "{code}");
         // More in flight makes no difference then.
         assert_eq!(path.chooser.changes.back().unwrap().unrepaired_max, Some(1e-6));
+    }
+
+    /// What such messages cost with a code, if the user allowed any overhead.
+    fn overhead_of_messages(code: BlockCode, packets: f64) -> f64 {
+        let traffic = Traffic { message_packets: packets, overhead_max: f64::MAX, ..TRAFFIC };
+        cost(code, &Failures::new(PathLoss::independent(0.0)), &traffic).overhead
+    }
+
+    #[test]
+    fn short_messages_get_a_code_that_all_of_them_can_have() {
+        for (auto, bound, packets) in
+            [("auto:mds,overhead=10%", 0.1, 16.0), ("auto:mds", 0.25, 8.0), ("auto", 0.25, 16.0)]
+        {
+            let mut path = Path::new(auto);
+            (path.message_packets, path.in_flight) = (packets, 10_000);
+            let code = path.run(1000, 1e-2, 1.0);
+            assert!(overhead_of_messages(code, packets) <= bound, "{auto}: {code} {:?}", path.chooser.changes);
+            assert!(path.chooser.changes.len() <= 4, "{:?}", path.chooser.changes);
+            // Messages become short on a path that had long ones.
+            let mut path = Path::new(auto);
+            path.run(1000, 1e-2, 1.0);
+            (path.message_packets, path.in_flight) = (packets, 10_000);
+            let code = path.run(1000, 1e-2, 1.0);
+            assert!(overhead_of_messages(code, packets) <= bound, "{auto}: {code} {:?}", path.chooser.changes);
+        }
+    }
+
+    #[test]
+    fn the_first_code_fits_short_messages_too() {
+        for (packets, changes) in [(16.0, 1), (8.0, 1), (64.0, 0), (1024.0, 0)] {
+            let mut path = Path::new("auto");
+            assert_eq!(path.chooser.fit_first_code(packets, path.now), changes == 1, "{packets}");
+            assert_eq!(path.chooser.changes.len(), changes);
+            let code = path.chooser.code();
+            assert!(overhead_of_messages(code, packets) <= 0.25, "{packets}: {code}");
+            assert!(path.chooser.changes.iter().all(|change| change.to_string().contains("nothing reported yet")));
+            assert!(!path.chooser.fit_first_code(packets, path.now), "once");
+        }
+    }
+
+    #[test]
+    fn searches_are_rare() {
+        let mut path = Path::new("auto:mds");
+        path.run(1000, 1e-2, 1.0);
+        // A cheaper code is due, but not before its time.
+        path.chooser.changed_at = Some(path.now);
+        path.chooser.searches = 0;
+        path.run(30, 1e-5, 1.0);
+        assert!(path.chooser.searches <= 6, "{}", path.chooser.searches);
+        // Many flows report of one path.
+        let mut path = Path::new("auto:mds");
+        for index in 0..1000 {
+            let sample = Sample { packets: 500 + 100 * (index % 7), lost: index % 5, bursts: index % 5 };
+            path.now += Duration::from_micros(50);
+            path.chooser.report(sample, Some(IN_FLIGHT + 100 * index), 1024.0, 0.0, path.now);
+        }
+        assert!(path.chooser.searches <= 11, "{}", path.chooser.searches);
+    }
+
+    #[test]
+    fn a_target_that_no_code_meets_is_not_chased() {
+        let mut path = Path::new("auto:xor,unrepaired=1e-12");
+        path.run(3000, 1e-2, 1.0);
+        assert!(path.chooser.changes.len() <= 3, "{:?}", path.chooser.changes);
     }
 }

@@ -112,7 +112,7 @@ impl FromStr for Fec {
                     _ => return None,
                 }
             }
-            auto.check()
+            auto.is_possible().then_some(auto)
         };
         parsed().map(Fec::Auto).ok_or_else(|| FecError::Auto(text.to_owned()))
     }

@@ -31,6 +31,8 @@ pub(super) struct Arrivals {
     gaps: VecDeque<Gap>,
     /// What would be next if the flow had moved, and how many packets say so.
     aside: Option<(u64, u32)>,
+    /// Where the flow was when packets showed that it had moved back. If that were duplicates, it goes on there.
+    left: Option<u64>,
     received: u32,
     lost: u32,
     restored: u32,
@@ -50,7 +52,16 @@ struct Gap {
 impl Arrivals {
     /// A data packet arrives.
     pub(super) fn note(&mut self, number: u64, summary: &Summary) {
+        let is_back = |left: &u64| (*left..*left + LATE_MAX).contains(&number);
+        if let Some(left) = self.left.filter(is_back)
+            && self.next < Some(left)
+        {
+            // Those were duplicates, and what is between them is no loss.
+            self.next = Some(left);
+            self.gaps.clear();
+        }
         let next = *self.next.get_or_insert(number);
+        self.left = self.left.filter(|left| next < *left);
         let is_skipped = self.is_open && summary.position().is_start();
         if number == next || number > next && (is_skipped || number - next <= GAP_MAX) {
             if number > next && !is_skipped {
@@ -72,6 +83,7 @@ impl Arrivals {
             // The sender has gone back, or much was lost.
             self.received = self.received.wrapping_add(count - 1);
             self.settle(0);
+            self.left = Some(next).filter(|left| number < *left);
             self.go_on(number, summary);
         }
     }
@@ -90,7 +102,7 @@ impl Arrivals {
     pub(super) fn move_to(&mut self, next: u64) {
         if self.next.is_some_and(|known| known != next) {
             self.settle(0);
-            (self.next, self.is_open, self.aside) = (Some(next), false, None);
+            (self.next, self.is_open, self.aside, self.left) = (Some(next), false, None, None);
         }
     }
 
@@ -188,6 +200,20 @@ mod tests {
         // Without a header the packets show it.
         pass(&mut arrivals, 1700..3000);
         assert_eq!(counts(&arrivals), (3300, 0, [0, 0, 0]));
+    }
+
+    #[test]
+    fn duplicates_in_a_row_are_not_a_loss() {
+        let mut arrivals = Arrivals::default();
+        pass(&mut arrivals, 1000..2000);
+        for (index, late) in [1500..1503, 1700..1710, 1990..1995].into_iter().enumerate() {
+            pass(&mut arrivals, late.clone().chain(late.end + 5..late.end + 7));
+            // Once the first packet behind them is lost.
+            let begin = 2000 + 100 * index as u64;
+            pass(&mut arrivals, begin + u64::from(index == 1)..begin + 100);
+        }
+        assert_eq!(counts(&arrivals).1, 1);
+        assert_eq!(counts(&arrivals).2, [1, 0, 0]);
     }
 
     #[test]

@@ -26,7 +26,9 @@ impl Executed {
 
     /// Forgets packets, by their number.
     pub(super) fn retain(&mut self, is_kept: impl Fn(u64) -> bool) {
-        self.packets.retain(|&(number, _)| is_kept(number));
+        if !self.packets.is_empty() {
+            self.packets.retain(|&(number, _)| is_kept(number));
+        }
     }
 
     /// Whether the packet was handed on before. It is forgotten.

@@ -13,14 +13,16 @@ use super::shared::Shared;
 use super::waiting::{Outcome, Waiting};
 use crate::coded::{Coded, identity};
 use crate::config::{BlockCode, Config};
-use crate::packet::{Checked, Packet};
+use crate::packet::{Checked, Packet, SKIPPED_MAX};
 
 /// PSNs are counted from here on without wrapping, so that there is room for earlier ones.
 const ORIGIN: u64 = 1 << 40;
 /// After this many waits in a row without any header, the peer has stopped repairing.
 const VAIN_WAITS_MAX: u8 = 3;
-/// Packets wait if they are ahead by no more than two blocks and this many.
+/// No packet waits that is ahead by more than two blocks and this many.
 const AHEAD_BASE: u64 = 64;
+/// Packets in a row that may arrive late, all at once.
+const LATE_MAX: u64 = 16;
 
 /// One space of PSNs.
 #[derive(Debug)]
@@ -146,9 +148,14 @@ impl Following {
         self.drop_repairs(shared, |_| true);
     }
 
-    /// How far ahead of the next packet others wait.
+    /// How far ahead of the next packet others may wait, if there are packets between.
     pub(super) fn window(&self) -> u64 {
         AHEAD_BASE + 2 * u64::from(self.code.block_packets())
+    }
+
+    /// How many packets in a row may be missing and still come: what the repair packets of two blocks restore, and what is late.
+    fn gap_max(&self) -> u64 {
+        LATE_MAX + 2 * u64::from(self.code.repair_packets())
     }
 
     /// A PSN without wrapping: the one that is nearest to `next`.
@@ -175,6 +182,10 @@ impl Following {
         self.astray = if self.is_in_sequence { 0 } else { self.astray.saturating_add(1) };
         if number < self.next {
             self.handle_late(number, checked, shared, out);
+            return;
+        }
+        if self.is_open && number - self.next > u64::from(SKIPPED_MAX) {
+            self.pass_ahead(number, checked, now, shared, out);
             return;
         }
         let begins_message = checked.summary.position().is_start();
@@ -219,16 +230,8 @@ impl Following {
         out: &mut Vec<Packet>,
     ) -> bool {
         let end = self.waiting.end().unwrap_or(self.next);
-        let follows_others = self.waiting.has_data() && number < end + AHEAD_BASE;
-        if number - self.next >= self.window() && !follows_others {
-            // Nobody of ours, or so much was lost that only the next header can say where we are.
-            shared.counters.far_ahead += 1;
-            if !checked.summary.is_reliable {
-                let next = self.next;
-                self.passed_ahead.retain(|number| number >= next);
-                self.passed_ahead.note(number, &checked);
-            }
-            out.push(checked.packet);
+        if number > end + self.gap_max() {
+            self.pass_ahead(number, checked, now, shared, out);
             return false;
         }
         let has_room = self.has_room(shared)
@@ -250,6 +253,25 @@ impl Following {
             Outcome::Contradiction => shared.counters.contradictions += 1,
         }
         true
+    }
+
+    /// A packet that is further ahead than what can still come: it does not wait. Either somebody has invented it, and it must not be
+    /// there when the flow comes so far; or so much was lost that nothing of it will be restored.
+    fn pass_ahead(&mut self, number: u64, checked: Checked, now: Instant, shared: &mut Shared, out: &mut Vec<Packet>) {
+        shared.counters.far_ahead += 1;
+        // The packet before it came just before it: the flow is there. Further ahead only a header can say so, unless the flow may skip
+        // any number.
+        let is_run = self.recent.is_some_and(|recent| recent.start < number);
+        if is_run && (self.is_open || number - self.next < self.window()) {
+            self.hand_on_all(shared, out);
+            self.skip_to(number);
+            self.hand_on(checked, now, shared, out);
+            return;
+        }
+        if !checked.summary.is_reliable {
+            self.passed_ahead.note(number, &checked);
+        }
+        out.push(checked.packet);
     }
 
     pub(super) fn handle_acknowledgement(
@@ -370,10 +392,11 @@ impl Following {
             self.begin_block(end, true, shared);
             return;
         }
+        self.drop_repairs(shared, |repairs| repairs.end() <= next);
         let repaired = self.repairs.iter().map(|repairs| repairs.base).min();
         let Some(number) = self.waiting.first().into_iter().chain(repaired).min() else { return };
         self.skip_to(number);
-        self.floor = number;
+        self.floor = self.floor.max(number);
         match repaired == Some(number) {
             true => self.begin_block(number, true, shared),
             false => self.end_block(shared),
@@ -445,6 +468,7 @@ impl Following {
     /// Hands on the packet with number `next`, and adds it to the sums of its block unless it ends it.
     fn hand_on_taken(&mut self, checked: Checked, now: Instant, shared: &mut Shared, out: &mut Vec<Packet>) {
         let number = self.next;
+        let was_passed = self.passed_ahead.take(number, &checked);
         let position = checked.summary.position();
         let is_full = |passed: &Passed| number.saturating_sub(passed.base) >= u64::from(passed.code.block_packets());
         if self.passed.as_ref().is_some_and(|passed| passed.base > number) {
@@ -473,7 +497,7 @@ impl Following {
         if ends_block {
             self.begin_block(number + 1, true, shared);
         }
-        if self.passed_ahead.take(number, &checked) {
+        if was_passed {
             shared.counters.overtaken += 1;
         } else {
             out.push(checked.packet);
@@ -499,6 +523,9 @@ impl Following {
     /// A block begins; whether all of its packets up to the next are in the sums.
     pub(super) fn begin_block(&mut self, base: u64, is_whole: bool, shared: &mut Shared) {
         self.end_block(shared);
+        // The flow may go back to its floor.
+        let floor = self.floor.min(self.next);
+        self.passed_ahead.retain(|number| number >= floor);
         self.passed = Some(Passed::new(self.code, base, is_whole, self.is_proven));
     }
 

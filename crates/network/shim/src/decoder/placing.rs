@@ -14,15 +14,12 @@ use super::claim::{Claim, Recent};
 use super::following::Following;
 use super::shared::Shared;
 use crate::config::BlockCode;
-use crate::packet::{Envelope, Packet};
+use crate::packet::{Envelope, Packet, SKIPPED_MAX};
 
 /// An epoch that is behind the current one by up to this much is old; any other is new.
 const OLD_EPOCHS: u16 = 64;
 /// After this many data packets in a row that are not where the current epoch has them, it may be the lie, and not the older one.
 const ASTRAY_MAX: u8 = 4;
-/// PSNs that a flow may skip without any data packet that agrees: more than most READs take, and few enough that a stranger who
-/// guesses does not hit them.
-const SKIPPED_MAX: u64 = 1 << 13;
 /// Packets further apart than this are not of one place.
 const FAR: u64 = 1024;
 /// Blocks of a flow that repair packets are kept of.
@@ -84,7 +81,7 @@ impl Following {
             shared.counters.stale += 1;
             return;
         }
-        let is_ahead = self.is_open && (self.next..self.next + SKIPPED_MAX).contains(&base);
+        let is_ahead = self.is_open && (self.next..self.next + u64::from(SKIPPED_MAX)).contains(&base);
         let is_near = base < self.next + self.window() && end + self.window() > self.next;
         let is_followed = is_epoch && (is_near || is_ahead);
         if !is_followed {
@@ -110,6 +107,8 @@ impl Following {
                 true => self.go_back(base),
                 false => self.skip_to(base),
             }
+            let next = self.next;
+            self.drop_repairs(shared, |repairs| repairs.end() <= next);
             self.is_open = false;
             self.begin_block(base, true, shared);
         }

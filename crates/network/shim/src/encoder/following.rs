@@ -1,11 +1,14 @@
 //! The sender's part in a code that follows the link: what it sends is counted, reports are taken and sent.
 
+use std::net::IpAddr;
+
 use longhaul_time::Instant;
 use longhaul_wire::repair::{REPORT_BYTES, Report};
 use longhaul_wire::{IcrcScope, Position};
 
 use super::{Encoder, FlowPosition};
 use crate::packet::{Envelope, Summary};
+use crate::paths::Peer;
 use crate::{Packet, PathStatus};
 
 impl Encoder {
@@ -20,7 +23,8 @@ impl Encoder {
         let (ours, peer) = (envelope.destination.ip(), envelope.source.ip());
         let taken = self.flows.find_between(report.subject, ours, peer).and_then(|id| {
             let flow = self.flows.flow(id);
-            let position = FlowPosition { epoch: flow.epoch, next: flow.next, sent: flow.sent };
+            let position =
+                FlowPosition { epoch: flow.epoch, next: flow.next, sent: flow.sent, skips: flow.has_skipped };
             let (sample, in_flight) = flow.reported.take(report, &position)?;
             Some((flow.path?, sample, in_flight))
         });
@@ -37,7 +41,7 @@ impl Encoder {
         let (source, destination) = (arrived.destination, arrived.source);
         // Ports cannot be known from what arrives. If nothing was sent there, both ends are taken to listen at the same one.
         let path = match self.agreements.network_or_host(&self.config, destination.ip()) {
-            Some(peer) => self.paths.as_mut().and_then(|paths| paths.find(peer, destination.ip())),
+            Some(peer) => self.path_of(peer, destination.ip()),
             None => None,
         };
         let like = path.and_then(|path| self.paths.as_mut()?.path(path).like);
@@ -65,27 +69,47 @@ impl Encoder {
 
     /// The path of packets to a queue pair, if the code follows it.
     pub(super) fn path_to(&mut self, envelope: &Envelope, queue_pair: u32) -> Option<usize> {
-        let paths = self.paths.as_mut()?;
+        self.paths.as_ref()?;
         let host = envelope.destination.ip();
-        paths.find(self.agreements.peer(&self.config, host, queue_pair)?, host)
+        let peer = self.agreements.peer(&self.config, host, queue_pair)?;
+        self.path_of(peer, host)
+    }
+
+    /// The path to a peer. `None` if there are too many: those have the code that was agreed on.
+    fn path_of(&mut self, peer: Peer, host: IpAddr) -> Option<usize> {
+        let paths = self.paths.as_mut()?;
+        if let Some(id) = paths.get(peer) {
+            return Some(id);
+        }
+        let is_needed = |peer| match peer {
+            Peer::Network(_) => true,
+            Peer::Host(host) => self.agreements.knows(&self.config, host),
+        };
+        let id = paths.insert(peer, host, is_needed)?;
+        // Those that it was of before are not protected any more.
+        self.flows.iter_mut().filter(|flow| flow.path == Some(id)).for_each(|flow| flow.path = None);
+        Some(id)
     }
 
     /// A data packet is sent.
-    pub(super) fn note_sent(&mut self, id: usize, summary: &Summary, envelope: &Envelope) {
+    pub(super) fn note_sent(&mut self, id: usize, summary: &Summary, envelope: &Envelope, now: Instant) {
         let flow = self.flows.flow(id);
         flow.sent += 1;
+        let Some(auto) = &self.config.auto else { return };
+        flow.credit.earn(auto.overhead_max);
         let (Some(paths), Some(path)) = (&mut self.paths, flow.path) else { return };
         let position = summary.position();
         if position.is_start() {
             flow.message_start = Some(summary.psn);
         }
-        paths.earn(path);
         let path = paths.path(path);
+        path.note_protected();
         path.like = Some(*envelope);
         if position == Position::Only || position.is_end() {
             let start = flow.message_start.take();
             let packets = start.and_then(|start| u32::try_from(summary.psn.distance_from(start)).ok());
-            packets.into_iter().for_each(|packets| path.note_message(packets + 1));
+            let has_changed = packets.is_some_and(|packets| path.note_message(packets + 1, now));
+            self.counters.code_changes += u64::from(has_changed);
         }
     }
 
@@ -97,9 +121,8 @@ impl Encoder {
     }
 
     /// Whether repair packets are within the user's bound of overhead.
-    pub(super) fn is_within_bound(&mut self, path: Option<usize>, repairs: u8) -> bool {
-        let (Some(paths), Some(path)) = (&mut self.paths, path) else { return true };
-        let is_within = paths.spend(path, usize::from(repairs));
+    pub(super) fn is_within_bound(&mut self, id: usize, repairs: u8) -> bool {
+        let is_within = self.config.auto.is_none() || self.flows.flow(id).credit.spend(repairs);
         self.counters.over_bound += u64::from(!is_within);
         is_within
     }
