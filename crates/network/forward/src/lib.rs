@@ -8,7 +8,8 @@
 //!
 //! [`Forwarding`] is the loop: it sleeps until a frame arrives or a deadline has come, and passes frames and time to a
 //! [`Handler`], which decides what becomes of them. The handler is driven: it has no clock, no thread and no descriptor.
-//! What a link, a gateway or a switch does with frames is a handler in another crate; nothing here knows of it.
+//! What a link, a gateway or a switch does with frames is a handler in another crate; nothing here knows of it. [`running`] gives the
+//! loop a thread.
 //!
 //! Interfaces are reached through a packet socket with a ring in shared memory ([`ring`]), or as a tap whose other end
 //! is this process ([`tap`]). Frames are what is on the wire: each at most as long as the MTU allows, with its checksums
@@ -24,6 +25,7 @@ pub mod names;
 pub mod offloads;
 pub mod priority;
 pub mod ring;
+pub mod running;
 pub mod tap;
 
 pub use error::ForwardError;

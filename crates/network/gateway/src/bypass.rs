@@ -21,33 +21,15 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use thiserror::Error;
 
-use crate::interfaces::{ip, master_of};
+use crate::ip::{IpError, ip, master_of};
 
 /// Why the kernel cannot take over.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BypassError {
-    /// `ip` is not there.
-    #[error("the command ip cannot be run; is the package iproute2 installed?")]
-    NoProgram(#[source] io::Error),
     /// The bridge cannot be made.
-    #[error(
-        "`ip {command}` has failed: {said}; is the kernel built with bridges (CONFIG_BRIDGE)? bridge = \"\" does without"
-    )]
-    Bridge {
-        /// What was asked.
-        command: String,
-        /// What it said.
-        said: String,
-    },
-    /// It joins others.
-    #[error("the bridge {bridge} has the port {port}, which is not this gateway's: set bridge to another name")]
-    OtherPort {
-        /// The bridge.
-        bridge: String,
-        /// Its port.
-        port: String,
-    },
+    #[error(transparent)]
+    Ip(#[from] IpError),
     /// Somebody else has it.
     #[error("another gateway runs at {interface}: end it first (`longhaul gateway status` shows those of this user)")]
     Taken {
@@ -114,7 +96,8 @@ impl Bypass {
             let _ = ip(&format!("link set {bridge} addrgenmode none"));
         }
         ip(&format!("link set {bridge} up"))?;
-        self.missing.iter().try_for_each(|port| ip(&format!("link set {port} master {bridge}")).map(drop))
+        self.missing.iter().try_for_each(|port| ip(&format!("link set {port} master {bridge}")).map(drop))?;
+        Ok(())
     }
 }
 

@@ -95,6 +95,8 @@ pub struct GatewayState {
     pub waiting_packets: usize,
     /// Bytes of memory in the shim.
     pub memory_bytes: usize,
+    /// The bound of the same.
+    pub memory_bytes_max: usize,
     /// Whether the other gateway is heard.
     pub peer_heard: bool,
 }
@@ -169,6 +171,7 @@ impl Gateway {
             pairs: [self.pairs[SITE].len(), self.pairs[WIDE].len()],
             waiting_packets: self.shim.decoder().held_packets(),
             memory_bytes: self.shim.memory_bytes(),
+            memory_bytes_max: self.config.shim.memory_bytes_max(),
             peer_heard: self.peer.is_heard(now),
         }
     }

@@ -1,14 +1,11 @@
 //! What the interfaces of a gateway must be. All of it is looked at before anything is changed.
 
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
-
+use longhaul_forward::ForwardError;
 use longhaul_forward::names::{is_above, primary_name};
 use nix::net::if_::if_nametoindex;
 use thiserror::Error;
 
-use crate::bypass::BypassError;
-use crate::running::GatewayError;
+use crate::ip::{IpError, ip, master_of};
 use crate::settings::Settings;
 
 /// Why interfaces cannot be those of a gateway.
@@ -59,39 +56,53 @@ pub enum InterfaceError {
     /// There is an interface of this name.
     #[error("bridge is {0}, but the interface {0} is there and is no bridge: set bridge to another name")]
     NoBridge(String),
+    /// The bridge joins others.
+    #[error("the bridge {bridge} has the port {port}, which is not this gateway's: set bridge to another name")]
+    OtherPort {
+        /// The bridge.
+        bridge: String,
+        /// Its port.
+        port: String,
+    },
+    /// They cannot be looked at.
+    #[error(transparent)]
+    Ip(#[from] IpError),
+    /// There is no such interface.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
 }
 
 /// Settings with the primary names of interfaces, which are fit for a gateway. What only `ip` can say is not looked at where it is
 /// not installed, unless there is to be a bridge.
-pub(crate) fn checked(settings: &Settings) -> Result<Settings, GatewayError> {
+pub(crate) fn checked(settings: &Settings) -> Result<Settings, InterfaceError> {
     let mut settings = settings.clone();
     let is_same = |settings: &Settings| settings.site == settings.wide;
     if is_same(&settings) {
-        return Err(InterfaceError::Same(settings.site).into());
+        return Err(InterfaceError::Same(settings.site));
     }
     settings.site = primary_name(&settings.site)?;
     settings.wide = primary_name(&settings.wide)?;
     // It may not be there yet.
     settings.bridge = primary_name(&settings.bridge).unwrap_or(settings.bridge);
     if is_same(&settings) {
-        return Err(InterfaceError::Same(settings.site).into());
+        return Err(InterfaceError::Same(settings.site));
     }
     let Settings { site, wide, bridge, .. } = &settings;
     if [site, wide].contains(&bridge) {
-        return Err(InterfaceError::BridgeIsSide(bridge.clone()).into());
+        return Err(InterfaceError::BridgeIsSide(bridge.clone()));
     }
     let stacked =
         |upper: &String, lower: &String| InterfaceError::Stacked { upper: upper.clone(), lower: lower.clone() };
     match (is_above(site, wide), is_above(wide, site)) {
-        (true, true) => return Err(InterfaceError::Pair([site.clone(), wide.clone()]).into()),
-        (true, false) => return Err(stacked(site, wide).into()),
-        (false, true) => return Err(stacked(wide, site).into()),
+        (true, true) => return Err(InterfaceError::Pair([site.clone(), wide.clone()])),
+        (true, false) => return Err(stacked(site, wide)),
+        (false, true) => return Err(stacked(wide, site)),
         (false, false) => {}
     }
     check_bridge(bridge, [site, wide])?;
     for interface in [site, wide] {
         match check_use(interface, bridge) {
-            Err(GatewayError::Bypass(BypassError::NoProgram(_))) if bridge.is_empty() => {}
+            Err(InterfaceError::Ip(IpError::NoProgram(_))) if bridge.is_empty() => {}
             checked => checked?,
         }
     }
@@ -99,42 +110,32 @@ pub(crate) fn checked(settings: &Settings) -> Result<Settings, GatewayError> {
 }
 
 /// If the bridge is there, it joins no others: frames of this gateway would leave there too.
-fn check_bridge(bridge: &str, sides: [&str; 2]) -> Result<(), GatewayError> {
+fn check_bridge(bridge: &str, sides: [&str; 2]) -> Result<(), InterfaceError> {
     if if_nametoindex(bridge).is_err() {
         return Ok(());
     }
     if ip(&format!("link show dev {bridge} type bridge"))?.is_empty() {
-        return Err(InterfaceError::NoBridge(bridge.to_owned()).into());
+        return Err(InterfaceError::NoBridge(bridge.to_owned()));
     }
     let ports = ip(&format!("-o link show master {bridge}"))?;
     match ports.lines().filter_map(name_in).find(|port| !sides.contains(port)) {
-        Some(port) => Err(BypassError::OtherPort { bridge: bridge.to_owned(), port: port.to_owned() }.into()),
+        Some(port) => Err(InterfaceError::OtherPort { bridge: bridge.to_owned(), port: port.to_owned() }),
         None => Ok(()),
     }
 }
 
 /// Nobody else uses the interface.
-fn check_use(interface: &str, bridge: &str) -> Result<(), GatewayError> {
+fn check_use(interface: &str, bridge: &str) -> Result<(), InterfaceError> {
     if let Some(master) = master_of(interface)?
         && master != bridge
     {
-        return Err(InterfaceError::Port { interface: interface.to_owned(), master }.into());
+        return Err(InterfaceError::Port { interface: interface.to_owned(), master });
     }
     let addresses = ip(&format!("-o address show dev {interface}"))?;
     match addresses.lines().find_map(address_in) {
-        Some(address) => {
-            Err(InterfaceError::Address { interface: interface.to_owned(), address: address.to_owned() }.into())
-        }
+        Some(address) => Err(InterfaceError::Address { interface: interface.to_owned(), address: address.to_owned() }),
         None => Ok(()),
     }
-}
-
-/// The bridge or bond that the interface is a port of.
-pub(crate) fn master_of(interface: &str) -> Result<Option<String>, BypassError> {
-    let shown = ip(&format!("-o link show dev {interface}"))?;
-    // "5: eth1@if4: <…> mtu 1500 qdisc noqueue master bridge0 state …"
-    let mut words = shown.split_whitespace().skip(2);
-    Ok(words.find(|word| *word == "master").and_then(|_| words.next()).map(str::to_owned))
 }
 
 /// The address in a line of `ip -o address`: "5: eth1    inet 10.0.0.1/24 …". Those that the kernel gives to every interface do
@@ -151,19 +152,6 @@ fn address_in(line: &str) -> Option<&str> {
 /// The name in a line of `ip -o link`: "5: eth1@if4: <…".
 fn name_in(line: &str) -> Option<&str> {
     line.split(": ").nth(1)?.split('@').next()
-}
-
-/// What `ip` says.
-pub(crate) fn ip(arguments: &str) -> Result<String, BypassError> {
-    let mut command = Command::new("ip");
-    // Ctrl-C and Ctrl-Z are meant for the gateway, which knows what to do with them.
-    command.args(arguments.split(' ')).process_group(0);
-    let output = command.output().map_err(BypassError::NoProgram)?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(BypassError::Bridge { command: arguments.to_owned(), said })
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ pub mod bypass;
 mod frame;
 mod gateway;
 mod interfaces;
+mod ip;
 pub mod metrics;
 mod pairs;
 mod peer;
@@ -31,4 +32,5 @@ mod samples;
 
 pub use gateway::{Gateway, GatewayConfig, GatewayCounters, GatewayState, SITE, WIDE};
 pub use interfaces::InterfaceError;
+pub use ip::IpError;
 pub use running::{GatewayError, RunningGateway, RunningState};

@@ -93,6 +93,7 @@ pub fn text(state: &RunningState) -> String {
     metric("flows", "gauge", "Flows that were not idle of late.", &ways(gateway.flows));
     metric("host_pairs", "gauge", "Pairs of hosts that are remembered.", &ways(gateway.pairs));
     metric("memory_bytes", "gauge", "Memory for sums and waiting packets.", &one(gateway.memory_bytes as u64));
+    metric("memory_bytes_max", "gauge", "The bound of that memory.", &one(gateway.memory_bytes_max as u64));
     metric("waiting_packets", "gauge", "Packets that wait for a missing one.", &one(gateway.waiting_packets as u64));
     metric("packets_total", "counter", "RoCEv2 packets that arrived.", &sides(frames.packets));
     metric("other_frames_total", "counter", "Frames that are not RoCEv2, forwarded untouched.", &sides(frames.other));

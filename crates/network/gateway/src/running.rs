@@ -1,28 +1,21 @@
 //! A gateway that runs on a thread of its own.
 
 use std::io;
-use std::os::fd::AsFd as _;
-use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread::JoinHandle;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use longhaul_forward::clock::Clock;
 use longhaul_forward::offloads::{self, OneByOne};
 use longhaul_forward::ring::{self, Unfinished};
-use longhaul_forward::{Counters, ForwardError, Forwarding, Interface, SourceCounters, Woken, priority};
+use longhaul_forward::running::{Running, RunningError, processor_time};
+use longhaul_forward::{Counters, ForwardError, Forwarding, Interface, SourceCounters};
 use longhaul_shim::{ConfigError, PathStatus};
-use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::time::{ClockId, clock_gettime};
 use thiserror::Error;
 
 use crate::bypass::{Bypass, BypassError};
 use crate::gateway::{Gateway, GatewayState, SITE, WIDE};
 use crate::interfaces::{self, InterfaceError};
 use crate::settings::{Settings, SettingsError};
-
-/// The loop looks whether it is to end at least this often.
-const TURN_MAX: Duration = Duration::from_millis(500);
 
 /// At the end, the rings are emptied for at most this long, twice.
 const EMPTIED_FOR: Duration = Duration::from_millis(25);
@@ -33,7 +26,7 @@ const EMPTIED_FOR: Duration = Duration::from_millis(25);
 pub enum GatewayError {
     /// The interfaces are not for a gateway.
     #[error(transparent)]
-    Interface(#[from] InterfaceError),
+    Interface(InterfaceError),
     /// The configuration cannot be used here.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -57,15 +50,28 @@ pub enum GatewayError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// No thread, or no descriptor.
-    #[error("the gateway cannot be started")]
-    Start(#[source] io::Error),
-    /// It has panicked, which is a mistake in it.
-    #[error("the gateway's thread has panicked")]
-    Panicked,
-    /// It has ended.
-    #[error("the gateway has ended")]
-    Ended,
+    /// Its thread cannot be started, or has ended.
+    #[error("the gateway does not run")]
+    Running(#[source] RunningError),
+}
+
+impl From<InterfaceError> for GatewayError {
+    fn from(error: InterfaceError) -> Self {
+        match error {
+            InterfaceError::Ip(error) => GatewayError::Bypass(error.into()),
+            InterfaceError::Forward(error) => GatewayError::Forward(error),
+            error => GatewayError::Interface(error),
+        }
+    }
+}
+
+impl From<RunningError> for GatewayError {
+    fn from(error: RunningError) -> Self {
+        match error {
+            RunningError::Forward(error) => GatewayError::Forward(error),
+            error => GatewayError::Running(error),
+        }
+    }
 }
 
 /// What a running gateway does and has counted.
@@ -88,17 +94,8 @@ pub struct RunningState {
 /// A gateway on a thread of its own. Dropped, it ends.
 #[derive(Debug)]
 pub struct RunningGateway {
-    requests: Sender<Request>,
-    wake: Arc<EventFd>,
-    thread: Option<JoinHandle<Result<(), GatewayError>>>,
-    has_priority: bool,
+    running: Running<Gateway, ()>,
     has_bypass: bool,
-}
-
-#[derive(Debug)]
-enum Request {
-    Tell(Sender<RunningState>),
-    End,
 }
 
 impl RunningGateway {
@@ -131,31 +128,16 @@ impl RunningGateway {
             interfaces.iter_mut().try_for_each(Interface::discard)?;
             bypass.join()?;
         }
-        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
-        let wake = Arc::new(wake.map_err(|error| GatewayError::Start(error.into()))?);
-        let (requests, received) = mpsc::channel();
-        let (prepared, is_prepared) = mpsc::channel();
-        let waking = wake.clone();
         let has_bypass = bypass.is_some();
-        let thread = std::thread::Builder::new().name("gateway".to_owned());
-        let thread = thread.spawn(move || {
-            let _ = priority::wake_on_time();
-            let _ = processor.map(priority::run_on);
-            let has_priority = priority::run_before_others(priority::LINK).is_ok();
-            let _ = prepared.send(has_priority);
-            let _joining = joining;
-            // Dropped when this ends, for whatever reason: then the kernel forwards.
-            let _bypass = bypass;
-            run(Forwarding::new(interfaces, gateway, clock), &waking, &received)
-        });
-        let thread = thread.map_err(GatewayError::Start)?;
-        let has_priority = is_prepared.recv().unwrap_or(false);
-        Ok(RunningGateway { requests, wake, thread: Some(thread), has_priority, has_bypass })
+        // The bypass is dropped when the thread ends, for whatever reason: then the kernel forwards.
+        let kept = (joining, bypass);
+        let forwarding = Forwarding::new(interfaces, gateway, clock);
+        Ok(RunningGateway { running: Running::start("gateway", processor, forwarding, kept, finish)?, has_bypass })
     }
 
     /// Whether its thread runs before all ordinary ones.
     pub fn has_priority(&self) -> bool {
-        self.has_priority
+        self.running.has_priority()
     }
 
     /// Whether the kernel joins the interfaces when it ends.
@@ -165,83 +147,46 @@ impl RunningGateway {
 
     /// What it does and what it has counted.
     pub fn state(&self) -> Result<RunningState, GatewayError> {
-        let (answer, answered) = mpsc::channel();
-        self.request(Request::Tell(answer))?;
-        answered.recv().map_err(|_| GatewayError::Ended)
+        Ok(self.running.ask(|forwarding| {
+            let now = forwarding.clock().now();
+            RunningState {
+                gateway: forwarding.handler().state(now),
+                paths: forwarding.handler().paths(),
+                arrived: [0, 1].map(|port| forwarding.source_counters(port)),
+                forwarded: forwarding.counters(),
+                processor_time: processor_time(),
+                running_time: now.saturating_since(longhaul_time::Instant::ZERO),
+            }
+        })?)
     }
 
     /// Whether it has ended by itself; [`RunningGateway::end`] says why.
     pub fn has_ended(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        self.running.has_ended()
     }
 
     /// Ends it: what waits is handed on. Says why it ended, if it did before.
-    pub fn end(mut self) -> Result<(), GatewayError> {
-        self.end_thread().unwrap_or(Err(GatewayError::Ended))
-    }
-
-    fn request(&self, request: Request) -> Result<(), GatewayError> {
-        self.requests.send(request).map_err(|_| GatewayError::Ended)?;
-        // Its counter is full only if the loop has not looked for ages, and then it will.
-        let _ = self.wake.write(1);
-        Ok(())
-    }
-
-    fn end_thread(&mut self) -> Option<Result<(), GatewayError>> {
-        let thread = self.thread.take()?;
-        let _ = self.request(Request::End);
-        Some(thread.join().unwrap_or(Err(GatewayError::Panicked)))
-    }
-}
-
-impl Drop for RunningGateway {
-    fn drop(&mut self) {
-        self.end_thread();
-    }
-}
-
-/// Forwards until it is told to end.
-fn run(mut forwarding: Forwarding<Gateway>, wake: &EventFd, requests: &Receiver<Request>) -> Result<(), GatewayError> {
-    loop {
-        if forwarding.turn(wake.as_fd(), TURN_MAX)? == Woken::Other {
-            let _ = wake.read();
-        }
-        for request in requests.try_iter() {
-            match request {
-                Request::Tell(answer) => {
-                    let now = forwarding.clock().now();
-                    let _ = answer.send(RunningState {
-                        gateway: forwarding.handler().state(now),
-                        paths: forwarding.handler().paths(),
-                        arrived: [0, 1].map(|port| forwarding.source_counters(port)),
-                        forwarded: forwarding.counters(),
-                        processor_time: clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
-                            .map_or(Duration::ZERO, Duration::from),
-                        running_time: now.saturating_since(longhaul_time::Instant::ZERO),
-                    });
-                }
-                Request::End => return finish(&mut forwarding, wake),
-            }
-        }
+    pub fn end(self) -> Result<(), GatewayError> {
+        Ok(self.running.end()?)
     }
 }
 
 /// Moves what has arrived, hands on what waits, and lets pass what arrives meanwhile.
-fn finish(forwarding: &mut Forwarding<Gateway>, wake: &EventFd) -> Result<(), GatewayError> {
+fn finish(forwarding: &mut Forwarding<Gateway>, wake: BorrowedFd<'_>) -> Result<(), ForwardError> {
     empty(forwarding, wake)?;
     forwarding.handler().close();
     empty(forwarding, wake)
 }
 
 /// Turns until nothing more arrives, but not for ever.
-fn empty(forwarding: &mut Forwarding<Gateway>, wake: &EventFd) -> Result<(), GatewayError> {
+fn empty(forwarding: &mut Forwarding<Gateway>, wake: BorrowedFd<'_>) -> Result<(), ForwardError> {
     let begun = forwarding.clock().now();
     loop {
         let arrived = |forwarding: &mut Forwarding<Gateway>| {
             [SITE, WIDE].map(|port| forwarding.source_counters(port).frames).iter().sum::<u64>()
         };
         let before = arrived(forwarding);
-        forwarding.turn(wake.as_fd(), Duration::ZERO)?;
+        forwarding.turn(wake, Duration::ZERO)?;
         if arrived(forwarding) == before || forwarding.clock().now() - begun > EMPTIED_FOR {
             return Ok(());
         }
@@ -250,11 +195,12 @@ fn empty(forwarding: &mut Forwarding<Gateway>, wake: &EventFd) -> Result<(), Gat
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::BorrowedFd;
-    use std::sync::Mutex;
+    use std::os::fd::AsFd as _;
+    use std::sync::{Arc, Mutex};
 
     use longhaul_forward::{Arrival, Sink, Source};
     use longhaul_shim::Config;
+    use nix::sys::eventfd::EventFd;
 
     use super::*;
     use crate::gateway::GatewayConfig;
@@ -312,7 +258,8 @@ mod tests {
         let interfaces = vec![interface(&frames, &site), interface(&frames[..300], &wide)];
         let gateway = Gateway::new(GatewayConfig::new(Config::new("xor:8,1".parse().unwrap())), 1).expect("a gateway");
         let mut forwarding = Forwarding::new(interfaces, gateway, Clock::start());
-        finish(&mut forwarding, &EventFd::new().expect("a descriptor")).expect("it ends in order");
+        let wake = EventFd::new().expect("a descriptor");
+        finish(&mut forwarding, wake.as_fd()).expect("it ends in order");
         assert!(*wide.lock().unwrap() == frames && *site.lock().unwrap() == frames[..300]);
     }
 

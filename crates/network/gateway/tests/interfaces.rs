@@ -15,7 +15,7 @@ use longhaul_forward::ring::{RawSink, RingSource};
 use longhaul_forward::{Arrival, Sink as _, Source as _};
 use longhaul_gateway::bypass::{Bypass, BypassError};
 use longhaul_gateway::settings::Settings;
-use longhaul_gateway::{GatewayError, InterfaceError, RunningGateway, SITE};
+use longhaul_gateway::{GatewayError, InterfaceError, IpError, RunningGateway, SITE};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 
@@ -140,7 +140,7 @@ fn what_was_changed_is_undone_when_the_bridge_cannot_be_had() {
     in_namespace(|| {
         // No bridge takes this one.
         let error = refused("s1", "lo", "");
-        assert!(matches!(error, GatewayError::Bypass(BypassError::Bridge { .. })), "{error}");
+        assert!(matches!(error, GatewayError::Bypass(BypassError::Ip(IpError::Failed { .. }))), "{error}");
         assert!(!shown("-o link show dev s1").contains("master"));
         // One that was there stays, with the ports that it had.
         ip("link add kept type bridge");

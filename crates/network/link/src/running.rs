@@ -1,11 +1,9 @@
 //! A link that runs on a thread of its own.
 
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use longhaul_capture::{Capture, CaptureError, CaptureSummary};
@@ -13,17 +11,13 @@ use longhaul_forward::clock::Clock;
 use longhaul_forward::names::is_above;
 use longhaul_forward::offloads::OneByOne;
 use longhaul_forward::ring::{self, Unfinished};
-use longhaul_forward::{Counters, ForwardError, Forwarding, Interface, SourceCounters, Woken, priority, tap};
+use longhaul_forward::running::{Running, RunningError, processor_time};
+use longhaul_forward::{Counters, ForwardError, Forwarding, Interface, SourceCounters, tap};
 use longhaul_impair::{Profile, ProfileError};
-use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::time::{ClockId, clock_gettime};
 use thiserror::Error;
 
 use crate::direction::DirectionOptions;
 use crate::link::{Link, LinkCounters, Towards};
-
-/// The loop looks whether it is to end at least this often.
-const TURN_MAX: Duration = Duration::from_millis(500);
 
 /// The two ends of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,15 +80,18 @@ pub enum LinkError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// No thread, or no descriptor.
-    #[error("the link cannot be started")]
-    Start(#[source] io::Error),
-    /// It has panicked, which is a mistake in it.
-    #[error("the link's thread has panicked")]
-    Panicked,
-    /// It has ended.
-    #[error("the link has ended")]
-    Ended,
+    /// Its thread cannot be started, or has ended.
+    #[error("the link does not run")]
+    Running(#[source] RunningError),
+}
+
+impl From<RunningError> for LinkError {
+    fn from(error: RunningError) -> Self {
+        match error {
+            RunningError::Forward(error) => LinkError::Forward(error),
+            error => LinkError::Running(error),
+        }
+    }
 }
 
 /// What a running link has counted.
@@ -112,16 +109,7 @@ pub struct RunningCounters {
 
 /// A link on a thread of its own. Dropped, it ends.
 pub struct RunningLink {
-    requests: Sender<Request>,
-    wake: Arc<EventFd>,
-    thread: Option<JoinHandle<Result<Option<CaptureSummary>, LinkError>>>,
-    has_priority: bool,
-}
-
-enum Request {
-    Set(Towards, Arc<Profile>, Sender<Result<(), ProfileError>>),
-    Tell(Sender<RunningCounters>),
-    End,
+    running: Running<Link, Result<Option<CaptureSummary>, CaptureError>>,
 }
 
 impl RunningLink {
@@ -159,103 +147,42 @@ impl RunningLink {
             capture.set_origin(clock.origin_of_day());
             link.record(capture, [&names[0], &names[1]])?;
         }
-        let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(start_failed)?);
-        let (requests, received) = mpsc::channel();
-        let (prepared, is_prepared) = mpsc::channel();
-        let thread = std::thread::Builder::new().name("link".to_owned());
-        let (waking, processor) = (wake.clone(), options.processor);
-        let thread = thread.spawn(move || {
-            // Without it frames leave up to 50 µs late.
-            let _ = priority::wake_on_time();
-            let _ = processor.map(priority::run_on);
-            let has_priority = priority::run_before_others(priority::LINK).is_ok();
-            let _ = prepared.send(has_priority);
-            let _joining = joining;
-            run(Forwarding::new(interfaces, link, clock), &waking, &received)
-        });
-        let thread = thread.map_err(LinkError::Start)?;
-        let has_priority = is_prepared.recv().unwrap_or(false);
-        Ok(RunningLink { requests, wake, thread: Some(thread), has_priority })
+        let forwarding = Forwarding::new(interfaces, link, clock);
+        let finish = |forwarding: &mut Forwarding<Link>, _: BorrowedFd<'_>| Ok(forwarding.handler().end_capture());
+        Ok(RunningLink { running: Running::start("link", options.processor, forwarding, joining, finish)? })
     }
 
     /// Whether its thread runs before all ordinary ones.
     pub fn has_priority(&self) -> bool {
-        self.has_priority
+        self.running.has_priority()
     }
 
     /// Change what happens to frames that enter from now on.
     pub fn set_profile(&self, towards: Towards, profile: Arc<Profile>) -> Result<(), LinkError> {
-        let (answer, answered) = mpsc::channel();
-        self.request(Request::Set(towards, profile, answer))?;
-        Ok(answered.recv().map_err(|_| LinkError::Ended)??)
+        let set = self.running.ask(move |forwarding| {
+            let now = forwarding.clock().now();
+            forwarding.handler().set_profile(towards, profile, now)
+        });
+        Ok(set??)
     }
 
     /// What was counted so far.
     pub fn counters(&self) -> Result<RunningCounters, LinkError> {
-        let (answer, answered) = mpsc::channel();
-        self.request(Request::Tell(answer))?;
-        answered.recv().map_err(|_| LinkError::Ended)
+        Ok(self.running.ask(|forwarding| RunningCounters {
+            link: forwarding.handler().counters(),
+            arrived: [0, 1].map(|port| forwarding.source_counters(port)),
+            forwarded: forwarding.counters(),
+            processor_time: processor_time(),
+        })?)
     }
 
     /// Whether it has ended by itself; [`RunningLink::end`] says why.
     pub fn has_ended(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        self.running.has_ended()
     }
 
     /// End it. Frames in flight are lost. Says why it ended, if it did before, and what was recorded.
-    pub fn end(mut self) -> Result<Option<CaptureSummary>, LinkError> {
-        self.end_thread().unwrap_or(Err(LinkError::Ended))
-    }
-
-    fn request(&self, request: Request) -> Result<(), LinkError> {
-        self.requests.send(request).map_err(|_| LinkError::Ended)?;
-        // Its counter is full only if the loop has not looked for ages, and then it will.
-        let _ = self.wake.write(1);
-        Ok(())
-    }
-
-    fn end_thread(&mut self) -> Option<Result<Option<CaptureSummary>, LinkError>> {
-        let thread = self.thread.take()?;
-        let _ = self.request(Request::End);
-        Some(thread.join().unwrap_or(Err(LinkError::Panicked)))
-    }
-}
-
-impl Drop for RunningLink {
-    fn drop(&mut self) {
-        self.end_thread();
-    }
-}
-
-fn start_failed(error: nix::Error) -> LinkError {
-    LinkError::Start(error.into())
-}
-
-/// Forwards until it is told to end.
-fn run(
-    mut forwarding: Forwarding<Link>,
-    wake: &EventFd,
-    requests: &Receiver<Request>,
-) -> Result<Option<CaptureSummary>, LinkError> {
-    loop {
-        if forwarding.turn(wake.as_fd(), TURN_MAX)? == Woken::Other {
-            let _ = wake.read();
-        }
-        for request in requests.try_iter() {
-            match request {
-                Request::Set(towards, profile, answer) => {
-                    let now = forwarding.clock().now();
-                    let _ = answer.send(forwarding.handler().set_profile(towards, profile, now));
-                }
-                Request::Tell(answer) => {
-                    let arrived = [0, 1].map(|port| forwarding.source_counters(port));
-                    let link = forwarding.handler().counters();
-                    let used = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from);
-                    let forwarded = forwarding.counters();
-                    let _ = answer.send(RunningCounters { link, arrived, forwarded, processor_time: used });
-                }
-                Request::End => return Ok(forwarding.handler().end_capture()?),
-            }
-        }
+    pub fn end(self) -> Result<Option<CaptureSummary>, LinkError> {
+        Ok(self.running.end()??)
     }
 }

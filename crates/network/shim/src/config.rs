@@ -17,6 +17,10 @@ const DATAGRAM_BYTES_LEAST: usize = bth::HEADER_BYTES + ICRC_BYTES;
 /// The longest of which a repair packet, with a tag, fits into a UDP datagram over IPv4.
 const DATAGRAM_BYTES_MOST: usize = 65_507 - HEADER_BYTES - CODED_PREFIX_BYTES - TAG_BYTES - ICRC_BYTES;
 
+/// What is remembered of a flow, and of a waiting packet besides its bytes, at most.
+const FLOW_BYTES_MAX: usize = 1024;
+const HELD_BYTES_MAX: usize = 512;
+
 /// How a shim protects packets, and what it may use for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -117,6 +121,12 @@ impl Config {
     pub fn overhead_bytes(&self) -> usize {
         let tag_bytes = if self.key.is_some() { TAG_BYTES } else { 0 };
         HEADER_BYTES + CODED_PREFIX_BYTES + tag_bytes + ICRC_BYTES
+    }
+
+    /// Bytes that both directions may use, at most: sums, repair packets that wait, packets that wait, and flows.
+    pub fn memory_bytes_max(&self) -> usize {
+        let each_way = 2 * self.units_max * self.unit_bytes() + self.flows_max * FLOW_BYTES_MAX;
+        2 * each_way + self.held_packets_max * (self.unit_bytes() + HELD_BYTES_MAX)
     }
 
     /// Bytes of a sum, at most.

@@ -107,11 +107,7 @@ fn attack(config: &Config, knows_queue_pair: bool) -> (u64, u64, Shim) {
     let mut attacker = Attacker { random: ChaCha8Rng::seed_from_u64(5), knows_queue_pair };
     let mut random = ChaCha8Rng::seed_from_u64(6);
     let (mut sender, mut receiver) = (Shim::new(config.clone(), 1).unwrap(), Shim::new(config.clone(), 2).unwrap());
-    // Units, waiting packets and flows, each way.
-    let unit_bytes = config.datagram_bytes_max + 8;
-    let bound = 2 * config.units_max * 2 * unit_bytes
-        + config.held_packets_max * (unit_bytes + 512)
-        + 2 * config.flows_max * 1024;
+    let bound = config.memory_bytes_max();
     let mut flow = Flow::writes(REAL_QUEUE_PAIR, 100);
     let (mut message, mut sent, mut arrived) = (flow.message(16), 0, 0);
     let mut next_psn = 100;

@@ -8,6 +8,7 @@ mod exit;
 mod gateway;
 mod impairment;
 mod interop;
+mod judged;
 mod link;
 mod log;
 mod output;

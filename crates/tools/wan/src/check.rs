@@ -114,7 +114,7 @@ impl Ground {
         for _ in 0..ROUNDS {
             let flood = paced::flood(&self.namespaces, self.mtu)?;
             let forwarder = bare::Bare::start(LINK_PROCESSOR)?;
-            let without = flood.frames_per_second(self.duration, || Ok(forwarder.sent()))?;
+            let without = flood.frames_per_second(self.duration, || forwarder.sent())?;
             forwarder.end()?;
             let link = self.start(&impaired)?;
             let before = link.counters()?;

@@ -6,9 +6,11 @@
 //!
 //! Frames a second are those of the sending gateway, which adds repair packets, next to a forwarder that does nothing to frames, in turns
 //! with it. The delay is that of the receiving gateway, which waits for what is missing: the sender gives it what a sending
-//! gateway would, without loss and with it, next to the bare forwarder again.
+//! gateway would, without loss and with it, next to the bare forwarder again. Then it is attacked: the same flow with losses passes the
+//! receiving gateway while hostile packets arrive.
 
 mod frames;
+mod hostile;
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -24,6 +26,7 @@ use longhaul_link::namespaces::{END_INTERFACE, NamespaceError, Namespaces, Side}
 use thiserror::Error;
 
 use self::frames::{Encoded, Messages};
+pub use self::hostile::Attack;
 use crate::check::{Bare, CheckError, Percentiles, median, percentiles};
 use crate::clock::now;
 use crate::witness;
@@ -43,6 +46,8 @@ const LOSS: f64 = 0.01;
 const CODE: &str = "lowar:32,1";
 /// Interface MTUs, and the RDMA MTUs that they have room for.
 const MTUS: [(usize, usize); 2] = [(1500, 1024), (4200, 4096)];
+/// Share of the bare forwarder's rate at which hostile packets are sent.
+const HOSTILE_SHARE: f64 = 0.25;
 /// The receiver waits this long for more.
 const SILENCE: Duration = Duration::from_millis(200);
 
@@ -100,16 +105,23 @@ pub struct GatewayRow {
 pub struct GatewayReport {
     /// By MTU.
     pub rows: Vec<GatewayRow>,
+    /// With the first MTU.
+    pub attack: Attack,
     /// Whether the gateway's thread ran before all ordinary ones.
     pub has_priority: bool,
     /// Share of processor time that the host gave to others, over the whole check.
     pub steal_share: f64,
 }
 
-/// Measures. The process must have one thread only. `progress` hears what is done next.
-pub fn check(duration: Duration, progress: &mut dyn FnMut(&str)) -> Result<GatewayReport, GatewayCheckError> {
+/// Measures, each for so long, and attacks with this many packets. The process must have one thread only. `progress` hears what is done
+/// next.
+pub fn check(
+    duration: Duration,
+    hostile_packets: u64,
+    progress: &mut dyn FnMut(&str),
+) -> Result<GatewayReport, GatewayCheckError> {
     let steal = witness::steal();
-    let (mut rows, mut has_priority) = (Vec::new(), false);
+    let (mut rows, mut has_priority, mut attack) = (Vec::new(), false, Attack::default());
     for (mtu, rdma_mtu) in MTUS {
         let ground = Ground { namespaces: Namespaces::make(mtu)?, rdma_mtu, duration };
         progress(&format!("MTU {mtu}: packets a second, with the gateway and with a bare forwarder"));
@@ -117,10 +129,14 @@ pub fn check(duration: Duration, progress: &mut dyn FnMut(&str)) -> Result<Gatew
         has_priority = ground.capacity(&mut row)?;
         progress(&format!("MTU {mtu}: added delay"));
         ground.delay(&mut row)?;
+        if rows.is_empty() {
+            progress(&format!("MTU {mtu}: {hostile_packets} hostile packets"));
+            attack = ground.attack(hostile_packets, row.bare_packets_per_second)?;
+        }
         rows.push(row);
         ground.namespaces.remove()?;
     }
-    Ok(GatewayReport { rows, has_priority, steal_share: steal.so_far() })
+    Ok(GatewayReport { rows, attack, has_priority, steal_share: steal.so_far() })
 }
 
 /// Where it is measured.
@@ -161,7 +177,7 @@ impl Ground {
         for _ in 0..ROUNDS {
             let flood = self.flood(frames.clone())?;
             let forwarder = Bare::start(GATEWAY_PROCESSOR)?;
-            let without = self.per_second(|| Ok(forwarder.sent()))?;
+            let without = self.per_second(|| Ok(forwarder.sent()?))?;
             forwarder.end()?;
             let gateway = self.gateway(Side::Left)?;
             let before = gateway.state()?;
@@ -218,12 +234,12 @@ impl Ground {
         let mut per_core = Vec::new();
         for _ in 0..ROUNDS {
             let forwarder = Bare::start(GATEWAY_PROCESSOR)?;
-            bare.push(self.paced(0.0)?.delay);
+            bare.push(self.paced(0.0, self.duration)?.delay);
             forwarder.end()?;
             for (loss, delays) in [(0.0, &mut lossless), (LOSS, &mut repairing)] {
                 // What comes from the left has been through a gateway there.
                 let gateway = self.gateway(Side::Right)?;
-                let paced = self.paced(loss)?;
+                let paced = self.paced(loss, self.duration)?;
                 let state = gateway.state()?;
                 gateway.end()?;
                 delays.push(paced.delay);
@@ -248,16 +264,46 @@ impl Ground {
         Ok(())
     }
 
+    /// A flow with losses through the receiving gateway, without hostile packets and with them.
+    fn attack(&self, packets: u64, bare_packets_per_second: f64) -> Result<Attack, GatewayCheckError> {
+        let wanted = HOSTILE_SHARE * bare_packets_per_second.max(1.0);
+        let duration = Duration::from_secs_f64(packets as f64 / wanted);
+        let gateway = self.gateway(Side::Right)?;
+        let without = self.paced(LOSS, self.duration)?;
+        let mut sink = self.namespaces.within(Side::Left, || RawSink::open(END_INTERFACE))??;
+        let (with, sent) = std::thread::scope(|scope| {
+            let attacker = scope.spawn(|| hostile::send(&mut sink, packets, wanted, &gateway));
+            let with = self.paced(LOSS, duration);
+            (with, attacker.join())
+        });
+        let (with, (packets_per_second, memory_bytes)) = (with?, sent.map_err(|_| CheckError::Nothing)??);
+        let memory_bytes_max = gateway.state()?.gateway.memory_bytes_max;
+        gateway.end()?;
+        Ok(Attack {
+            packets,
+            packets_per_second,
+            over_bare_forwarder: packets_per_second / bare_packets_per_second.max(1.0),
+            flow_share: with.arrived as f64 / with.sent as f64,
+            flow_share_without: without.arrived as f64 / without.sent as f64,
+            lies_at_host: with.lies,
+            repairs_at_host: with.repairs,
+            memory_bytes,
+            memory_bytes_max,
+        })
+    }
+
     /// Sends packets at a steady rate, with the repair packets of a gateway, and measures when each arrives.
-    fn paced(&self, loss: f64) -> Result<Paced, GatewayCheckError> {
+    fn paced(&self, loss: f64, duration: Duration) -> Result<Paced, GatewayCheckError> {
         let clock = Clock::start();
         let mut sink = self.namespaces.within(Side::Left, || RawSink::open(END_INTERFACE))??;
         let mut source = self.namespaces.within(Side::Right, || RingSource::open(END_INTERFACE, clock, 32 << 20))??;
         let _full = self.full_socket()?;
         let is_over = Arc::new(AtomicBool::new(false));
         let ends = is_over.clone();
-        let receiver = std::thread::spawn(move || -> Result<Vec<(u32, u64)>, CheckError> {
-            let (mut arrived, mut last) = (Vec::new(), now());
+        let mut encoded = Encoded::new(self.rdma_mtu, CODE, loss).map_err(GatewayError::from)?;
+        let messages = Messages::new(self.rdma_mtu);
+        let receiver = std::thread::spawn(move || -> Result<_, CheckError> {
+            let (mut arrived, mut lies, mut repairs, mut last) = (Vec::new(), 0, 0, now());
             while !ends.load(Ordering::Relaxed) || now() - last < SILENCE {
                 let mut polled = [nix::poll::PollFd::new(source.descriptor(), nix::poll::PollFlags::POLLIN)];
                 let _ = nix::poll::poll(&mut polled, nix::poll::PollTimeout::from(20_u16));
@@ -265,16 +311,18 @@ impl Ground {
                 source.receive(256, &mut arrivals)?;
                 for arrival in &arrivals {
                     last = now();
-                    arrived.extend(frames::psn_of(arrival.bytes).map(|psn| (psn, arrival.at.as_nanos())));
+                    let psn = frames::psn_of(arrival.bytes);
+                    lies += u64::from(psn.is_some() && !messages.has_sent(arrival.bytes));
+                    repairs += u64::from(frames::is_repair(arrival.bytes));
+                    arrived.extend(psn.map(|psn| (psn, arrival.at.as_nanos())));
                 }
             }
-            Ok(arrived)
+            Ok((arrived, lies, repairs))
         });
-        let mut encoded = Encoded::new(self.rdma_mtu, CODE, loss).map_err(GatewayError::from)?;
         let gap = Duration::from_secs_f64(1.0 / PACED_PER_SECOND);
         let (begun, mut sent) = (now(), Vec::new());
         let mut next = begun;
-        while next - begun < self.duration {
+        while next - begun < duration {
             while now() < next {
                 std::hint::spin_loop();
             }
@@ -287,13 +335,24 @@ impl Ground {
             next = (next + gap).max(now());
         }
         is_over.store(true, Ordering::Relaxed);
-        let arrived = receiver.join().map_err(|_| CheckError::Nothing)??;
+        let (arrived, lies, repairs) = receiver.join().map_err(|_| CheckError::Nothing)??;
+        let mut has_arrived = vec![false; sent.len()];
+        for (psn, _) in &arrived {
+            has_arrived.get_mut(*psn as usize).into_iter().for_each(|has_arrived| *has_arrived = true);
+        }
         let took = |(psn, at): &(u32, u64)| Some(at.saturating_sub(*sent.get(*psn as usize)?) as f64 / 1e3);
         let delays: Vec<f64> = arrived.iter().filter_map(took).collect();
         if delays.is_empty() {
             return Err(CheckError::Nothing.into());
         }
-        Ok(Paced { delay: percentiles(delays), lost: encoded.lost() })
+        Ok(Paced {
+            delay: percentiles(delays),
+            lost: encoded.lost(),
+            sent: sent.len(),
+            arrived: has_arrived.into_iter().filter(|has_arrived| *has_arrived).count(),
+            lies,
+            repairs,
+        })
     }
 }
 
@@ -304,6 +363,12 @@ fn taken(state: &RunningState) -> u64 {
 struct Paced {
     delay: Percentiles,
     lost: u64,
+    /// Data packets that were sent, and those of them that arrived.
+    sent: usize,
+    arrived: usize,
+    /// Packets for the real queue pair that nobody has sent.
+    lies: u64,
+    repairs: u64,
 }
 
 /// As many frames as can be sent, until it is ended.

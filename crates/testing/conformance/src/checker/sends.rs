@@ -142,6 +142,8 @@ impl Judge {
                     );
                 }
             }
+            // What a READ brings is read when the answer leaves, and what was posted behind the READ may be placed before that.
+            Target::Revoked { .. } if self.messages[number as usize].facts.kind == Kind::Read => {}
             Target::Revoked { was_whole } => {
                 if !was_whole {
                     self.accuse(

@@ -5,10 +5,11 @@ use std::time::Duration;
 use longhaul::with_sources;
 use longhaul_units::seconds_within;
 use longhaul_wan::check::Percentiles;
-use longhaul_wan::gateway_check::{self, GatewayCheckError, GatewayReport, GatewayRow};
+use longhaul_wan::gateway_check::{self, Attack, GatewayCheckError, GatewayReport, GatewayRow};
 use serde_json::{Value, json};
 
 use super::run::stop_of;
+use crate::judged::{self, Judged};
 use crate::progress;
 use crate::stop::{self, Stop};
 
@@ -17,37 +18,40 @@ const OVER_BARE_MIN: f64 = 0.7;
 /// One gateway with long packets.
 const GBITS_MIN: f64 = 2.0;
 const GBITS_MTU: usize = 4200;
+/// Of the bare forwarder's rate; a quarter is aimed at.
+const HOSTILE_MIN: f64 = 0.2;
+/// Of a flow that is attacked.
+const FLOW_SHARE_MIN: f64 = 0.8;
 
 /// Measure what a gateway can do on this machine, both sides on it
 ///
 /// In namespaces of its own, for MTU 1500 and 4200 (RDMA MTU 1024 and 4096): RoCEv2 packets a second of a gateway that adds repair packets
 /// (lowar:32,1), compared with a forwarder that does nothing to frames (medians of runs in turns); and how much longer packets take
-/// through a gateway that receives, without loss and with 1 % lost. Exit status 1: a check failed.
+/// through a gateway that receives, without loss and with 1 % lost. Then a million hostile packets arrive at a quarter of the forwarder's
+/// rate, next to a flow with 1 % lost: noise, malformed headers, flows that do not exist, repair packets that lie. Exit status 1: a check
+/// failed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Seconds of each measurement
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds_within(0.1..=60.0))]
     seconds: f64,
 
+    /// Packets of the attack
+    #[arg(long, value_name = "COUNT", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    hostile_packets: u64,
+
     /// Print one line of JSON instead of a table
     #[arg(long)]
     json: bool,
 }
 
-/// One thing that must hold.
-struct Judged {
-    name: String,
-    got: f64,
-    bar: String,
-    is_good: bool,
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
-    let progress = progress::bar(4, "{bar:30} {pos}/{len} {msg}");
-    let report = gateway_check::check(Duration::from_secs_f64(arguments.seconds), &mut |what| {
-        progress.set_message(what.to_owned());
-        progress.inc(1);
-    });
+    let progress = progress::bar(5, "{bar:30} {pos}/{len} {msg}");
+    let report =
+        gateway_check::check(Duration::from_secs_f64(arguments.seconds), arguments.hostile_packets, &mut |what| {
+            progress.set_message(what.to_owned());
+            progress.inc(1);
+        });
     progress.finish_and_clear();
     let report = report.map_err(|error| match error {
         GatewayCheckError::Gateway(error) => stop_of(error),
@@ -55,33 +59,39 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
         GatewayCheckError::Namespace(error) => error.into(),
         error => Stop::Failed(with_sources(&error)),
     })?;
-    let judged: Vec<Judged> = report.rows.iter().flat_map(judge).collect();
-    let bad: Vec<&str> = judged.iter().filter(|judged| !judged.is_good).map(|judged| &*judged.name).collect();
-    let wrong = (!bad.is_empty()).then(|| Stop::Failed(format!("not reached: {}", bad.join(", "))));
-    stop::tell(arguments.json, || to_json(&report, &judged), || to_table(&report, &judged), wrong)
+    let judged: Vec<Judged> = report.rows.iter().flat_map(judge).chain(judge_attack(&report.attack)).collect();
+    stop::tell(arguments.json, || to_json(&report, &judged), || to_table(&report, &judged), judged::wrong(&judged))
 }
 
 fn judge(row: &GatewayRow) -> Vec<Judged> {
     let mtu = row.mtu;
-    let at_least = |name: String, got: f64, least: f64| Judged {
-        name: format!("{name}, MTU {mtu}"),
-        got,
-        bar: format!("at least {least}"),
-        is_good: got >= least,
-    };
+    let at_least = |name: &str, got: f64, least: f64| Judged::at_least(format!("{name}, MTU {mtu}"), got, least);
+    let restored = row.restored_packets as f64 / row.lost_packets.max(1) as f64;
     let mut judged = vec![
-        at_least("over_bare_forwarder".to_owned(), row.over_bare_forwarder, OVER_BARE_MIN),
+        at_least("over_bare_forwarder", row.over_bare_forwarder, OVER_BARE_MIN),
         // Each of two packets of one block that are both lost stays lost.
-        at_least(
-            "restored share of what was lost".to_owned(),
-            row.restored_packets as f64 / row.lost_packets.max(1) as f64,
-            0.5,
-        ),
+        at_least("restored share of what was lost", restored, 0.5),
     ];
     if mtu == GBITS_MTU {
-        judged.push(at_least("Gbit/s".to_owned(), row.bits_per_second / 1e9, GBITS_MIN));
+        judged.push(at_least("Gbit/s", row.bits_per_second / 1e9, GBITS_MIN));
     }
     judged
+}
+
+fn judge_attack(attack: &Attack) -> [Judged; 5] {
+    let memory = attack.memory_bytes as f64 / attack.memory_bytes_max.max(1) as f64;
+    let named = |name: &str| format!("{name}, attacked");
+    [
+        Judged::at_least(
+            named("hostile packets over those of the bare forwarder"),
+            attack.over_bare_forwarder,
+            HOSTILE_MIN,
+        ),
+        Judged::at_least(named("share of the flow that arrives"), attack.flow_share, FLOW_SHARE_MIN),
+        Judged::none(named("packets at the host that nobody sent"), attack.lies_at_host),
+        Judged::none(named("repair packets at the host"), attack.repairs_at_host),
+        Judged::at_most(named("memory of its bound"), memory, 1.0),
+    ]
 }
 
 fn delay_to_json(delay: Percentiles) -> Value {
@@ -113,10 +123,21 @@ fn to_json(report: &GatewayReport, judged: &[Judged]) -> Value {
     let mut value = report.rows.first().map_or_else(|| json!({}), row_to_json);
     value["schema"] = 1.into();
     value["rows"] = report.rows.iter().map(row_to_json).collect();
+    let attack = &report.attack;
+    value["attack"] = json!({
+        "packets": attack.packets,
+        "packets_per_second": attack.packets_per_second,
+        "over_bare_forwarder": attack.over_bare_forwarder,
+        "flow_share": attack.flow_share,
+        "flow_share_without": attack.flow_share_without,
+        "lies_at_host": attack.lies_at_host,
+        "repairs_at_host": attack.repairs_at_host,
+        "memory_bytes": attack.memory_bytes,
+        "memory_bytes_max": attack.memory_bytes_max,
+    });
     value["has_real_time_priority"] = report.has_priority.into();
     value["steal_share"] = report.steal_share.into();
-    let check = |judged: &Judged| json!({ "name": judged.name, "got": judged.got, "bar": judged.bar, "passed": judged.is_good });
-    value["checks"] = judged.iter().map(check).collect();
+    value["checks"] = judged::to_json(judged);
     value
 }
 
@@ -143,12 +164,15 @@ fn to_table(report: &GatewayReport, judged: &[Judged]) -> String {
     text += &format!(
         "\npackets/s: of a gateway that adds repair packets; bare: a forwarder that does nothing to frames, in turns with it. Added delay: of\n\
          a gateway that receives 20,000 packets/s, over the bare forwarder; with loss: 1 % lost before it. The gateway ran {priority} real-time\n\
-         priority; the host gave {:.1} % of the processors' time to others.\n\n",
+         priority; the host gave {:.1} % of the processors' time to others.\n\
+         Attack: {} hostile packets, {:.0} a second; {:.4} of the flow's packets arrived ({:.4} without it); {:.1} MB of memory of at most {:.0}.\n\n",
         100.0 * report.steal_share,
+        report.attack.packets,
+        report.attack.packets_per_second,
+        report.attack.flow_share,
+        report.attack.flow_share_without,
+        report.attack.memory_bytes as f64 / 1e6,
+        report.attack.memory_bytes_max as f64 / 1e6,
     );
-    for judged in judged {
-        let mark = if judged.is_good { "ok    " } else { "FAILED" };
-        text += &format!("{mark} {}: {:.4} ({})\n", judged.name, judged.got, judged.bar);
-    }
-    text
+    text + &judged::to_table(judged)
 }

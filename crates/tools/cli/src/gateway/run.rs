@@ -7,7 +7,7 @@ use longhaul::with_sources;
 use longhaul_forward::{ForwardError, offloads};
 use longhaul_gateway::metrics::{self, Server};
 use longhaul_gateway::settings::Settings;
-use longhaul_gateway::{GatewayError, RunningGateway, RunningState};
+use longhaul_gateway::{GatewayError, InterfaceError, RunningGateway, RunningState};
 use longhaul_link::control::{ControlSocket, Kind, Request};
 use longhaul_perf::random_number;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -142,6 +142,7 @@ fn serve(
 pub(super) fn stop_of(error: GatewayError) -> Stop {
     let text = with_sources(&error);
     match error {
+        GatewayError::Interface(InterfaceError::OtherPort { .. }) => Stop::Missing(text),
         GatewayError::Interface(_) | GatewayError::Settings(_) | GatewayError::Shim(_) => Stop::Usage(text),
         GatewayError::Bypass(_)
         | GatewayError::Joining { .. }

@@ -83,6 +83,7 @@ pub(super) fn to_json(settings: &Settings, state: &RunningState, has_bypass: boo
         "running_seconds": state.running_time.as_secs_f64(),
         "processor_seconds": state.processor_time.as_secs_f64(),
         "memory_bytes": gateway.memory_bytes,
+        "memory_bytes_max": gateway.memory_bytes_max,
         "towards_wide": {
             "packets": frames.packets[SITE],
             "other_frames": frames.other[SITE],
@@ -162,11 +163,13 @@ pub(super) fn to_table(gateway: &Value) -> String {
             changes.len(),
         );
     }
-    let memory = gateway["memory_bytes"].as_u64().unwrap_or_default() as f64 / 1e6;
+    let megabytes = |key: &str| gateway[key].as_u64().unwrap_or_default() as f64 / 1e6;
     let _ = writeln!(
         text,
-        "running for {:.0} s, {memory:.1} MB in the shim",
-        gateway["running_seconds"].as_f64().unwrap_or_default()
+        "running for {:.0} s, {:.1} MB in the shim of at most {:.0}",
+        gateway["running_seconds"].as_f64().unwrap_or_default(),
+        megabytes("memory_bytes"),
+        megabytes("memory_bytes_max"),
     );
     for (side, title) in [("towards_wide", "site to wide"), ("towards_site", "wide to site")] {
         let _ = writeln!(text, "{title}");

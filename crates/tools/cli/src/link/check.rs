@@ -8,6 +8,7 @@ use longhaul_wan::check::{self, CheckError, Options, Report, Row, SET_ASIDE_MAX}
 use serde_json::{Value, json};
 
 use super::options::stop_of;
+use crate::judged::{self, Judged};
 use crate::progress;
 use crate::stop::{self, Stop};
 
@@ -38,14 +39,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// One thing that must hold.
-struct Judged {
-    name: String,
-    got: f64,
-    bar: String,
-    is_good: bool,
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let progress = progress::bar(8, "{bar:30} {pos}/{len} {msg}");
     let options = Options { duration: Duration::from_secs_f64(arguments.seconds) };
@@ -61,57 +54,41 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Stop> {
         error => Stop::Failed(with_sources(&error)),
     })?;
     let judged = judge(&report);
-    let bad: Vec<&str> = judged.iter().filter(|judged| !judged.is_good).map(|judged| &*judged.name).collect();
-    let wrong = (!bad.is_empty()).then(|| Stop::Failed(format!("not reached: {}", bad.join(", "))));
-    stop::tell(arguments.json, || to_json(&report, &judged), || to_table(&report, &judged), wrong)
+    stop::tell(arguments.json, || to_json(&report, &judged), || to_table(&report, &judged), judged::wrong(&judged))
 }
 
 fn judge(report: &Report) -> Vec<Judged> {
     let mut judged = Vec::new();
-    let mut judge =
-        |name: String, got: f64, bar: String, is_good: bool| judged.push(Judged { name, got, bar, is_good });
     for row in &report.rows {
         let (mtu, paced) = (row.mtu, &row.paced);
-        let ratio = row.over_bare_forwarder;
-        judge(
-            format!("over_bare_forwarder, MTU {mtu}"),
-            ratio,
-            format!("at least {OVER_BARE_MIN}"),
-            ratio >= OVER_BARE_MIN,
-        );
-        let (gbits, least) = (row.tcp_bits_per_second / 1e9, tcp_gbits_min(mtu));
-        judge(format!("TCP, Gbit/s, MTU {mtu}"), gbits, format!("at least {least}"), gbits >= least);
+        let named = |name: &str| format!("{name}, MTU {mtu}");
         let share = paced.sent_bits_per_second / paced.asked_bits_per_second;
-        let least = format!("at least {PACED_SHARE_MIN}");
-        judge(format!("share of the paced rate that was sent, MTU {mtu}"), share, least, share >= PACED_SHARE_MIN);
-        let gone = (paced.missing_frames + paced.refused_frames) as f64;
-        judge(format!("frames lost without loss, MTU {mtu}"), gone, "0".to_owned(), gone == 0.0);
-        let excess = paced.stalled_share - paced.steal_share;
-        let most = format!("at most {STALLED_BEYOND_STEAL_MAX}");
-        judge(format!("stalls beyond what the host took, MTU {mtu}"), excess, most, excess <= STALLED_BEYOND_STEAL_MAX);
-        let full = paced.ring_full_frames as f64;
-        judge(
-            format!("ring drops at {} Gbit/s, MTU {mtu}", paced.asked_bits_per_second / 1e9),
-            full,
-            "0".to_owned(),
-            full == 0.0,
-        );
-        let p99 = paced.delay_error_us.p99;
-        let most = format!("at most {DELAY_ERROR_P99_US_MAX}");
-        judge(format!("delay error p99 outside stalls, us, MTU {mtu}"), p99, most, p99 <= DELAY_ERROR_P99_US_MAX);
-        let aside = paced.set_aside_share;
-        judge(
-            format!("frames set aside, MTU {mtu}"),
-            aside,
-            format!("at most {SET_ASIDE_MAX}"),
-            aside <= SET_ASIDE_MAX,
-        );
+        let stalls = paced.stalled_share - paced.steal_share;
+        let paced_gbits = paced.asked_bits_per_second / 1e9;
+        judged.extend([
+            Judged::at_least(named("over_bare_forwarder"), row.over_bare_forwarder, OVER_BARE_MIN),
+            Judged::at_least(named("TCP, Gbit/s"), row.tcp_bits_per_second / 1e9, tcp_gbits_min(mtu)),
+            Judged::at_least(named("share of the paced rate that was sent"), share, PACED_SHARE_MIN),
+            Judged::none(named("frames lost without loss"), paced.missing_frames + paced.refused_frames),
+            Judged::at_most(named("stalls beyond what the host took"), stalls, STALLED_BEYOND_STEAL_MAX),
+            Judged::none(named(&format!("ring drops at {paced_gbits} Gbit/s")), paced.ring_full_frames),
+            Judged::at_most(
+                named("delay error p99 outside stalls, us"),
+                paced.delay_error_us.p99,
+                DELAY_ERROR_P99_US_MAX,
+            ),
+            Judged::at_most(named("frames set aside"), paced.set_aside_share, SET_ASIDE_MAX),
+        ]);
     }
     let loss = report.loss;
-    let seen = loss.lost_frames as f64 / loss.frames.max(1) as f64;
-    judge("loss".to_owned(), seen, format!("{} within its interval", loss.set), loss.is_within_interval);
-    let others = loss.lost_frames.abs_diff(loss.counted_frames) as f64;
-    judge("frames lost that the link did not count".to_owned(), others, "0".to_owned(), others == 0.0);
+    judged.push(Judged {
+        name: "loss".to_owned(),
+        got: loss.lost_frames as f64 / loss.frames.max(1) as f64,
+        bar: format!("{} within its interval", loss.set),
+        is_good: loss.is_within_interval,
+    });
+    let uncounted = loss.lost_frames.abs_diff(loss.counted_frames);
+    judged.push(Judged::none("frames lost that the link did not count".to_owned(), uncounted));
     judged
 }
 
@@ -153,8 +130,7 @@ fn to_json(report: &Report, judged: &[Judged]) -> Value {
     value["loss_within_interval"] = report.loss.is_within_interval.into();
     value["has_real_time_priority"] = report.has_priority.into();
     value["steal_share"] = report.steal_share.into();
-    let check = |judged: &Judged| json!({ "name": judged.name, "got": judged.got, "bar": judged.bar, "passed": judged.is_good });
-    value["checks"] = judged.iter().map(check).collect();
+    value["checks"] = judged::to_json(judged);
     value
 }
 
@@ -188,9 +164,5 @@ fn to_table(report: &Report, judged: &[Judged]) -> String {
         report.loss.frames,
         report.loss.set,
     );
-    for judged in judged {
-        let mark = if judged.is_good { "ok    " } else { "FAILED" };
-        text += &format!("{mark} {}: {:.4} ({})\n", judged.name, judged.got, judged.bar);
-    }
-    text
+    text + &judged::to_table(judged)
 }

@@ -7,13 +7,15 @@ use longhaul_gateway::settings::{Settings, SettingsError};
 use longhaul_gateway::{Gateway, SITE};
 use longhaul_link::namespaces::Side;
 use longhaul_time::Instant;
+use longhaul_wire::icrc::{self, ICRC_BYTES};
 use longhaul_wire::{Frame, Headers, IcrcScope, Opcode, Psn, UDP_PORT_ROCE, bth, packet, repair};
 
 pub(super) const PORT: u16 = UDP_PORT_ROCE;
 /// Of both ends: see the namespaces.
 const ADDRESSES: [u8; 12] = [2, 0, 0, 0x12, 0, 2, 2, 0, 0, 0x12, 0, 1];
 const ETHER_TYPE_IPV4: [u8; 2] = [8, 0];
-const QUEUE_PAIR: u32 = 0x17;
+pub(super) const QUEUE_PAIR: u32 = 0x17;
+const SOURCE_PORT: u16 = 50_000;
 /// Packets of a message: 64 KiB and 256 KiB.
 const MESSAGE_PACKETS: u32 = 64;
 
@@ -34,28 +36,59 @@ impl Messages {
             place if place == MESSAGE_PACKETS - 1 => Opcode::RcSendLast,
             _ => Opcode::RcSendMiddle,
         };
-        let source: SocketAddr = (Side::Left.address(), 50_000).into();
-        let destination: SocketAddr = (Side::Right.address(), PORT).into();
-        let scope = IcrcScope::between(source, destination).expect("one family");
+        let scope = scope(SOURCE_PORT);
         let mut datagram = vec![0; self.payload.len() + 64];
         let headers = Headers::new(opcode, QUEUE_PAIR, Psn::new(self.psn));
         let length = packet::write_datagram(&headers, &self.payload, &scope, &mut datagram).expect("it fits");
         datagram.truncate(length);
-        let packet = Frame::new(source, destination, &datagram).expect("it fits");
-        let mut frame = [&ADDRESSES[..], &ETHER_TYPE_IPV4].concat();
-        let start = frame.len();
-        frame.resize(start + packet.byte_count(), 0);
-        packet.emit(&mut frame[start..]).expect("it fits");
         self.psn = (self.psn + 1) & 0xff_ffff;
-        frame
+        frame_of(SOURCE_PORT, &datagram)
+    }
+
+    /// Whether this is one of its packets, as it was sent.
+    pub(super) fn has_sent(&self, frame: &[u8]) -> bool {
+        let Some(datagram) = datagram_of(frame) else { return false };
+        let payload = datagram.get(bth::HEADER_BYTES..datagram.len() - ICRC_BYTES);
+        payload == Some(&self.payload[..]) && icrc::verify(&scope(SOURCE_PORT), datagram)
     }
 }
 
-/// The number of a data packet.
+fn ends(source_port: u16) -> (SocketAddr, SocketAddr) {
+    ((Side::Left.address(), source_port).into(), (Side::Right.address(), PORT).into())
+}
+
+pub(super) fn scope(source_port: u16) -> IcrcScope {
+    let (source, destination) = ends(source_port);
+    IcrcScope::between(source, destination).expect("one family")
+}
+
+/// A datagram from the left end to the right one.
+pub(super) fn frame_of(source_port: u16, datagram: &[u8]) -> Vec<u8> {
+    let (source, destination) = ends(source_port);
+    let packet = Frame::new(source, destination, datagram).expect("it fits");
+    let mut frame = [&ADDRESSES[..], &ETHER_TYPE_IPV4].concat();
+    let start = frame.len();
+    frame.resize(start + packet.byte_count(), 0);
+    packet.emit(&mut frame[start..]).expect("it fits");
+    frame
+}
+
+fn datagram_of(frame: &[u8]) -> Option<&[u8]> {
+    let frame = Frame::parse_ethernet(frame).ok().filter(|frame| frame.udp.destination_port == PORT)?;
+    (frame.datagram.len() >= bth::HEADER_BYTES + ICRC_BYTES).then_some(frame.datagram)
+}
+
+/// Whether it is a repair packet.
+pub(super) fn is_repair(frame: &[u8]) -> bool {
+    datagram_of(frame).is_some_and(repair::is_repair)
+}
+
+/// The number of a data packet to the real queue pair.
 pub(super) fn psn_of(frame: &[u8]) -> Option<u32> {
-    let datagram = Frame::parse_ethernet(frame).ok().filter(|frame| frame.udp.destination_port == PORT)?.datagram;
+    let datagram = datagram_of(frame)?;
     let bth = bth::Bth::new_checked(datagram).ok()?;
-    (!repair::is_repair(datagram)).then(|| bth.psn().value())
+    let is_real = bth.destination_qp() == QUEUE_PAIR && !repair::is_repair(datagram);
+    is_real.then(|| bth.psn().value())
 }
 
 /// What leaves a gateway of the left end, with losses behind it.
@@ -64,7 +97,7 @@ pub(super) struct Encoded {
     gateway: Gateway,
     outbox: Outbox,
     loss: f64,
-    state: u64,
+    random: Random,
     lost: u64,
 }
 
@@ -77,7 +110,7 @@ impl Encoded {
         let config = Settings::parse(&text)?.to_config(rdma_mtu + 104, rdma_mtu + 104)?;
         let gateway = Gateway::new(config, 1).map_err(|error| SettingsError::Form(error.to_string()))?;
         let messages = Messages::new(rdma_mtu);
-        Ok(Encoded { messages, gateway, outbox: Outbox::default(), loss, state: 1, lost: 0 })
+        Ok(Encoded { messages, gateway, outbox: Outbox::default(), loss, random: Random(1), lost: 0 })
     }
 
     /// The next data packet, unless it is lost, and repair packets that belong there.
@@ -92,7 +125,7 @@ impl Encoded {
             frames.push(frame);
         }
         frames.retain(|frame| {
-            let is_lost = psn_of(frame).is_some() && chance(&mut self.state) < self.loss;
+            let is_lost = psn_of(frame).is_some() && self.random.chance(self.loss);
             self.lost += u64::from(is_lost);
             !is_lost
         });
@@ -104,11 +137,24 @@ impl Encoded {
     }
 }
 
-/// SplitMix64, as a number from 0 to 1.
-fn chance(state: &mut u64) -> f64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+/// SplitMix64.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(super) fn below(&mut self, below: u32) -> u32 {
+        (self.next() % u64::from(below)) as u32
+    }
+
+    /// True with this probability.
+    fn chance(&mut self, probability: f64) -> bool {
+        ((self.next() >> 11) as f64 / (1_u64 << 53) as f64) < probability
+    }
 }

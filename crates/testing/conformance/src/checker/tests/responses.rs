@@ -157,6 +157,22 @@ fn a_read_of_revoked_memory_may_be_refused_but_not_changed() {
 }
 
 #[test]
+fn a_read_of_revoked_memory_may_be_refused_after_a_later_message_has_arrived() {
+    let mut bench = bench(RC);
+    read(&mut bench, 1, 300);
+    bench.receive(4, 500);
+    let later = bench.judge.posted_send(A, send(2, 400));
+    let last = bench.memory.0[TARGETS.0].clone();
+    bench.judge.revoked(TARGETS, &last);
+    bench.memory.0[TARGETS.0].clear();
+    bench.place(BUFFERS, 4096, later, 400);
+    let completion = bench.received(4, later, send(2, 400));
+    bench.deliver(completion);
+    bench.failed(A, 1, RemoteAccessError, QueuePairState::Error);
+    bench.assert_clean();
+}
+
+#[test]
 fn a_read_says_how_many_bytes_it_brought() {
     let mut bench = bench(RC);
     let message = read(&mut bench, 1, 300);
