@@ -33,18 +33,20 @@ mod interleave;
 mod kernel;
 mod layout;
 mod signs;
+mod streaming;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 use std::ops::Range;
 
 pub use self::element::{Bf16, ElementKind, F16, HadamardElement};
-use self::interleave::{Pieces, Place, interleave};
+use self::interleave::{Along, Pieces, Place, interleave, prefetch_rows};
 pub use self::kernel::HadamardKernel;
 use self::kernel::Job;
 use self::layout::Group;
 pub use self::layout::{HadamardLayout, HadamardLayoutError};
 pub use self::signs::HadamardSigns;
+use self::streaming::Streaming;
 
 /// Blocks of a group are transformed into a buffer of this many bytes, and moved from there to the packets: it stays
 /// in the second-level cache, and packets are written one after the other.
@@ -99,7 +101,7 @@ pub enum HadamardError {
 struct Buffers<T, E> {
     words: Vec<u64>,
     scratch: Vec<f32>,
-    /// The last block, filled up with zeros.
+    /// A block of the tensor: the last one, filled up with zeros, or one before it is written past the caches.
     filled_up: Vec<T>,
     tile: Vec<E>,
 }
@@ -144,10 +146,20 @@ impl Hadamard {
     ) -> Result<(), HadamardError> {
         self.check(tensor.len(), encoded.len())?;
         let mut buffers = self.buffers::<T, E>(tensor.len());
+        // Blocks and pieces, or squares of pieces, are written at multiples of this.
+        let streaming = Streaming::for_target(encoded, self.layout.block().min(self.layout.packet()));
         for group in self.layout.groups(tensor.len()) {
             if self.is_in_order(&group) {
                 for first in self.layout.elements_of(&group).step_by(self.layout.block()) {
-                    self.encode_block(tensor, first, &mut encoded[first..][..self.layout.block()], &mut buffers);
+                    let to = &mut encoded[first..][..self.layout.block()];
+                    if !streaming.is_on() {
+                        self.encode_block(tensor, first, to, &mut buffers);
+                        continue;
+                    }
+                    let mut tile = std::mem::take(&mut buffers.tile);
+                    self.encode_block(tensor, first, &mut tile[..to.len()], &mut buffers);
+                    streaming.copy(&tile[..to.len()], to);
+                    buffers.tile = tile;
                 }
                 continue;
             }
@@ -160,10 +172,18 @@ impl Hadamard {
                 }
                 let elements = self.layout.piece(&group);
                 let pieces = Pieces { rows, columns: self.layout.block() / elements, elements };
-                interleave(&tile, Place { first: 0, row }, encoded, self.packets(&group, first_row), pieces);
+                interleave(
+                    &tile,
+                    Place { first: 0, row },
+                    encoded,
+                    self.packets(&group, first_row),
+                    pieces,
+                    Along::Target(streaming),
+                );
             }
             buffers.tile = tile;
         }
+        streaming.end();
         Ok(())
     }
 
@@ -184,10 +204,12 @@ impl Hadamard {
             encoded[range.start / size_of::<E>()..range.end.div_ceil(size_of::<E>())].fill(E::default());
         }
         let mut buffers = self.buffers::<T, E>(tensor.len());
+        let streaming = Streaming::for_target(tensor, self.layout.block());
         for group in self.layout.groups(tensor.len()) {
             if self.is_in_order(&group) {
                 for first in self.layout.elements_of(&group).step_by(self.layout.block()) {
-                    self.decode_block(&encoded[first..][..self.layout.block()], tensor, first, &mut buffers);
+                    let from = &encoded[first..][..self.layout.block()];
+                    self.decode_block(from, tensor, first, streaming, &mut buffers);
                 }
                 continue;
             }
@@ -196,14 +218,24 @@ impl Hadamard {
             for first_row in (0..group.stride).step_by(rows) {
                 let elements = self.layout.piece(&group);
                 let pieces = Pieces { rows: self.layout.block() / elements, columns: rows, elements };
-                interleave(encoded, self.packets(&group, first_row), &mut tile, Place { first: 0, row }, pieces);
+                interleave(
+                    encoded,
+                    self.packets(&group, first_row),
+                    &mut tile,
+                    Place { first: 0, row },
+                    pieces,
+                    Along::Source,
+                );
                 for (number, from) in tile.chunks_exact(row).take(rows).enumerate() {
                     let first = group.first + (first_row + number) * self.layout.block();
-                    self.decode_block(&from[..self.layout.block()], tensor, first, &mut buffers);
+                    // While this tile is transformed, the next one comes from memory.
+                    prefetch_rows(encoded, self.packets(&group, first_row + rows), pieces, number, rows);
+                    self.decode_block(&from[..self.layout.block()], tensor, first, streaming, &mut buffers);
                 }
             }
             buffers.tile = tile;
         }
+        streaming.end();
         Ok(())
     }
 
@@ -220,9 +252,13 @@ impl Hadamard {
         group.stride == 1 || self.layout.piece(group) == self.layout.block()
     }
 
-    /// Where the pieces of a group's blocks lie in its packets, from block `first_row` on.
+    /// Where the pieces of a group's blocks lie in its packets, from block `first_row` on; in the next group, if that is
+    /// the number of blocks.
     fn packets(&self, group: &Group, first_row: usize) -> Place {
         let piece = self.layout.piece(group);
+        if first_row == group.stride {
+            return Place { first: group.first + group.stride * self.layout.block(), row: group.stride * piece };
+        }
         Place { first: group.first + first_row * piece, row: group.stride * piece }
     }
 
@@ -235,7 +271,7 @@ impl Hadamard {
     fn buffers<T: HadamardElement, E: HadamardElement>(&self, elements: usize) -> Buffers<T, E> {
         let block = self.layout.block();
         let tiled = self.layout.groups(elements).filter(|group| !self.is_in_order(group));
-        let rows = tiled.map(|group| self.tile_rows::<E>(&group)).max().unwrap_or(0);
+        let rows = tiled.map(|group| self.tile_rows::<E>(&group)).max().unwrap_or(1);
         Buffers {
             words: vec![0; block.div_ceil(64)],
             scratch: vec![0.0; block],
@@ -276,11 +312,17 @@ impl Hadamard {
         from: &[E],
         tensor: &mut [T],
         first: usize,
+        streaming: Streaming,
         buffers: &mut Buffers<T, E>,
     ) {
         let job = self.job(false, first, &mut buffers.words);
-        if let Some(to) = tensor.get_mut(first..first + self.layout.block()) {
-            return self.kernel.transform(job, from, to, &mut buffers.scratch);
+        let to = tensor.get_mut(first..first + self.layout.block());
+        if let Some(to) = to {
+            if !streaming.is_on() {
+                return self.kernel.transform(job, from, to, &mut buffers.scratch);
+            }
+            self.kernel.transform(job, from, &mut buffers.filled_up, &mut buffers.scratch);
+            return streaming.copy(&buffers.filled_up, to);
         }
         self.kernel.transform(job, from, &mut buffers.filled_up, &mut buffers.scratch);
         let first = first.min(tensor.len());

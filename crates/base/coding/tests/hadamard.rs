@@ -167,7 +167,11 @@ fn kernels_agree<T: HadamardElement, E: HadamardElement>(
 #[test]
 fn every_kernel_gives_the_same_bytes_for_long_blocks() {
     for (block, packet, stride, elements) in [
-        (1024, 1024, 1024, 1 << 20),
+        // Long enough for writes past the caches, in all types.
+        (1024, 1024, 1024, 1 << 21),
+        (1024, 1024, 16, (1 << 21) + 5000),
+        (512, 512, 256, 1 << 21),
+        (1024, 1024, 1, 1 << 21),
         (1024, 1024, 16, 40_000),
         (2048, 2048, 64, 300_000),
         (4096, 1024, 256, 1 << 20),
@@ -274,6 +278,35 @@ fn sums_of_short_types_are_rounded_once() {
     let mut sum = [F16::default()];
     sum_encoded(&contributions.each_ref().map(|contribution| &contribution[..]), &mut sum).expect("lengths fit");
     assert_eq!(sum[0].to_f32(), 60_000.0);
+}
+
+/// Infinities and what is no number reach the whole block in all types: nothing is hidden.
+#[test]
+fn what_is_no_number_stays_none() {
+    fn check<T: HadamardElement, E: HadamardElement>(bad: T) {
+        for kernel in HadamardKernel::ALL.into_iter().filter(|kernel| kernel.is_available()) {
+            let hadamard = Hadamard::new(layout(256, 256, 16)).with_kernel(kernel);
+            let mut tensor = vec![T::from_f32(0.5); 16 * 256];
+            tensor[3 * 256 + 77] = bad;
+            let decoded: Vec<T> = decode(&hadamard, &encode::<T, E>(&hadamard, &tensor), tensor.len());
+            for (at, value) in decoded.iter().enumerate() {
+                assert_eq!(value.to_f32().is_finite(), at / 256 != 3, "{kernel}: {bad:?} at {at}");
+            }
+        }
+    }
+    for bits in [0x7fff, 0xffff, 0x7f81, 0x7fc0, 0x7f80] {
+        check::<Bf16, Bf16>(Bf16(bits));
+        check::<Bf16, f32>(Bf16(bits));
+    }
+    for bits in [0x7fff, 0xffff, 0x7c01, 0x7e00, 0x7c00] {
+        check::<F16, F16>(F16(bits));
+        check::<F16, Bf16>(F16(bits));
+    }
+    for bits in [0x7fff_ffff, 0xffff_ffff, 0x7f80_0001, 0x7fc0_0000, 0x7f80_0000] {
+        check::<f32, f32>(f32::from_bits(bits));
+        check::<f32, Bf16>(f32::from_bits(bits));
+        check::<f32, F16>(f32::from_bits(bits));
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub(super) const LANES_AVX2: usize = 8;
 const ROUND: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
 pub(super) fn has_avx512() -> bool {
-    is_x86_feature_detected!("avx512f") && has_avx2()
+    is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && has_avx2()
 }
 
 pub(super) fn has_avx2() -> bool {
@@ -61,7 +61,7 @@ pub(super) fn transform_avx2<T: HadamardElement, E: HadamardElement>(
 /// # Safety
 ///
 /// [`check`] has passed.
-#[target_feature(enable = "avx512f,avx2,fma,f16c")]
+#[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
 unsafe fn block_avx512<T: HadamardElement, E: HadamardElement>(
     job: Job<'_>,
     from: &[T],
@@ -124,10 +124,10 @@ unsafe fn block<V: Vector, T: HadamardElement, E: HadamardElement, const SIGNS_F
             let stages = (elements / distance).ilog2();
             let stages = stages.div_ceil(stages.div_ceil(V::PASS_STAGES));
             match stages {
-                1 => pass::<V, E, 2, SIGNS_FIRST>(job, to, scratch, elements, distance),
-                2 => pass::<V, E, 4, SIGNS_FIRST>(job, to, scratch, elements, distance),
-                3 => pass::<V, E, 8, SIGNS_FIRST>(job, to, scratch, elements, distance),
-                _ => pass::<V, E, 16, SIGNS_FIRST>(job, to, scratch, elements, distance),
+                1 => pass::<V, T, E, 2, SIGNS_FIRST>(job, to, scratch, elements, distance),
+                2 => pass::<V, T, E, 4, SIGNS_FIRST>(job, to, scratch, elements, distance),
+                3 => pass::<V, T, E, 8, SIGNS_FIRST>(job, to, scratch, elements, distance),
+                _ => pass::<V, T, E, 16, SIGNS_FIRST>(job, to, scratch, elements, distance),
             }
             distance <<= stages;
         }
@@ -162,9 +162,10 @@ unsafe fn first_pass<
             let mut values = [scale; VECTORS];
             for vector in 0..VECTORS {
                 let at = at + vector * V::LANES;
+                prefetch(from.wrapping_add(elements + at));
                 let mut value = load::<V, T>(from.add(at)).multiply(scale);
                 if SIGNS_FIRST {
-                    value = value.negate(job.signs[at / 64] >> (at % 64));
+                    value = value.negate(signs(job, at));
                 }
                 values[vector] = value.butterfly_lanes(&constants);
             }
@@ -172,7 +173,7 @@ unsafe fn first_pass<
             for vector in 0..VECTORS {
                 let at = at + vector * V::LANES;
                 match VECTORS * V::LANES == elements {
-                    true => finish::<V, E, SIGNS_FIRST>(job, to, at, values[vector]),
+                    true => finish::<V, T, E, SIGNS_FIRST>(job, to, at, values[vector]),
                     false => values[vector].store(scratch.add(at)),
                 }
             }
@@ -187,7 +188,7 @@ unsafe fn first_pass<
 /// There are `elements` elements at each pointer and signs for all of them, and they are a multiple of `VECTORS` times
 /// the distance, which is a multiple of a vector; this is part of a function with the features of `V`.
 #[inline(always)]
-unsafe fn pass<V: Vector, E: HadamardElement, const VECTORS: usize, const SIGNS_FIRST: bool>(
+unsafe fn pass<V: Vector, T: HadamardElement, E: HadamardElement, const VECTORS: usize, const SIGNS_FIRST: bool>(
     job: Job<'_>,
     to: *mut E,
     scratch: *mut f32,
@@ -206,14 +207,113 @@ unsafe fn pass<V: Vector, E: HadamardElement, const VECTORS: usize, const SIGNS_
                 butterflies(&mut values);
                 for vector in 0..VECTORS {
                     let at = at + vector * distance;
+                    if is_last {
+                        prefetch_for_writing(to.wrapping_add(elements + at));
+                    }
                     match is_last {
-                        true => finish::<V, E, SIGNS_FIRST>(job, to, at, values[vector]),
+                        true => finish::<V, T, E, SIGNS_FIRST>(job, to, at, values[vector]),
                         false => values[vector].store(scratch.add(at)),
                     }
                 }
             }
         }
     }
+}
+
+/// Turns a square whose lines have 16 bytes: rows become columns.
+#[inline(always)]
+pub(super) fn turn<E: HadamardElement, const SIDE: usize>(square: &mut [[E; SIDE]; SIDE]) {
+    let lines = square.as_mut_ptr();
+    match (size_of::<E>(), SIDE) {
+        // SAFETY: four lines of four elements of 4 bytes. SSE2 is a part of x86-64. Any bytes are a valid element.
+        (4, 4) => unsafe {
+            let line = |number: usize| _mm_loadu_ps(lines.add(number).cast());
+            let [mut a, mut b, mut c, mut d] = [line(0), line(1), line(2), line(3)];
+            _MM_TRANSPOSE4_PS(&mut a, &mut b, &mut c, &mut d);
+            _mm_storeu_ps(lines.add(0).cast(), a);
+            _mm_storeu_ps(lines.add(1).cast(), b);
+            _mm_storeu_ps(lines.add(2).cast(), c);
+            _mm_storeu_ps(lines.add(3).cast(), d);
+        },
+        // SAFETY: eight lines of eight elements of 2 bytes; otherwise as above.
+        (2, 8) => unsafe {
+            let mut values = [_mm_setzero_si128(); 8];
+            for number in 0..8 {
+                values[number] = _mm_loadu_si128(lines.add(number).cast());
+            }
+            // Element (line, column) has number 8 · line + column, in bits. Each round moves them in a circle by one bit;
+            // after three, line and column have changed places.
+            for _ in 0..3 {
+                let [a, b, c, d, e, f, g, h] = values;
+                values = [
+                    _mm_unpacklo_epi16(a, e),
+                    _mm_unpackhi_epi16(a, e),
+                    _mm_unpacklo_epi16(b, f),
+                    _mm_unpackhi_epi16(b, f),
+                    _mm_unpacklo_epi16(c, g),
+                    _mm_unpackhi_epi16(c, g),
+                    _mm_unpacklo_epi16(d, h),
+                    _mm_unpackhi_epi16(d, h),
+                ];
+            }
+            for number in 0..8 {
+                _mm_storeu_si128(lines.add(number).cast(), values[number]);
+            }
+        },
+        _ => {
+            for line in 0..SIDE {
+                for element in 0..line {
+                    (square[line][element], square[element][line]) = (square[element][line], square[line][element]);
+                }
+            }
+        }
+    }
+}
+
+/// Copies past the caches, in steps of 16 bytes, which the target must be aligned to: the memory that is written need
+/// not be read first. [`end_of_streams`] must follow.
+#[inline]
+pub(super) fn stream<E: HadamardElement>(from: &[E], to: &mut [E]) {
+    let bytes = size_of_val(from);
+    assert!(from.len() == to.len() && bytes.is_multiple_of(16), "whole steps");
+    assert!(to.as_ptr().addr().is_multiple_of(16), "an aligned target");
+    let (from, to) = (from.as_ptr().cast::<u8>(), to.as_mut_ptr().cast::<u8>());
+    for at in (0..bytes).step_by(16) {
+        // SAFETY: both have `bytes` bytes, `at` is at least 16 below that, and the target is aligned, as checked above.
+        // Elements are plain numbers without padding, of which any bytes are valid. The target is a slice that only we
+        // hold, and `end_of_streams` makes it visible before others get it.
+        unsafe { _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(from.add(at).cast())) };
+    }
+}
+
+/// Makes visible to other threads, and to devices, what was streamed.
+pub(super) fn end_of_streams() {
+    // SAFETY: orders stores, and does nothing else; all x86-64 processors have it.
+    unsafe { _mm_sfence() };
+}
+
+/// Asks for memory that is read after other work: into the second-level cache.
+#[inline(always)]
+pub(super) fn prefetch_for_later<T>(from: &[T]) {
+    for line in (0..size_of_val(from)).step_by(64) {
+        // SAFETY: a hint, which reads nothing; the address is within the slice.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.as_ptr().cast::<i8>().add(line)) };
+    }
+}
+
+/// Asks for memory that is read soon: of the block after this one, as the processor's own prefetching ends at the end of
+/// a page.
+#[inline(always)]
+pub(super) fn prefetch<T>(at: *const T) {
+    // SAFETY: a hint, which reads nothing; any address will do, also one past the end of the source.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+}
+
+/// Asks for memory that is written soon.
+#[inline(always)]
+fn prefetch_for_writing<T>(at: *const T) {
+    // SAFETY: a hint, which writes nothing; any address will do, also one past the end of the target.
+    unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) };
 }
 
 /// Butterflies between vectors.
@@ -236,13 +336,24 @@ unsafe fn butterflies<V: Vector, const VECTORS: usize>(values: &mut [V; VECTORS]
     }
 }
 
+/// The signs of the elements from `at` on, the lowest bit first, at least up to a multiple of 64.
+///
+/// # Safety
+///
+/// The element has signs.
+#[inline(always)]
+unsafe fn signs(job: Job<'_>, at: usize) -> u64 {
+    // SAFETY: as the caller promises.
+    unsafe { *job.signs.get_unchecked(at / 64) >> (at % 64) }
+}
+
 /// Stores what has been through all butterflies.
 ///
 /// # Safety
 ///
 /// A vector of elements at `to + at` may be written and has signs; this is part of a function with the features of `V`.
 #[inline(always)]
-unsafe fn finish<V: Vector, E: HadamardElement, const SIGNS_FIRST: bool>(
+unsafe fn finish<V: Vector, T: HadamardElement, E: HadamardElement, const SIGNS_FIRST: bool>(
     job: Job<'_>,
     to: *mut E,
     at: usize,
@@ -250,11 +361,14 @@ unsafe fn finish<V: Vector, E: HadamardElement, const SIGNS_FIRST: bool>(
 ) {
     // SAFETY: as the caller promises.
     unsafe {
-        let value = if SIGNS_FIRST { value } else { value.negate(job.signs[at / 64] >> (at % 64)) };
+        let value = if SIGNS_FIRST { value } else { value.negate(signs(job, at)) };
         let to = to.add(at);
         match E::KIND {
             ElementKind::F32 => value.store(to.cast()),
-            ElementKind::Bf16 => value.store_bf16(to.cast()),
+            // What is no number has come from the source, which had nothing in the lower half, or from an operation, which
+            // puts nothing there.
+            ElementKind::Bf16 if T::KIND == ElementKind::Bf16 => value.store_bf16::<false>(to.cast()),
+            ElementKind::Bf16 => value.store_bf16::<true>(to.cast()),
             ElementKind::F16 => value.store_f16(to.cast()),
         }
     }
@@ -297,7 +411,8 @@ trait Vector: Copy {
     unsafe fn load_bf16(from: *const u16) -> Self;
     unsafe fn load_f16(from: *const u16) -> Self;
     unsafe fn store(self, to: *mut f32);
-    unsafe fn store_bf16(self, to: *mut u16);
+    /// Without `ANY_NAN`, the lower half of what is no number is zero, and rounding leaves it what it is.
+    unsafe fn store_bf16<const ANY_NAN: bool>(self, to: *mut u16);
     unsafe fn store_f16(self, to: *mut u16);
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn subtract(self, other: Self) -> Self;
@@ -309,10 +424,30 @@ trait Vector: Copy {
     unsafe fn butterfly_lanes(self, constants: &Self::LaneConstants) -> Self;
 }
 
+/// Which 16 bits are the upper half of each lane.
+///
+/// # Safety
+///
+/// This is part of a function with AVX-512.
+#[inline(always)]
+unsafe fn upper_halves() -> __m512i {
+    const INDICES: [u16; 32] = {
+        let mut indices = [0; 32];
+        let mut lane = 0;
+        while lane < 16 {
+            indices[lane] = 2 * lane as u16 + 1;
+            lane += 1;
+        }
+        indices
+    };
+    // SAFETY: the array has 64 bytes; no alignment is needed.
+    unsafe { _mm512_loadu_si512(INDICES.as_ptr().cast()) }
+}
+
 impl Vector for __m512 {
     const LANES: usize = LANES_AVX512;
-    const FIRST_VECTORS: usize = 16;
-    const PASS_STAGES: u32 = 4;
+    const FIRST_VECTORS: usize = 8;
+    const PASS_STAGES: u32 = 3;
     type LaneConstants = [__m512; 4];
 
     #[inline(always)]
@@ -352,17 +487,20 @@ impl Vector for __m512 {
         unsafe { _mm512_storeu_ps(to, self) }
     }
     #[inline(always)]
-    unsafe fn store_bf16(self, to: *mut u16) {
+    unsafe fn store_bf16<const ANY_NAN: bool>(self, to: *mut u16) {
         // SAFETY: as the trait says.
         unsafe {
             let bits = _mm512_castps_si512(self);
             let cut = _mm512_srli_epi32::<16>(bits);
             let odd = _mm512_and_si512(cut, _mm512_set1_epi32(1));
             let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-            let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half));
-            let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self, self);
-            let rounded = _mm512_mask_or_epi32(rounded, is_nan, cut, _mm512_set1_epi32(0x40));
-            _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(rounded));
+            let mut rounded = _mm512_add_epi32(bits, half);
+            if ANY_NAN {
+                let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self, self);
+                rounded = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x40_0000));
+            }
+            let upper = _mm512_permutexvar_epi16(upper_halves(), rounded);
+            _mm256_storeu_si256(to.cast(), _mm512_castsi512_si256(upper));
         }
     }
     #[inline(always)]
@@ -453,17 +591,19 @@ impl Vector for __m256 {
         unsafe { _mm256_storeu_ps(to, self) }
     }
     #[inline(always)]
-    unsafe fn store_bf16(self, to: *mut u16) {
+    unsafe fn store_bf16<const ANY_NAN: bool>(self, to: *mut u16) {
         // SAFETY: as the trait says.
         unsafe {
             let bits = _mm256_castps_si256(self);
             let cut = _mm256_srli_epi32::<16>(bits);
             let odd = _mm256_and_si256(cut, _mm256_set1_epi32(1));
             let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-            let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, half));
-            let quiet = _mm256_or_si256(cut, _mm256_set1_epi32(0x40));
-            let is_nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(self, self));
-            let rounded = _mm256_blendv_epi8(rounded, quiet, is_nan);
+            let mut rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, half));
+            if ANY_NAN {
+                let quiet = _mm256_or_si256(cut, _mm256_set1_epi32(0x40));
+                let is_nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(self, self));
+                rounded = _mm256_blendv_epi8(rounded, quiet, is_nan);
+            }
             // Each half of the vector packs its own four.
             let packed = _mm256_permute4x64_epi64::<0b00_00_10_00>(_mm256_packus_epi32(rounded, rounded));
             _mm_storeu_si128(to.cast(), _mm256_castsi256_si128(packed));
