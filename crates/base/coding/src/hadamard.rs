@@ -36,6 +36,8 @@ mod signs;
 mod streaming;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+#[cfg(target_arch = "x86_64")]
+mod x86_memory;
 
 use std::ops::Range;
 

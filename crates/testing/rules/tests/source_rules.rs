@@ -15,6 +15,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/tools/cli/src/counting_allocator.rs",
     "crates/tools/perf/src/coding/isal.rs",
     "crates/base/coding/src/hadamard/x86.rs",
+    "crates/base/coding/src/hadamard/x86_memory.rs",
     "crates/base/coding/src/kernel/x86.rs",
     "crates/messages/longhaul/src/own_memory.rs",
     "crates/messages/longhaul/tests/own_memory.rs",

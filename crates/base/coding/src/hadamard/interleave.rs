@@ -177,7 +177,7 @@ fn turned<E: HadamardElement, const SIDE: usize>(source: &[E], at: usize, row: u
         square[line] = *source[at + line * row..].first_chunk().expect("the source has all rows");
     }
     #[cfg(target_arch = "x86_64")]
-    super::x86::turn(&mut square);
+    super::x86_memory::turn(&mut square);
     #[cfg(not(target_arch = "x86_64"))]
     for line in 0..SIDE {
         for element in 0..line {
@@ -194,7 +194,7 @@ pub(super) fn prefetch_rows<E>(source: &[E], from: Place, pieces: Pieces, part: 
         if let Some(row) =
             source.get(from.first + row * from.row..).and_then(|rest| rest.get(..pieces.columns * pieces.elements))
         {
-            super::x86::prefetch_for_later(row);
+            super::x86_memory::prefetch_for_later(row);
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -204,7 +204,7 @@ pub(super) fn prefetch_rows<E>(source: &[E], from: Place, pieces: Pieces, part: 
 /// A hint that this is read soon.
 fn prefetch<E>(at: *const E) {
     #[cfg(target_arch = "x86_64")]
-    super::x86::prefetch(at);
+    super::x86_memory::prefetch(at);
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
 }

@@ -28,7 +28,7 @@ impl Streaming {
     pub(super) fn copy<E: HadamardElement>(self, from: &[E], to: &mut [E]) {
         #[cfg(target_arch = "x86_64")]
         if self.0 {
-            return super::x86::stream(from, to);
+            return super::x86_memory::stream(from, to);
         }
         to.copy_from_slice(from);
     }
@@ -37,7 +37,7 @@ impl Streaming {
     pub(super) fn end(self) {
         #[cfg(target_arch = "x86_64")]
         if self.0 {
-            super::x86::end_of_streams();
+            super::x86_memory::end_of_streams();
         }
     }
 }
