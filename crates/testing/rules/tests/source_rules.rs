@@ -122,6 +122,9 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         ],
     ),
     ("world", &["time", "wire", "verbs", "impair", "netsim", "shim", "softnic"]),
+    // Pure: reports in, deadlines out. The collectives that come later use it.
+    ("deadline", &[]),
+    ("deadline-testing", &["deadline"]),
     ("congestion-testing", &["time", "congestion", "impair"]),
     // For makers of devices: nothing of messages, schemes or the library.
     ("conformance", &["time", "wire", "verbs", "impair", "shim", "softnic", "softnic-udp", "world"]),
@@ -188,6 +191,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
             "longhaul",
             "world",
             "congestion-testing",
+            "deadline-testing",
             "conformance",
             "scheme-testing",
             "interop",
@@ -220,6 +224,7 @@ const DRIVEN_CRATES: &[&str] = &[
     "scheme",
     "reliable",
     "runtime",
+    "deadline",
 ];
 /// What a driven crate may not name, nor anything below it. Importing all of a parent counts as naming it.
 const DRIVERS_ONLY: &[&str] = &[
