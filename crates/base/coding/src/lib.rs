@@ -42,8 +42,15 @@
 //!
 //! In the order in which parity comes about: `code` (which code, what it can recover), `field` and `matrix` (arithmetic
 //! and coefficients), `coder` (encode and decode one submessage), `combine` (walks over the chunks in pieces that fit
-//! into the cache), `kernel` (the inner loop, chosen at run time: the only SIMD of the project), `message` (a whole
-//! message of many submessages, on several threads), `running` (parity that is updated as chunks pass).
+//! into the cache), `kernel` (the inner loop, chosen at run time), `message` (a whole message of many submessages, on
+//! several threads), `running` (parity that is updated as chunks pass).
+//!
+//! # Without parity
+//!
+//! [`Hadamard`] spreads the loss of a packet thinly over a tensor, for messages that end on time and not whole. Nothing
+//! is sent in addition and nothing is recovered.
+//!
+//! The kernels of both are the only SIMD of the project.
 
 mod arrived;
 mod code;
@@ -58,9 +65,15 @@ mod kernel;
 mod message;
 mod running;
 
+mod hadamard;
+
 pub use arrived::{Arrived, ChunkSet};
 pub use code::{CHUNKS_MAX, Code, CodeError, CodeKind, ParseCodeError};
 pub use coder::{Coder, DecodeError, EncodeError};
+pub use hadamard::{
+    Bf16, ElementKind, F16, Hadamard, HadamardElement, HadamardError, HadamardKernel, HadamardLayout,
+    HadamardLayoutError, HadamardSigns, sum_encoded,
+};
 pub use kernel::Kernel;
 pub use message::{DecodeMessageError, EncodeMessageError, LayoutError, MessageLayout};
 pub use running::{RunningCoder, can_restore, xor_group};

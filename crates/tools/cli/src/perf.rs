@@ -8,6 +8,7 @@ mod coding;
 mod compare;
 mod connections;
 mod fec_options;
+mod hadamard;
 mod options;
 mod pingpong;
 mod quic;
@@ -35,6 +36,7 @@ enum Command {
     Pingpong(pingpong::Arguments),
     Compare(compare::Arguments),
     Coding(coding::Arguments),
+    Hadamard(hadamard::Arguments),
     Bitmap(bitmap::Arguments),
     Sdr(sdr::Arguments),
     Connections(connections::Arguments),
@@ -56,6 +58,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
         Command::Pingpong(arguments) => pingpong::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
         Command::Coding(arguments) => coding::run(arguments),
+        Command::Hadamard(arguments) => hadamard::run(arguments),
         Command::Bitmap(arguments) => bitmap::run(arguments),
         Command::Sdr(arguments) => sdr::run(arguments),
         Command::Connections(arguments) => connections::run(arguments),

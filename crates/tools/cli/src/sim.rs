@@ -7,6 +7,7 @@ mod message_soak;
 mod scale;
 mod soak;
 mod throughput;
+mod timeout;
 
 use crate::stop::Stop;
 
@@ -25,6 +26,7 @@ enum Scenario {
     Scale(scale::Arguments),
     Soak(soak::Arguments),
     Throughput(throughput::Arguments),
+    Timeout(timeout::Arguments),
 }
 
 /// Runs the subcommand.
@@ -36,5 +38,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
         Scenario::Scale(arguments) => scale::run(arguments),
         Scenario::Soak(arguments) => soak::run(arguments),
         Scenario::Throughput(arguments) => throughput::run(arguments),
+        Scenario::Timeout(arguments) => timeout::run(arguments),
     }
 }

@@ -27,6 +27,7 @@ fn arguments_that_no_command_knows() {
         "perf bitmap",
         "perf client host",
         "perf coding",
+        "perf hadamard",
         "perf compare",
         "perf pingpong",
         "perf quic --certificate file",
@@ -41,6 +42,7 @@ fn arguments_that_no_command_knows() {
         "sim scale",
         "sim soak",
         "sim throughput",
+        "sim timeout",
     ];
     for command in commands {
         let (error, status) = error(&format!("{command} --nonsense"));

@@ -5,7 +5,7 @@
 //!   client ◀─ TCP ─▶ server     two hosts, any device: WRITE, SEND, READ, atomics, or messages with a scheme
 //!   pingpong                    one end of rdma-core's ibv_*_pingpong
 //!   compare                     both ends on this host, next to bare UDP and TCP
-//!   sdr, bitmap, coding         single layers
+//!   sdr, bitmap, coding, hadamard  single layers
 //!   connections                 many connections of one endpoint
 //! ```
 //!
@@ -16,6 +16,7 @@ pub mod bitmap;
 pub mod coding;
 pub mod compare;
 pub mod connections;
+pub mod hadamard;
 pub mod pingpong;
 pub mod sdr;
 

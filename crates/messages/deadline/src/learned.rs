@@ -1,0 +1,242 @@
+//! The rule that holds a loss budget.
+
+use std::time::Duration;
+
+use crate::report::{RankReport, ReportError, median_cost};
+use crate::rule::{DeadlineRule, nanoseconds};
+use crate::slow_ranks::SlowRanks;
+
+/// Most ranks of a group.
+pub const RANKS_MAX: usize = 65_536;
+/// α of the moving average of medians, as the paper has it.
+const SMOOTHING: f64 = 0.2;
+/// A rank's factor changes by this much, times how far its loss is from its budget. Without loss it falls by this much
+/// an operation. Over N operations the mean loss of a rank is at most its budget times
+/// 1 + (change of the factor) / (GAIN · N), whatever its durations are.
+const GAIN: f64 = 0.002;
+/// No deadline is below or above this many medians, plus the slack.
+const FACTOR: (f64, f64) = (0.5, 64.0);
+/// Factors begin as the paper's first deadline: 1.25.
+const FACTOR_FIRST: f64 = 1.25;
+
+/// What a [`LearnedDeadline`] needs to know.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DeadlineConfig {
+    /// Ranks of the group, 1 to [`RANKS_MAX`].
+    pub ranks: usize,
+    /// The loss budget: the share of bytes that each rank may lose in the mean, between 0 and 1.
+    pub target: f64,
+    /// δ: what every deadline has in addition.
+    pub slack: Duration,
+    /// No deadline is earlier.
+    pub floor: Duration,
+    /// No deadline is later, even if the budget is exceeded.
+    pub ceiling: Duration,
+}
+
+impl Default for DeadlineConfig {
+    fn default() -> Self {
+        DeadlineConfig {
+            ranks: 1,
+            target: 0.01,
+            slack: Duration::from_micros(50),
+            floor: Duration::from_micros(100),
+            ceiling: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why a configuration is impossible.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// None, or more than are allowed.
+    #[error("{0} ranks: expected 1 to {RANKS_MAX}")]
+    Ranks(usize),
+    /// Not a share.
+    #[error("a target of {0}: expected a share above 0 and below 1, such as 0.01")]
+    Target(f64),
+    /// The floor is above the ceiling.
+    #[error("the earliest deadline, {floor:?}, is after the latest, {ceiling:?}")]
+    Bounds {
+        /// The floor.
+        floor: Duration,
+        /// The ceiling.
+        ceiling: Duration,
+    },
+}
+
+/// A deadline that holds a loss budget: T = (1 + m) · median + δ, between floor and ceiling.
+///
+/// Each rank has a factor, and `1 + m` is the largest of them. A rank's factor is the number of medians after which it
+/// would lose as much as its budget says: it rises when the rank loses, or would have lost with its own factor, more
+/// than the budget, and falls when it loses less, in proportion. So in the mean every rank loses at most its budget, a
+/// rank that is always slow too; it makes the others wait, and [`LearnedDeadline::late_ranks`] names it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LearnedDeadline {
+    config: DeadlineConfig,
+    /// Smoothed median of nanoseconds a byte.
+    cost: f64,
+    factors: Vec<f64>,
+    slow: SlowRanks,
+}
+
+impl LearnedDeadline {
+    /// A rule for operations like a warm-up that took `warmup` for `bytes` bytes.
+    pub fn new(config: DeadlineConfig, warmup: Duration, bytes: u64) -> Result<LearnedDeadline, ConfigError> {
+        let DeadlineConfig { ranks, target, floor, ceiling, .. } = config;
+        if !(1..=RANKS_MAX).contains(&ranks) {
+            return Err(ConfigError::Ranks(ranks));
+        }
+        if !(target > 0.0 && target < 1.0) {
+            return Err(ConfigError::Target(target));
+        }
+        if floor > ceiling {
+            return Err(ConfigError::Bounds { floor, ceiling });
+        }
+        Ok(LearnedDeadline {
+            config,
+            cost: warmup.as_nanos() as f64 / bytes.max(1) as f64,
+            factors: vec![FACTOR_FIRST; ranks],
+            slow: SlowRanks::new(ranks),
+        })
+    }
+
+    /// Ranks that are late operation after operation, in ascending order.
+    pub fn late_ranks(&self) -> Vec<usize> {
+        self.slow.late()
+    }
+
+    /// 1 + m: how many medians the deadline is.
+    pub fn factor(&self) -> f64 {
+        self.factors.iter().copied().fold(FACTOR.0, f64::max)
+    }
+
+    /// Whether the ceiling holds an operation of `bytes` bytes back: then the budget may be exceeded.
+    pub fn is_at_ceiling(&self, bytes: u64) -> bool {
+        self.unbounded(self.factor(), bytes) > self.config.ceiling.as_nanos() as f64
+    }
+
+    /// Nanoseconds.
+    fn unbounded(&self, factor: f64, bytes: u64) -> f64 {
+        factor * self.cost * bytes as f64 + self.config.slack.as_nanos() as f64
+    }
+
+    /// Nanoseconds.
+    fn bounded(&self, factor: f64, bytes: u64) -> f64 {
+        let (floor, ceiling) = (self.config.floor.as_nanos() as f64, self.config.ceiling.as_nanos() as f64);
+        self.unbounded(factor, bytes).clamp(floor, ceiling)
+    }
+
+    /// What a rank loses of an operation that ends when its own factor says.
+    fn loss(&self, factor: f64, report: &RankReport) -> f64 {
+        let Some(cost) = report.cost() else {
+            return report.undelivered_share();
+        };
+        let whole = cost * report.bytes() as f64;
+        let own = (1.0 - self.bounded(factor, report.bytes()) / whole).max(0.0);
+        // The slowest rank's deadline is the operation's: there, what counts is what really happened. Others would have
+        // ended earlier, so they have lost at least as much with their own.
+        own.max(report.undelivered_share())
+    }
+}
+
+impl DeadlineRule for LearnedDeadline {
+    fn deadline(&self, bytes: u64) -> Duration {
+        nanoseconds(self.bounded(self.factor(), bytes))
+    }
+
+    fn observe(&mut self, reports: &[RankReport]) -> Result<(), ReportError> {
+        ReportError::check(self.config.ranks, reports.len())?;
+        for (rank, report) in reports.iter().enumerate() {
+            let loss = self.loss(self.factors[rank], report);
+            let moved = self.factors[rank] + GAIN * (loss / self.config.target - 1.0);
+            self.factors[rank] = moved.clamp(FACTOR.0, FACTOR.1);
+        }
+        if let Some(median) = median_cost(reports) {
+            self.slow.observe(reports, median);
+            self.cost = SMOOTHING * median + (1.0 - SMOOTHING) * self.cost;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: u64 = 1_000_000;
+
+    fn rule(ranks: usize, target: f64) -> LearnedDeadline {
+        let config = DeadlineConfig { ranks, target, ..DeadlineConfig::default() };
+        LearnedDeadline::new(config, Duration::from_millis(10), BYTES).expect("possible")
+    }
+
+    /// An operation that would take so long, cut at the deadline.
+    fn report(rule: &LearnedDeadline, whole: Duration) -> RankReport {
+        let deadline = rule.deadline(BYTES);
+        let share = (deadline.as_secs_f64() / whole.as_secs_f64()).min(1.0);
+        let delivered_bytes = (BYTES as f64 * share) as u64;
+        RankReport { elapsed: whole.min(deadline), delivered_bytes, undelivered_bytes: BYTES - delivered_bytes }
+    }
+
+    #[test]
+    fn a_constant_duration_is_cut_at_its_budget_and_no_sooner() {
+        let mut rule = rule(2, 0.02);
+        for _ in 0..1000 {
+            let reports = [report(&rule, Duration::from_millis(10)), report(&rule, Duration::from_millis(20))];
+            rule.observe(&reports).expect("two ranks");
+        }
+        // The slow one's: 98 % of its 20 ms.
+        let deadline = rule.deadline(BYTES).as_secs_f64();
+        assert!((deadline - 0.0196).abs() < 0.0001, "{deadline}");
+        assert_eq!(rule.late_ranks(), [] as [usize; 0], "of two, the median is between both");
+    }
+
+    #[test]
+    fn a_slow_rank_gets_its_time_and_is_named() {
+        let mut rule = rule(5, 0.01);
+        for _ in 0..300 {
+            let whole = [10, 10, 10, 20, 10].map(Duration::from_millis);
+            let reports = whole.map(|whole| report(&rule, whole));
+            rule.observe(&reports).expect("five ranks");
+        }
+        assert!((rule.deadline(BYTES).as_secs_f64() - 0.0198).abs() < 0.0001, "{:?}", rule.deadline(BYTES));
+        assert_eq!(rule.late_ranks(), [3]);
+    }
+
+    #[test]
+    fn floor_and_ceiling_hold() {
+        let config = DeadlineConfig {
+            ranks: 1,
+            floor: Duration::from_millis(2),
+            ceiling: Duration::from_millis(5),
+            ..DeadlineConfig::default()
+        };
+        let mut rule = LearnedDeadline::new(config, Duration::from_millis(10), BYTES).expect("possible");
+        assert_eq!(rule.deadline(BYTES), Duration::from_millis(5));
+        assert!(rule.is_at_ceiling(BYTES));
+        assert_eq!(rule.deadline(1), Duration::from_millis(2));
+        for _ in 0..100_000 {
+            // Silence: nothing is known, and nothing grows without bound.
+            rule.observe(&[RankReport { elapsed: Duration::from_millis(5), delivered_bytes: 0, undelivered_bytes: 1 }])
+                .expect("one rank");
+        }
+        assert!(rule.factor() <= FACTOR.1);
+        assert_eq!(rule.deadline(BYTES), Duration::from_millis(5));
+    }
+
+    #[test]
+    fn impossible_configurations_and_reports_are_refused() {
+        let new = |config| LearnedDeadline::new(config, Duration::from_millis(1), 1);
+        let default = DeadlineConfig::default();
+        assert_eq!(new(DeadlineConfig { ranks: 0, ..default }), Err(ConfigError::Ranks(0)));
+        assert_eq!(new(DeadlineConfig { target: 1.0, ..default }), Err(ConfigError::Target(1.0)));
+        let floor = Duration::from_secs(20);
+        assert!(matches!(new(DeadlineConfig { floor, ..default }), Err(ConfigError::Bounds { .. })));
+        let mut rule = rule(2, 0.01);
+        let before = rule.clone();
+        assert_eq!(rule.observe(&[]), Err(ReportError::Ranks { expected: 2, got: 0 }));
+        assert_eq!(rule, before);
+    }
+}

@@ -1,0 +1,70 @@
+//! The rule of the OptiNIC paper (§3.1.2), to compare with.
+
+use std::time::Duration;
+
+use crate::report::{RankReport, ReportError, median_cost};
+use crate::rule::{DeadlineRule, nanoseconds};
+
+/// Margin and slack of the first deadline: T₀ = 1.25 · T_warmup + 50 µs.
+const MARGIN: f64 = 0.25;
+const SLACK: f64 = 50_000.0;
+/// α of the moving average.
+const SMOOTHING: f64 = 0.2;
+
+/// The paper's rule: T ← 0.2 · median + 0.8 · T, where the median is that of all ranks' cost of a byte, times the bytes.
+///
+/// Margin and slack are in the first deadline only, and the average forgets them: the deadline goes to the median
+/// duration. So half of all operations are cut, and a rank that is twice as slow as the others loses half of its bytes
+/// for as long as it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PaperDeadline {
+    ranks: usize,
+    /// Nanoseconds of a byte.
+    cost: f64,
+}
+
+impl PaperDeadline {
+    /// For so many ranks, after a warm-up that took `warmup` for `bytes` bytes.
+    pub fn new(ranks: usize, warmup: Duration, bytes: u64) -> PaperDeadline {
+        PaperDeadline { ranks, cost: ((1.0 + MARGIN) * warmup.as_nanos() as f64 + SLACK) / bytes.max(1) as f64 }
+    }
+}
+
+impl DeadlineRule for PaperDeadline {
+    fn deadline(&self, bytes: u64) -> Duration {
+        nanoseconds(self.cost * bytes as f64)
+    }
+
+    fn observe(&mut self, reports: &[RankReport]) -> Result<(), ReportError> {
+        ReportError::check(self.ranks, reports.len())?;
+        if let Some(median) = median_cost(reports) {
+            self.cost = SMOOTHING * median + (1.0 - SMOOTHING) * self.cost;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_margin_is_forgotten() {
+        let mut rule = PaperDeadline::new(3, Duration::from_millis(10), 1_000_000);
+        assert_eq!(rule.deadline(1_000_000), Duration::from_micros(12_550));
+        let report = |milliseconds| RankReport {
+            elapsed: Duration::from_millis(milliseconds),
+            delivered_bytes: 1_000_000,
+            undelivered_bytes: 0,
+        };
+        rule.observe(&[report(8), report(10), report(12)]).expect("three ranks");
+        assert_eq!(rule.deadline(1_000_000), Duration::from_micros(12_040));
+        for _ in 0..100 {
+            rule.observe(&[report(8), report(10), report(12)]).expect("three ranks");
+        }
+        assert_eq!(rule.deadline(1_000_000).as_micros(), 10_000);
+        // Twice the bytes, twice the time.
+        assert_eq!(rule.deadline(2_000_000).as_micros(), 20_000);
+        assert_eq!(rule.observe(&[]), Err(ReportError::Ranks { expected: 3, got: 0 }));
+    }
+}

@@ -1,0 +1,97 @@
+//! What a rank says about an operation.
+
+use std::time::Duration;
+
+/// What a rank says about an operation that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RankReport {
+    /// From the operation's start until everything had arrived or the deadline passed.
+    pub elapsed: Duration,
+    /// Bytes that have arrived.
+    pub delivered_bytes: u64,
+    /// Bytes that have not.
+    pub undelivered_bytes: u64,
+}
+
+/// Why reports cannot be used. The rule is as it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReportError {
+    /// One of each rank is needed.
+    #[error("expected reports of {expected} ranks, got {got}")]
+    Ranks {
+        /// Ranks of the group.
+        expected: usize,
+        /// Reports.
+        got: usize,
+    },
+}
+
+impl ReportError {
+    pub(crate) fn check(expected: usize, got: usize) -> Result<(), ReportError> {
+        if got == expected { Ok(()) } else { Err(ReportError::Ranks { expected, got }) }
+    }
+}
+
+impl RankReport {
+    /// Bytes that were sent to the rank.
+    pub fn bytes(&self) -> u64 {
+        self.delivered_bytes.saturating_add(self.undelivered_bytes)
+    }
+
+    /// The share of bytes that has not arrived; none of nothing.
+    pub fn undelivered_share(&self) -> f64 {
+        match self.bytes() {
+            0 => 0.0,
+            bytes => self.undelivered_bytes as f64 / bytes as f64,
+        }
+    }
+
+    /// Nanoseconds a byte. Of an operation that was cut, those of the bytes that have arrived: it says how long the rest
+    /// would have taken. `None` if nothing has arrived.
+    pub(crate) fn cost(&self) -> Option<f64> {
+        (self.delivered_bytes > 0).then(|| self.elapsed.as_nanos() as f64 / self.delivered_bytes as f64)
+    }
+}
+
+/// The median cost of a byte of all ranks; ranks of which nothing has arrived are slower than all others. `None` if that
+/// is half of them.
+pub(crate) fn median_cost(reports: &[RankReport]) -> Option<f64> {
+    let mut costs: Vec<f64> = reports.iter().map(|report| report.cost().unwrap_or(f64::INFINITY)).collect();
+    costs.sort_by(f64::total_cmp);
+    let half = costs.len() / 2;
+    let median = match costs.len() {
+        0 => return None,
+        odd if odd % 2 == 1 => costs[half],
+        _ => (costs[half - 1] + costs[half]) / 2.0,
+    };
+    median.is_finite().then_some(median)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(milliseconds: u64, delivered_bytes: u64, undelivered_bytes: u64) -> RankReport {
+        RankReport { elapsed: Duration::from_millis(milliseconds), delivered_bytes, undelivered_bytes }
+    }
+
+    #[test]
+    fn a_cut_operation_counts_with_the_time_it_would_have_taken() {
+        // Half in 10 ms is as slow as the whole in 20 ms.
+        assert_eq!(report(10, 500, 500).cost(), report(20, 1000, 0).cost());
+        let reports = [report(20, 1000, 0), report(10, 500, 500), report(40, 1000, 0)];
+        assert_eq!(median_cost(&reports), Some(20_000.0));
+        assert_eq!(report(10, 250, 750).undelivered_share(), 0.75);
+    }
+
+    #[test]
+    fn silent_ranks_are_the_slowest() {
+        let (silent, fast, slow) = (report(10, 0, 1000), report(1, 1000, 0), report(3, 1000, 0));
+        assert_eq!(median_cost(&[silent, fast, slow]), Some(3000.0));
+        assert_eq!(median_cost(&[silent, silent, slow]), None);
+        assert_eq!(median_cost(&[silent, slow]), None);
+        assert_eq!(median_cost(&[]), None);
+        assert_eq!((report(0, 0, 0).undelivered_share(), report(0, 0, 0).cost()), (0.0, None));
+    }
+}

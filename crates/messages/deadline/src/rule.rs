@@ -1,0 +1,19 @@
+//! What rules have in common.
+
+use std::time::Duration;
+
+use crate::report::{RankReport, ReportError};
+
+/// Makes the next deadline from what the ranks report.
+pub trait DeadlineRule {
+    /// How long an operation of `bytes` bytes for each rank may take, from its start.
+    fn deadline(&self, bytes: u64) -> Duration;
+
+    /// Takes the reports of an operation, one of each rank, in the order of the ranks.
+    fn observe(&mut self, reports: &[RankReport]) -> Result<(), ReportError>;
+}
+
+/// A duration of so many nanoseconds; what is no duration is none.
+pub(crate) fn nanoseconds(value: f64) -> Duration {
+    Duration::from_nanos(value as u64)
+}

@@ -1,0 +1,112 @@
+//! The loss log: written, read and replayed.
+
+use std::time::Duration;
+
+use longhaul_deadline::{
+    DeadlineConfig, DeadlineRule, LearnedDeadline, LossLog, LossLogError, LossRecord, PaperDeadline, RankLoss,
+};
+use proptest::prelude::*;
+
+const BYTES: u64 = 1 << 20;
+
+fn rank() -> impl Strategy<Value = RankLoss> {
+    (0..1_u64 << 40, proptest::collection::vec((1..100_u64, 1..100_u64), 0..20)).prop_map(|(nanoseconds, gaps)| {
+        let mut at = 0;
+        let missing = gaps.into_iter().map(|(gap, length)| {
+            let start = at + gap;
+            at = start + length;
+            start..at
+        });
+        let missing: Vec<_> = missing.collect();
+        let bytes = missing.last().map_or(BYTES, |range| range.end + nanoseconds % 3);
+        RankLoss { elapsed: Duration::from_nanos(nanoseconds), bytes, missing }
+    })
+}
+
+fn record() -> impl Strategy<Value = LossRecord> {
+    (any::<u64>(), any::<u64>(), 0..1_u64 << 40, proptest::collection::vec(rank(), 0..6)).prop_map(
+        |(step, operation, deadline, ranks)| {
+            let deadline = Duration::from_nanos(deadline);
+            LossRecord { step, operation, deadline, ranks }
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(records in proptest::collection::vec(record(), 0..5)) {
+        let log = LossLog { records };
+        prop_assert_eq!(log.to_string().parse::<LossLog>(), Ok(log));
+    }
+
+    #[test]
+    fn any_text_is_an_error_or_a_log(text in "(step|operation|[0-9]{1,3}|[-/, \n]|ranks|deadline_ns ){0,40}") {
+        if let Ok(log) = text.parse::<LossLog>() {
+            prop_assert_eq!(log.to_string().parse::<LossLog>(), Ok(log));
+        }
+    }
+}
+
+#[test]
+fn the_format_is_fixed_and_errors_say_where() {
+    let line = "step 3 operation 0 deadline_ns 1520000 ranks 1520000/1048576/4096-8192,65536-69632 900000/1048576/-";
+    let record: LossRecord = line.parse().expect("a record");
+    assert_eq!(record.ranks[0].missing, [4096..8192, 65_536..69_632]);
+    assert_eq!(record.ranks[0].report().undelivered_bytes, 8192);
+    assert_eq!(record.ranks[1].report().undelivered_share(), 0.0);
+    assert_eq!(record.to_string(), line);
+    for (from, to, word) in [
+        ("4096-8192", "8192-4096", "range 8192-4096"),
+        ("65536-69632", "8000-9000", "range 8000-9000"),
+        ("69632", "2000000", "beyond the end"),
+        ("step", "stop", "expected \"step\""),
+        ("900000/1048576/-", "900000/1048576", "expected missing ranges or -"),
+        ("deadline_ns 1520000", "deadline_ns soon", "expected deadline_ns, got \"soon\""),
+    ] {
+        let text = format!("{line}\n{}", line.replace(from, to));
+        let error = text.parse::<LossLog>().expect_err(to).to_string();
+        assert!(error.starts_with("line 2: ") && error.contains(word), "{error}");
+    }
+}
+
+/// A run of a rule with made-up durations.
+fn run(rule: &mut impl DeadlineRule) -> LossLog {
+    let mut records = Vec::new();
+    for step in 0..200_u64 {
+        let deadline = rule.deadline(BYTES);
+        let ranks: Vec<RankLoss> = (0..4_u64)
+            .map(|rank| {
+                let whole = Duration::from_micros(8_000 + (step * 7 + rank * 13) % 17 * 400);
+                let arrived = (BYTES as f64 * deadline.as_secs_f64() / whole.as_secs_f64()) as u64;
+                let missing = Vec::from_iter((arrived < BYTES).then_some(arrived..BYTES));
+                RankLoss { elapsed: whole.min(deadline), bytes: BYTES, missing }
+            })
+            .collect();
+        let record = LossRecord { step, operation: 0, deadline, ranks };
+        rule.observe(&record.reports()).expect("four ranks");
+        records.push(record);
+    }
+    LossLog { records }
+}
+
+#[test]
+fn a_run_is_replayed_from_its_log() {
+    let warmup = Duration::from_millis(10);
+    let rule = |target| {
+        let config = DeadlineConfig { ranks: 4, target, ..DeadlineConfig::default() };
+        LearnedDeadline::new(config, warmup, BYTES).expect("possible")
+    };
+    let log: LossLog = run(&mut rule(0.01)).to_string().parse().expect("a log");
+    assert_eq!(log.replay(&mut rule(0.01)), Ok(()));
+    assert!(matches!(log.replay(&mut rule(0.02)), Err(LossLogError::OtherDeadline { .. })), "another budget");
+    assert!(log.replay(&mut PaperDeadline::new(4, warmup, BYTES)).is_err(), "another rule");
+    let mut other = log.clone();
+    let half = std::iter::once(0..BYTES / 2);
+    other.records[50].ranks.iter_mut().for_each(|rank| rank.missing = half.clone().collect());
+    let error = other.replay(&mut rule(0.01)).expect_err("another loss");
+    assert!(matches!(error, LossLogError::OtherDeadline { step, .. } if step > 50), "{error}");
+    let mut fewer = log;
+    fewer.records[3].ranks.pop();
+    let error = fewer.replay(&mut rule(0.01)).expect_err("a rank is missing").to_string();
+    assert_eq!(error, "step 3 operation 0: expected reports of 4 ranks, got 3");
+}

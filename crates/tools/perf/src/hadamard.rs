@@ -1,0 +1,177 @@
+//! The Hadamard transform: how fast tensors are encoded and decoded, compared with copying the same bytes, and what a
+//! lost packet costs.
+//!
+//! Encoding, decoding and copying are interleaved, one round of each after the other, and the median counts: processor
+//! time of one thread. What loss costs is measured on tensors that are encoded, lose packets at random, and are decoded;
+//! seeds make it repeatable.
+
+mod loss;
+mod request;
+mod speed;
+
+use longhaul_coding::{ElementKind, HadamardKernel};
+
+pub use self::loss::{BlockErrors, MeanError};
+pub use self::request::{HadamardRequest, MeasuredLayout};
+use crate::error::PerfError;
+
+/// Encoding and decoding reach at least this share of a memory copy's speed …
+const OF_COPY_MIN: f64 = 0.5;
+/// … in layouts with this block, signs and a stride.
+const OF_COPY_BLOCK: usize = 1024;
+/// Energy of the heaviest packet of weights around 1, at the largest stride: with signs at most, without at least.
+const HEAVIEST_PACKET: (f64, f64) = (0.005, 0.9);
+/// How far the error of a decoded block may be from the energy of what was lost: rounding to bf16, with room.
+const ENERGY_TOLERANCE: f64 = 1e-3;
+
+/// What was measured in a layout.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The layout.
+    pub layout: MeasuredLayout,
+    /// Packets that a block is spread over: the layout's stride, if packets are as long as blocks.
+    pub packets_of_block: usize,
+    /// Bytes of tensors that are encoded in a second.
+    pub encode_bytes_per_second: f64,
+    /// Bytes of tensors that are decoded in a second.
+    pub decode_bytes_per_second: f64,
+    /// The former over that of copying.
+    pub encode_of_copy: f64,
+    /// The same for decoding.
+    pub decode_of_copy: f64,
+    /// Error of decoded tensors.
+    pub mean: MeanError,
+    /// Error of single blocks.
+    pub blocks: BlockErrors,
+}
+
+/// What must hold.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// What it is about.
+    pub name: String,
+    /// Whether it holds.
+    pub passed: bool,
+    /// What was measured.
+    pub got: f64,
+    /// What it may be: at most, or at least, as the name says.
+    pub bound: f64,
+}
+
+/// All that was measured.
+#[derive(Clone, Debug)]
+pub struct HadamardReport {
+    /// The kernel that ran.
+    pub kernel: HadamardKernel,
+    /// Bytes that are copied in a second.
+    pub copy_bytes_per_second: f64,
+    /// In the order of the layouts.
+    pub rows: Vec<Row>,
+    /// What must hold.
+    pub checks: Vec<Check>,
+}
+
+impl Check {
+    fn at_least(name: String, got: f64, bound: f64) -> Check {
+        Check { name, passed: got >= bound, got, bound }
+    }
+
+    fn at_most(name: String, got: f64, bound: f64) -> Check {
+        Check { name, passed: got <= bound, got, bound }
+    }
+}
+
+/// No transform, blocks in one packet, strides up to one element a packet, with and without signs, and long blocks
+/// that need no stride.
+fn layouts() -> Vec<MeasuredLayout> {
+    use ElementKind::{Bf16, F16, F32};
+    let layout = |kind, block, packet, stride, signs| MeasuredLayout { kind, block, packet, stride, signs };
+    let mut layouts = vec![
+        layout(F32, 1, 1024, 1024, false),
+        layout(F32, 1024, 1024, 1, true),
+        layout(F32, 1024, 1024, 16, true),
+        layout(F32, 1024, 1024, 64, true),
+        layout(F32, 1024, 1024, 1024, true),
+        layout(F32, 1024, 1024, 64, false),
+        layout(F32, 1024, 1024, 1024, false),
+        layout(F32, 65_536, 1024, 1, true),
+        layout(F32, 1 << 20, 1024, 1, true),
+    ];
+    for kind in [Bf16, F16] {
+        layouts.extend([
+            layout(kind, 1024, 1024, 16, true),
+            layout(kind, 1024, 1024, 64, true),
+            layout(kind, 1024, 1024, 1024, true),
+            layout(kind, 2048, 2048, 64, true),
+        ]);
+    }
+    layouts
+}
+
+/// Measures. `step` is called when something begins.
+pub fn measure(request: &HadamardRequest, step: &mut dyn FnMut(&str)) -> Result<HadamardReport, PerfError> {
+    if !(request.loss > 0.0 && request.loss < 1.0) {
+        return Err(PerfError::Request(format!("a loss of {}: expected a share between 0 and 1", request.loss)));
+    }
+    let layouts = layouts();
+    step("speed");
+    let speeds = speed::measure(&layouts, request)?;
+    let mut rows = Vec::new();
+    for (layout, speed) in layouts.into_iter().zip(speeds.layouts) {
+        step(&layout.name());
+        let (mean, blocks) = loss::measure(&layout, request);
+        rows.push(Row {
+            packets_of_block: layout.hadamard(0).layout().packets_of_block(),
+            layout,
+            encode_bytes_per_second: speed.encode,
+            decode_bytes_per_second: speed.decode,
+            encode_of_copy: speed.encode / speeds.copy,
+            decode_of_copy: speed.decode / speeds.copy,
+            mean,
+            blocks,
+        });
+    }
+    let mut checks: Vec<Check> = rows.iter().flat_map(|row| checks(row, request.loss)).collect();
+    let (most, least) = HEAVIEST_PACKET;
+    let heaviest = |signs| loss::heaviest_packet(signs, request.seed);
+    checks.push(Check::at_most(
+        "energy of the heaviest packet of weights, signs: at most".into(),
+        heaviest(true),
+        most,
+    ));
+    checks.push(Check::at_least(
+        "energy of the heaviest packet of weights, no signs: at least".into(),
+        heaviest(false),
+        least,
+    ));
+    Ok(HadamardReport { kernel: HadamardKernel::fastest(), copy_bytes_per_second: speeds.copy, rows, checks })
+}
+
+fn checks(row: &Row, loss: f64) -> Vec<Check> {
+    let name = row.layout.name();
+    let MeanError { relative, standard_error } = row.mean;
+    let share = 1.0 / row.packets_of_block as f64;
+    let mut checks = vec![
+        Check::at_most(
+            format!("{name}: standard errors between relative_mse and loss, at most"),
+            (relative - loss).abs() / standard_error,
+            3.0,
+        ),
+        Check::at_most(
+            format!("{name}: block_error_p999 from that of the binomial, at most"),
+            (row.blocks.p999 - row.blocks.binomial_p999).abs(),
+            // The sums of energies are rounded.
+            share + 1e-6,
+        ),
+        Check::at_most(
+            format!("{name}: errors of decoded blocks from the energy that was lost, at most"),
+            row.blocks.from_energy,
+            ENERGY_TOLERANCE,
+        ),
+    ];
+    if row.layout.block == OF_COPY_BLOCK && row.layout.signs && row.layout.stride > 1 {
+        checks.push(Check::at_least(format!("{name}: of_copy, at least"), row.encode_of_copy, OF_COPY_MIN));
+        checks.push(Check::at_least(format!("{name}: decode_of_copy, at least"), row.decode_of_copy, OF_COPY_MIN));
+    }
+    checks
+}

@@ -1,0 +1,105 @@
+//! How fast tensors are encoded and decoded, next to copying.
+
+use std::time::Duration;
+
+use longhaul_coding::{Bf16, ElementKind, F16, Hadamard, HadamardElement};
+
+use super::loss::Draws;
+use super::request::{HadamardRequest, MeasuredLayout};
+use crate::error::PerfError;
+use crate::processor::thread_time_used;
+use crate::statistics::Sorted;
+
+/// Bytes that are copied at a time, as one call of memcpy for everything may bypass the caches.
+const COPY_BYTES: usize = 1 << 20;
+
+/// Medians, in bytes of tensors a second.
+pub(super) struct Speeds {
+    pub(super) copy: f64,
+    pub(super) layouts: Vec<Speed>,
+}
+
+pub(super) struct Speed {
+    pub(super) encode: f64,
+    pub(super) decode: f64,
+}
+
+/// A tensor, and what it is encoded to.
+struct Buffers<E> {
+    tensor: Vec<E>,
+    encoded: Vec<E>,
+}
+
+impl<E: HadamardElement> Buffers<E> {
+    /// Both written once: nobody measures how the system hands out memory. There is room for a layout that fills up.
+    fn new(bytes: usize, request: &HadamardRequest, most: usize) -> Buffers<E> {
+        let elements = bytes / size_of::<E>();
+        let mut draws = Draws::new(request.seed, 99);
+        let tensor: Vec<E> = (0..elements).map(|_| E::from_f32(draws.share() as f32 - 0.5)).collect();
+        let zero = [E::default(), E::from_f32(1.0)];
+        Buffers { tensor, encoded: (0..elements.next_multiple_of(most)).map(|at| zero[at % 2]).collect() }
+    }
+
+    /// Seconds of encoding and decoding.
+    fn round(&mut self, hadamard: &Hadamard) -> Result<[f64; 2], PerfError> {
+        let Buffers { tensor, encoded } = self;
+        let encoded = &mut encoded[..hadamard.layout().encoded_elements(tensor.len())];
+        let failed = |error| PerfError::failed("cannot transform", error);
+        let start = thread_time_used()?;
+        hadamard.encode(tensor, encoded).map_err(failed)?;
+        let middle = thread_time_used()?;
+        hadamard.decode(encoded, &[], tensor).map_err(failed)?;
+        let end = thread_time_used()?;
+        Ok([seconds(start, middle), seconds(middle, end)])
+    }
+}
+
+fn seconds(start: Duration, end: Duration) -> f64 {
+    end.saturating_sub(start).as_secs_f64().max(1e-9)
+}
+
+/// Measures all layouts, interleaved.
+pub(super) fn measure(layouts: &[MeasuredLayout], request: &HadamardRequest) -> Result<Speeds, PerfError> {
+    let bytes = request.buffer_bytes;
+    let most = layouts.iter().map(|layout| layout.block.max(layout.packet)).max().unwrap_or(1);
+    let mut long = Buffers::<f32>::new(bytes, request, most);
+    let mut brain = Buffers::<Bf16>::new(bytes, request, most);
+    let mut half = Buffers::<F16>::new(bytes, request, most);
+    let mut copies = Vec::new();
+    let mut times = vec![(Vec::new(), Vec::new()); layouts.len()];
+    // The first round is for caches, pages and clocks, and is not counted.
+    for round in 0..=request.rounds {
+        for (layout, (encodes, decodes)) in layouts.iter().zip(&mut times) {
+            let hadamard = layout.hadamard(request.seed);
+            let [encode, decode] = match layout.kind {
+                ElementKind::F32 => long.round(&hadamard)?,
+                ElementKind::Bf16 => brain.round(&hadamard)?,
+                ElementKind::F16 => half.round(&hadamard)?,
+            };
+            // A copy after each, so that whatever slows down the machine for a while hits copies, too. It is of other
+            // buffers than those that were just used.
+            let copy = match layout.kind {
+                ElementKind::F32 => copy(&brain.tensor, &mut brain.encoded)?,
+                _ => copy(&long.tensor, &mut long.encoded)?,
+            };
+            if round > 0 {
+                encodes.push(encode);
+                decodes.push(decode);
+                copies.push(copy);
+            }
+        }
+    }
+    let rate = |seconds: Vec<f64>| bytes as f64 / Sorted::new(seconds).median();
+    let layouts = times.into_iter().map(|(encode, decode)| Speed { encode: rate(encode), decode: rate(decode) });
+    Ok(Speeds { layouts: layouts.collect(), copy: rate(copies) })
+}
+
+/// Seconds of copying.
+fn copy<E: Copy>(from: &[E], to: &mut [E]) -> Result<f64, PerfError> {
+    let at_once = COPY_BYTES / size_of::<E>();
+    let start = thread_time_used()?;
+    for (to, from) in to.chunks_mut(at_once).zip(from.chunks(at_once)) {
+        to[..from.len()].copy_from_slice(from);
+    }
+    Ok(seconds(start, thread_time_used()?))
+}
