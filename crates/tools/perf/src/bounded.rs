@@ -13,7 +13,7 @@ const SENDER_DEADLINES: u32 = 4;
 const SENDER_DEADLINE_MIN: Duration = Duration::from_millis(500);
 
 /// What became of bounded messages, as their receiver saw it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BoundedReceived {
     /// Bytes that were missing.
     pub missing_bytes: u64,
@@ -25,6 +25,8 @@ pub struct BoundedReceived {
     pub quiet: u64,
     /// Messages that ended by their deadline.
     pub deadline: u64,
+    /// How long after it their receivers had them: the 99th percentile and the longest, in microseconds.
+    pub late_us: Option<[f64; 2]>,
 }
 
 impl BoundedReceived {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use longhaul::with_sources;
-use longhaul::{Bound as ReceiveBound, Deadline, Fill, Message, MessageReport};
+use longhaul::{Bound as ReceiveBound, Deadline, Ending, Fill, Message, MessageReport};
 use serde::{Deserialize, Serialize};
 
 use crate::bounded::{BoundedReceived, BoundedSent, Writes};
@@ -260,6 +260,8 @@ pub(crate) struct SchemeReceiver {
     deadline: Option<Duration>,
     /// Bounded messages of which nothing came: the sender may never have sent them.
     empty: Vec<u64>,
+    /// How long after their deadlines bounded messages were there.
+    late: Histogram,
 }
 
 impl SchemeReceiver {
@@ -268,8 +270,8 @@ impl SchemeReceiver {
     pub(crate) fn new(end: SchemeEnd, message_bytes: u32, depth: Option<u32>, deadline: Option<Duration>) -> Self {
         let message_bytes = message_bytes as usize;
         let places = Places::new(&end, message_bytes, depth.map(|depth| depth as usize));
-        let (posted, empty) = (InFlight::default(), Vec::new());
-        let mut receiver = SchemeReceiver { end, places, message_bytes, next: 0, posted, deadline, empty };
+        let (posted, empty, late) = (InFlight::default(), Vec::new(), Histogram::default());
+        let mut receiver = SchemeReceiver { end, places, message_bytes, next: 0, posted, deadline, empty, late };
         if deadline.is_none() {
             receiver.post();
         }
@@ -335,6 +337,9 @@ impl SchemeReceiver {
         received.elapsed = first.map_or(Duration::ZERO, |first| last.duration_since(first));
         received.processor = processor::time_used() - used;
         totals.longest_pause = looks.longest_pause;
+        if let Some(bounded) = totals.bounded_received.as_mut().filter(|_| self.late.count() > 0) {
+            bounded.late_us = Some([self.late.percentile(99.0), self.late.longest()]);
+        }
         totals.late_packets = self.end.late_packets() - late_before;
         Ok((received, totals))
     }
@@ -357,6 +362,9 @@ impl SchemeReceiver {
         totals.add(message.report());
         if let Some(bounded) = &mut totals.bounded_received {
             bounded.add(&message);
+            if let (Ending::Deadline, Some(deadline)) = (message.ending(), self.deadline) {
+                self.late.record(ended.duration.saturating_sub(deadline));
+            }
             if message.report().missing_bytes == self.message_bytes as u64 {
                 self.empty.push(ended.number);
             }

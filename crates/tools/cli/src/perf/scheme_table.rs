@@ -79,6 +79,7 @@ fn add_bounded(line: &SchemeLine, value: &mut Value) {
     value["missing_bytes"] = json!(received.missing_bytes);
     value["missing_ranges"] = json!(received.missing_ranges);
     value["ended"] = json!({ "whole": received.whole, "quiet": received.quiet, "deadline": received.deadline });
+    value["late_us"] = json!(received.late_us.map(|[p99, max]| json!({ "p99": p99, "max": max })));
     let Some(sent) = line.sender.bounded_sent else { return };
     value["sender"] = json!({
         "missing_bytes": sent.missing_bytes,
@@ -125,6 +126,9 @@ pub(super) fn row(result: &SchemeLine, report_gbits: bool) -> String {
             "ended: {} whole, {} quiet, {} by the deadline; {} bytes missing, in {} ranges",
             received.whole, received.quiet, received.deadline, received.missing_bytes, received.missing_ranges
         ));
+        if let Some([p99, max]) = received.late_us {
+            line(format!("those of the deadline were there p99 {p99:.1}, max {max:.1} µs after it"));
+        }
         line(format!(
             "the sender heard of {} bytes missing in {} ranges; of {} messages it heard nothing in time",
             sent.missing_bytes, sent.missing_ranges, sent.unknown
