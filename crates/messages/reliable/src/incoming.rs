@@ -275,7 +275,7 @@ impl Incoming {
             return 0;
         }
         if let Some(receive) = self.open.get_mut(&number)
-            && receive.is_bounded()
+            && receive.ends_by_itself()
             && message_bytes <= receive.length()
         {
             receive.on_sender_through();

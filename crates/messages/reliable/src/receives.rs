@@ -160,6 +160,11 @@ impl OpenReceive {
         self.bound.is_some()
     }
 
+    /// Whether it ends by itself when its sender sends nothing more: by its deadline, or because the scheme sees that nothing comes.
+    pub(crate) fn ends_by_itself(&self) -> bool {
+        self.own_deadline().is_some() || self.bound.is_some() && self.part.is_some()
+    }
+
     /// Bytes of the part, or as many as were posted while the sender has not told.
     pub(crate) fn length(&self) -> u64 {
         self.part.map_or(self.room, |part| part.bytes())
@@ -167,7 +172,7 @@ impl OpenReceive {
 
     /// The sender sends nothing more of it.
     pub(crate) fn on_sender_through(&mut self) {
-        if !std::mem::replace(&mut self.is_sender_through, true) {
+        if !std::mem::replace(&mut self.is_sender_through, true) && !self.is_finished {
             // The half has to look at that.
             self.seen = None;
         }

@@ -398,6 +398,25 @@ fn what_does_not_fit_one_part_is_refused() {
     assert!(matches!(refused, Some(ConnectionError::TooLongToBound { .. })), "{refused:?}");
 }
 
+/// The sender gives up before its offer was ever heard: a receive without a deadline must not wait for ever.
+#[test]
+fn a_plain_receive_hears_that_its_best_effort_sender_has_given_up() {
+    let mut ground = ground("be", link(1.0), 19, 1);
+    let (connection, memory) = ground.receiver();
+    let ticket = connection.post_receive(memory, range_of(0)).expect("there is room");
+    // The sender learns of the receive, and nothing that it sends arrives.
+    ground.world.set_link_profile(link(0.0));
+    let end = ground.now() + 5 * DEADLINE;
+    ground.run_until(end).expect("the ends work");
+    ground.world.set_link_profile(link(1.0));
+    let send = send(&mut ground, 0, DEADLINE);
+    run_until(&mut ground, 2 * DEADLINE, || send.is_over());
+    ground.world.set_link_profile(link(0.0));
+    run_until(&mut ground, 200 * DEADLINE, || ticket.is_over());
+    let outcome = ticket.take().expect("it has ended");
+    assert!(matches!(outcome, Err(MessageError::Withdrawn)), "{outcome:?}");
+}
+
 /// The message is shorter than its receive, and its offer never comes: what lies behind it in its last packet is not taken for part of it.
 #[test]
 fn bytes_behind_a_short_message_are_never_shown() {

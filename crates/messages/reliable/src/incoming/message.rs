@@ -71,6 +71,11 @@ impl IncomingMessage {
         if self.open_parts >= terms.attributes.parts_open_max.max(1) {
             return Err(NotOpened::Waits);
         }
+        // One that was posted before the ends were connected.
+        if self.bound.is_some() && self.range.len() as u64 > part_bytes {
+            let (bytes, room) = (self.range.len() as u64, part_bytes);
+            return Err(NotOpened::Failed(MessageError::TooLong { bytes, room }));
+        }
         let part = self.cut.map(|cut| cut.part(self.numbers_used / terms.numbers_a_part()));
         let offset = part.map_or(0, |part| part.offset()) as usize;
         let room = part.map_or(part_bytes.min(self.range.len() as u64), |part| part.bytes());
