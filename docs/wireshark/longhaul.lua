@@ -132,7 +132,7 @@ local record_kinds = {
 }
 local scheme_kinds = {
   [1] = "offer", [2] = "feedback", [3] = "done", [4] = "refused", [5] = "accepted", [6] = "withdrawn", [7] = "arrived",
-  [8] = "offer-with-checksum", [9] = "offer-with-contents", [10] = "offer-with-both",
+  [8] = "offer-with-checksum", [9] = "offer-with-contents", [10] = "offer-with-both", [11] = "sent", [12] = "ended",
 }
 local reasons = {
   [1] = "other-scheme", [2] = "timed-out", [3] = "too-long", [4] = "failed", [5] = "withdrawn", [6] = "checksum",
@@ -183,6 +183,12 @@ local f = {
   refused_reason = ProtoField.uint8("longhaul.refused.reason", "Reason", base.DEC, reasons),
   refused_was_accepted = ProtoField.bool("longhaul.refused.was_accepted", "Was accepted before"),
   withdrawn_length = ProtoField.uint64("longhaul.withdrawn.length", "Length (bytes)"),
+  ended_reason = ProtoField.uint8("longhaul.ended.reason", "Reason", base.DEC, { [1] = "quiet", [2] = "deadline" }),
+  ended_is_coarse = ProtoField.bool("longhaul.ended.is_coarse", "Some packets within the ranges have arrived"),
+  ended_length = ProtoField.uint64("longhaul.ended.length", "Length (bytes)"),
+  ended_range_count = ProtoField.uint32("longhaul.ended.range_count", "Ranges of all records"),
+  ended_first_range = ProtoField.uint32("longhaul.ended.first_range", "First range of this record"),
+  ended_ranges = ProtoField.bytes("longhaul.ended.ranges", "Ranges of missing packets"),
   arrived_packets = ProtoField.uint64("longhaul.arrived.packets", "Packets"),
   ack_cumulative = ProtoField.uint32("longhaul.ack.cumulative", "Cumulative"),
   ack_lost_below = ProtoField.uint32("longhaul.ack.lost_below", "Lost below"),
@@ -261,6 +267,13 @@ local function add_scheme_record(buffer, tree)
     add(f.withdrawn_length, 8)
   elseif kind == 7 then
     add(f.arrived_packets, 8)
+  elseif kind == 12 then
+    add(f.ended_reason, 1)
+    add(f.ended_is_coarse, 1)
+    add(f.ended_length, 8)
+    add(f.ended_range_count, 4)
+    add(f.ended_first_range, 4)
+    rest(f.ended_ranges)
   elseif not scheme_kinds[kind] then
     rest(f.unknown)
   end

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use longhaul_coding::{Code, ParseCodeError};
 use thiserror::Error;
 
-/// A scheme that a connection can have: `sr:rto`, `sr:nack`, `ec:mds:32,8`, `ec:xor:32,8`.
+/// A scheme that a connection can have: `sr:rto`, `sr:nack`, `ec:mds:32,8`, `ec:xor:32,8`, `be`, `be+ec:mds:32,8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NamedScheme {
     /// `sr:rto`: selective repeat with timeouts.
@@ -15,6 +15,8 @@ pub enum NamedScheme {
     NegativeAcknowledgements,
     /// `ec:mds:k,m` and `ec:xor:k,m`: erasure coding; what parity cannot repair is asked for.
     Erasure(Code),
+    /// `be` and `be+ec:mds:k,m`: best effort; everything is sent once, and what neither arrives nor can be computed is missing.
+    BestEffort(Option<Code>),
 }
 
 /// A name that stands for no scheme.
@@ -22,7 +24,9 @@ pub enum NamedScheme {
 #[non_exhaustive]
 pub enum SchemeNameError {
     /// No such scheme.
-    #[error("unknown scheme \"{0}\"; use sr:rto, sr:nack, ec:mds:K,M or ec:xor:K,M, such as ec:mds:32,8")]
+    #[error(
+        "unknown scheme \"{0}\"; use sr:rto, sr:nack, ec:mds:K,M, ec:xor:K,M, be or be+ec:mds:K,M, such as ec:mds:32,8"
+    )]
     Unknown(String),
     /// Erasure coding, but no code.
     #[error("scheme \"{name}\": {source}")]
@@ -41,11 +45,19 @@ impl FromStr for NamedScheme {
         match name {
             "sr:rto" => Ok(NamedScheme::SelectiveRepeat),
             "sr:nack" => Ok(NamedScheme::NegativeAcknowledgements),
-            _ => match name.strip_prefix("ec:").map(str::parse::<Code>) {
-                Some(Ok(code)) => Ok(NamedScheme::Erasure(code)),
-                Some(Err(source)) => Err(SchemeNameError::Code { name: name.to_owned(), source }),
-                None => Err(SchemeNameError::Unknown(name.to_owned())),
-            },
+            "be" => Ok(NamedScheme::BestEffort(None)),
+            _ => {
+                let (is_best_effort, code) = match name.strip_prefix("be+") {
+                    Some(code) => (true, code),
+                    None => (false, name),
+                };
+                match code.strip_prefix("ec:").map(str::parse::<Code>) {
+                    Some(Ok(code)) if is_best_effort => Ok(NamedScheme::BestEffort(Some(code))),
+                    Some(Ok(code)) => Ok(NamedScheme::Erasure(code)),
+                    Some(Err(source)) => Err(SchemeNameError::Code { name: name.to_owned(), source }),
+                    None => Err(SchemeNameError::Unknown(name.to_owned())),
+                }
+            }
         }
     }
 }
@@ -56,6 +68,8 @@ impl fmt::Display for NamedScheme {
             NamedScheme::SelectiveRepeat => formatter.write_str("sr:rto"),
             NamedScheme::NegativeAcknowledgements => formatter.write_str("sr:nack"),
             NamedScheme::Erasure(code) => write!(formatter, "ec:{code}"),
+            NamedScheme::BestEffort(None) => formatter.write_str("be"),
+            NamedScheme::BestEffort(Some(code)) => write!(formatter, "be+ec:{code}"),
         }
     }
 }
@@ -66,15 +80,18 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for name in ["sr:rto", "sr:nack", "ec:xor:32,8", "ec:mds:4,2"] {
+        for name in ["sr:rto", "sr:nack", "ec:xor:32,8", "ec:mds:4,2", "be", "be+ec:mds:32,8", "be+ec:xor:8,2"] {
             assert_eq!(name.parse::<NamedScheme>().expect("a scheme").to_string(), name);
         }
         let error = |name: &str| name.parse::<NamedScheme>().expect_err("no scheme").to_string();
         assert_eq!(
             error("sr"),
-            "unknown scheme \"sr\"; use sr:rto, sr:nack, ec:mds:K,M or ec:xor:K,M, such as ec:mds:32,8"
+            "unknown scheme \"sr\"; use sr:rto, sr:nack, ec:mds:K,M, ec:xor:K,M, be or be+ec:mds:K,M, such as ec:mds:32,8"
         );
-        for wrong in ["ec:mds:300,8", "ec:mds:0,1", "ec:xor:2,3", "ec:mds:a,b", "ec:mds"] {
+        for unknown in ["be+", "be+sr:rto", "be+be", "best"] {
+            assert!(error(unknown).starts_with(&format!("unknown scheme \"{unknown}\"")), "{}", error(unknown));
+        }
+        for wrong in ["ec:mds:300,8", "ec:mds:0,1", "ec:xor:2,3", "ec:mds:a,b", "ec:mds", "be+ec:mds:0,1"] {
             assert!(error(wrong).starts_with(&format!("scheme \"{wrong}\": ")), "{}", error(wrong));
         }
     }

@@ -78,6 +78,9 @@ pub const GAP_REPORTS: Period = Period { per_round_trip: 32, least: PERIOD_MIN }
 /// When nothing has come for this long, all that is missing is reported. Within a fraction of the minimum, hosts pause
 /// between any two packets.
 pub const SILENCE: Period = Period { per_round_trip: 4, least: Duration::from_millis(1) };
+/// With best effort, a message of which everything was sent ends when nothing has come for this long: packets that others
+/// have overtaken come within it.
+pub const QUIET: Period = SILENCE;
 /// How many packets may overtake one before it is reported missing.
 pub const REORDERING_PACKETS: u32 = 64;
 

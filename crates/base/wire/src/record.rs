@@ -28,6 +28,16 @@
 //! +---------------+---------------+      +------------------------+
 //! |  receiver's scheme, to the end …
 //! +-------------------------------
+//!
+//! of an ending:
+//! +---------------+---------------+
+//! |    reason     |   is coarse   |
+//! +---------------+---------------+-------------------------------+
+//! |                          length (8)                           |
+//! |                          range count                          |
+//! |                          first range                          |
+//! |  ranges to the end: each a first packet (4), packets (4) …    |
+//! +---------------------------------------------------------------+
 //! ```
 //!
 //! The others have nothing after the message, or, of feedback, bytes of the scheme ([`crate::acknowledgement`]). The message is
@@ -55,6 +65,18 @@ const WAS_ACCEPTED: usize = 1;
 const REFUSED_SCHEME: usize = 2;
 // Of a withdrawal or an arrival, after the header.
 const NUMBER: Field = 0..8;
+// Of an ending, after the header.
+const ENDING: usize = 0;
+const IS_COARSE: usize = 1;
+const ENDED_LENGTH: Field = 2..10;
+const RANGE_COUNT: Field = 10..14;
+const FIRST_RANGE: Field = 14..18;
+/// Bytes of an ending before its ranges, after the record's header.
+const ENDED_BYTES: usize = 18;
+/// Bytes of a range: its first packet, and how many.
+pub const RANGE_BYTES: usize = 8;
+/// Bytes of an ending without ranges.
+pub const ENDED_HEADER_BYTES: usize = HEADER_BYTES + ENDED_BYTES;
 
 const KIND_OFFER: u8 = 1;
 const KIND_FEEDBACK: u8 = 2;
@@ -66,6 +88,8 @@ const KIND_ARRIVED: u8 = 7;
 const KIND_OFFER_WITH_CHECKSUM: u8 = 8;
 const KIND_OFFER_WITH_CONTENTS: u8 = 9;
 const KIND_OFFER_WITH_BOTH: u8 = 10;
+const KIND_SENT: u8 = 11;
+const KIND_ENDED: u8 = 12;
 
 /// One record, with names and feedback where they lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,6 +108,36 @@ pub enum Record<'a> {
     Withdrawn(u64),
     /// This many packets of the part, data and parity, have arrived.
     Arrived(u64),
+    /// Everything of the part has left the sender, which sends nothing of it again: what does not arrive soon is missing.
+    Sent,
+    /// The receiver has ended the part, with packets missing. As many of these as it takes to name them all.
+    Ended(Ended<'a>),
+}
+
+/// Which packets were missing when the receiver ended a part: some of the ranges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ended<'a> {
+    /// What ended it.
+    pub ending: Ending,
+    /// Some packets that have arrived are within the ranges, because there were too many of these.
+    pub is_coarse: bool,
+    /// Bytes that the receiver took the part to have: its own room, if it never heard the offer.
+    pub length: u64,
+    /// Ranges in all records together.
+    pub range_count: u32,
+    /// Which one is the first of this record.
+    pub first_range: u32,
+    ranges: &'a [u8],
+}
+
+/// What ended a part of which something was missing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Ending {
+    /// Everything had been sent, and nothing had arrived for a while.
+    Quiet = 1,
+    /// The receiver's deadline.
+    Deadline = 2,
 }
 
 /// What a message is, and how it is sent.
@@ -149,6 +203,11 @@ impl Refusal {
     ];
 }
 
+impl Ending {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Ending; 2] = [Ending::Quiet, Ending::Deadline];
+}
+
 impl<'a> Record<'a> {
     /// Which message a record is about, and what it says; `None` when it cannot be read or is of another kind.
     pub fn parse(bytes: &'a [u8]) -> Option<(u64, Record<'a>)> {
@@ -165,6 +224,8 @@ impl<'a> Record<'a> {
             KIND_ACCEPTED => Record::Accepted,
             KIND_WITHDRAWN => Record::Withdrawn(number()?),
             KIND_ARRIVED => Record::Arrived(number()?),
+            KIND_SENT => Record::Sent,
+            KIND_ENDED => Record::Ended(Ended::parse(contents)?),
             _ => return None,
         };
         Some((read_u64(header, MESSAGE), record))
@@ -180,7 +241,8 @@ impl<'a> Record<'a> {
         match self {
             Record::Offer(offer) => offer.emit(contents),
             Record::Feedback(feedback) => contents.copy_from_slice(feedback),
-            Record::Done | Record::Accepted => {}
+            Record::Done | Record::Accepted | Record::Sent => {}
+            Record::Ended(ended) => ended.emit(contents),
             Record::Refused(refused) => {
                 contents[REASON] = refused.reason as u8;
                 contents[WAS_ACCEPTED] = refused.was_accepted.into();
@@ -197,7 +259,8 @@ impl<'a> Record<'a> {
             + match self {
                 Record::Offer(offer) => offer.contents_at() + offer.contents.map_or(0, <[u8]>::len),
                 Record::Feedback(feedback) => feedback.len(),
-                Record::Done | Record::Accepted => 0,
+                Record::Done | Record::Accepted | Record::Sent => 0,
+                Record::Ended(ended) => ENDED_BYTES + ended.ranges.len(),
                 Record::Refused(refused) => REFUSED_SCHEME + refused.scheme.len(),
                 Record::Withdrawn(_) | Record::Arrived(_) => NUMBER.end,
             }
@@ -215,6 +278,8 @@ impl<'a> Record<'a> {
             Record::Accepted => KIND_ACCEPTED,
             Record::Withdrawn(_) => KIND_WITHDRAWN,
             Record::Arrived(_) => KIND_ARRIVED,
+            Record::Sent => KIND_SENT,
+            Record::Ended(_) => KIND_ENDED,
         }
     }
 }
@@ -268,6 +333,59 @@ impl<'a> Refused<'a> {
     }
 }
 
+impl<'a> Ended<'a> {
+    /// The record with these ranges, as [`range_bytes`] makes them.
+    pub fn new(
+        ending: Ending,
+        is_coarse: bool,
+        length: u64,
+        range_count: u32,
+        first_range: u32,
+        ranges: &'a [u8],
+    ) -> Self {
+        debug_assert!(ranges.len().is_multiple_of(RANGE_BYTES));
+        Ended { ending, is_coarse, length, range_count, first_range, ranges }
+    }
+
+    /// Its ranges: packets from the first of each up to, and without, the other. Nothing in them has been checked.
+    pub fn ranges(&self) -> impl ExactSizeIterator<Item = (u32, u32)> + use<'a> {
+        self.ranges.chunks_exact(RANGE_BYTES).map(|range| {
+            let (first, count) = (read_u32(range, 0..4), read_u32(range, 4..8));
+            (first, first.saturating_add(count))
+        })
+    }
+
+    fn parse(bytes: &'a [u8]) -> Option<Ended<'a>> {
+        let (head, ranges) = bytes.split_at_checked(ENDED_BYTES)?;
+        Some(Ended {
+            ending: Ending::ALL.into_iter().find(|known| *known as u8 == head[ENDING])?,
+            is_coarse: head[IS_COARSE] != 0,
+            length: read_u64(head, ENDED_LENGTH),
+            range_count: read_u32(head, RANGE_COUNT),
+            first_range: read_u32(head, FIRST_RANGE),
+            ranges: &ranges[..ranges.len() / RANGE_BYTES * RANGE_BYTES],
+        })
+    }
+
+    fn emit(&self, bytes: &mut [u8]) {
+        let (head, ranges) = bytes.split_at_mut(ENDED_BYTES);
+        head[ENDING] = self.ending as u8;
+        head[IS_COARSE] = self.is_coarse.into();
+        write_u64(head, ENDED_LENGTH, self.length);
+        write_u32(head, RANGE_COUNT, self.range_count);
+        write_u32(head, FIRST_RANGE, self.first_range);
+        ranges.copy_from_slice(self.ranges);
+    }
+}
+
+/// A range of packets as an ending has it: `count` from `first` on.
+pub fn range_bytes(first: u32, count: u32) -> [u8; RANGE_BYTES] {
+    let mut bytes = [0; RANGE_BYTES];
+    write_u32(&mut bytes, 0..4, first);
+    write_u32(&mut bytes, 4..8, count);
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;
@@ -300,6 +418,15 @@ mod tests {
     const OFFER_WITH_BOTH: Offer<'_> = Offer { checksum: Some(5), ..OFFER_WITH_CONTENTS };
     const REFUSED: Refused<'_> = Refused { reason: Refusal::TimedOut, was_accepted: true, scheme: "x" };
 
+    const ENDED: Ended<'_> = Ended {
+        ending: Ending::Deadline,
+        is_coarse: true,
+        length: 0x0102,
+        range_count: 9,
+        first_range: 7,
+        ranges: &[0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 2],
+    };
+
     #[test]
     fn the_document_is_true() {
         use crate::document::{check_layout, check_numbers};
@@ -326,6 +453,8 @@ mod tests {
             ("offer-with-checksum", Record::Offer(offer)),
             ("offer-with-contents", Record::Offer(Offer { checksum: None, contents, ..offer })),
             ("offer-with-both", Record::Offer(Offer { contents, ..offer })),
+            ("sent", Record::Sent),
+            ("ended", Record::Ended(ENDED)),
         ];
         let kinds = records.map(|(name, record)| (u16::from(emitted(&record, 9)[0]), name));
         check_numbers("Kinds of records", 0, &kinds);
@@ -346,6 +475,17 @@ mod tests {
         let fields: [(&str, &[u8]); 3] =
             [("reason", &[Refusal::TooLong as u8]), ("was_accepted", &[1]), ("scheme", b"sr:nack")];
         check_layout("Refused", 0, &emitted(&Record::Refused(refused), 9)[HEADER_BYTES..], &fields);
+        let length = 0x0102_u64.to_be_bytes();
+        let fields: [(&str, &[u8]); 6] = [
+            ("reason", &[2]),
+            ("is_coarse", &[1]),
+            ("length", &length),
+            ("range_count", &[0, 0, 0, 9]),
+            ("first_range", &[0, 0, 0, 7]),
+            ("ranges", ENDED.ranges),
+        ];
+        check_layout("Ended", 0, &emitted(&Record::Ended(ENDED), 9)[HEADER_BYTES..], &fields);
+        check_numbers("Endings", 0, &[(1, "quiet"), (2, "deadline")]);
         let names = ["other-scheme", "timed-out", "too-long", "failed", "withdrawn", "checksum"];
         let reasons: Vec<_> = Refusal::ALL.into_iter().map(|reason| reason as u16).zip(names).collect();
         check_numbers("Reasons", 0, &reasons);
@@ -373,6 +513,11 @@ mod tests {
         assert_eq!(emitted(&Record::Accepted, 4), [5, 0, 0, 0, 0, 0, 0, 0, 4]);
         assert_eq!(emitted(&Record::Withdrawn(3), 5), [6, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3]);
         assert_eq!(emitted(&Record::Arrived(3), 5), [7, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3]);
+        assert_eq!(emitted(&Record::Sent, 6), [11, 0, 0, 0, 0, 0, 0, 0, 6]);
+        let mut ended = vec![12, 0, 0, 0, 0, 0, 0, 0, 7, 2, 1, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 9, 0, 0, 0, 7];
+        ended.extend([range_bytes(3, 1), range_bytes(256, 2)].concat());
+        assert_eq!(emitted(&Record::Ended(ENDED), 7), ended);
+        assert!(ENDED.ranges().eq([(3, 4), (256, 258)]));
     }
 
     #[test]
@@ -387,6 +532,9 @@ mod tests {
             Record::Done,
             Record::Refused(REFUSED),
             Record::Accepted,
+            Record::Sent,
+            Record::Ended(ENDED),
+            Record::Ended(Ended { ending: Ending::Quiet, is_coarse: false, ranges: &[], ..ENDED }),
         ];
         for record in
             feedback.into_iter().chain(refused).chain(others).chain([Record::Withdrawn(u64::MAX), Record::Arrived(7)])
@@ -407,7 +555,11 @@ mod tests {
         assert_eq!(Record::parse(&longer), None, "less than its length says");
         longer[HEADER_BYTES] = 0xff;
         assert_eq!(Record::parse(&longer), None, "much less");
-        assert_eq!(Record::parse(&[11, 0, 0, 0, 0, 0, 0, 0, 1]), None, "of another kind");
+        assert_eq!(Record::parse(&[13, 0, 0, 0, 0, 0, 0, 0, 1]), None, "of another kind");
+        let ended = emitted(&Record::Ended(ENDED), 1);
+        assert_eq!(Record::parse(&ended[..ENDED_HEADER_BYTES - 1]), None, "half an ending");
+        let (_, cut) = Record::parse(&ended[..ended.len() - 1]).expect("half a range is left out");
+        assert_eq!(cut, Record::Ended(Ended { ranges: &ENDED.ranges[..RANGE_BYTES], ..ENDED }));
         assert_eq!(Record::parse(&[4, 0, 0, 0, 0, 0, 0, 0, 1, 99, 0]), None, "for another reason");
         assert_eq!(Record::parse(&[4, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0xff]), None, "not UTF-8");
         assert_eq!(Record::parse(&[6, 0, 0, 0, 0, 0, 0, 0, 1, 0]), None, "cut off");

@@ -9,8 +9,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use longhaul_congestion::ControllerName;
-use longhaul_reliable::{Connection as Reliable, MessageError, MessageReport};
-use longhaul_runtime::{Attending, Shared, Waiting, with_sources};
+use longhaul_reliable::{
+    Bound, Connection as Reliable, ConnectionError, Deadline, Fill, MessageError, MessageReport, ReceiveTicket, Sent,
+};
+use longhaul_runtime::{Attending, End, Shared, Waiting, with_sources};
 use longhaul_sdr::{Memory, QueuePair, RoundTripTime};
 use longhaul_verbs::RegisterError;
 
@@ -126,13 +128,88 @@ impl Connection {
         self.post_receive(memory, range, None)
     }
 
+    /// Write bytes as one message that ends by a deadline, whatever has arrived then; returns what is known of that. Best for the schemes `be`
+    /// and `be+ec:…`, which send everything once; others repeat what is lost until the deadline. At most
+    /// [`Connection::bounded_bytes_max`] bytes.
+    pub fn write_bounded(&self, bytes: impl Into<Vec<u8>>, deadline: Deadline) -> Pending<Sent, TransferError> {
+        let bytes = bytes.into();
+        let length = bytes.len();
+        match self.register(bytes) {
+            Ok(memory) => self.write_bounded_from(&memory, 0..length, deadline),
+            Err(error) => Pending::ready(Err(error.into())),
+        }
+    }
+
+    /// The same from registered memory, from where the bytes lie.
+    pub fn write_bounded_from(
+        &self,
+        memory: &Memory,
+        range: Range<usize>,
+        deadline: Deadline,
+    ) -> Pending<Sent, TransferError> {
+        let posted = self.shared.send_bounded(memory, range, deadline);
+        let shared = self.shared.clone();
+        match posted {
+            Ok(Ok(ticket)) => {
+                let ticket = Waiting::new(ticket, &shared);
+                let outcome = async move { ticket.await.map_err(|error| error_of(&shared, error)) };
+                Pending::of(self.shared.clone(), outcome)
+            }
+            Ok(Err(error)) => Pending::ready(Err(error.into())),
+            Err(end) => Pending::ready(Err(end.into())),
+        }
+    }
+
+    /// Receive the peer's next message, of at most `bytes` bytes, and end by a deadline with what has arrived, also when nothing was ever heard
+    /// of it: [`Message::missing`] names the bytes that did not arrive, [`Message::ending`] says what ended it. Its bytes are new ones, so that
+    /// [`Fill::Stale`] means zero here.
+    pub fn receive_bounded(&self, bytes: usize, bound: Bound) -> Pending<Message, TransferError> {
+        let fill = if bound.fill == Fill::Stale { Fill::Zero } else { bound.fill };
+        match self.pool.take(self.shared.context(), bytes) {
+            Ok(memory) => {
+                let posted = self.shared.receive_bounded(&memory, 0..bytes, Bound { fill, ..bound });
+                self.receiving(posted, &memory, Some(self.pool.clone()))
+            }
+            Err(error) => Pending::ready(Err(error)),
+        }
+    }
+
+    /// The same into registered memory.
+    pub fn receive_bounded_into(
+        &self,
+        memory: &Memory,
+        range: Range<usize>,
+        bound: Bound,
+    ) -> Pending<Message, TransferError> {
+        self.receiving(self.shared.receive_bounded(memory, range, bound), memory, None)
+    }
+
+    /// The longest message that can be bounded; `None` when the connection has ended.
+    pub fn bounded_bytes_max(&self) -> Option<u64> {
+        self.shared.bounded_bytes_max()
+    }
+
+    /// A deadline for several messages: counted from one moment, and not from the posting of each.
+    pub fn deadline_at(&self, at: std::time::Instant) -> Deadline {
+        let from_now = at.saturating_duration_since(std::time::Instant::now());
+        Deadline::At(self.shared.now() + from_now)
+    }
+
     fn post_receive(
         &self,
         memory: &Memory,
         range: Range<usize>,
         pool: Option<Arc<BufferPool>>,
     ) -> Pending<Message, TransferError> {
-        let posted = self.shared.post_receive(memory, range);
+        self.receiving(self.shared.post_receive(memory, range), memory, pool)
+    }
+
+    fn receiving(
+        &self,
+        posted: Result<Result<ReceiveTicket, ConnectionError>, End>,
+        memory: &Memory,
+        pool: Option<Arc<BufferPool>>,
+    ) -> Pending<Message, TransferError> {
         let (shared, memory) = (self.shared.clone(), memory.clone());
         match posted {
             Ok(Ok(ticket)) => {

@@ -51,6 +51,8 @@
 //! - [`Connection`], [`Message`], [`Memory`]: messages, copied or from registered memory where they lie. One thread
 //!   drives all connections of an endpoint ([`Endpoint::with_driver_threads`] for more). Erasure codes are computed by
 //!   others ([`Endpoint::with_coding_threads`]).
+//! - [`Connection::receive_bounded`], [`Connection::write_bounded`]: messages that end by a deadline and say which bytes
+//!   are missing (`docs/BOUNDED.md`).
 //! - [`Options`], [`scheme`]: how messages are brought over; a scheme of your own is a trait away.
 //! - [`Endpoint`], [`DeviceChoice`]: devices by their names, or opened already; [`softnic`] has what only the software
 //!   RNIC can.
@@ -96,7 +98,9 @@ pub use handshake::{Accepting, Connecting};
 pub use handshake_error::HandshakeError;
 pub use listener::{AcceptError, ListenError, Listener};
 pub use longhaul_congestion::{ControllerName, ControllerNameError};
-pub use longhaul_reliable::{ConnectionError, MessageError, MessageReport};
+pub use longhaul_reliable::{
+    Bound, ConnectionError, Deadline, Delivery, Ending, Fill, MessageError, MessageReport, Sent,
+};
 pub use longhaul_runtime::with_sources;
 pub use longhaul_sdr::memory::{BorrowError, ReadGuard, WriteGuard};
 pub use longhaul_sdr::{Memory, RoundTripTime};
@@ -114,8 +118,8 @@ pub use transfer_error::TransferError;
 /// What a reliability scheme is, and those that there are.
 pub mod scheme {
     pub use longhaul_reliable::{
-        Arrivals, Erasure, MessageShape, NamedScheme, Progress, ReceiveHalf, ReceiveIo, Scheme, SchemeNameError,
-        SelectiveRepeat, SendHalf, SendIo, Task, scheme_named,
+        Arrivals, BestEffort, Erasure, MessageShape, NamedScheme, Progress, ReceiveHalf, ReceiveIo, Scheme,
+        SchemeNameError, SelectiveRepeat, SendHalf, SendIo, Task, scheme_named,
     };
     pub use longhaul_time::{Duration, Instant};
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use longhaul_reliable::{MessageReport, Received};
+use longhaul_reliable::{Ending, MessageReport, Received};
 use longhaul_sdr::{Context, Memory};
 
 use crate::transfer_error::TransferError;
@@ -38,9 +38,16 @@ impl Message {
         self.received().bytes()
     }
 
-    /// The ranges of bytes that did not arrive; none when the scheme is reliable.
+    /// The ranges of bytes that did not arrive and could not be computed, in order and exact to the packet. There are none unless the receive
+    /// was bounded, or the scheme is best effort. Without such ranges, [`Message::bytes`] is what was sent; with them, the bytes in them are
+    /// what the receive's [`Fill`](longhaul_reliable::Fill) says.
     pub fn missing(&self) -> &[Range<u64>] {
         self.received().missing()
+    }
+
+    /// What ended it.
+    pub fn ending(&self) -> Ending {
+        self.received().ending()
     }
 
     /// Its transfer, as this end saw it.

@@ -101,7 +101,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The default, with another scheme by its name: `sr:rto`, `sr:nack`, `ec:mds:32,8`, `ec:xor:32,8`.
+    /// The default, with another scheme by its name: `sr:rto`, `sr:nack`, `ec:mds:32,8`, `ec:xor:32,8`, `be`,
+    /// `be+ec:mds:32,8`.
     pub fn with_scheme(name: &str) -> Result<Self, SchemeNameError> {
         let scheme = scheme_named(name.parse()?);
         Ok(Options { scheme, ..Options::default() })

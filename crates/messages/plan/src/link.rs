@@ -217,6 +217,11 @@ pub enum PlanError {
     /// A name that stands for no scheme.
     #[error("unknown scheme \"{0}\"; use sr:rto, sr:nack, ec:mds:K,M, ec:xor:K,M, rc or lowar:R,C")]
     SchemeName(String),
+    /// It has no completion time.
+    #[error(
+        "{0} repeats nothing, so it has no time until everything has arrived; ask with a deadline which share has arrived by then"
+    )]
+    BestEffort(longhaul_scheme::NamedScheme),
     /// No such code.
     #[error(transparent)]
     Code(CodeError),

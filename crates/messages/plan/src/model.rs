@@ -91,6 +91,7 @@ impl Case {
             Scheme::Shim(code) => on_connection(Some(code)),
             Scheme::Reliable(NamedScheme::SelectiveRepeat) => selective_repeat(false),
             Scheme::Reliable(NamedScheme::NegativeAcknowledgements) => selective_repeat(true),
+            Scheme::Reliable(name @ NamedScheme::BestEffort(_)) => Err(PlanError::BestEffort(name)),
             Scheme::Reliable(NamedScheme::Erasure(code)) => {
                 link.check(message_bytes, chunk_bytes)?;
                 let chunks = message_bytes.div_ceil(chunk_bytes.into());

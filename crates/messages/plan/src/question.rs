@@ -328,7 +328,7 @@ impl Question {
             Scheme::Reliable(NamedScheme::Erasure(code)) => {
                 ((2.0 + BETA) * round_trip, code.parity_chunks() as f64 / code.data_chunks() as f64)
             }
-            Scheme::GoBackN | Scheme::Shim(_) => (round_trip, 0.0),
+            Scheme::Reliable(NamedScheme::BestEffort(_)) | Scheme::GoBackN | Scheme::Shim(_) => (round_trip, 0.0),
         };
         let window_bytes = (kept * bytes_per_second).min(message_bytes as f64 * (1.0 + parity_share));
         Ok(Row {

@@ -35,6 +35,8 @@ pub enum Family {
     Mds,
     /// Exclusive or.
     Xor,
+    /// Best effort.
+    BestEffort,
     /// Reliable connection.
     GoBackN,
     /// The same over a shim.
@@ -51,6 +53,7 @@ impl Scheme {
                 CodeKind::Mds => Family::Mds,
                 CodeKind::Xor => Family::Xor,
             },
+            Scheme::Reliable(NamedScheme::BestEffort(_)) => Family::BestEffort,
             Scheme::GoBackN => Family::GoBackN,
             Scheme::Shim(_) => Family::Shim,
         }
@@ -60,6 +63,7 @@ impl Scheme {
     pub fn erasure_code(&self) -> Option<Code> {
         match *self {
             Scheme::Reliable(NamedScheme::Erasure(code)) => Some(code),
+            Scheme::Reliable(NamedScheme::BestEffort(code)) => code,
             _ => None,
         }
     }

@@ -9,10 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use longhaul_wire::record::Refusal;
 
+use crate::ended::{EndedPart, RANGES_MAX, RANGES_MIN, RANGES_OF_ALL_MAX};
+
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     /// Numbers of the parts that were finished.
     done: BTreeSet<u64>,
+    /// Parts that ended with packets missing, and their ranges together.
+    ended: BTreeMap<u64, EndedPart>,
+    range_count: usize,
     /// Messages that were given up, by their first number.
     refused: BTreeMap<u64, Refused>,
     /// Every number below has been forgotten.
@@ -28,9 +33,10 @@ struct Refused {
 }
 
 /// What a sender that asks is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer<'a> {
     Done,
+    Ended(&'a EndedPart),
     Refused { reason: Refusal, was_accepted: bool },
 }
 
@@ -40,18 +46,30 @@ impl Answers {
         self.done.insert(number);
     }
 
+    /// Ranges that a part that ends now may have.
+    pub(crate) fn ranges_max(&self) -> usize {
+        RANGES_OF_ALL_MAX.saturating_sub(self.range_count).clamp(RANGES_MIN, RANGES_MAX)
+    }
+
+    /// A part has ended with packets missing.
+    pub(crate) fn end(&mut self, number: u64, ended: EndedPart) {
+        self.range_count += ended.range_count();
+        self.ended.insert(number, ended);
+    }
+
     /// A message with these numbers was given up, whatever became of some of its parts before.
     pub(crate) fn refuse(&mut self, numbers: std::ops::Range<u64>, reason: Refusal, was_accepted: bool) {
         self.refused.insert(numbers.start, Refused { end: numbers.end, reason, was_accepted });
     }
 
     /// What became of a number; `None` for one that is open, or was not posted, or that its sender has said not to ask about.
-    pub(crate) fn of(&self, number: u64) -> Option<Answer> {
+    pub(crate) fn of(&self, number: u64) -> Option<Answer<'_>> {
         let refused = self.refused.range(..=number).next_back().map(|(_, refused)| refused);
         if let Some(&Refused { reason, was_accepted, .. }) = refused.filter(|refused| number < refused.end) {
             return Some(Answer::Refused { reason, was_accepted });
         }
-        self.done.contains(&number).then_some(Answer::Done)
+        let ended = self.ended.get(&number).map(Answer::Ended);
+        ended.or_else(|| self.done.contains(&number).then_some(Answer::Done))
     }
 
     /// The sender asks about no number below. Returns whether that is news.
@@ -61,6 +79,8 @@ impl Answers {
         }
         self.forgotten_below = number;
         self.done = self.done.split_off(&number);
+        self.ended = self.ended.split_off(&number);
+        self.range_count = self.ended.values().map(EndedPart::range_count).sum();
         self.refused.retain(|_, refused| refused.end > number);
         true
     }
@@ -69,6 +89,7 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounded::Ending;
 
     #[test]
     fn nothing_is_forgotten_before_the_sender_says_so_and_then_all_of_it() {
@@ -81,7 +102,8 @@ mod tests {
             }
         }
         for number in 0..5000 {
-            assert_eq!(answers.of(number), Some(if number % 2 == 0 { refused } else { Answer::Done }));
+            let expected = if number % 2 == 0 { refused.clone() } else { Answer::Done };
+            assert_eq!(answers.of(number), Some(expected));
         }
         assert_eq!(answers.of(5000), None, "it was not posted");
         assert!(answers.forget_below(4990));
@@ -89,6 +111,20 @@ mod tests {
         assert_eq!((answers.of(4989), answers.of(4990)), (None, Some(refused)));
         assert!(!answers.forget_below(10));
         assert_eq!(answers.of(4991), Some(Answer::Done), "an old number changes nothing");
+    }
+
+    #[test]
+    fn ranges_of_parts_that_nobody_asks_about_are_bounded() {
+        let missing: Vec<_> = (0..20_000_u64).map(|index| 200 * index..200 * index + 100).collect();
+        let mut answers = Answers::default();
+        for number in 0..1000 {
+            let ended = EndedPart::new(Ending::Deadline, 4_000_000, &missing, 100, answers.ranges_max());
+            answers.end(number, ended);
+        }
+        assert!(answers.range_count <= RANGES_OF_ALL_MAX + 1000 * RANGES_MIN, "{} ranges", answers.range_count);
+        assert!(matches!(answers.of(999), Some(Answer::Ended(_))));
+        answers.forget_below(999);
+        assert!(answers.range_count <= RANGES_MIN);
     }
 
     #[test]

@@ -43,6 +43,18 @@ impl<'a> Arrivals<'a> {
         self.bitmap.first_missing_packet(from).filter(|packet| *packet < self.packet_count)
     }
 
+    /// Whether a packet has arrived.
+    pub fn has_packet(&self, packet: u32) -> bool {
+        packet < self.packet_count && self.packet_word((packet / 64) as usize) >> (packet % 64) & 1 == 1
+    }
+
+    /// Runs of packets that have not arrived.
+    pub fn missing_packets(&self) -> impl Iterator<Item = Range<u32>> + use<'a> {
+        let (bitmap, packet_count) = (self.bitmap, self.packet_count);
+        let runs = bitmap.missing_packets().map(move |run| run.start.min(packet_count)..run.end.min(packet_count));
+        runs.take_while(|run| !run.is_empty())
+    }
+
     /// The last packet that has arrived.
     pub fn last_packet(&self) -> Option<u32> {
         let last = self.packet_count.checked_sub(1)?;
@@ -138,7 +150,10 @@ mod tests {
         bitmap.record_run(4, 4);
         assert_eq!(arrivals.missing().collect::<Vec<_>>(), [0..1, 2..3]);
         assert_eq!((arrivals.first_missing(0), arrivals.first_missing(1)), (Some(0), Some(2)));
+        assert!(arrivals.missing_packets().eq([0..4, 8..9]));
+        assert!(arrivals.has_packet(7) && !arrivals.has_packet(8));
         bitmap.record(8);
+        assert!(arrivals.missing_packets().eq(std::iter::once(0..4)));
         assert_eq!((arrivals.word(0), arrivals.last_whole(), arrivals.first_missing(1)), (0b110, Some(2), None));
         bitmap.record_run(0, 4);
         assert!(arrivals.is_complete());

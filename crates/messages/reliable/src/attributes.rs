@@ -54,6 +54,12 @@ pub enum Mutation {
     RefusalsAreDone,
     /// A receiver does not take the message that its offer carries.
     ContentsIgnored,
+    /// What is missing of a bounded receive is not filled: it has what was in the memory before.
+    MissingUnfilled,
+    /// The first range that is missing begins a packet too late.
+    RangesOffByOne,
+    /// The deadline of a bounded receive counts from when its message was first heard of.
+    DeadlineFromFirstPacket,
 }
 
 impl Default for Attributes {

@@ -10,6 +10,7 @@ use longhaul_wire::record::Record;
 use thiserror::Error;
 
 use crate::attributes::Attributes;
+use crate::bounded::{Bound, Deadline, ReceiveBound};
 use crate::incoming::Incoming;
 use crate::jobs::{JobOf, Jobs, Workers};
 use crate::moment::Moment;
@@ -18,7 +19,7 @@ use crate::parity_pool::ParityPool;
 use crate::report::ConnectionCounters;
 use crate::scheme::Scheme;
 use crate::terms::Terms;
-use crate::ticket::{self, MessageError, ReceiveTicket, SendTicket};
+use crate::ticket::{self, BoundedSendTicket, MessageError, ReceiveTicket, SendTicket};
 
 /// Why a connection takes no message.
 #[derive(Debug, Error)]
@@ -33,6 +34,16 @@ pub enum ConnectionError {
     /// The memory is another's.
     #[error("the memory was registered with another connection or device; register it with this one")]
     ForeignMemory,
+    /// Bounded messages have one part.
+    #[error(
+        "a bounded message of {bytes} bytes is too long: it takes one part, of at most {most} bytes; send several messages"
+    )]
+    TooLongToBound {
+        /// What was given.
+        bytes: u64,
+        /// What fits.
+        most: u64,
+    },
     /// It has failed.
     #[error("the connection has failed")]
     Failed(#[source] Arc<QueuePairError>),
@@ -112,7 +123,25 @@ impl Connection {
         self.check(memory, self.outgoing.waiting())?;
         drop(memory.read(range.clone())?);
         let (promise, ticket) = ticket::send_ticket();
-        self.outgoing.add(memory.clone(), range, now, promise);
+        self.outgoing.add(memory.clone(), range, now, None, promise);
+        Ok(ticket)
+    }
+
+    /// Send bytes as one message that ends by a deadline, whatever has arrived then. With [`crate::BestEffort`] everything is sent once; with other
+    /// schemes what is lost is repeated until the deadline. The ticket says what was missing, if the receiver has told it in time. A receive
+    /// that is not bounded fails when its sender gives up.
+    pub fn send_bounded(
+        &mut self,
+        memory: &Memory,
+        range: Range<usize>,
+        deadline: Deadline,
+        now: Instant,
+    ) -> Result<BoundedSendTicket, ConnectionError> {
+        self.check(memory, self.outgoing.waiting())?;
+        self.check_one_part(&range)?;
+        drop(memory.read(range.clone())?);
+        let (promise, ticket) = ticket::bounded_send_ticket();
+        self.outgoing.add(memory.clone(), range, now, Some(deadline.of_posting(now)), promise);
         Ok(ticket)
     }
 
@@ -122,10 +151,41 @@ impl Connection {
         self.check(memory, self.incoming.waiting())?;
         drop(memory.write(range.clone())?);
         let (promise, ticket) = ticket::receive_ticket();
-        self.incoming.add(memory.clone(), range, promise);
+        self.incoming.add(memory.clone(), range, None, promise);
         // A first part's clock begins with its message, so the time of posting does not matter.
         self.over_count += self.incoming.open(Instant::ZERO, &mut self.terms, &mut self.pool);
         Ok(ticket)
+    }
+
+    /// Receive the peer's next message here, and end by a deadline, also when nothing of it was ever heard: with what has arrived, what can be
+    /// computed of the rest, and the ranges that are missing, which are filled. With [`crate::BestEffort`] it ends as soon as everything was sent
+    /// and nothing comes any more. A message that comes when its receive has ended is over for its sender, too; the next one goes to the next
+    /// receive.
+    ///
+    /// While nothing is heard of the sender's offer, the message is taken to be as long as the receive.
+    pub fn receive_bounded(
+        &mut self,
+        memory: &Memory,
+        range: Range<usize>,
+        bound: Bound,
+        now: Instant,
+    ) -> Result<ReceiveTicket, ConnectionError> {
+        self.check(memory, self.incoming.waiting())?;
+        self.check_one_part(&range)?;
+        drop(memory.write(range.clone())?);
+        let bound = ReceiveBound::new(bound, memory, range.clone(), now)?;
+        let (promise, ticket) = ticket::receive_ticket();
+        self.incoming.add(memory.clone(), range, Some((bound, now)), promise);
+        self.over_count += self.incoming.open(now, &mut self.terms, &mut self.pool);
+        Ok(ticket)
+    }
+
+    fn check_one_part(&mut self, range: &Range<usize>) -> Result<(), ConnectionError> {
+        let bytes = range.len() as u64;
+        match self.terms.part_bytes() {
+            Some(most) if bytes > most => Err(ConnectionError::TooLongToBound { bytes, most }),
+            _ => Ok(()),
+        }
     }
 
     fn check(&self, memory: &Memory, waiting: usize) -> Result<(), ConnectionError> {
@@ -181,7 +241,12 @@ impl Connection {
 
     fn poll_all(&mut self, now: Instant, saying: Saying) -> Result<(), QueuePairError> {
         match self.terms.queue_pair.poll_saying(now, saying) {
-            Err(QueuePairError::NotConnected) => return Ok(()),
+            Err(QueuePairError::NotConnected) => {
+                let moment = Moment::new(&self.terms, now);
+                self.over_count += self.incoming.expire_waiting(now, &self.terms);
+                self.over_count += self.outgoing.expire_waiting(&moment, &self.terms);
+                return Ok(());
+            }
             result => result?,
         }
         self.terms.listen(now);
@@ -199,6 +264,7 @@ impl Connection {
                 Some((number, Record::Withdrawn(length))) => {
                     *over_count += incoming.on_withdrawn(number, length, terms)
                 }
+                Some((number, Record::Sent)) => incoming.on_sender_through(number),
                 Some((number, record)) => outgoing.on_record(number, &record, &moment, terms),
                 None => {}
             }

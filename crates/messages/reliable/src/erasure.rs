@@ -60,6 +60,24 @@ impl Erasure {
         timers::fallback(self.beta, self.timeout_min).after(round_trip)
     }
 
+    /// The receiver's half, for this scheme and for those that are made of it.
+    pub(crate) fn receiving(&self, shape: &MessageShape) -> Receiver {
+        let layout = self.layout(shape);
+        Receiver {
+            scheme: self.clone(),
+            layout,
+            packet_bytes: shape.packet_bytes,
+            has_short_parity: layout.chunk_bytes() < shape.chunk_bytes as usize,
+            decodable_below: 0,
+            seen: (0, [None; 2]),
+            begun: None,
+            news_at: Instant::ZERO,
+            asked_at: None,
+            asked_in_vain: 0,
+            deadline: None,
+        }
+    }
+
     fn layout(&self, shape: &MessageShape) -> MessageLayout {
         let chunk_bytes = parity::coded_chunk_bytes(shape.message_bytes, shape.chunk_bytes);
         MessageLayout::new(self.code(), chunk_bytes as usize, shape.message_bytes as usize)
@@ -91,20 +109,7 @@ impl Scheme for Erasure {
     }
 
     fn receiver(&self, shape: &MessageShape) -> Box<dyn ReceiveHalf> {
-        let layout = self.layout(shape);
-        Box::new(Receiver {
-            scheme: self.clone(),
-            layout,
-            packet_bytes: shape.packet_bytes,
-            has_short_parity: layout.chunk_bytes() < shape.chunk_bytes as usize,
-            decodable_below: 0,
-            seen: (0, [None; 2]),
-            begun: None,
-            news_at: Instant::ZERO,
-            asked_at: None,
-            asked_in_vain: 0,
-            deadline: None,
-        })
+        Box::new(self.receiving(shape))
     }
 }
 
@@ -194,7 +199,7 @@ impl SendHalf for Sender {
     }
 }
 
-struct Receiver {
+pub(crate) struct Receiver {
     scheme: Erasure,
     layout: MessageLayout,
     packet_bytes: u32,
@@ -230,6 +235,15 @@ impl Receiver {
     fn can_decode(&self, submessage: usize, data: Arrivals<'_>, parity: Option<Arrivals<'_>>) -> bool {
         let arrived = self.arrived(submessage, data, parity);
         self.layout.submessage_code(submessage).can_decode(&arrived)
+    }
+
+    /// Whether every submessage is complete, or can be computed.
+    pub(crate) fn can_be_whole(&mut self, data: Arrivals<'_>, parity: Option<Arrivals<'_>>) -> bool {
+        let submessages = self.layout.submessages();
+        while self.decodable_below < submessages && self.can_decode(self.decodable_below, data, parity) {
+            self.decodable_below += 1;
+        }
+        self.decodable_below == submessages
     }
 
     /// Whether anything of it has arrived.
@@ -276,11 +290,7 @@ impl Receiver {
 impl ReceiveHalf for Receiver {
     fn poll(&mut self, io: &mut ReceiveIo<'_>) -> Progress {
         let (data, parity, now) = (io.data(), io.parity(), io.now());
-        let submessages = self.layout.submessages();
-        while self.decodable_below < submessages && self.can_decode(self.decodable_below, data, parity) {
-            self.decodable_below += 1;
-        }
-        if self.decodable_below == submessages {
+        if self.can_be_whole(data, parity) {
             return Progress::Finished;
         }
         let begun = *self.begun.get_or_insert(now);
@@ -328,8 +338,18 @@ impl ReceiveHalf for Receiver {
     ) -> Vec<Range<u32>> {
         let parity_arrivals = parity.map(|(_, arrivals)| arrivals);
         let there = |submessage| self.arrived(submessage, arrived_data, parity_arrivals);
+        // A bounded receive may end before everything can be computed.
+        let mut missing = Vec::new();
+        let mut decodable = Vec::new();
         for submessage in 0..self.layout.submessages() {
             let (there, code) = (there(submessage), self.layout.submessage_code(submessage));
+            if !code.can_decode(&there) {
+                let (chunks, _) = chunks_of(&self.layout, submessage);
+                let packets = chunks.flat_map(|chunk| arrived_data.missing_packets_of(chunk));
+                missing.extend(packets.map(|packet| packet..packet + 1));
+                continue;
+            }
+            decodable.push(submessage);
             let lost = code.data_chunks() - there.data.count_of_first(code.data_chunks());
             let parity = there.parity.count_of_first(code.parity_chunks());
             report.chunks_recovered += lost as u64;
@@ -337,12 +357,12 @@ impl ReceiveHalf for Receiver {
             report.parity_chunks_wasted += parity.saturating_sub(lost) as u64;
         }
         if report.chunks_recovered == 0 {
-            return Vec::new();
+            return missing;
         }
         let bytes = parity.map_or(&[][..], |(bytes, _)| bytes);
         let mut coder = Coder::clone(&self.scheme.coder);
         let chunk_bytes = self.layout.chunk_bytes();
-        for submessage in (0..self.layout.submessages()).take_while(|_| is_wanted()) {
+        for submessage in decodable.into_iter().take_while(|_| is_wanted()) {
             let there = there(submessage);
             let data_bytes = &mut data[self.layout.data_range(submessage)];
             let mut data_chunks: Vec<&mut [u8]> = data_bytes.chunks_mut(chunk_bytes).collect();
@@ -351,12 +371,12 @@ impl ReceiveHalf for Receiver {
             }
             let parity_bytes = bytes.get(self.layout.parity_range(submessage)).unwrap_or_default();
             let parity_chunks: Vec<&[u8]> = parity_bytes.chunks(chunk_bytes).collect();
-            // It was decodable when it was finished, and bits are never taken back.
+            // It was decodable just now, and bits are never taken back.
             if coder.decode(&there, &mut data_chunks, &parity_chunks).is_err() {
-                return arrived_data.missing().collect();
+                return arrived_data.missing_packets().collect();
             }
         }
-        Vec::new()
+        missing
     }
 }
 
@@ -427,6 +447,7 @@ mod tests {
             data: shape.arrivals(bitmap, shape.message_bytes),
             parity: None,
             is_asked: false,
+            is_sender_through: false,
             feedback: &mut feedback,
             feedback_bytes_max: 500,
             report: &mut report,

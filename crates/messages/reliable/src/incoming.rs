@@ -1,27 +1,36 @@
 //! Receives of the program, each in as many parts as its message turns out to have.
 
+mod message;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
 use longhaul_scheme::timers::{DONE_REPORTS, DONE_TIMES};
 use longhaul_sdr::memory::ReceivedBytes;
-use longhaul_sdr::{Memory, Receive, ReceiveError, RegisterError};
+use longhaul_sdr::{Memory, Receive};
 use longhaul_time::Instant;
 use longhaul_wire::record::{self, Offer, Record, Refusal};
 
+use crate::agenda::Agenda;
 use crate::answers::{Answer, Answers};
+use crate::bounded::{Ending, ReceiveBound};
+use crate::ended::EndedPart;
 use crate::jobs::{JobOf, Task};
 use crate::moment::Moment;
 use crate::parity_pool::ParityPool;
-use crate::parts::{Cut, Part};
-use crate::receives::{ExpectedChecksum, OpenReceive, PartError, ReceivedPart, Step};
+use crate::parts::Cut;
+use crate::receives::{OpenReceive, PartError, ReceivedPart, Step};
 use crate::report::{ConnectionCounters, MessageReport};
-use crate::terms::{self, Terms};
+use crate::terms::Terms;
 use crate::ticket::{MessageError, Promise, Received};
+
+use message::NotOpened;
 
 /// Done messages that are told again without being asked.
 const DONES_MAX: usize = 1024;
+/// A part with more missing ranges than this is told once without being asked, and not several times: that takes several frames.
+const RANGES_TOLD_UNASKED_MAX: usize = 256;
 
 #[derive(Default)]
 pub(crate) struct Incoming {
@@ -43,6 +52,8 @@ pub(crate) struct Incoming {
     /// Packets that came more than once, of parts that have ended.
     duplicates: u64,
     dones: VecDeque<DoneToTell>,
+    /// When bounded messages end that may be waiting for a number, by their own.
+    waiting_deadlines: Agenda,
 }
 
 struct IncomingMessage {
@@ -60,12 +71,18 @@ struct IncomingMessage {
     /// The sender sends checksums: no part ends without one.
     has_checksums: bool,
     begun: Instant,
+    /// If its program has bounded it, until its part is open.
+    bound: Option<ReceiveBound>,
+    /// When its program has bounded it, and when it ended before it had all its numbers, what its sender is told.
+    posted: Option<Instant>,
+    ended_early: Option<EndedPart>,
     open_parts: usize,
     /// What has been received, by where it begins in the memory; neighbours are one piece.
     pieces: BTreeMap<usize, ReceivedBytes>,
     parts_done: u64,
     has_failed: bool,
     missing: Vec<Range<u64>>,
+    ending: Ending,
     report: MessageReport,
 }
 
@@ -75,6 +92,7 @@ struct Recovering {
     index: u64,
     /// Of data and of parity, whether they have arrived or not.
     packets: u64,
+    is_bounded: bool,
     task: Task<Result<ReceivedPart, PartError>>,
 }
 
@@ -86,7 +104,16 @@ struct DoneToTell {
 }
 
 impl Incoming {
-    pub(crate) fn add(&mut self, memory: Memory, range: Range<usize>, promise: Promise<Received>) {
+    /// A receive is posted, bounded now if there is a bound.
+    pub(crate) fn add(
+        &mut self,
+        memory: Memory,
+        range: Range<usize>,
+        bound: Option<(ReceiveBound, Instant)>,
+        promise: Promise<Received>,
+    ) {
+        let (bound, posted) = bound.unzip();
+        self.waiting_deadlines.set(self.next, bound.as_ref().and_then(|bound| bound.deadline));
         let message = IncomingMessage {
             memory,
             range,
@@ -96,6 +123,9 @@ impl Incoming {
             cut: None,
             has_checksums: false,
             begun: Instant::ZERO,
+            bound,
+            posted,
+            ended_early: None,
             half_open: None,
             spare: None,
             open_parts: 0,
@@ -103,6 +133,7 @@ impl Incoming {
             parts_done: 0,
             has_failed: false,
             missing: Vec::new(),
+            ending: Ending::Whole,
             report: MessageReport::default(),
         };
         self.messages.insert(self.next, Box::new(message));
@@ -156,13 +187,38 @@ impl Incoming {
                     }
                 }
             }
-            let Some(message) = self.messages.get(&self.opening) else { break };
+            let Some(message) = self.messages.get_mut(&self.opening) else { break };
+            if let Some(ended) = message.ended_early.take() {
+                self.answers.end(message.first_number, ended);
+            }
             if message.promise.is_none() {
                 self.messages.remove(&self.opening);
             }
+            self.waiting_deadlines.set(self.opening, None);
             self.opening += 1;
         }
         over
+    }
+
+    /// Bounded receives that wait for a number end by their deadlines, too: with nothing. They take their numbers all the same, so that each
+    /// message finds the receive that was meant for it. Returns the messages that are over.
+    pub(crate) fn expire_waiting(&mut self, now: Instant, terms: &Terms) -> u64 {
+        let due: Vec<u64> = self.waiting_deadlines.due(now).collect();
+        let mut over = 0;
+        for own in due {
+            self.waiting_deadlines.set(own, None);
+            if let Some(message) = self.messages.get_mut(&own) {
+                over += u64::from(message.end_early(now, terms.packet_bytes()));
+            }
+        }
+        over
+    }
+
+    /// The sender has said that everything of a part has left.
+    pub(crate) fn on_sender_through(&mut self, number: u64) {
+        if let Some(receive) = self.open.get_mut(&number) {
+            receive.on_sender_through();
+        }
     }
 
     /// The sender announces what it sends. Returns how many messages have ended.
@@ -214,6 +270,17 @@ impl Incoming {
 
     /// The sender has given a message up. Returns the messages that are over.
     pub(crate) fn on_withdrawn(&mut self, number: u64, message_bytes: u64, terms: &Terms) -> u64 {
+        // What is bounded ends by itself, with what has arrived.
+        if self.recovering.get(&number).is_some_and(|recovering| recovering.is_bounded) {
+            return 0;
+        }
+        if let Some(receive) = self.open.get_mut(&number)
+            && receive.ends_by_itself()
+            && message_bytes <= receive.length()
+        {
+            receive.on_sender_through();
+            return 0;
+        }
         let is_it = |message: &IncomingMessage| message.numbers_used > 0 && message.first_number == number;
         let mut under_way = self.messages.range(..=self.opening);
         let Some((&own, message)) = under_way.find(|(_, message)| is_it(message) && message.promise.is_some()) else {
@@ -243,6 +310,7 @@ impl Incoming {
                 terms.tell(number, &Record::Done);
             }
             Some(Answer::Refused { reason, was_accepted }) => terms.refuse(number, reason, was_accepted),
+            Some(Answer::Ended(ended)) => ended.tell(number, terms),
             Some(Answer::Done) => terms.tell(number, &Record::Done),
             #[cfg(feature = "mutations")]
             None if terms.attributes.mutation == Some(crate::attributes::Mutation::DoneForUnknown) => {
@@ -292,14 +360,23 @@ impl Incoming {
             };
         }
         self.tell_dones(moment, terms);
+        messages += self.expire_waiting(moment.now, terms);
         (parts, messages)
     }
 
     /// A part has all it needs. Returns the messages that are over.
     fn end_part(&mut self, number: u64, moment: &Moment, terms: &Terms, pool: &mut ParityPool) -> u64 {
         let Some(receive) = self.open.get(&number) else { return 0 };
-        let (own, index) = (receive.message, receive.index);
-        match self.open.remove(&number).and_then(|receive| receive.complete(moment)) {
+        let (own, index, is_bounded) = (receive.message, receive.index, receive.is_bounded());
+        if let Some(message) = self.messages.get_mut(&own)
+            && message.cut.is_none()
+        {
+            // Its offer has not come: it is as long as its receive, in one part.
+            let bytes = receive.length();
+            message.cut = Some(Cut::new(bytes, bytes.max(1)));
+            message.begun = message.posted.unwrap_or(moment.now);
+        }
+        match self.open.remove(&number).and_then(|receive| receive.complete(moment, terms)) {
             None => 0,
             Some(Err(error)) => self.fail_completed(number, own, index, error.into(), terms),
             Some(Ok(completed)) => {
@@ -307,7 +384,7 @@ impl Incoming {
                 let (bytes, packets) = (completed.bytes_to_compute(), completed.packet_count());
                 let recover = move |is_wanted: &dyn Fn() -> bool| completed.recover(is_wanted);
                 let task = terms.jobs.start(JobOf::Receive(number), bytes, recover);
-                self.recovering.insert(number, Recovering { message: own, index, packets, task });
+                self.recovering.insert(number, Recovering { message: own, index, packets, is_bounded, task });
                 self.on_recovered(number, moment, terms, pool)
             }
         }
@@ -323,7 +400,19 @@ impl Incoming {
             Ok(received) => received,
             Err(error) => return self.fail_completed(number, own, index, error, terms),
         };
-        self.answers.finish(number);
+        let mut times = DONE_TIMES;
+        match received.ending {
+            Ending::Whole => self.answers.finish(number),
+            ending => {
+                let ranges_max = self.answers.ranges_max();
+                let packet_bytes = terms.packet_bytes();
+                let ended = EndedPart::new(ending, received.length, &received.missing, packet_bytes, ranges_max);
+                if ended.range_count() > RANGES_TOLD_UNASKED_MAX {
+                    times = 1;
+                }
+                self.answers.end(number, ended);
+            }
+        }
         self.finished = match self.finished {
             Some((first, at)) if at == moment.now => Some((first.min(number), at)),
             _ => Some((number, moment.now)),
@@ -331,7 +420,7 @@ impl Incoming {
         if self.dones.len() == DONES_MAX {
             self.dones.pop_front();
         }
-        self.dones.push_back(DoneToTell { number, at: moment.now, times: DONE_TIMES });
+        self.dones.push_back(DoneToTell { number, at: moment.now, times });
         let Some(message) = self.messages.get_mut(&own) else { return 0 };
         let is_over = message.take_part(index, received, moment, pool);
         if message.promise.is_none() && own < self.opening {
@@ -388,7 +477,10 @@ impl Incoming {
     fn tell_dones(&mut self, moment: &Moment, terms: &Terms) {
         let pause = DONE_REPORTS.after(moment.round_trip);
         for done in self.dones.iter_mut().filter(|done| done.at <= moment.now) {
-            terms.tell(done.number, &Record::Done);
+            match self.answers.of(done.number) {
+                Some(Answer::Ended(ended)) => ended.tell(done.number, terms),
+                _ => terms.tell(done.number, &Record::Done),
+            }
             (done.times, done.at) = (done.times - 1, moment.now + pause);
         }
         self.dones.retain(|done| done.times > 0);
@@ -396,204 +488,19 @@ impl Incoming {
 
     pub(crate) fn next_deadline(&self, terms: &Terms) -> Option<Instant> {
         let parts = self.open.values().filter_map(|receive| receive.next_deadline(terms)).min();
-        Instant::earlier_of(parts, self.dones.iter().map(|done| done.at).min())
+        let told = Instant::earlier_of(self.waiting_deadlines.next(), self.dones.iter().map(|done| done.at).min());
+        Instant::earlier_of(parts, told)
     }
 
     /// Everything has failed.
     pub(crate) fn fail(&mut self, error: &MessageError) {
         self.recovering.clear();
         self.open.clear();
+        self.waiting_deadlines.clear();
         self.opening = self.next;
         for mut message in std::mem::take(&mut self.messages).into_values() {
             message.half_open = None;
             message.promise.take().into_iter().for_each(|promise| promise.keep(Err(error.clone())));
         }
     }
-}
-
-/// Why a part could not be opened.
-enum NotOpened {
-    /// That passes.
-    Waits,
-    Failed(MessageError),
-}
-
-impl NotOpened {
-    fn of(error: ReceiveError, has_others: bool) -> Self {
-        match error {
-            ReceiveError::TableFull(_) => NotOpened::Waits,
-            // The device's limit; others of ours give keys back when they are done.
-            ReceiveError::Register(RegisterError::TooMany { .. }) if has_others => NotOpened::Waits,
-            error => NotOpened::Failed(MessageError::Receive(Arc::new(error))),
-        }
-    }
-}
-
-impl IncomingMessage {
-    /// Parts that its message takes, as far as it must be known to open the next; `None` when the sender has to tell first.
-    fn part_count(&self, part_bytes: u64, terms: &Terms) -> Option<u64> {
-        match self.cut {
-            Some(cut) => Some(cut.count()),
-            // A longer message than this is refused.
-            None if self.has_failed || self.range.len() as u64 <= part_bytes => Some(1),
-            None => (self.numbers_used < terms.numbers_a_part()).then_some(1),
-        }
-    }
-
-    /// Use a number for nothing: the message has failed, and its sender uses that number for it too.
-    fn use_number(&mut self, terms: &Terms) -> Result<(), NotOpened> {
-        // Nothing needs neither memory nor a key: only the table can be full.
-        terms.queue_pair.post_receive(&self.memory, 0..0).map_err(|_| NotOpened::Waits)?;
-        self.numbers_used += 1;
-        Ok(())
-    }
-
-    /// Post the next part; `has_others`: this connection holds memory that it gives back.
-    fn open_part(
-        &mut self,
-        own: u64,
-        part_bytes: u64,
-        terms: &Terms,
-        pool: &mut ParityPool,
-        has_others: bool,
-        now: Instant,
-    ) -> Result<OpenReceive, NotOpened> {
-        if self.open_parts >= terms.attributes.parts_open_max.max(1) {
-            return Err(NotOpened::Waits);
-        }
-        let part = self.cut.map(|cut| cut.part(self.numbers_used / terms.numbers_a_part()));
-        let offset = part.map_or(0, |part| part.offset()) as usize;
-        let room = part.map_or(part_bytes.min(self.range.len() as u64), |part| part.bytes());
-        let data = match self.half_open.take() {
-            Some(data) => data,
-            None => {
-                let start = self.range.start + offset;
-                let data = terms.queue_pair.post_receive(&self.memory, start..start + room as usize);
-                let data = data.map_err(|error| NotOpened::of(error, has_others))?;
-                if self.numbers_used == 0 {
-                    self.first_number = data.number();
-                }
-                self.numbers_used += 1;
-                data
-            }
-        };
-        let mut parity = None;
-        if terms.has_parity {
-            let bytes = terms.shape_of(room).parity_bytes as usize;
-            let spare = self.spare.take().map_or_else(|| pool.take(terms.queue_pair.context(), bytes), Ok);
-            let posted = spare.map_err(ReceiveError::from).and_then(|memory| {
-                let posted = terms.queue_pair.post_receive(&memory, 0..bytes);
-                if posted.is_err() {
-                    self.spare = Some(memory.clone());
-                }
-                Ok((posted?, memory))
-            });
-            match posted {
-                Ok(posted) => parity = Some(posted),
-                Err(error) => {
-                    self.half_open = Some(data);
-                    return Err(NotOpened::of(error, has_others));
-                }
-            }
-            self.numbers_used += 1;
-        }
-        self.open_parts += 1;
-        // A first part has nothing before its offer; of a later one packets may come first.
-        let checksum = if self.has_checksums { ExpectedChecksum::Awaited } else { ExpectedChecksum::None };
-        Ok(OpenReceive::new(own, part, data, parity, checksum, part.map(|_| self.begun), now))
-    }
-
-    /// The part that an offer is about, or why the message is refused.
-    fn check_offer(
-        &self,
-        offer: &Offer<'_>,
-        index: u64,
-        part_bytes: u64,
-        terms: &Terms,
-    ) -> Result<Part, (Refusal, MessageError)> {
-        let other = |ours, theirs| Err((Refusal::OtherScheme, MessageError::OtherScheme { ours, theirs }));
-        if !terms.are_those_of(offer) {
-            return other(terms.describe(), terms::describe(offer.scheme, offer.chunk_bytes));
-        }
-        let (bytes, room) = (offer.length, self.range.len() as u64);
-        if bytes > room {
-            return Err((Refusal::TooLong, MessageError::TooLong { bytes, room }));
-        }
-        // Connected ends agree on parts; a peer that does not must not write where it should not.
-        let part = self.cut.unwrap_or(Cut::new(bytes, part_bytes)).part(index);
-        let is_cut_alike = offer.part_bytes == part_bytes || part.cut.count() == 1 && bytes <= offer.part_bytes;
-        if !is_cut_alike || bytes != part.cut.whole_bytes() || offer.offset != part.offset() {
-            let ours = terms.describe();
-            let part_of = |cut_at: u64, offset: u64, bytes: u64| {
-                format!("{ours}, messages cut at {cut_at} bytes, a part at {offset} of {bytes} bytes")
-            };
-            let ours = part_of(part_bytes, part.offset(), part.cut.whole_bytes());
-            return other(ours, part_of(offer.part_bytes, offer.offset, bytes));
-        }
-        // A peer of another version may lay its parity out otherwise.
-        let parity_bytes = terms.shape_of(part.bytes()).parity_bytes;
-        if offer.parity_bytes != parity_bytes {
-            let ours = terms.describe();
-            let with_parity = |bytes: u64| format!("{ours}, with {bytes} bytes of parity");
-            return other(with_parity(parity_bytes), with_parity(offer.parity_bytes));
-        }
-        Ok(part)
-    }
-
-    fn begin(&mut self, cut: Cut, has_checksums: bool, moment: &Moment) {
-        if self.cut.is_none() {
-            (self.cut, self.has_checksums, self.begun) = (Some(cut), has_checksums, moment.now);
-        }
-    }
-
-    /// A part is there. Returns whether the message is, and the program has it.
-    fn take_part(&mut self, index: u64, received: ReceivedPart, moment: &Moment, pool: &mut ParityPool) -> bool {
-        let Some(cut) = self.cut else { return false };
-        received.parity.into_iter().for_each(|memory| pool.put_back(memory));
-        let offset = cut.part(index).offset();
-        let shifted = received.missing.iter().map(|range| range.start + offset..range.end + offset);
-        self.missing.extend(shifted);
-        self.report.add_part(&received.report);
-        self.open_parts -= 1;
-        self.parts_done += 1;
-        self.keep(received.bytes);
-        if self.parts_done < cut.count() {
-            return false;
-        }
-        let (Some((_, bytes)), Some(promise)) = (self.pieces.pop_first(), self.promise.take()) else { return false };
-        let missing = tidy(std::mem::take(&mut self.missing));
-        let report = MessageReport { duration: moment.now - self.begun, ..self.report };
-        promise.keep(Ok(Received::new(bytes, cut.whole_bytes(), missing, report)));
-        true
-    }
-
-    /// Keep what was received, in one piece with its neighbours.
-    fn keep(&mut self, mut bytes: ReceivedBytes) {
-        const SIDE_BY_SIDE: &str = "parts of a receive lie side by side in its memory";
-        let range = bytes.range();
-        if let Some(next) = self.pieces.remove(&range.end) {
-            bytes = bytes.join(next).map_err(|_| ()).expect(SIDE_BY_SIDE);
-        }
-        let before = self.pieces.range(..range.start).next_back().map(|(start, before)| (*start, before.range().end));
-        if let Some((start, end)) = before
-            && end == range.start
-            && let Some(before) = self.pieces.remove(&start)
-        {
-            bytes = before.join(bytes).map_err(|_| ()).expect(SIDE_BY_SIDE);
-        }
-        self.pieces.insert(bytes.range().start, bytes);
-    }
-}
-
-/// Ranges in order, neighbours as one.
-fn tidy(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.sort_by_key(|range| range.start);
-    ranges.dedup_by(|next, before| {
-        let is_next = before.end == next.start;
-        if is_next {
-            before.end = next.end;
-        }
-        is_next
-    });
-    ranges
 }

@@ -14,9 +14,13 @@
 //! |---|---|
 //! | [`SelectiveRepeat`] | the receiver reports what it has; the sender repeats what is missing after a timeout or, with negative acknowledgements, as soon as a gap shows |
 //! | [`Erasure`] | parity goes along; the receiver computes what is lost, and only asks for what it cannot compute |
+//! | [`BestEffort`] | everything is sent once, with parity or without; the receiver ends with what has arrived, and says what is missing |
 //!
 //! [`NamedScheme`] reads their names, and [`scheme_named`] makes them. To add another, implement [`Scheme`]; nothing in
 //! here knows which one runs.
+//!
+//! With every scheme a message can be *bounded* ([`Connection::receive_bounded`], [`Connection::send_bounded`]): it ends by a deadline, whatever
+//! has arrived, and both ends learn exactly which bytes are missing.
 //!
 //! # What a connection does for every scheme
 //!
@@ -32,15 +36,19 @@ mod agenda;
 mod answers;
 mod arrivals;
 mod attributes;
+mod best_effort;
+mod bounded;
 mod checksum;
 mod chunk_set;
 mod connection;
+mod ended;
 mod erasure;
 #[doc(hidden)]
 pub mod fuzzing;
 mod incoming;
 mod jobs;
 mod moment;
+mod named;
 mod outgoing;
 mod parity_pool;
 mod parts;
@@ -57,6 +65,8 @@ pub use arrivals::Arrivals;
 pub use attributes::Attributes;
 #[cfg(feature = "mutations")]
 pub use attributes::Mutation;
+pub use best_effort::BestEffort;
+pub use bounded::{Bound, Deadline, Delivery, Ending, Fill, Sent};
 pub use checksum::checksum;
 pub use connection::{Connection, ConnectionError};
 pub use erasure::Erasure;
@@ -64,8 +74,9 @@ pub use jobs::{Inline, Job, Task, Workers};
 pub use longhaul_scheme::{NamedScheme, SchemeNameError};
 /// The format of records, from below.
 pub use longhaul_wire::record;
+pub use named::scheme_named;
 pub use report::{ConnectionCounters, MessageReport};
-pub use scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo, scheme_named};
+pub use scheme::{MessageShape, Progress, ReceiveHalf, ReceiveIo, Scheme, SendHalf, SendIo};
 pub use selective_repeat::SelectiveRepeat;
 pub use terms::record_bytes;
-pub use ticket::{MessageError, ReceiveTicket, Received, SendTicket};
+pub use ticket::{BoundedSendTicket, MessageError, ReceiveTicket, Received, SendTicket};

@@ -10,6 +10,7 @@ use longhaul_wire::record::Record;
 
 use crate::agenda::Agenda;
 use crate::attributes::Attributes;
+use crate::bounded::{Delivery, Sent, tidy};
 use crate::checksum;
 use crate::chunk_set::ChunkSet;
 use crate::moment::Moment;
@@ -32,6 +33,8 @@ pub(crate) struct Outgoing {
     /// Those before have all the numbers that they will ever have.
     opening: u64,
     agenda: Agenda,
+    /// When bounded messages end that wait for a number, by their own.
+    waiting_deadlines: Agenda,
     /// Parts that travel in their offers.
     carried_count: usize,
     /// Parts to look at, whatever the agenda says.
@@ -48,8 +51,10 @@ struct OutgoingMessage {
     memory: Memory,
     range: Range<usize>,
     /// `None` when it has ended for the program, and only some of its numbers are still to be used.
-    promise: Option<Promise<MessageReport>>,
+    promise: Option<Promise<Sent>>,
     begun: Instant,
+    /// When it ends at the latest, if it is bounded.
+    deadline: Option<Instant>,
     first_number: u64,
     numbers_used: u64,
     /// Whether the receiver has accepted all parts of it, as far as we know.
@@ -58,6 +63,8 @@ struct OutgoingMessage {
     half_open: Option<SendStream>,
     open_parts: usize,
     failure: Option<MessageError>,
+    /// What the receiver ended it without, and whether that is coarse.
+    missing: (Vec<Range<u64>>, bool),
     report: MessageReport,
     /// When its last part was over.
     ended: Instant,
@@ -72,18 +79,28 @@ struct Withdrawal {
 }
 
 impl Outgoing {
-    pub(crate) fn add(&mut self, memory: Memory, range: Range<usize>, begun: Instant, promise: Promise<MessageReport>) {
+    pub(crate) fn add(
+        &mut self,
+        memory: Memory,
+        range: Range<usize>,
+        begun: Instant,
+        deadline: Option<Instant>,
+        promise: Promise<Sent>,
+    ) {
+        self.waiting_deadlines.set(self.next, deadline);
         let message = OutgoingMessage {
             memory,
             range,
             promise: Some(promise),
             begun,
+            deadline,
             first_number: 0,
             numbers_used: 0,
             is_accepted: None,
             half_open: None,
             open_parts: 0,
             failure: None,
+            missing: Default::default(),
             report: MessageReport::default(),
             ended: begun,
         };
@@ -122,6 +139,9 @@ impl Outgoing {
                     self.open.insert(send.number, Box::new(send));
                 };
                 let opened = message.open_parts(self.opening, cut, terms, pool, &mut opened);
+                if message.numbers_used > 0 {
+                    self.waiting_deadlines.set(self.opening, None);
+                }
                 // Its time ran out while it waited. It takes its numbers all the same, so that its receive ends with it and those after it
                 // get the messages that are meant for them.
                 if is_unknown && message.numbers_used > 0 && message.failure.is_some() {
@@ -176,14 +196,14 @@ impl Outgoing {
         {
             let is_accepted = match record {
                 // There is no feedback on a long message that was not accepted.
-                Record::Accepted | Record::Feedback(_) | Record::Done => Some(true),
+                Record::Accepted | Record::Feedback(_) | Record::Done | Record::Ended(_) => Some(true),
                 Record::Refused(refused) => Some(refused.was_accepted),
-                Record::Offer(_) | Record::Withdrawn(_) | Record::Arrived(_) => None,
+                Record::Offer(_) | Record::Withdrawn(_) | Record::Arrived(_) | Record::Sent => None,
             };
             // The first answer counts: numbers that were taken because of it cannot be given back.
             message.is_accepted = message.is_accepted.or(is_accepted);
         }
-        if matches!(record, Record::Refused(_) | Record::Done) {
+        if matches!(record, Record::Refused(_) | Record::Done | Record::Ended(_)) {
             self.withdrawn.remove(&number);
         }
         if let Some(send) = self.open.get_mut(&number) {
@@ -211,7 +231,7 @@ impl Outgoing {
             let was_carried = send.is_carried();
             let is_over = send.poll(moment, terms, &mut checksum_bytes, self.carried_count < CARRIED_MESSAGES_MAX);
             self.carried_count += usize::from(send.is_carried() && !was_carried);
-            self.agenda.set(number, send.next_deadline(moment, &terms.attributes).filter(|_| !is_over));
+            self.agenda.set(number, send.next_deadline(moment, terms).filter(|_| !is_over));
             ended.extend(is_over.then_some(number));
         }
         let messages = ended.iter().filter(|number| self.end_part(**number, moment, pool)).count();
@@ -253,10 +273,18 @@ impl Outgoing {
     }
 
     /// Messages that wait for a number while the peer is not heard of, or past their deadline. Returns how many have failed.
-    fn expire_waiting(&mut self, moment: &Moment, terms: &Terms) -> u64 {
+    pub(crate) fn expire_waiting(&mut self, moment: &Moment, terms: &Terms) -> u64 {
         let mut expired = 0;
+        for own in self.waiting_deadlines.due(moment.now).collect::<Vec<_>>() {
+            self.waiting_deadlines.set(own, None);
+            if let Some(message) = self.messages.get_mut(&own).filter(|message| message.numbers_used == 0) {
+                message.failure = Some(MessageError::Deadline(moment.now.saturating_since(message.begun)));
+                message.ended = moment.now;
+                expired += u64::from(message.tell_program());
+            }
+        }
         for message in self.messages.range_mut(self.opening..).map(|(_, message)| message) {
-            if message.numbers_used > 0 || message.promise.is_none() {
+            if message.numbers_used > 0 || message.promise.is_none() || message.deadline.is_some() {
                 continue;
             }
             let (at, error) = message.waits_until(terms);
@@ -279,6 +307,11 @@ impl Outgoing {
         message.report.add_part(&ended.report);
         self.counters.add(&ended.report);
         message.ended = message.ended.max(ended.ended);
+        message
+            .missing
+            .0
+            .extend(ended.missing.0.into_iter().map(|range| range.start + ended.offset..range.end + ended.offset));
+        message.missing.1 |= ended.missing.1;
         let others = self.open.range_mut(message.first_number..).map(|(_, send)| send);
         let others = others.take_while(|send| send.message == ended.message);
         match ended.outcome {
@@ -312,8 +345,10 @@ impl Outgoing {
             return Some(moment.now);
         }
         let mut waiting = self.messages.range(self.opening..).map(|(_, message)| message);
-        let waiting = waiting.find(|message| message.numbers_used == 0 && message.promise.is_some());
+        let waiting = waiting
+            .find(|message| message.numbers_used == 0 && message.promise.is_some() && message.deadline.is_none());
         let waiting = waiting.map(|message| message.waits_until(terms).0);
+        let waiting = Instant::earlier_of(waiting, self.waiting_deadlines.next());
         let own = Instant::earlier_of(waiting, self.agenda.next());
         Instant::earlier_of(
             own,
@@ -326,6 +361,7 @@ impl Outgoing {
         self.open.clear();
         self.carried_count = 0;
         self.agenda.clear();
+        self.waiting_deadlines.clear();
         self.news.clear();
         self.withdrawn.clear();
         self.opening = self.next;
@@ -449,14 +485,25 @@ impl OutgoingMessage {
         };
         self.open_parts += 1;
         let (half, has_checksum) = (terms.scheme.sender(&shape), terms.attributes.checksum);
-        Ok(Some(OpenSend::new(own, part, shape, outbox, half, has_checksum, self.begun)))
+        let send = OpenSend::new(own, part, shape, outbox, half, has_checksum, self.begun);
+        Ok(Some(send.with_deadline(self.deadline)))
     }
 
     /// Tell the program how it ended, if it does not know.
     fn tell_program(&mut self) -> bool {
         let Some(promise) = self.promise.take() else { return false };
         let report = MessageReport { duration: self.ended - self.begun, ..self.report };
-        promise.keep(self.failure.clone().map_or(Ok(report), Err));
+        let delivery = match &self.failure {
+            // It ended by its own deadline, which its program wanted; the receiver will hear that nothing more comes.
+            Some(MessageError::Deadline(_)) if self.deadline.is_some() => Ok(Delivery::Unknown),
+            Some(error) => Err(error.clone()),
+            None if self.missing.0.is_empty() => Ok(Delivery::Whole),
+            None => {
+                let (missing, is_coarse) = std::mem::take(&mut self.missing);
+                Ok(Delivery::Partial { missing: tidy(missing), is_coarse })
+            }
+        };
+        promise.keep(delivery.map(|delivery| Sent { report, delivery }));
         true
     }
 }

@@ -7,6 +7,7 @@ use longhaul_sdr::{CompleteError, Memory, Receive, ReceivedMessage};
 use longhaul_time::Instant;
 
 use crate::arrivals::Arrivals;
+use crate::bounded::{Ending, ReceiveBound, byte_count, tidy};
 use crate::checksum;
 use crate::moment::Moment;
 use crate::parts::Part;
@@ -38,6 +39,13 @@ pub(crate) struct OpenReceive {
     /// When the sender was told last how much has arrived.
     told_arrived: Option<Instant>,
     is_asked: bool,
+    /// If it is bounded, by its program or by the scheme; and what ended it then.
+    bound: Option<ReceiveBound>,
+    ending: Ending,
+    /// The sender has said that everything has left, or has given the message up.
+    is_sender_through: bool,
+    /// Bytes that were posted.
+    room: u64,
     report: MessageReport,
 }
 
@@ -47,6 +55,8 @@ enum Source {
     Half(Box<dyn ReceiveHalf>),
     /// From the offer, which has them all.
     Offer(Box<[u8]>),
+    /// From packets of a message whose offer has not come: a bounded receive ended before.
+    Unheard,
 }
 
 /// What the bytes of a part must have.
@@ -98,6 +108,9 @@ pub(crate) struct ReceivedPart {
     pub(crate) bytes: ReceivedBytes,
     /// Places in the part.
     pub(crate) missing: Vec<Range<u64>>,
+    pub(crate) ending: Ending,
+    /// Bytes of the part, or of the receive if its offer has not come.
+    pub(crate) length: u64,
     pub(crate) report: MessageReport,
     /// The memory of its parity.
     pub(crate) parity: Option<Memory>,
@@ -129,7 +142,39 @@ impl OpenReceive {
             progress: Progressed { packets: 0, at: now, look_at: now },
             told_arrived: None,
             is_asked: false,
+            bound: None,
+            ending: Ending::Quiet,
+            is_sender_through: false,
+            room: 0,
             report: MessageReport::default(),
+        }
+    }
+
+    /// It has this many bytes, and is bounded if there is a bound.
+    pub(crate) fn with_bound(self, bound: Option<ReceiveBound>, room: u64) -> Self {
+        OpenReceive { bound, room, ..self }
+    }
+
+    /// Whether it ends in time, with what has arrived.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.bound.is_some()
+    }
+
+    /// Whether it ends by itself when its sender sends nothing more: by its deadline, or because the scheme sees that nothing comes.
+    pub(crate) fn ends_by_itself(&self) -> bool {
+        self.own_deadline().is_some() || self.bound.is_some() && self.part.is_some()
+    }
+
+    /// Bytes of the part, or as many as were posted while the sender has not told.
+    pub(crate) fn length(&self) -> u64 {
+        self.part.map_or(self.room, |part| part.bytes())
+    }
+
+    /// The sender sends nothing more of it.
+    pub(crate) fn on_sender_through(&mut self) {
+        if !std::mem::replace(&mut self.is_sender_through, true) && !self.is_finished {
+            // The half has to look at that.
+            self.seen = None;
         }
     }
 
@@ -260,6 +305,7 @@ impl OpenReceive {
                     data,
                     parity,
                     is_asked: std::mem::take(&mut self.is_asked),
+                    is_sender_through: self.is_sender_through,
                     feedback,
                     feedback_bytes_max,
                     report: &mut self.report,
@@ -271,16 +317,46 @@ impl OpenReceive {
         if self.is_finished && self.checksum != ExpectedChecksum::Awaited {
             return Step::Finished;
         }
+        if let Some(deadline) = self.own_deadline() {
+            return match deadline <= moment.now {
+                true => self.end_at_deadline(),
+                false => Step::Waiting,
+            };
+        }
         let Some(begun) = self.begun else { return Step::Waiting };
         let timeout = terms.attributes.message_timeout;
-        match terms.attributes.message_deadline {
-            Some(deadline) if begun + deadline <= moment.now => Step::Failed(MessageError::Deadline(deadline)),
-            _ if self.progress.at + timeout <= moment.now => Step::Failed(MessageError::TimedOut(timeout)),
-            _ => Step::Waiting,
+        let error = match terms.attributes.message_deadline {
+            Some(deadline) if begun + deadline <= moment.now => MessageError::Deadline(deadline),
+            _ if self.progress.at + timeout <= moment.now => MessageError::TimedOut(timeout),
+            _ => return Step::Waiting,
+        };
+        match self.bound.is_some() && self.part.is_some() {
+            true => {
+                self.make_half(terms);
+                self.end_at_deadline()
+            }
+            false => Step::Failed(error),
         }
     }
 
+    /// When its program wants it to end at the latest.
+    fn own_deadline(&self) -> Option<Instant> {
+        let bound = self.bound.as_ref()?;
+        #[cfg(feature = "mutations")]
+        if let (Some(crate::attributes::Mutation::DeadlineFromFirstPacket), Some(at)) = (bound.mutation, bound.deadline)
+        {
+            return self.begun.map(|begun| begun + at.saturating_since(bound.posted));
+        }
+        bound.deadline
+    }
+
+    fn end_at_deadline(&mut self) -> Step {
+        (self.is_finished, self.ending) = (true, Ending::Deadline);
+        Step::Finished
+    }
+
     pub(crate) fn next_deadline(&self, terms: &Terms) -> Option<Instant> {
+        let deadline = self.own_deadline();
         let timeout = self.begun.map(|begun| {
             let look_at = self.progress.look_at.min(self.progress.at + terms.attributes.message_timeout);
             terms.attributes.message_deadline.map_or(look_at, |deadline| look_at.min(begun + deadline))
@@ -289,14 +365,16 @@ impl OpenReceive {
             Some(_) if self.is_asked => Some(Instant::ZERO),
             // It has not been looked at yet.
             Some(_) if self.seen.is_none() => Some(Instant::ZERO),
-            _ => Instant::earlier_of(self.half_deadline, timeout),
+            // Its own deadline takes the place of the connection's time-outs.
+            _ => Instant::earlier_of(self.half_deadline, deadline.or(timeout)),
         }
     }
 
-    /// End it: from here on no packet changes its bytes. `None` when it has not begun.
-    pub(crate) fn complete(self, moment: &Moment) -> Option<Result<CompletedPart, CompleteError>> {
-        let OpenReceive { data, parity, source, checksum, mut report, .. } = self;
-        let (shape, source) = source?;
+    /// End it: from here on no packet changes its bytes. `None` when it has not begun, and is not bounded.
+    pub(crate) fn complete(self, moment: &Moment, terms: &Terms) -> Option<Result<CompletedPart, CompleteError>> {
+        let OpenReceive { data, parity, source, checksum, bound, ending, room, mut report, .. } = self;
+        let unheard = || bound.is_some().then(|| (terms.shape_of(room), Source::Unheard));
+        let (shape, source) = source.or_else(unheard)?;
         let completed = data.complete().and_then(|data| match parity {
             None => Ok((data, None)),
             Some((receive, memory)) => Ok((data, Some((receive.complete()?, memory)))),
@@ -308,7 +386,7 @@ impl OpenReceive {
         let parity_duplicates = parity.as_ref().map_or(0, |(message, _)| message.bitmap().duplicates());
         report.duplicate_packets = u64::from(data.bitmap().duplicates()) + u64::from(parity_duplicates);
         report.round_trip = Some(moment.round_trip);
-        Some(Ok(CompletedPart { shape, source, data, parity, checksum, report }))
+        Some(Ok(CompletedPart { shape, source, data, parity, checksum, bound, ending, report }))
     }
 }
 
@@ -319,6 +397,8 @@ pub(crate) struct CompletedPart {
     data: ReceivedMessage,
     parity: Option<(ReceivedMessage, Memory)>,
     checksum: ExpectedChecksum,
+    bound: Option<ReceiveBound>,
+    ending: Ending,
     report: MessageReport,
 }
 
@@ -344,7 +424,7 @@ impl CompletedPart {
 
     /// Compute what is missing, and verify the checksum.
     pub(crate) fn recover(self, is_wanted: &dyn Fn() -> bool) -> Result<ReceivedPart, PartError> {
-        let CompletedPart { shape, source, mut data, parity, checksum: expected, mut report } = self;
+        let CompletedPart { shape, source, mut data, parity, checksum: expected, bound, ending, mut report } = self;
         let bitmap = data.shared_bitmap();
         let arrived = shape.arrivals(&bitmap, shape.message_bytes);
         let parity_view = parity.as_ref().map(|(message, _)| {
@@ -352,19 +432,23 @@ impl CompletedPart {
             (bytes, shape.arrivals(message.bitmap(), shape.parity_bytes))
         });
         let bytes = &mut data.bytes_mut()[..shape.message_bytes as usize];
+        let is_heard = !matches!(source, Source::Unheard);
         let missing = match source {
+            Source::Unheard => missing_of_unheard(arrived),
             Source::Half(mut half) => half.recover(bytes, arrived, parity_view, &mut report, is_wanted),
             Source::Offer(contents) => {
                 bytes.copy_from_slice(&contents);
                 Vec::new()
             }
         };
-        let missing: Vec<_> = missing.into_iter().map(|chunks| shape.bytes_of(chunks)).collect();
+        let missing = tidy(missing.into_iter().map(|packets| shape.bytes_of_packets(packets)).collect());
+        #[cfg(feature = "mutations")]
+        let missing = mutated(missing, bound.as_ref(), u64::from(shape.packet_bytes));
         // Memory is used for one message after another, and devices that receive in place write before they know: what has not
         // arrived must not show the program what is somebody else's.
-        for range in &missing {
-            bytes[range.start as usize..range.end as usize].fill(0);
-        }
+        bound.unwrap_or_else(ReceiveBound::best_effort).fill(bytes, &missing);
+        let ending = if missing.is_empty() && is_heard { Ending::Whole } else { ending };
+        report.missing_bytes = byte_count(&missing);
         // The checksum is of all bytes: a part with some of them missing has nothing to compare.
         if let (ExpectedChecksum::Is(expected), true) = (expected, missing.is_empty()) {
             let got = checksum::checksum_while(bytes, is_wanted);
@@ -375,8 +459,27 @@ impl CompletedPart {
         }
         report.message_bytes = shape.message_bytes;
         let parity = parity.map(|(_, memory)| memory);
-        Ok(ReceivedPart { bytes: data.into_bytes(), missing, report, parity })
+        let length = shape.message_bytes;
+        Ok(ReceivedPart { bytes: data.into_bytes(), missing, ending, length, report, parity })
     }
+}
+
+/// Packets that are missing of a message whose offer has not come. The last one that has arrived counts as missing: the message may be shorter
+/// than its receive and end within that packet, and what lies behind it there is not the message's.
+fn missing_of_unheard(arrived: Arrivals<'_>) -> Vec<Range<u32>> {
+    let last = arrived.last_packet().map(|packet| packet..packet + 1);
+    arrived.missing_packets().chain(last).collect()
+}
+
+/// What a receiver with a mistake takes for missing.
+#[cfg(feature = "mutations")]
+fn mutated(mut missing: Vec<Range<u64>>, bound: Option<&ReceiveBound>, packet_bytes: u64) -> Vec<Range<u64>> {
+    let is_off = bound.is_some_and(|bound| bound.mutation == Some(crate::attributes::Mutation::RangesOffByOne));
+    if let (Some(first), true) = (missing.first_mut(), is_off) {
+        first.start = first.end.min(first.start + packet_bytes);
+    }
+    missing.retain(|range| !range.is_empty());
+    missing
 }
 
 fn seen(arrivals: Arrivals<'_>) -> Seen {

@@ -32,6 +32,8 @@ pub struct MessageReport {
     pub feedback_records: u64,
     /// Sender: times that the message was offered.
     pub offers: u64,
+    /// Bytes that did not arrive and could not be computed: what the receiver found, and what the sender heard of that.
+    pub missing_bytes: u64,
     /// Bytes whose checksum was sent (sender) or verified (receiver): all of the message, or none of it when the sender has
     /// checksums off ([`crate::Attributes::checksum`]).
     pub checksummed_bytes: u64,
@@ -75,6 +77,7 @@ impl MessageReport {
         self.fallbacks += part.fallbacks;
         self.feedback_records += part.feedback_records;
         self.offers += part.offers;
+        self.missing_bytes += part.missing_bytes;
         self.checksummed_bytes += part.checksummed_bytes;
     }
 }

@@ -5,19 +5,15 @@
 //! block, sleep or look at a clock.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use longhaul_scheme::NamedScheme;
 use longhaul_sdr::memory::{ReadGuard, WriteGuard};
 use longhaul_sdr::{Memory, SendStream};
 use longhaul_time::{Duration, Instant};
 
 use crate::arrivals::Arrivals;
 use crate::chunk_set::ChunkSet;
-use crate::erasure::Erasure;
 use crate::jobs::{JobOf, Jobs, Task};
 use crate::report::MessageReport;
-use crate::selective_repeat::SelectiveRepeat;
 
 /// A reliability scheme: how messages of a connection are brought over. Both ends must have the same, with the same parameters.
 pub trait Scheme: Send + Sync {
@@ -30,20 +26,17 @@ pub trait Scheme: Send + Sync {
         0
     }
 
+    /// Whether messages may end with bytes missing, because nothing is repeated: the sender says when all has left, and a receive that ends by
+    /// a time-out hands over what has arrived.
+    fn is_best_effort(&self) -> bool {
+        false
+    }
+
     /// The sender's half for one message.
     fn sender(&self, shape: &MessageShape) -> Box<dyn SendHalf>;
 
     /// The receiver's half for one message, made when the message's length is known.
     fn receiver(&self, shape: &MessageShape) -> Box<dyn ReceiveHalf>;
-}
-
-/// The scheme with this name, with its usual parameters.
-pub fn scheme_named(name: NamedScheme) -> Arc<dyn Scheme> {
-    match name {
-        NamedScheme::SelectiveRepeat => Arc::new(SelectiveRepeat::default()),
-        NamedScheme::NegativeAcknowledgements => Arc::new(SelectiveRepeat::with_negative_acknowledgements()),
-        NamedScheme::Erasure(code) => Arc::new(Erasure::new(code)),
-    }
 }
 
 /// The sender's half of a scheme, for one message. It is dropped when the receiver has reported that it is done. The half of
@@ -70,8 +63,8 @@ pub trait ReceiveHalf: Send {
     /// When [`ReceiveHalf::poll`] must be called at the latest.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// The message is complete, nothing more arrives: compute what can be computed. Returns the runs of chunks that are missing for good.
-    /// Not called unless [`ReceiveHalf::poll`] has said [`Progress::Finished`]. It may be called on another thread, so that it holds nobody up.
+    /// The message is over, nothing more arrives: compute what can be computed. Returns the runs of packets that are missing for good, in order.
+    /// Called when [`ReceiveHalf::poll`] has said [`Progress::Finished`], or when the deadline of a bounded receive has ended it. It may be called on another thread, so that it holds nobody up.
     /// When `is_wanted` says no, the message has failed meanwhile: return soon, whatever there is.
     fn recover(
         &mut self,
@@ -82,7 +75,7 @@ pub trait ReceiveHalf: Send {
         is_wanted: &dyn Fn() -> bool,
     ) -> Vec<Range<u32>> {
         let _ = (data, parity, report, is_wanted);
-        arrived.missing().collect()
+        arrived.missing_packets().collect()
     }
 }
 
@@ -154,6 +147,11 @@ impl MessageShape {
     pub(crate) fn arrivals<'a>(&self, bitmap: &'a longhaul_sdr::MessageBitmap, bytes: u64) -> Arrivals<'a> {
         let packets = bytes.div_ceil(self.packet_bytes.into()) as u32;
         Arrivals::new(bitmap, packets, self.chunk_bytes / self.packet_bytes)
+    }
+
+    /// Where packets lie in the message.
+    pub(crate) fn bytes_of_packets(&self, packets: Range<u32>) -> Range<u64> {
+        within(packets, self.packet_bytes, self.message_bytes)
     }
 
     fn packets_of(&self, bytes: &Range<u64>) -> u64 {
@@ -319,6 +317,7 @@ pub struct ReceiveIo<'a> {
     pub(crate) data: Arrivals<'a>,
     pub(crate) parity: Option<Arrivals<'a>>,
     pub(crate) is_asked: bool,
+    pub(crate) is_sender_through: bool,
     pub(crate) feedback: &'a mut Vec<Vec<u8>>,
     pub(crate) feedback_bytes_max: usize,
     pub(crate) report: &'a mut MessageReport,
@@ -358,6 +357,11 @@ impl<'a> ReceiveIo<'a> {
     /// Whether the sender has asked how far it is, because it has heard nothing for a while. Feedback should be sent at once then.
     pub fn is_asked(&self) -> bool {
         self.is_asked
+    }
+
+    /// Whether the sender has said that everything has left, or has given the message up: nothing more is sent.
+    pub fn is_sender_through(&self) -> bool {
+        self.is_sender_through
     }
 
     /// The most bytes of one piece of feedback.

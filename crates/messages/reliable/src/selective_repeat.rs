@@ -338,6 +338,7 @@ mod tests {
             data: SHAPE.arrivals(bitmap, SHAPE.message_bytes),
             parity: None,
             is_asked,
+            is_sender_through: false,
             feedback: &mut feedback,
             feedback_bytes_max: 500,
             report: &mut report,

@@ -8,7 +8,9 @@ use longhaul_time::{Duration, Instant};
 use longhaul_wire::record::{Offer, Record, Refusal};
 
 use crate::attributes::Attributes;
+use crate::bounded::byte_count;
 use crate::checksum::SendChecksum;
+use crate::ended::Gathering;
 use crate::moment::Moment;
 use crate::parts::Part;
 use crate::report::MessageReport;
@@ -28,6 +30,8 @@ const OFFERS_APART_MIN: Duration = Duration::from_micros(250);
 const OFFERS_A_TIMEOUT: u32 = 8;
 /// But never further apart than this.
 const OFFERS_APART_MAX: Duration = Duration::from_secs(1);
+/// A best-effort sender says so often that everything has left, each time with the offer; then only when it asks.
+const THROUGH_TOLD: u32 = 3;
 /// The longest message that travels in its offer, if there is room in a control message. It arrives in one packet instead of
 /// two, and its receiver needs no data packet, which is what a short message's latency consists of; but control messages
 /// wait for no window, so it is to be short.
@@ -42,6 +46,10 @@ pub(crate) struct EndedSend {
     /// Where it belongs to.
     pub(crate) message: u64,
     pub(crate) outcome: Result<(), MessageError>,
+    /// What the receiver ended it without, and whether that is coarse.
+    pub(crate) missing: (Vec<std::ops::Range<u64>>, bool),
+    /// Where the part begins in its message.
+    pub(crate) offset: u64,
     /// It was the receiver that told.
     pub(crate) is_peers: bool,
     pub(crate) ended: Instant,
@@ -71,6 +79,13 @@ pub(crate) struct OpenSend {
     /// If there is to be one. Nothing is sent or offered before it is known.
     checksum: Option<SendChecksum>,
     report: MessageReport,
+    /// When it ends at the latest, if it is bounded: then nothing else limits its time.
+    deadline: Option<Instant>,
+    /// What the receiver has told of its ending, and what was missing then.
+    gathering: Gathering,
+    missing: (Vec<std::ops::Range<u64>>, bool),
+    /// How often the receiver was told that everything has left, and when.
+    through: (u32, Option<Instant>),
     /// When the program sent the message.
     begun: Instant,
     /// Packets that the receiver has, as it has said, and when it said that there were more, or could begin to.
@@ -110,6 +125,10 @@ impl OpenSend {
             way: Way::Undecided,
             checksum: has_checksum.then(SendChecksum::new),
             report: MessageReport { message_bytes: shape.message_bytes, ..Default::default() },
+            deadline: None,
+            gathering: Gathering::default(),
+            missing: Default::default(),
+            through: (0, None),
             begun,
             arrived: 0,
             progressed: begun,
@@ -121,6 +140,11 @@ impl OpenSend {
             is_peers: false,
             ended: begun,
         }
+    }
+
+    /// It ends by a deadline, if there is one.
+    pub(crate) fn with_deadline(self, deadline: Option<Instant>) -> Self {
+        OpenSend { deadline, ..self }
     }
 
     /// Do what is due, and compute at most `checksum_bytes` bytes of its checksum. Returns whether it has ended, and
@@ -168,6 +192,9 @@ impl OpenSend {
             _ => progressed,
         };
         let failure = failure.or_else(|| match message_deadline {
+            _ if self.deadline.is_some() => {
+                self.deadline.filter(|at| *at <= now).map(|at| MessageError::Deadline(at.saturating_since(self.begun)))
+            }
             Some(deadline) if self.begun + deadline <= now => Some(MessageError::Deadline(deadline)),
             _ if progressed + timeout <= now => Some(match self.checksum.as_ref().and_then(SendChecksum::obstacle) {
                 Some(error) => MessageError::Send(Arc::new(error.clone().into())),
@@ -223,7 +250,32 @@ impl OpenSend {
                 false => self.back_off.on_repeated(moment.now),
             }
             self.report.offers += 1;
+            if self.through.1.is_some() {
+                terms.tell(self.number, &Record::Sent);
+            }
         }
+        if terms.is_best_effort && self.through_at(moment).is_some_and(|due| due <= moment.now) {
+            terms.tell(self.number, &Record::Offer(self.offer(None, terms)));
+            terms.tell(self.number, &Record::Sent);
+            self.through = (self.through.0 + 1, Some(moment.now));
+            self.report.offers += 1;
+        }
+    }
+
+    /// When a best-effort receiver is to be told, without having asked, that everything has left.
+    fn through_at(&self, moment: &Moment) -> Option<Instant> {
+        let Outbox { data, parity, .. } = &self.outbox;
+        let (told, at) = self.through;
+        let may_be_due = told < THROUGH_TOLD && matches!(self.way, Way::Scheme) && self.cleared.is_some();
+        let has_left = || {
+            let parity_left = parity.as_ref().map_or(0, |(stream, _)| stream.left_bytes());
+            data.left_bytes() >= self.shape.message_bytes && parity_left >= self.shape.parity_bytes
+        };
+        if !may_be_due || !has_left() {
+            return None;
+        }
+        let pause = (moment.round_trip / OFFERS_A_ROUND_TRIP).max(OFFERS_APART_MIN);
+        Some(at.map_or(moment.now, |at| at + pause))
     }
 
     fn offer<'a>(&self, contents: Option<&'a [u8]>, terms: &'a Terms) -> Offer<'a> {
@@ -337,6 +389,13 @@ impl OpenSend {
                 self.is_peers = true;
                 self.settle(Ok(()), moment);
             }
+            Record::Ended(ended) => {
+                if let Some(missing) = self.gathering.take(ended, &self.shape) {
+                    self.report.missing_bytes = byte_count(&missing.0);
+                    (self.is_peers, self.missing) = (true, missing);
+                    self.settle(Ok(()), moment);
+                }
+            }
             Record::Refused(refused) => {
                 let error = match refused.reason {
                     Refusal::OtherScheme => {
@@ -361,7 +420,12 @@ impl OpenSend {
             Record::Arrived(packets) if *packets == self.shape.packets_with_parity() => {
                 (self.progressed, self.is_computed) = (moment.now, true);
             }
-            Record::Accepted | Record::Offer(_) | Record::Withdrawn(_) | Record::Arrived(_) | Record::Feedback(_) => {}
+            Record::Accepted
+            | Record::Offer(_)
+            | Record::Withdrawn(_)
+            | Record::Arrived(_)
+            | Record::Feedback(_)
+            | Record::Sent => {}
         }
     }
 
@@ -388,16 +452,19 @@ impl OpenSend {
         has_left(self.outbox.data.status()) && parity.is_none_or(|(stream, _)| has_left(stream.status()))
     }
 
-    pub(crate) fn next_deadline(&self, moment: &Moment, attributes: &Attributes) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self, moment: &Moment, terms: &Terms) -> Option<Instant> {
         if self.outcome.is_some() {
             return None;
         }
+        let attributes = &terms.attributes;
         let timeout = self.progressed + attributes.message_timeout;
         let timeout = attributes.message_deadline.map_or(timeout, |deadline| timeout.min(self.begun + deadline));
+        let timeout = self.deadline.unwrap_or(timeout);
         let checksum = self.checksum.as_ref().and_then(|checksum| checksum.continues_at(moment.now));
         let own = checksum.or_else(|| {
             let half = if matches!(self.way, Way::Scheme) { self.half.next_deadline() } else { None };
-            Instant::earlier_of(half, self.offer_at(moment, attributes.message_timeout))
+            let told = terms.is_best_effort.then(|| self.through_at(moment)).flatten();
+            Instant::earlier_of(told, Instant::earlier_of(half, self.offer_at(moment, attributes.message_timeout)))
         });
         Instant::earlier_of(own, Some(timeout))
     }
@@ -406,6 +473,8 @@ impl OpenSend {
         EndedSend {
             was_carried: self.is_carried(),
             message: self.message,
+            missing: self.missing,
+            offset: self.part.offset(),
             outcome: self.outcome.unwrap_or(Err(MessageError::Closed)),
             is_peers: self.is_peers,
             ended: self.ended,

@@ -22,6 +22,8 @@ pub(crate) struct Terms {
     /// Of every message, but for its length.
     template: MessageShape,
     pub(crate) has_parity: bool,
+    /// Messages may end with bytes missing.
+    pub(crate) is_best_effort: bool,
     part_bytes: Option<u64>,
     /// When the peer was heard of last, whatever it said.
     pub(crate) heard: Option<Instant>,
@@ -39,7 +41,7 @@ impl Terms {
             rate_bits_per_second: own.rate_bits_per_second,
         };
         let has_parity = scheme.parity_bytes(u64::from(template.chunk_bytes), template.chunk_bytes) > 0;
-        let scheme_name = scheme.name();
+        let (scheme_name, is_best_effort) = (scheme.name(), scheme.is_best_effort());
         // They are remembered from now on.
         queue_pair.take_send_news();
         Terms {
@@ -50,6 +52,7 @@ impl Terms {
             jobs: Jobs::default(),
             template,
             has_parity,
+            is_best_effort,
             part_bytes: None,
             heard: None,
             frames_heard: 0,
@@ -87,6 +90,11 @@ impl Terms {
     /// Messages of `sdr` that a part takes.
     pub(crate) fn numbers_a_part(&self) -> u64 {
         1 + u64::from(self.has_parity)
+    }
+
+    /// Payload of a packet.
+    pub(crate) fn packet_bytes(&self) -> u32 {
+        self.template.packet_bytes
     }
 
     /// Of a message, or a part of one.

@@ -6,11 +6,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use longhaul_sdr::memory::ReceivedBytes;
+use longhaul_sdr::memory::{ReceivedBytes, WriteGuard};
 use longhaul_sdr::{CompleteError, QueuePairError, ReceiveError, RegisterError, SendError};
 use longhaul_time::Duration;
 use thiserror::Error;
 
+use crate::bounded::{Delivery, Ending, Sent};
 use crate::report::MessageReport;
 
 /// Why a message has failed.
@@ -45,6 +46,12 @@ pub enum MessageError {
     /// Longer than the receive that was posted for it, says the peer.
     #[error("the message of {0} bytes does not fit the receive that the peer has posted for it")]
     TooLongForPeer(u64),
+    /// The receiver has ended it without all of its bytes: it was bounded there, or the scheme is best effort.
+    #[error("the receiver ended the message with {} of its bytes missing, in {} ranges", crate::bounded::byte_count(.missing), .missing.len())]
+    Incomplete {
+        /// The ranges, in order.
+        missing: Vec<Range<u64>>,
+    },
     /// The sender has given it up.
     #[error("the sender gave up on the message before it was complete")]
     Withdrawn,
@@ -103,7 +110,13 @@ pub enum MessageError {
 /// A message that is being sent.
 #[derive(Debug)]
 pub struct SendTicket {
-    cell: Arc<Cell<MessageReport>>,
+    cell: Arc<Cell<Sent>>,
+}
+
+/// A message that is being sent, and ends at its deadline, whole or not.
+#[derive(Debug)]
+pub struct BoundedSendTicket {
+    cell: Arc<Cell<Sent>>,
 }
 
 /// A receive that was posted.
@@ -129,9 +142,23 @@ pub(crate) struct Promise<T> {
     cell: Arc<Cell<T>>,
 }
 
-pub(crate) fn send_ticket() -> (Promise<MessageReport>, SendTicket) {
+pub(crate) fn send_ticket() -> (Promise<Sent>, SendTicket) {
     let cell = Arc::new(Cell::new());
     (Promise { cell: cell.clone() }, SendTicket { cell })
+}
+
+pub(crate) fn bounded_send_ticket() -> (Promise<Sent>, BoundedSendTicket) {
+    let cell = Arc::new(Cell::new());
+    (Promise { cell: cell.clone() }, BoundedSendTicket { cell })
+}
+
+/// What a sender hears who has not allowed that bytes are missing.
+fn whole_or_error(sent: Result<Sent, MessageError>) -> Result<MessageReport, MessageError> {
+    let Sent { report, delivery } = sent?;
+    match delivery {
+        Delivery::Partial { missing, .. } => Err(MessageError::Incomplete { missing }),
+        Delivery::Whole | Delivery::Unknown => Ok(report),
+    }
 }
 
 pub(crate) fn receive_ticket() -> (Promise<Received>, ReceiveTicket) {
@@ -193,7 +220,27 @@ impl SendTicket {
 
     /// How it ended, once it has; asking once gives it.
     pub fn take(&self) -> Option<Result<MessageReport, MessageError>> {
+        self.cell.state().outcome.take().map(whole_or_error)
+    }
+}
+
+impl BoundedSendTicket {
+    /// Whether the message is over. Its memory can be changed then.
+    pub fn is_over(&self) -> bool {
+        self.cell.state().outcome.is_some()
+    }
+
+    /// How it ended, once it has; asking once gives it.
+    pub fn take(&self) -> Option<Result<Sent, MessageError>> {
         self.cell.state().outcome.take()
+    }
+}
+
+impl Future for BoundedSendTicket {
+    type Output = Result<Sent, MessageError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.cell.poll(context)
     }
 }
 
@@ -201,7 +248,7 @@ impl Future for SendTicket {
     type Output = Result<MessageReport, MessageError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.cell.poll(context)
+        self.cell.poll(context).map(whole_or_error)
     }
 }
 
@@ -228,38 +275,74 @@ impl Future for ReceiveTicket {
 /// A message that has been received, in the memory that was posted for it. That is free again when this is dropped.
 pub struct Received {
     /// As long as the receive.
-    bytes: ReceivedBytes,
+    bytes: Bytes,
     length: usize,
     missing: Vec<Range<u64>>,
+    ending: Ending,
     report: MessageReport,
+}
+
+enum Bytes {
+    Received(ReceivedBytes),
+    /// The receive ended before any could come.
+    Untouched(WriteGuard<'static>),
 }
 
 impl std::fmt::Debug for Received {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Received { length, missing, report, .. } = self;
+        let Received { length, missing, ending, report, .. } = self;
         let mut debug = formatter.debug_struct("Received");
-        debug.field("length", length).field("missing", missing).field("report", report).finish_non_exhaustive()
+        debug
+            .field("length", length)
+            .field("missing", missing)
+            .field("ending", ending)
+            .field("report", report)
+            .finish_non_exhaustive()
     }
 }
 
 impl Received {
-    pub(crate) fn new(bytes: ReceivedBytes, length: u64, missing: Vec<Range<u64>>, report: MessageReport) -> Self {
-        Received { bytes, length: length as usize, missing, report }
+    pub(crate) fn new(
+        bytes: ReceivedBytes,
+        length: u64,
+        missing: Vec<Range<u64>>,
+        ending: Ending,
+        report: MessageReport,
+    ) -> Self {
+        Received { bytes: Bytes::Received(bytes), length: length as usize, missing, ending, report }
+    }
+
+    /// Nothing came in time.
+    pub(crate) fn of_nothing(bytes: WriteGuard<'static>, missing: Vec<Range<u64>>, report: MessageReport) -> Self {
+        let length = bytes.len();
+        Received { bytes: Bytes::Untouched(bytes), length, missing, ending: Ending::Deadline, report }
     }
 
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
+        match &self.bytes {
+            Bytes::Received(bytes) => &bytes[..self.length],
+            Bytes::Untouched(bytes) => &bytes[..self.length],
+        }
     }
 
     /// The same, to be changed.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[..self.length]
+        match &mut self.bytes {
+            Bytes::Received(bytes) => &mut bytes[..self.length],
+            Bytes::Untouched(bytes) => &mut bytes[..self.length],
+        }
     }
 
-    /// The ranges of bytes that did not arrive; none when the scheme is reliable.
+    /// The ranges of bytes that did not arrive and could not be computed, in order and exact to the packet. There are none unless the receive
+    /// was bounded, or the scheme is best effort.
     pub fn missing(&self) -> &[Range<u64>] {
         &self.missing
+    }
+
+    /// What ended it.
+    pub fn ending(&self) -> Ending {
+        self.ending
     }
 
     /// What happened.

@@ -18,7 +18,9 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use longhaul_reliable::{Connection as Reliable, ConnectionError, ReceiveTicket, SendTicket, Workers};
+use longhaul_reliable::{
+    Bound, BoundedSendTicket, Connection as Reliable, ConnectionError, Deadline, ReceiveTicket, SendTicket, Workers,
+};
 use longhaul_sdr::{Context, Memory, Saying};
 use longhaul_time::{Duration, Instant};
 
@@ -279,6 +281,11 @@ impl Shared {
         self.state().reliable.as_ref().map(look)
     }
 
+    /// The longest message that can be bounded; `None` when it has ended.
+    pub fn bounded_bytes_max(&self) -> Option<u64> {
+        self.state().reliable.as_mut().and_then(Reliable::part_bytes)
+    }
+
     /// Why it has ended, if it has.
     pub fn end(&self) -> Option<End> {
         self.state().end.clone()
@@ -313,12 +320,37 @@ impl Shared {
         self.post(state, Posting::Receive, |reliable, _| reliable.post_receive(memory, range))
     }
 
+    /// Send bytes as one message that ends by a deadline.
+    pub fn send_bounded(
+        &self,
+        memory: &Memory,
+        range: Range<usize>,
+        deadline: Deadline,
+    ) -> Result<Result<BoundedSendTicket, ConnectionError>, End> {
+        let mut state = self.state();
+        let saying = if std::mem::replace(&mut state.has_sent, true) { Saying::Urgent } else { Saying::All };
+        self.post(state, Posting::Send(saying), |reliable, now| reliable.send_bounded(memory, range, deadline, now))
+    }
+
+    /// Receive the peer's next message here, and end by a deadline.
+    pub fn receive_bounded(
+        &self,
+        memory: &Memory,
+        range: Range<usize>,
+        bound: Bound,
+    ) -> Result<Result<ReceiveTicket, ConnectionError>, End> {
+        let mut state = self.state();
+        state.receives = true;
+        self.post(state, Posting::Receive, |reliable, now| reliable.receive_bounded(memory, range, bound, now))
+    }
+
     fn state(&self) -> Locked<'_> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         Locked { state, _wakes: WakesOnDrop(&self.woken) }
     }
 
-    pub(crate) fn now(&self) -> Instant {
+    /// The time that the driver goes by.
+    pub fn now(&self) -> Instant {
         self.letterbox.now()
     }
 

@@ -5,6 +5,8 @@
 //! is full now, and exactly one thread does. It, or where a chunk has several words the one that fills the last of
 //! them, sets the chunk's bit. So the common case is one atomic operation for a packet, and two more for a chunk.
 
+use std::ops::Range;
+
 use longhaul_wire::immediate_layout::ImmediateLayout;
 
 use crate::fragments::Fragments;
@@ -214,16 +216,45 @@ impl MessageBitmap {
 
     /// The first packet from `from` on that has not arrived.
     pub fn first_missing_packet(&self, from: u32) -> Option<u32> {
+        self.find_packet(from, |word| !word)
+    }
+
+    /// The first packet from `from` on that has arrived.
+    pub fn first_arrived_packet(&self, from: u32) -> Option<u32> {
+        self.find_packet(from, |word| word)
+    }
+
+    /// The first packet from `from` on whose bit is set in what `of` makes of its word.
+    fn find_packet(&self, from: u32, of: impl Fn(u64) -> u64) -> Option<u32> {
         let mut ahead = !0 << (from % WORD_BITS);
         for index in from / WORD_BITS..self.packet_count.div_ceil(WORD_BITS) {
-            let missing = !self.packet_word(index as usize) & ahead;
-            if missing != 0 {
-                let packet = index * WORD_BITS + missing.trailing_zeros();
+            let word = of(self.packet_word(index as usize)) & ahead;
+            if word != 0 {
+                let packet = index * WORD_BITS + word.trailing_zeros();
                 return (packet < self.packet_count).then_some(packet);
             }
             ahead = !0;
         }
         None
+    }
+
+    /// Runs of packets that have not arrived, as they are found: exact to the packet, whatever a chunk is.
+    pub fn missing_packets(&self) -> impl Iterator<Item = Range<u32>> + '_ {
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            let start = self.first_missing_packet(from)?;
+            let end = self.first_arrived_packet(start).unwrap_or(self.packet_count);
+            from = end;
+            Some(start..end)
+        })
+    }
+
+    /// The same as bytes, in order and never side by side, of a message of `message_bytes` bytes in packets of `packet_bytes`.
+    /// (The message may be shorter than its receive.)
+    pub fn missing_bytes(&self, message_bytes: u64, packet_bytes: u32) -> impl Iterator<Item = Range<u64>> + '_ {
+        let at = move |packet: u32| (u64::from(packet) * u64::from(packet_bytes)).min(message_bytes);
+        let ranges = self.missing_packets().map(move |packets| at(packets.start)..at(packets.end));
+        ranges.take_while(|bytes| !bytes.is_empty())
     }
 
     /// Packets that have arrived, each counted once. Cheap where a packet is a chunk; elsewhere all words are looked at.
@@ -306,7 +337,7 @@ impl MessageBitmap {
     }
 
     /// Runs of chunks that are not whole, as they are found.
-    pub fn missing(&self) -> impl Iterator<Item = std::ops::Range<u32>> + '_ {
+    pub fn missing(&self) -> impl Iterator<Item = Range<u32>> + '_ {
         let mut from = 0;
         std::iter::from_fn(move || {
             let start = self.first_missing(from)?;
@@ -369,6 +400,17 @@ mod tests {
     }
 
     #[test]
+    fn missing_bytes_end_with_the_message() {
+        // Room for 10 packets of 100 bytes; the message has 8 and a half, of which 2 and 3 have arrived.
+        let bitmap = MessageBitmap::new(10, 4);
+        bitmap.record_run(2, 2);
+        assert!(bitmap.missing_packets().eq([0..2, 4..10]));
+        assert!(bitmap.missing_bytes(850, 100).eq([0..200, 400..850]));
+        assert!(bitmap.missing_bytes(400, 100).eq(std::iter::once(0..200)), "no range of nothing");
+        assert_eq!(bitmap.missing_bytes(0, 100).count(), 0);
+    }
+
+    #[test]
     fn a_message_of_nothing_is_complete() {
         let bitmap = MessageBitmap::new(0, 4);
         assert!(bitmap.is_complete());
@@ -377,6 +419,31 @@ mod tests {
     }
 
     proptest! {
+        /// Missing bytes against a buffer that packets are painted into, byte by byte.
+        #[test]
+        fn missing_bytes_agree_with_a_painted_buffer(
+            packet_count in 1..300_u32,
+            chunk_packets in prop_oneof![Just(1_u32), 2..5_u32, Just(64), 65..200_u32],
+            packet_bytes in 1..6_u32,
+            shorter_by in 0..20_u64,
+            arrivals in prop::collection::vec(0..330_u32, 0..600),
+        ) {
+            let bitmap = MessageBitmap::new(packet_count, chunk_packets);
+            let message_bytes = (u64::from(packet_count) * u64::from(packet_bytes)).saturating_sub(shorter_by);
+            let mut painted = vec![false; message_bytes as usize];
+            for packet in arrivals {
+                bitmap.record(packet);
+                let first = packet as usize * packet_bytes as usize;
+                painted.iter_mut().skip(first).take(packet_bytes as usize).for_each(|byte| *byte = true);
+            }
+            let ranges: Vec<_> = bitmap.missing_bytes(message_bytes, packet_bytes).collect();
+            prop_assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "in order, with something between");
+            prop_assert!(ranges.iter().all(|range| range.start < range.end));
+            let mut reported = vec![true; message_bytes as usize];
+            ranges.into_iter().flatten().for_each(|byte| reported[byte as usize] = false);
+            prop_assert_eq!(reported, painted);
+        }
+
         /// Packets in any order, some more than once, against sets.
         #[test]
         fn agrees_with_sets(

@@ -319,6 +319,11 @@ impl Receive {
         &self.bitmap
     }
 
+    /// The ranges of bytes that have not arrived so far, exact to the packet, of a message with this many bytes.
+    pub fn missing_bytes(&self, message_bytes: u64) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.bitmap.missing_bytes(message_bytes, self.shared.shape.packet_bytes)
+    }
+
     /// The sender's immediate, once all of it has arrived; 0 if it gave none (the paper's `recv_imm_get`). Only packets whose key the
     /// device has checked count, so it is the peer's word; of an empty or short message it comes in writes of its own
     /// ([`crate::immediate`] says how, and for which receives it does not).
@@ -330,7 +335,8 @@ impl Receive {
     /// flight changes its bytes.
     pub fn complete(mut self) -> Result<ReceivedMessage, CompleteError> {
         let bytes = self.close().expect("a receive is completed once")?;
-        Ok(ReceivedMessage { number: self.number, bitmap: self.bitmap.clone(), bytes })
+        let packet_bytes = self.shared.shape.packet_bytes;
+        Ok(ReceivedMessage { number: self.number, bitmap: self.bitmap.clone(), packet_bytes, bytes })
     }
 
     fn close(&mut self) -> Option<Result<ReceivedBytes, CompleteError>> {
@@ -378,6 +384,7 @@ impl Drop for Receive {
 pub struct ReceivedMessage {
     number: u64,
     bitmap: Arc<MessageBitmap>,
+    packet_bytes: u32,
     bytes: ReceivedBytes,
 }
 
@@ -391,6 +398,11 @@ impl ReceivedMessage {
     /// that, for a packet that had arrived before.)
     pub fn bitmap(&self) -> &MessageBitmap {
         &self.bitmap
+    }
+
+    /// The ranges of bytes that had not arrived when it was completed, exact to the packet, of a message with this many bytes.
+    pub fn missing_bytes(&self, message_bytes: u64) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.bitmap.missing_bytes(message_bytes, self.packet_bytes)
     }
 
     /// The same bitmap, to be held while the bytes are changed.

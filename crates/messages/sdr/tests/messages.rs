@@ -98,6 +98,28 @@ fn a_message_that_is_completed_early_has_exactly_the_bytes_that_its_bitmap_says(
 }
 
 #[test]
+fn what_is_missing_is_told_packet_by_packet_although_chunks_are_longer() {
+    for chunk_packets in [1, 4, 65] {
+        let mut ends = Ends::new(lossy(0.2), |attributes| attributes.chunk_bytes = chunk_packets * MTU as u32);
+        let length = 200_001;
+        ends.sender.memory.write(0..length).unwrap().fill(0x77);
+        let receive = ends.receiver.queue_pair.post_receive(&ends.receiver.memory, 0..length).unwrap();
+        ends.sender.queue_pair.post_send(&ends.sender.memory, 0..length, None).unwrap();
+        ends.run_for(Duration::from_millis(20));
+        let while_open: Vec<_> = receive.missing_bytes(length as u64).collect();
+        let message = receive.complete().unwrap();
+        let missing: Vec<_> = message.missing_bytes(length as u64).collect();
+        assert_eq!(missing, while_open);
+        // What has not arrived is zero, and nothing else is.
+        let mut is_missing = vec![false; length];
+        missing.into_iter().flatten().for_each(|byte| is_missing[byte as usize] = true);
+        assert!(message.bytes().iter().zip(&is_missing).all(|(byte, is_missing)| (*byte == 0) == *is_missing));
+        let lost = is_missing.iter().filter(|is_missing| **is_missing).count() as f64 / length as f64;
+        assert!((0.1..0.3).contains(&lost), "{lost} is missing");
+    }
+}
+
+#[test]
 fn a_thousand_messages_are_in_flight_and_control_messages_are_lost() {
     let mut ends = Ends::new(lossy(0.3), |attributes| attributes.message_bytes_max = MTU as u64);
     let count = ImmediateLayout::default().slot_count() as usize;

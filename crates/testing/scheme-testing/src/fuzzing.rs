@@ -209,7 +209,7 @@ impl End {
 
     /// What the peer's scheme says: a kind, a message, then numbers, and bytes to the end.
     fn record(&self, choices: &mut Choices<'_>) -> Vec<u8> {
-        let mut record = vec![choices.u8() % 10];
+        let mut record = vec![choices.u8() % 14];
         record.extend(choices.number(self.said.sends_from).to_be_bytes());
         for _ in 0..choices.u8() % 8 {
             match choices.flag() {

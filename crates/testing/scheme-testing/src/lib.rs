@@ -4,6 +4,7 @@
 //! - [`end_to_end`]: messages of many sizes over bad links, contents verified; on virtual time, or on devices through the
 //!   library.
 //! - [`message_soak`]: random programs of messages, over `sdr` and `reliable`, with attackers and liars.
+//! - [`bounded_soak`]: random programs of bounded messages: they end on time and say exactly what is missing.
 //! - [`completion`]: how long a message takes with each scheme.
 //! - [`validation`]: the model of completion times against its twin, and against the protocol on virtual time and on
 //!   sockets.
@@ -20,6 +21,7 @@
 //! }
 //! ```
 
+pub mod bounded_soak;
 pub mod completion;
 pub mod end_to_end;
 #[doc(hidden)]

@@ -48,6 +48,43 @@ fn every_scheme_over_every_link() {
 }
 
 #[test]
+fn bounded_messages_say_what_is_missing_and_contents_agree() {
+    let server = Server::start(&[]);
+    for scheme in ["be", "be+ec:mds:8,1", "sr:nack"] {
+        let arguments = ["--scheme", scheme, "--deadline", "100ms", "-s", "300000", "-n", "40", "--impair", "loss=5%"];
+        // Contents that do not agree with the ranges end it with an error.
+        let value = server.measure(&arguments);
+        assert_eq!((&value["deadline_us"], &value["verified"]), (&100_000.0.into(), &true.into()), "{value}");
+        let result = &value["results"][0];
+        assert_eq!((&result["iterations"], &result["messages_verified"]), (&40.into(), &40.into()), "{value}");
+        let ended = ["whole", "quiet", "deadline"].map(|name| number(&value["ended"], name));
+        assert_eq!(ended.iter().sum::<f64>(), 40.0, "{value}");
+        let (bytes, ranges) = (number(&value, "missing_bytes"), number(&value, "missing_ranges"));
+        let heard = &value["sender"];
+        let known = ["whole", "partial", "unknown"].map(|name| number(heard, name));
+        assert_eq!(known.iter().sum::<f64>(), 40.0, "{value}");
+        if known[2] == 0.0 {
+            assert_eq!((number(heard, "missing_bytes"), number(heard, "missing_ranges")), (bytes, ranges), "{value}");
+            assert_eq!(known[0], ended[0], "{value}");
+        }
+        if scheme == "sr:nack" {
+            assert!(ended[1] == 0.0 && number(&value, "repeated") > 0.0, "{value}");
+        } else {
+            // Of 74 packets four are lost, and of 40 messages hardly one arrives whole without parity.
+            assert!(bytes > 0.0 && ranges > 0.0 && ended[1] > 0.0, "{value}");
+            assert_eq!(number(&value, "repeated"), 0.0, "{value}");
+        }
+    }
+    // Far too much for its time.
+    let value = server.measure(&["--scheme", "be", "--deadline", "3ms", "-s", "67108864", "-n", "20"]);
+    let late = ["p99", "max"].map(|name| number(&value["late_us"], name));
+    assert!(number(&value["ended"], "deadline") > 15.0 && late[0] >= 0.0 && late.is_sorted(), "{value}");
+    let output = server.client(&["--scheme", "be", "--deadline", "100ms", "-n", "5"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains("ended: ") && text.contains("Deadline"), "{text}");
+}
+
+#[test]
 fn small_messages_and_small_packets() {
     let server = Server::start(&[]);
     for arguments in

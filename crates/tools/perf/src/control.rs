@@ -37,7 +37,7 @@ use crate::scheme_stream::SchemeTotals;
 use crate::stream::{Received, Run};
 
 /// The version of this exchange. It changes when older programs could not take part.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 /// Repair packets of a block that the shim's default configuration takes.
 pub const FEC_REPAIR_PACKETS_MAX: u8 = 32;
 /// The longest line: room for a quarter of a million queue pairs.
@@ -182,6 +182,8 @@ pub struct SchemePlan {
     pub chunk_bytes: Option<u32>,
     /// Receives to post ahead, if not the default.
     pub depth: Option<u32>,
+    /// Messages are bounded: each receive ends this long after it was posted.
+    pub deadline: Option<Duration>,
 }
 
 /// An end of messages with a reliability scheme.
@@ -248,7 +250,7 @@ pub(crate) enum Reply {
     Running,
     Received(Received),
     /// The same of messages with a scheme, and what the scheme has counted.
-    SchemeReceived(Received, SchemeTotals),
+    SchemeReceived(Received, Box<SchemeTotals>),
     /// It cannot or will not.
     Refused {
         version: u32,

@@ -31,6 +31,14 @@ pub(crate) struct Ended<T> {
     pub(crate) duration: Duration,
 }
 
+impl<T> Ended<T> {
+    /// The same with something else of its result.
+    pub(crate) fn map<U>(self, of: impl FnOnce(T) -> U) -> Ended<U> {
+        let Ended { result, number, place, duration } = self;
+        Ended { result: result.map(of), number, place, duration }
+    }
+}
+
 struct Operation<T> {
     state: State<T>,
     number: u64,
@@ -68,10 +76,6 @@ impl<T> Default for InFlight<T> {
 impl<T> InFlight<T> {
     pub(crate) fn len(&self) -> usize {
         self.operations.len()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.operations.is_empty()
     }
 
     /// One more, which was handed over at this time.

@@ -50,6 +50,7 @@ mod pattern;
 mod ping_pong;
 mod round_trips;
 
+mod bounded;
 mod in_flight;
 mod scheme_end;
 mod scheme_stream;
@@ -63,6 +64,7 @@ mod processor;
 mod report;
 mod statistics;
 
+pub use bounded::{BoundedReceived, BoundedSent};
 pub use checksum::ChecksumCost;
 pub use client::measure;
 pub use connection::{Connection, Contact};

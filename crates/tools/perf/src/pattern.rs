@@ -1,6 +1,8 @@
 //! Contents of messages that can be checked: pseudo-random bytes that both ends can make from a seed and the number of
 //! the message, so that a byte of another message, of another place in the message, or never written is seen.
 
+use std::ops::Range;
+
 /// The contents of messages, from a seed that both ends know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
@@ -40,14 +42,33 @@ impl Pattern {
 
     /// Whether these are the contents of a message.
     pub(crate) fn check(self, sequence: u64, message: &[u8]) -> Result<(), Mismatch> {
-        for (index, chunk) in message.chunks(8).enumerate() {
-            let word = self.word(sequence, index as u64);
+        self.check_part(sequence, 0, message)
+    }
+
+    /// Whether these are the contents of a message from an offset on, a multiple of 8.
+    fn check_part(self, sequence: u64, from: usize, part: &[u8]) -> Result<(), Mismatch> {
+        for (index, chunk) in part.chunks(8).enumerate() {
+            let word = self.word(sequence, (from / 8 + index) as u64);
             if let Some(at) = chunk.iter().zip(&word).position(|(got, expected)| got != expected) {
-                let offset = index * 8 + at;
+                let offset = from + index * 8 + at;
                 return Err(Mismatch { sequence, offset, expected: word[at], got: chunk[at] });
             }
         }
         Ok(())
+    }
+
+    /// Whether these are the contents of a message of which some ranges are missing, in order, and have been filled with zeros.
+    pub(crate) fn check_bounded(self, sequence: u64, message: &[u8], missing: &[Range<u64>]) -> Result<(), Mismatch> {
+        let mut from = 0;
+        for range in missing {
+            let (start, end) = (range.start as usize, range.end as usize);
+            self.check_part(sequence, from, &message[from..start])?;
+            if let Some(at) = message[start..end].iter().position(|byte| *byte != 0) {
+                return Err(Mismatch { sequence, offset: start + at, expected: 0, got: message[start + at] });
+            }
+            from = end;
+        }
+        self.check_part(sequence, from, &message[from..])
     }
 }
 
@@ -67,6 +88,21 @@ mod tests {
         message[1002] ^= 1;
         let error = pattern.check(5, &message).unwrap_err();
         assert_eq!((error.offset, error.got ^ error.expected), (1002, 1));
+    }
+
+    #[test]
+    fn ranges_that_are_missing_are_zeros_and_all_else_is_the_message() {
+        let pattern = Pattern::new(7);
+        let mut message = [0; 1003];
+        pattern.fill(5, &mut message);
+        message[64..128].fill(0);
+        message[960..].fill(0);
+        let missing = [64..128, 960..1003];
+        assert_eq!(pattern.check_bounded(5, &message, &missing), Ok(()));
+        assert_eq!(pattern.check_bounded(5, &message, &missing[..1]).unwrap_err().offset, 960, "more is missing");
+        assert_eq!(pattern.check_bounded(5, &message, &[0..128, 960..1003]).unwrap_err().offset, 0, "less is missing");
+        message[100] = 1;
+        assert_eq!(pattern.check_bounded(5, &message, &missing).unwrap_err().offset, 100, "not filled");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What was measured, as values.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use longhaul_congestion::ControllerName;
 use longhaul_reliable::NamedScheme;
@@ -105,6 +106,8 @@ pub struct SchemeHeading {
     pub depth: usize,
     /// Whether messages have a checksum.
     pub checksum: bool,
+    /// Messages are bounded: each receive ends this long after it was posted.
+    pub deadline: Option<Duration>,
     /// What controls the client's send rate.
     pub congestion: Option<ControllerName>,
     /// The client's device.

@@ -1,5 +1,7 @@
 //! What a client asks to be measured.
 
+use std::time::Duration;
+
 use longhaul_reliable::NamedScheme;
 use longhaul_softnic_udp::Fec;
 use longhaul_verbs::Mtu;
@@ -42,6 +44,8 @@ pub struct ClientRequest {
     pub chunk: Option<u32>,
     /// Messages of the scheme have a checksum.
     pub checksum: bool,
+    /// Messages of the scheme are bounded: each receive ends this long after it was posted.
+    pub deadline: Option<Duration>,
     /// Bytes of a message.
     pub size: Option<u32>,
     /// All sizes from 2 to 2^23 bytes.

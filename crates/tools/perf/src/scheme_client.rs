@@ -32,7 +32,9 @@ pub(crate) fn measure(
     let mtu_max = request.mtu.unwrap_or(Mtu::Bytes4096);
     let mut note = |note| tell(ClientEvent::Note(note));
     let (device, mtu) = open_device(Side::Client, &request.end, &plan, towards, mtu_max, &mut note)?;
-    let (chunk_bytes, depth) = (request.chunk, request.scheme_depth());
+    // Deadlines count from when receives are posted, so that those ahead of their messages would lose time.
+    let depth = request.scheme_depth().or(request.deadline.map(|_| 1));
+    let chunk_bytes = request.chunk;
     if let Some(chunk_bytes) = chunk_bytes.filter(|bytes| !bytes.is_multiple_of(mtu.byte_count())) {
         let mtu_bytes = mtu.byte_count();
         let text = format!(
@@ -40,7 +42,7 @@ pub(crate) fn measure(
         );
         return Err(PerfError::Request(text));
     }
-    plan.scheme = Some(SchemePlan { name: scheme.to_string(), chunk_bytes, depth });
+    plan.scheme = Some(SchemePlan { name: scheme.to_string(), chunk_bytes, depth, deadline: request.deadline });
     let buffer_bytes = buffer_bytes(&plan)?;
     let (client, server) = (towards.local, towards.peer);
     control.send(&Request::Hello { version: VERSION, client, server, plan: plan.clone() })?;
@@ -76,10 +78,11 @@ pub(crate) fn measure(
     let congestion = end.connection.congestion();
     // Latency is that of one message at a time.
     let depth = if plan.test.is_latency() { Some(1) } else { depth };
-    let mut sender = SchemeSender::new(end, size, depth);
+    let mut sender = SchemeSender::new(end, size, depth, request.deadline);
     let depth = sender.depth();
-    let checksum = request.checksum;
-    let heading = SchemeHeading { scheme, plan, mtu_bytes, chunk_bytes, depth, checksum, congestion, ours, theirs };
+    let (checksum, deadline) = (request.checksum, request.deadline);
+    let heading =
+        SchemeHeading { scheme, plan, mtu_bytes, chunk_bytes, depth, checksum, congestion, ours, theirs, deadline };
     tell(ClientEvent::SchemeConnected(&heading));
     tell(ClientEvent::Begun { bytes: size, index: 0, count: 1 });
     let result = run(request, &heading.plan, control, &mut sender, size);
@@ -122,7 +125,7 @@ fn run(
     let SchemeSent { sent, totals, completion } = sent;
     control.send(&Request::Stop { first: 0, count: sent.messages })?;
     let (received, receiver) = match answer(control)? {
-        Reply::SchemeReceived(received, totals) => (received, totals),
+        Reply::SchemeReceived(received, totals) => (received, *totals),
         other => return Err(unexpected("what it has received", &other)),
     };
     let bandwidth = BandwidthLine {

@@ -23,7 +23,7 @@ pub(crate) fn serve(
     note: &mut dyn FnMut(String),
 ) -> Result<ServerReport, PerfError> {
     let (peer, message_bytes_max) = (towards.peer, plan.message_bytes_max);
-    let (chunk_bytes, depth) = (scheme.chunk_bytes, scheme.depth);
+    let (chunk_bytes, depth, deadline) = (scheme.chunk_bytes, scheme.depth, scheme.deadline);
     let scheme: NamedScheme = scheme.name.parse().map_err(|error| PerfError::failed("the client's scheme", error))?;
     note(format!("{peer}: {} with {scheme}", plan.test.name()));
     let (device, mtu) = open_device(Side::Server, settings, plan, towards, Mtu::Bytes4096, note)?;
@@ -50,16 +50,16 @@ pub(crate) fn serve(
     let end =
         SchemeEnd::accept(device.endpoint(), &listener, buffer_bytes(plan)?, SETUP_PATIENCE, &|| control.has_news())?;
     drop(listener);
-    let mut receiver = SchemeReceiver::new(end, message_bytes_max, depth);
+    let mut receiver = SchemeReceiver::new(end, message_bytes_max, depth, deadline);
     control.send(&Reply::Ready)?;
     let mut results = Vec::new();
     let mut first_mismatch = None;
     while let Some(run) = next_run(control)? {
         control.send(&Reply::Running)?;
         let until = RunDeadline::new(&run);
-        let (received, totals) = receiver.run(&run, &|| control.has_news() || until.has_passed())?;
+        let (mut received, mut totals) = receiver.run(&run, &|| control.has_news() || until.has_passed())?;
         match control.receive(SETUP_PATIENCE)? {
-            Request::Stop { .. } => {}
+            Request::Stop { count, .. } => receiver.leave_out(count, &mut received, &mut totals),
             other => return Err(unexpected("a stop", &other)),
         }
         if let Some(mismatch) = &received.mismatch {
@@ -69,7 +69,7 @@ pub(crate) fn serve(
         let checked = plan.verify_seed.map_or_else(String::new, |_| format!(", contents of {verified} checked"));
         note(format!("{peer}: {message_bytes_max} bytes: {messages} messages received{checked}"));
         results.push(ServerRow { bytes: message_bytes_max, messages_received: messages, messages_verified: verified });
-        control.send(&Reply::SchemeReceived(received, totals))?;
+        control.send(&Reply::SchemeReceived(received, Box::new(totals)))?;
     }
     Ok(ServerReport {
         test: plan.test,

@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use longhaul::with_sources;
-use longhaul::{Message, MessageReport};
+use longhaul::{Bound as ReceiveBound, Deadline, Ending, Fill, Message, MessageReport};
 use serde::{Deserialize, Serialize};
 
+use crate::bounded::{BoundedReceived, BoundedSent, Writes};
 use crate::error::PerfError;
 use crate::histogram::Histogram;
 use crate::in_flight::{Ended, InFlight};
@@ -55,6 +56,12 @@ pub struct SchemeTotals {
     /// Bytes whose checksum was sent, or verified.
     #[serde(default)]
     pub checksummed_bytes: u64,
+    /// Sender: what it heard of bounded messages.
+    #[serde(default)]
+    pub bounded_sent: Option<BoundedSent>,
+    /// Receiver: what became of bounded messages.
+    #[serde(default)]
+    pub bounded_received: Option<BoundedReceived>,
     /// As it was when the last message ended.
     pub round_trip: Option<Duration>,
     /// The longest time for which the end stood still.
@@ -140,15 +147,21 @@ pub(crate) struct SchemeSender {
     message_bytes: usize,
     /// Number of the next message; continues from run to run.
     next: u64,
-    in_flight: InFlight<MessageReport>,
+    in_flight: Writes,
 }
 
 impl SchemeSender {
     /// With this many messages in flight at a time; by default 64 MiB of them, but at most 128.
-    pub(crate) fn new(end: SchemeEnd, message_bytes: u32, depth: Option<u32>) -> Self {
+    /// Messages are bounded if receives have a deadline.
+    pub(crate) fn new(
+        end: SchemeEnd,
+        message_bytes: u32,
+        depth: Option<u32>,
+        receive_deadline: Option<Duration>,
+    ) -> Self {
         let message_bytes = message_bytes as usize;
         let places = Places::new(&end, message_bytes, depth.map(|depth| depth as usize));
-        SchemeSender { end, places, message_bytes, next: 0, in_flight: InFlight::default() }
+        SchemeSender { end, places, message_bytes, next: 0, in_flight: Writes::new(receive_deadline) }
     }
 
     /// Messages in flight at a time.
@@ -184,7 +197,7 @@ impl SchemeSender {
                 peak.posted(now, self.next);
                 self.post(run.verify_seed, now)?;
             }
-            if self.in_flight.is_empty() {
+            if self.in_flight.len() == 0 {
                 break;
             }
             self.in_flight.wait(LOOK_EVERY, &mut taken);
@@ -208,6 +221,7 @@ impl SchemeSender {
             }
         }
         totals.longest_pause = looks.longest_pause;
+        totals.bounded_sent = self.in_flight.sent();
         let sent = Sent {
             messages: self.next - first,
             elapsed: progress.duration_since(begin),
@@ -228,8 +242,8 @@ impl SchemeSender {
             let mut bytes = bytes.map_err(|error| PerfError::failed("cannot send a message", with_sources(&error)))?;
             Pattern::new(seed).fill(self.next, &mut bytes);
         }
-        let write = self.end.connection.write_from(&self.end.memory, range);
-        self.in_flight.add(write, (self.next, place), posted);
+        let SchemeEnd { connection, memory } = &self.end;
+        self.in_flight.post(connection, memory, range, (self.next, place), posted);
         self.next += 1;
         Ok(())
     }
@@ -243,15 +257,24 @@ pub(crate) struct SchemeReceiver {
     /// Number of the next message that gets a receive.
     next: u64,
     posted: InFlight<Message>,
+    deadline: Option<Duration>,
+    /// Bounded messages of which nothing came: the sender may never have sent them.
+    empty: Vec<u64>,
+    /// How long after their deadlines bounded messages were there.
+    late: Histogram,
 }
 
 impl SchemeReceiver {
-    /// With this many receives posted ahead; by default as many as the sender has messages in flight.
-    pub(crate) fn new(end: SchemeEnd, message_bytes: u32, depth: Option<u32>) -> Self {
+    /// With this many receives posted ahead; by default as many as the sender has messages in flight. With a deadline they are posted when the
+    /// run begins, and end that much later.
+    pub(crate) fn new(end: SchemeEnd, message_bytes: u32, depth: Option<u32>, deadline: Option<Duration>) -> Self {
         let message_bytes = message_bytes as usize;
         let places = Places::new(&end, message_bytes, depth.map(|depth| depth as usize));
-        let mut receiver = SchemeReceiver { end, places, message_bytes, next: 0, posted: InFlight::default() };
-        receiver.post();
+        let (posted, empty, late) = (InFlight::default(), Vec::new(), Histogram::default());
+        let mut receiver = SchemeReceiver { end, places, message_bytes, next: 0, posted, deadline, empty, late };
+        if deadline.is_none() {
+            receiver.post();
+        }
         receiver
     }
 
@@ -261,7 +284,14 @@ impl SchemeReceiver {
             && let Some(place) = self.places.free.pop_front()
         {
             let range = self.places.range(place, self.message_bytes);
-            let receive = self.end.connection.receive_into(&self.end.memory, range);
+            let SchemeEnd { connection, memory } = &self.end;
+            let receive = match self.deadline {
+                None => connection.receive_into(memory, range),
+                Some(deadline) => {
+                    let bound = ReceiveBound { deadline: Deadline::After(deadline), fill: Fill::Zero };
+                    connection.receive_bounded_into(memory, range, bound)
+                }
+            };
             self.posted.add(receive, (self.next, place), Instant::now());
             self.next += 1;
         }
@@ -274,7 +304,9 @@ impl SchemeReceiver {
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<(Received, SchemeTotals), PerfError> {
         let mut received = Received::default();
-        let mut totals = SchemeTotals::default();
+        let bounded_received = self.deadline.map(|_| BoundedReceived::default());
+        let mut totals = SchemeTotals { bounded_received, ..SchemeTotals::default() };
+        self.post();
         let late_before = self.end.late_packets();
         let mut used = processor::time_used();
         let (mut first, mut last) = (None, Instant::now());
@@ -305,6 +337,9 @@ impl SchemeReceiver {
         received.elapsed = first.map_or(Duration::ZERO, |first| last.duration_since(first));
         received.processor = processor::time_used() - used;
         totals.longest_pause = looks.longest_pause;
+        if let Some(bounded) = totals.bounded_received.as_mut().filter(|_| self.late.count() > 0) {
+            bounded.late_us = Some([self.late.percentile(99.0), self.late.longest()]);
+        }
         totals.late_packets = self.end.late_packets() - late_before;
         Ok((received, totals))
     }
@@ -325,9 +360,18 @@ impl SchemeReceiver {
             received.timed_bytes += message.len() as u64;
         }
         totals.add(message.report());
+        if let Some(bounded) = &mut totals.bounded_received {
+            bounded.add(&message);
+            if let (Ending::Deadline, Some(deadline)) = (message.ending(), self.deadline) {
+                self.late.record(ended.duration.saturating_sub(deadline));
+            }
+            if message.report().missing_bytes == self.message_bytes as u64 {
+                self.empty.push(ended.number);
+            }
+        }
         if let Some(seed) = run.verify_seed {
             received.verified_messages += 1;
-            if let Err(mismatch) = Pattern::new(seed).check(ended.number, &message)
+            if let Err(mismatch) = Pattern::new(seed).check_bounded(ended.number, &message, message.missing())
                 && received.mismatch.is_none()
             {
                 received.mismatch = Some(mismatch.to_string());
@@ -336,5 +380,16 @@ impl SchemeReceiver {
         drop(message);
         self.places.free.push_back(ended.place);
         Ok(())
+    }
+
+    /// Leave out receives that ended before the sender stopped, which it has sent nothing for: it sent this many messages in all.
+    pub(crate) fn leave_out(&mut self, sent: u64, received: &mut Received, totals: &mut SchemeTotals) {
+        let Some(bounded) = &mut totals.bounded_received else { return };
+        for _ in self.empty.drain(..).filter(|number| *number >= sent) {
+            bounded.leave_out(self.message_bytes as u64);
+            received.messages -= 1;
+            received.bytes -= self.message_bytes as u64;
+            received.verified_messages = received.verified_messages.saturating_sub(1);
+        }
     }
 }

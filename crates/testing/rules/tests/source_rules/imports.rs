@@ -23,7 +23,8 @@ const LARGEST_CIRCLES: &[(&str, usize)] = &[
     ("perf", 2),
     ("plan", 2),
     ("rdmacore", 4),
-    ("reliable", 4),
+    // A message and its list.
+    ("reliable", 2),
     ("runtime", 3),
     ("scheme-testing", 3),
     ("softnic", 4),

@@ -71,10 +71,18 @@ impl Ground for VirtualGround {
     }
 
     fn step(&mut self, limit: Instant) -> Result<(), CaseError> {
+        self.step_with(limit, [true; 2])
+    }
+}
+
+impl VirtualGround {
+    /// The same with programs that stand still: only those that run are polled.
+    pub fn step_with(&mut self, limit: Instant, runs: [bool; 2]) -> Result<(), CaseError> {
         let now = self.world.now();
         let mut next = Some(limit);
         let over_count = self.over_count();
-        for End { context, connection, .. } in &mut self.ends {
+        let running = self.ends.iter_mut().zip(runs).filter(|(_, runs)| *runs);
+        for (End { context, connection, .. }, _) in running {
             while context.poll().map_err(|error| CaseError::Ground(error.to_string()))? > 0 {}
             connection.poll(now).map_err(|error| CaseError::Ground(error.to_string()))?;
             next = Instant::earlier_of(next, connection.next_deadline(now));

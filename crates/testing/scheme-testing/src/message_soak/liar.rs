@@ -1,6 +1,6 @@
 //! A peer that speaks the protocol, knows everything that a peer knows, and lies.
 
-use longhaul_reliable::record::{self, Offer, Refusal, Refused};
+use longhaul_reliable::record::{self, Ended, Offer, Refusal, Refused};
 use longhaul_reliable::record_bytes;
 use longhaul_sdr::control::{ClearToSend, CreditAnnouncement, CreditGrant, DataArrivals, FrameWriter, Header, Record};
 use longhaul_sdr::info::QueuePairInfo;
@@ -137,7 +137,20 @@ fn scheme_record(dice: &mut Dice, plan: &ConnectionPlan) -> Vec<u8> {
             let bytes: Vec<u8> = (0..dice.index(40)).map(|_| wild(dice) as u8).collect();
             record_bytes(number, &record::Record::Feedback(&bytes))
         }
-        4 => record_bytes(number, &record::Record::Done),
+        4 => match wild(dice) % 4 {
+            0 => record_bytes(number, &record::Record::Sent),
+            1 => {
+                let ranges: Vec<u8> = (0..dice.index(6))
+                    .flat_map(|_| record::range_bytes(wild(dice) as u32, dice.within(0..=8) as u32))
+                    .collect();
+                let (length, first) = (wild(dice), dice.within(0..=2) as u32);
+                let count = if dice.chance(50) { ranges.len() as u32 / 8 } else { wild(dice) as u32 };
+                let ending = dice.pick(&record::Ending::ALL);
+                let ended = Ended::new(ending, dice.chance(50), length, count, first, &ranges);
+                record_bytes(number, &record::Record::Ended(ended))
+            }
+            _ => record_bytes(number, &record::Record::Done),
+        },
         5 => {
             let reason = dice.pick(&[
                 Refusal::OtherScheme,

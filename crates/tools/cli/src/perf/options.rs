@@ -1,6 +1,7 @@
 //! The options of `longhaul perf server` and `client`, with the names and defaults of perftest where it has them.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use longhaul_perf::{
     CHUNK_BYTES_MAX, ClientRequest, Congestion, Connection, DeviceChoice, EndSettings, MESSAGE_BYTES_MAX, Operation,
@@ -110,12 +111,14 @@ pub(crate) struct ClientArguments {
     #[command(flatten)]
     pub(crate) fec: FecOptions,
 
-    /// Send messages with a reliability scheme: sr:rto, sr:nack, ec:mds:K,M or ec:xor:K,M (write_bw and write_lat)
+    /// Send messages with a reliability scheme: sr:rto, sr:nack, ec:mds:K,M, ec:xor:K,M, be or be+ec:mds:K,M (write_bw
+    /// and write_lat)
     ///
     /// sr is selective repeat, with timeouts or also with negative acknowledgements; ec sends M chunks of parity per K
     /// chunks of data, Reed-Solomon or XOR. A message is written packet by packet on unreliable connections, and the
     /// scheme makes sure that all of it arrives. The report shows the time from posting a message to its completion,
-    /// retransmissions and duplicates. write_lat sends one message at a time.
+    /// retransmissions and duplicates. write_lat sends one message at a time. be is best effort: everything is sent
+    /// once, with parity or without, and --deadline says when a message ends.
     #[arg(long, value_name = "SCHEME")]
     pub(crate) scheme: Option<NamedScheme>,
 
@@ -126,6 +129,14 @@ pub(crate) struct ClientArguments {
     /// With --scheme: send a 64-bit checksum with each message, which the server verifies, and measure its cost
     #[arg(long, requires = "scheme")]
     pub(crate) checksum: bool,
+
+    /// With --scheme: each receive ends this long after it was posted, whole or not, such as 5ms
+    ///
+    /// Contents are always checked: the server reports which bytes were missing, verifies that those are zeros and all
+    /// others are what was sent. One message is in flight at a time unless -r says more: receives that are posted ahead
+    /// of their messages lose that time.
+    #[arg(long, value_name = "TIME", requires = "scheme", value_parser = longhaul_units::duration)]
+    pub(crate) deadline: Option<Duration>,
 
     /// Message size, such as 4096 or 64KiB [default: 65536 for bandwidth, 2 for latency; atomics are 8]
     #[arg(short, long, value_name = "BYTES", value_parser = longhaul_units::bytes_within::<u32>(1..=MESSAGE_BYTES_MAX.into()))]
@@ -321,7 +332,13 @@ impl ClientArguments {
         let test = Test::from(self.test);
         let other_test = format!("{} is not measured with a scheme; use write_bw or write_lat", test.name());
         let too_deep = format!("-r must be between 1 and {SCHEME_DEPTH_MAX}");
+        let is_best_effort = matches!(scheme, NamedScheme::BestEffort(_));
         let reasons = [
+            (
+                is_best_effort && self.deadline.is_none(),
+                "it repeats nothing, so messages end by a time: give it with --deadline, such as --deadline 5ms",
+            ),
+            (self.deadline.is_some_and(|deadline| deadline.is_zero()), "--deadline must be more than 0"),
             (!matches!(test, Test::WriteBw | Test::WriteLat), other_test.as_str()),
             (self.connection.is_some(), "it uses unreliable connections of its own; leave -c out"),
             (
@@ -356,6 +373,7 @@ impl ClientArguments {
             scheme: self.scheme,
             chunk: self.chunk,
             checksum: self.checksum,
+            deadline: self.deadline,
             size: self.size,
             all: self.all,
             iterations: self.iterations,
@@ -373,7 +391,7 @@ impl ClientArguments {
                 Some(gbits) => Rate::BitsPerSecond((gbits * 1e9) as u64),
                 None => Rate::Careful,
             },
-            verify: self.verify,
+            verify: self.verify || self.deadline.is_some(),
         })
     }
 }
@@ -486,6 +504,14 @@ mod tests {
             client(&["--scheme", "ec:mds:4,2", "-s", "100000", "-n", "3", "--verify", "--rate", "1", "-m", "1024"]);
         assert!(fits.check().is_ok());
         assert_eq!(fits.request().unwrap().connection(), Connection::Uc);
+        let stop = client(&["--scheme", "be+ec:mds:8,2"]).check().unwrap_err();
+        assert!(matches!(&stop, Stop::Usage(text) if text.contains("--deadline 5ms")), "{stop}");
+        let bounded = client(&["--scheme", "be", "--deadline", "5ms"]);
+        assert!(bounded.check().is_ok());
+        let bounded = bounded.request().unwrap();
+        assert_eq!((bounded.deadline, bounded.verify), (Some(Duration::from_millis(5)), true));
+        refused(&["--deadline", "0ms"], "more than 0");
+        assert!(Command::try_parse_from(["client", "host", "--deadline", "5ms"]).is_err(), "only with a scheme");
         let deep = client(&["write_lat", "--scheme", "sr:rto", "-r", "256", "--chunk", "8KiB"]);
         assert!(deep.check().is_ok());
         assert_eq!((deep.rx_depth, deep.chunk), (Some(256), Some(8192)));

@@ -26,6 +26,9 @@ pub(super) fn heading(heading: &SchemeHeading, report_gbits: bool) -> String {
         ("Verify contents", if heading.plan.verify_seed.is_some() { "ON" } else { "OFF" }.to_owned()),
     );
     text += &format!(" {:<16}: {congestion}\n", "Congestion");
+    if let Some(deadline) = heading.deadline {
+        text += &format!(" {:<16}: {deadline:?} from the posting of each receive\n", "Deadline");
+    }
     if heading.checksum {
         text += &format!(" {:<16}: XXH3, 64 bits, verified by the server\n", "Checksum");
     }
@@ -41,7 +44,7 @@ pub(super) fn heading(heading: &SchemeHeading, report_gbits: bool) -> String {
 
 pub(super) fn to_json(heading: &SchemeHeading, line: &SchemeLine, impairment: Value) -> Value {
     let SchemeHeading { plan, ours, theirs, .. } = heading;
-    json!({
+    let mut value = json!({
         "schema": 1,
         "test": plan.test.name(),
         "operation": plan.operation.name(),
@@ -64,7 +67,27 @@ pub(super) fn to_json(heading: &SchemeHeading, line: &SchemeLine, impairment: Va
         "duplicates": line.duplicates(),
         "impairment": impairment,
         "results": [line_json(line)],
-    })
+    });
+    add_bounded(line, &mut value);
+    value["deadline_us"] = json!(heading.deadline.map(|deadline| deadline.as_secs_f64() * 1e6));
+    value
+}
+
+/// What was missing of bounded messages and what ended them, as the receiver saw it, and what the sender heard of that.
+fn add_bounded(line: &SchemeLine, value: &mut Value) {
+    let Some(received) = line.receiver.bounded_received else { return };
+    value["missing_bytes"] = json!(received.missing_bytes);
+    value["missing_ranges"] = json!(received.missing_ranges);
+    value["ended"] = json!({ "whole": received.whole, "quiet": received.quiet, "deadline": received.deadline });
+    value["late_us"] = json!(received.late_us.map(|[p99, max]| json!({ "p99": p99, "max": max })));
+    let Some(sent) = line.sender.bounded_sent else { return };
+    value["sender"] = json!({
+        "missing_bytes": sent.missing_bytes,
+        "missing_ranges": sent.missing_ranges,
+        "whole": sent.whole,
+        "partial": sent.partial,
+        "unknown": sent.unknown,
+    });
 }
 
 fn completion_json(line: &SchemeLine) -> Value {
@@ -98,6 +121,19 @@ pub(super) fn row(result: &SchemeLine, report_gbits: bool) -> String {
         result.repeated(),
         result.duplicates()
     ));
+    if let (Some(received), Some(sent)) = (receiver.bounded_received, sender.bounded_sent) {
+        line(format!(
+            "ended: {} whole, {} quiet, {} by the deadline; {} bytes missing, in {} ranges",
+            received.whole, received.quiet, received.deadline, received.missing_bytes, received.missing_ranges
+        ));
+        if let Some([p99, max]) = received.late_us {
+            line(format!("those of the deadline were there p99 {p99:.1}, max {max:.1} µs after it"));
+        }
+        line(format!(
+            "the sender heard of {} bytes missing in {} ranges; of {} messages it heard nothing in time",
+            sent.missing_bytes, sent.missing_ranges, sent.unknown
+        ));
+    }
     if sender.parity_packets_sent > 0 {
         line(format!(
             "{} parity packets sent; {} chunks computed from {} of parity, {} of parity not needed",

@@ -86,11 +86,11 @@ impl Measurement for Scheme {
         *half = match (&half, peer.socket) {
             (Half::Listening(listener), _) => {
                 let end = SchemeEnd::accept(endpoint, listener, *buffer_bytes, ACCEPT_PATIENCE, &|| false)?;
-                Half::Receiver(SchemeReceiver::new(end, MESSAGE_BYTES, None))
+                Half::Receiver(SchemeReceiver::new(end, MESSAGE_BYTES, None, None))
             }
             (_, Some(to)) => {
                 let end = SchemeEnd::connect(endpoint, &to.to_string(), options, *buffer_bytes)?;
-                Half::Sender(SchemeSender::new(end, MESSAGE_BYTES, None))
+                Half::Sender(SchemeSender::new(end, MESSAGE_BYTES, None, None))
             }
             (_, None) => return Err(PerfError::Failed("the other end does not listen".to_owned())),
         };
