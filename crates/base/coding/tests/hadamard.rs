@@ -234,7 +234,7 @@ fn constant_blocks_overflow_in_f16_only_if_what_is_encoded_is_f16_without_signs(
         let encoded: Vec<F16> = encode(&plain, &tensor);
         assert!(encoded.iter().any(|element| element.to_f32().is_infinite()), "{value}");
         assert!(decode::<F16, F16>(&plain, &encoded, elements).iter().all(|element| !element.to_f32().is_finite()));
-        // In f32 on the way, all is well, and exact.
+        // In f32 in transit, all is well, and exact.
         let encoded: Vec<f32> = encode(&plain, &tensor);
         assert_eq!(worst(decode(&plain, &encoded, elements)), 0.0, "{value}");
         // In bf16 the sum is one coefficient, rounded once.

@@ -24,7 +24,7 @@ pub struct PaperDeadline {
 }
 
 impl PaperDeadline {
-    /// For so many ranks, after a warm-up that took `warmup` for `bytes` bytes.
+    /// For this many ranks, after a warm-up that took `warmup` for `bytes` bytes.
     pub fn new(ranks: usize, warmup: Duration, bytes: u64) -> PaperDeadline {
         PaperDeadline { ranks, cost: ((1.0 + MARGIN) * warmup.as_nanos() as f64 + SLACK) / bytes.max(1) as f64 }
     }

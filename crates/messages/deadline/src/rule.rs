@@ -13,7 +13,7 @@ pub trait DeadlineRule {
     fn observe(&mut self, reports: &[RankReport]) -> Result<(), ReportError>;
 }
 
-/// A duration of so many nanoseconds; what is no duration is none.
+/// A duration of this many nanoseconds; what is no duration is none.
 pub(crate) fn nanoseconds(value: f64) -> Duration {
     Duration::from_nanos(value as u64)
 }

@@ -19,7 +19,7 @@ pub struct Stragglers {
 }
 
 impl Stragglers {
-    /// A group with so many ranks. `tail` is the 99th percentile of durations over their median; the ranks in `slow`
+    /// A group with this many ranks. `tail` is the 99th percentile of durations over their median; the ranks in `slow`
     /// always take twice as long.
     pub fn new(ranks: usize, tail: f64, slow: &[usize], median_ns: f64, seed: u64) -> Stragglers {
         let slowness = (0..ranks).map(|rank| if slow.contains(&rank) { 2.0 } else { 1.0 }).collect();

@@ -65,7 +65,7 @@ pub(super) struct Group {
 }
 
 impl HadamardLayout {
-    /// Blocks and packets of so many elements, each packet with elements of `stride` blocks. All three are powers of
+    /// Blocks and packets of these numbers of elements, each packet with elements of `stride` blocks. All three are powers of
     /// two.
     pub fn new(block: usize, packet: usize, stride: usize) -> Result<HadamardLayout, HadamardLayoutError> {
         for (what, elements) in [("a block", block), ("a packet", packet), ("a stride", stride)] {

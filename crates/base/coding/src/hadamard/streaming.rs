@@ -2,7 +2,7 @@
 
 use super::element::HadamardElement;
 
-/// Shorter targets stay in the cache, where whoever sends or uses them next finds them.
+/// Shorter targets stay in the cache, where the next to send or use them finds them.
 const BYTES_MIN: usize = 4 << 20;
 /// What a write needs: whole steps of this many bytes, aligned to as many.
 const STEP_BYTES: usize = 16;
