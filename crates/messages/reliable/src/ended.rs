@@ -25,6 +25,8 @@ pub(crate) const RANGES_OF_ALL_MAX: usize = 65_536;
 pub(crate) struct EndedPart {
     ending: record::Ending,
     is_coarse: bool,
+    /// Whether the numbers of the message's other parts are used up.
+    was_accepted: bool,
     length: u64,
     /// The first packet of each, and the one after its last.
     ranges: Box<[(u32, u32)]>,
@@ -52,7 +54,12 @@ impl EndedPart {
         if is_coarse {
             join_across_small_gaps(&mut ranges, ranges_max);
         }
-        EndedPart { ending, is_coarse, length, ranges: ranges.into() }
+        EndedPart { ending, is_coarse, was_accepted: false, length, ranges: ranges.into() }
+    }
+
+    /// It is a part of a message that was accepted, and has its numbers.
+    pub(crate) fn of_accepted(self, was_accepted: bool) -> Self {
+        EndedPart { was_accepted, ..self }
     }
 
     pub(crate) fn range_count(&self) -> usize {
@@ -69,7 +76,8 @@ impl EndedPart {
             bytes.clear();
             some.iter().for_each(|(first, end)| bytes.extend(record::range_bytes(*first, end - first)));
             let count = self.ranges.len() as u32;
-            let ended = Ended::new(self.ending, self.is_coarse, self.length, count, first as u32, &bytes);
+            let (coarse, accepted) = (self.is_coarse, self.was_accepted);
+            let ended = Ended::new(self.ending, coarse, accepted, self.length, count, first as u32, &bytes);
             terms.tell(number, &Record::Ended(ended));
             first += some.len();
             if first == self.ranges.len() {
@@ -150,7 +158,7 @@ mod tests {
     }
 
     fn take(gathering: &mut Gathering, of: &(Vec<u8>, u64, u32, u32)) -> Option<Vec<Range<u64>>> {
-        let ended = Ended::new(record::Ending::Quiet, false, of.1, of.2, of.3, &of.0);
+        let ended = Ended::new(record::Ending::Quiet, false, false, of.1, of.2, of.3, &of.0);
         gathering.take(&ended, &SHAPE).map(|(ranges, _)| ranges)
     }
 

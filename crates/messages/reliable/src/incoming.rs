@@ -407,6 +407,8 @@ impl Incoming {
                 let ranges_max = self.answers.ranges_max();
                 let packet_bytes = terms.packet_bytes();
                 let ended = EndedPart::new(ending, received.length, &received.missing, packet_bytes, ranges_max);
+                let cut = self.messages.get(&own).and_then(|message| message.cut);
+                let ended = ended.of_accepted(cut.is_some_and(|cut| cut.count() > 1));
                 if ended.range_count() > RANGES_TOLD_UNASKED_MAX {
                     times = 1;
                 }

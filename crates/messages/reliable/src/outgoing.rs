@@ -196,7 +196,9 @@ impl Outgoing {
         {
             let is_accepted = match record {
                 // There is no feedback on a long message that was not accepted.
-                Record::Accepted | Record::Feedback(_) | Record::Done | Record::Ended(_) => Some(true),
+                Record::Accepted | Record::Feedback(_) | Record::Done => Some(true),
+                // One that was never heard of, or ended before, has no more numbers than its first part's.
+                Record::Ended(ended) => Some(ended.was_accepted),
                 Record::Refused(refused) => Some(refused.was_accepted),
                 Record::Offer(_) | Record::Withdrawn(_) | Record::Arrived(_) | Record::Sent => None,
             };
@@ -391,6 +393,12 @@ impl OutgoingMessage {
                     None => return Ok(false),
                 };
                 if index >= count {
+                    if count < cut.count() {
+                        // The receiver ended it without these, unless it refused it.
+                        let rest = cut.part(count).offset()..cut.whole_bytes();
+                        self.report.missing_bytes += rest.end - rest.start;
+                        self.missing.0.push(rest);
+                    }
                     return Ok(true);
                 }
             }
