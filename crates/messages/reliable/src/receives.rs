@@ -441,7 +441,13 @@ impl CompletedPart {
                 Vec::new()
             }
         };
-        let missing = tidy(missing.into_iter().map(|packets| shape.bytes_of_packets(packets)).collect());
+        let mut missing = tidy(missing.into_iter().map(|packets| shape.bytes_of_packets(packets)).collect());
+        if expected == ExpectedChecksum::Awaited && missing.is_empty() {
+            // Its offer, which has the checksum, never came: nobody knows whether these bytes are right, so the part is not whole, and neither end
+            // must take it for that. Its last packet stands for it, as with a message that was never heard of.
+            let end = shape.packet_count();
+            missing.push(shape.bytes_of_packets(end.saturating_sub(1)..end));
+        }
         #[cfg(feature = "mutations")]
         let missing = mutated(missing, bound.as_ref(), u64::from(shape.packet_bytes));
         // Memory is used for one message after another, and devices that receive in place write before they know: what has not

@@ -3,10 +3,15 @@
 use std::ops::Range;
 
 use longhaul_impair::Profile;
-use longhaul_reliable::{Bound, Deadline, Ending, Fill, MessageError, ReceiveTicket};
+use longhaul_reliable::record::{Offer, Record};
+use longhaul_reliable::{
+    Attributes, Bound, Connection, Deadline, Ending, Fill, MessageError, ReceiveTicket, record_bytes,
+};
 use longhaul_scheme_testing::end_to_end::{Ground, GroundOptions, VirtualGround, scheme_by_name};
+use longhaul_sdr::{Context, ContextAttributes, Memory, QueuePair, QueuePairAttributes};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::Mtu;
+use longhaul_world::{World, WorldConfig};
 
 const PACKET: usize = 1024;
 const PART: usize = 40 * PACKET;
@@ -88,4 +93,93 @@ fn a_long_message_whose_bounded_receive_has_expired_takes_one_number() {
             second.take().expect("it has ended").expect("all of it has arrived");
         }
     }
+}
+
+/// One end of a connection of `sdr`, whose other end is a [`Connection`].
+struct End {
+    context: Context,
+    queue_pair: QueuePair,
+    memory: Memory,
+}
+
+/// A sender that says and sends what a test wants, and a receiver.
+struct ByHand {
+    world: World,
+    ends: [End; 2],
+    connection: Connection,
+}
+
+impl ByHand {
+    fn new(chunk_packets: u32, part_bytes: usize) -> Self {
+        let world = World::new(WorldConfig { link: link(), ..Default::default() });
+        let ends = [0, 1].map(|node| {
+            let context = Context::create(&world.device(node), &ContextAttributes::default()).expect("there is room");
+            let mut attributes = QueuePairAttributes::new(world.gid(node), 4791, Mtu::Bytes1024);
+            attributes.random = (node as u64 + 1) << 32;
+            attributes.message_bytes_max = part_bytes as u64;
+            attributes.chunk_bytes = chunk_packets * PACKET as u32;
+            let queue_pair = QueuePair::create(&context, &attributes).expect("there is room");
+            let memory = context.register(vec![7; 1 << 20]).expect("there is room");
+            End { context, queue_pair, memory }
+        });
+        ends[0].queue_pair.connect(&ends[1].queue_pair.info()).expect("both were made alike");
+        ends[1].queue_pair.connect(&ends[0].queue_pair.info()).expect("both were made alike");
+        let mut attributes = Attributes::default();
+        attributes.message_timeout = Duration::from_millis(100);
+        let scheme = scheme_by_name("be").expect("a scheme");
+        let connection = Connection::new(ends[1].queue_pair.clone(), scheme, attributes);
+        ByHand { world, ends, connection }
+    }
+
+    /// Lets both ends do what is due, for this long.
+    fn run_for(&mut self, duration: Duration) {
+        let end = self.world.now() + duration;
+        while self.world.now() < end {
+            let now = self.world.now();
+            for end in &self.ends {
+                while end.context.poll().expect("the queues have room") > 0 {}
+            }
+            self.ends[0].queue_pair.poll(now).expect("the end works");
+            self.connection.poll(now).expect("the end works");
+            self.world.run_for(Duration::from_micros(20));
+        }
+    }
+
+    fn tell(&self, number: u64, record: &Record<'_>) {
+        self.ends[0].queue_pair.send_to_peer(record_bytes(number, record));
+    }
+
+    fn offer(&mut self, number: u64, length: usize, chunk_packets: u32, checksum: Option<u64>) {
+        let part_bytes = self.connection.part_bytes().expect("it is connected");
+        let (length, chunk_bytes) = (length as u64, chunk_packets * PACKET as u32);
+        let (offset, parity_bytes, scheme) = (0, 0, "be");
+        let offer = Offer { length, offset, part_bytes, chunk_bytes, parity_bytes, checksum, scheme, contents: None };
+        self.tell(number, &Record::Offer(offer));
+    }
+}
+
+/// All packets of a part have come, and its checksum has not: that is not a whole part, to the program or to the sender.
+#[test]
+fn a_part_whose_checksum_never_came_is_not_whole() {
+    let mut by_hand = ByHand::new(1, 4 * PACKET);
+    let memory = by_hand.ends[1].memory.clone();
+    let receive = by_hand.connection.post_receive(&memory, 0..8 * PACKET).expect("there is room");
+    by_hand.run_for(Duration::from_millis(10));
+    let [first, second] = [0, 1].map(|_| by_hand.ends[0].queue_pair.start_stream(None).expect("there is room"));
+    by_hand.offer(first.number(), 8 * PACKET, 1, Some(1));
+    let source = by_hand.ends[0].memory.clone();
+    first.send_at(0, &source, 0..3 * PACKET).expect("it fits");
+    second.send_at(0, &source, 0..4 * PACKET).expect("it fits");
+    by_hand.run_for(Duration::from_millis(10));
+    by_hand.tell(first.number(), &Record::Sent);
+    by_hand.run_for(Duration::from_millis(200));
+    let received = receive.take().expect("it has ended").expect("it has not failed");
+    assert_eq!(received.ending(), Ending::Deadline);
+    assert_eq!(received.missing(), [3 * PACKET as u64..4 * PACKET as u64, 7 * PACKET as u64..8 * PACKET as u64]);
+    let answers: Vec<_> = std::iter::from_fn(|| by_hand.ends[0].queue_pair.take_from_peer()).collect();
+    let of_second = answers.iter().filter_map(|bytes| Record::parse(bytes)).filter(|(of, _)| *of == second.number());
+    let of_second: Vec<_> = of_second.map(|(_, record)| record).collect();
+    assert!(!of_second.contains(&Record::Done), "{of_second:?}");
+    let has_ended = |record: &Record<'_>| matches!(record, Record::Ended(ended) if ended.ranges().eq([(3, 4)]));
+    assert!(of_second.iter().any(has_ended), "{of_second:?}");
 }
