@@ -81,6 +81,8 @@ struct IncomingMessage {
     pieces: BTreeMap<usize, ReceivedBytes>,
     parts_done: u64,
     has_failed: bool,
+    /// A part of it has ended because nothing came any more, and this was the last that did: the others do not wait for it anew.
+    quiet_since: Option<Instant>,
     missing: Vec<Range<u64>>,
     ending: Ending,
     report: MessageReport,
@@ -93,6 +95,8 @@ struct Recovering {
     /// Of data and of parity, whether they have arrived or not.
     packets: u64,
     is_bounded: bool,
+    /// If nothing came any more when it ended: the last progress.
+    quiet_since: Option<Instant>,
     task: Task<Result<ReceivedPart, PartError>>,
 }
 
@@ -132,6 +136,7 @@ impl Incoming {
             pieces: BTreeMap::new(),
             parts_done: 0,
             has_failed: false,
+            quiet_since: None,
             missing: Vec::new(),
             ending: Ending::Whole,
             report: MessageReport::default(),
@@ -154,7 +159,7 @@ impl Incoming {
     pub(crate) fn open(&mut self, now: Instant, terms: &mut Terms, pool: &mut ParityPool) -> u64 {
         let Some(part_bytes) = terms.part_bytes() else { return 0 };
         let mut over = 0;
-        while let Some(message) = self.messages.get_mut(&self.opening) {
+        'messages: while let Some(message) = self.messages.get_mut(&self.opening) {
             if part_bytes == 0 {
                 let promise = message.promise.take();
                 over += u64::from(promise.is_some());
@@ -178,6 +183,13 @@ impl Incoming {
                     };
                     match opened {
                         Ok(()) => {}
+                        // Its sender is gone, and nothing of it is open that could make room for the rest.
+                        Err(NotOpened::Waits) if message.is_abandoned() => {
+                            over += 1;
+                            let error = MessageError::TimedOut(terms.attributes.message_timeout);
+                            self.fail_message(self.opening, Refusal::TimedOut, error, terms);
+                            continue 'messages;
+                        }
                         Err(NotOpened::Waits) => return over,
                         Err(NotOpened::Failed(error)) => {
                             over += 1;
@@ -368,7 +380,12 @@ impl Incoming {
     fn end_part(&mut self, number: u64, moment: &Moment, terms: &Terms, pool: &mut ParityPool) -> u64 {
         let Some(receive) = self.open.get(&number) else { return 0 };
         let (own, index, is_bounded) = (receive.message, receive.index, receive.is_bounded());
-        if let Some(message) = self.messages.get_mut(&own)
+        let quiet_since = receive.quiet_since();
+        let message = self.messages.get_mut(&own).map(|message| {
+            message.quiet_since = message.quiet_since.max(quiet_since);
+            message
+        });
+        if let Some(message) = message
             && message.cut.is_none()
         {
             // Its offer has not come: it is as long as its receive, in one part.
@@ -384,7 +401,8 @@ impl Incoming {
                 let (bytes, packets) = (completed.bytes_to_compute(), completed.packet_count());
                 let recover = move |is_wanted: &dyn Fn() -> bool| completed.recover(is_wanted);
                 let task = terms.jobs.start(JobOf::Receive(number), bytes, recover);
-                self.recovering.insert(number, Recovering { message: own, index, packets, is_bounded, task });
+                let recovering = Recovering { message: own, index, packets, is_bounded, quiet_since, task };
+                self.recovering.insert(number, recovering);
                 self.on_recovered(number, moment, terms, pool)
             }
         }
@@ -393,7 +411,7 @@ impl Incoming {
     /// What was missing of a part may have been computed. Returns the messages that are over.
     pub(crate) fn on_recovered(&mut self, number: u64, moment: &Moment, terms: &Terms, pool: &mut ParityPool) -> u64 {
         let Some(recovering) = self.recovering.get_mut(&number) else { return 0 };
-        let (own, index) = (recovering.message, recovering.index);
+        let (own, index, quiet_since) = (recovering.message, recovering.index, recovering.quiet_since);
         let Some(recovered) = recovering.task.take() else { return 0 };
         self.recovering.remove(&number);
         let received = match recovered {
@@ -415,9 +433,12 @@ impl Incoming {
                 self.answers.end(number, ended);
             }
         }
+        // That time was up is no progress.
+        let progressed = quiet_since.unwrap_or(moment.now);
         self.finished = match self.finished {
-            Some((first, at)) if at == moment.now => Some((first.min(number), at)),
-            _ => Some((number, moment.now)),
+            Some((first, at)) if at == progressed => Some((first.min(number), at)),
+            Some((first, at)) if at > progressed => Some((first, at)),
+            _ => Some((number, progressed)),
         };
         if self.dones.len() == DONES_MAX {
             self.dones.pop_front();

@@ -339,6 +339,11 @@ impl OpenReceive {
         }
     }
 
+    /// When the last progress was of one that has ended by its deadline, or by the connection's time-outs.
+    pub(crate) fn quiet_since(&self) -> Option<Instant> {
+        (self.ending == Ending::Deadline).then_some(self.progress.at)
+    }
+
     /// When its program wants it to end at the latest.
     fn own_deadline(&self) -> Option<Instant> {
         let bound = self.bound.as_ref()?;

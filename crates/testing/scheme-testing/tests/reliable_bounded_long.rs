@@ -183,3 +183,39 @@ fn a_part_whose_checksum_never_came_is_not_whole() {
     let has_ended = |record: &Record<'_>| matches!(record, Record::Ended(ended) if ended.ranges().eq([(3, 4)]));
     assert!(of_second.iter().any(has_ended), "{of_second:?}");
 }
+
+/// Its sender falls silent: a receive of many parts does not wait for each of them anew.
+#[test]
+fn a_silent_sender_holds_a_long_receive_for_one_time_out() {
+    let mut by_hand = ByHand::new(1, 4 * PACKET);
+    let memory = by_hand.ends[1].memory.clone();
+    // More parts than are open at a time.
+    let receive = by_hand.connection.post_receive(&memory, 0..200 * PACKET).expect("there is room");
+    by_hand.run_for(Duration::from_millis(10));
+    let first = by_hand.ends[0].queue_pair.start_stream(None).expect("there is room");
+    by_hand.offer(first.number(), 200 * PACKET, 1, None);
+    first.send_at(0, &by_hand.ends[0].memory.clone(), 0..3 * PACKET).expect("it fits");
+    by_hand.run_for(Duration::from_millis(90));
+    assert!(!receive.is_over());
+    by_hand.run_for(Duration::from_millis(100));
+    let received = receive.take().expect("a time-out has passed").expect("it has not failed");
+    assert_eq!(
+        (received.ending(), received.missing()),
+        (Ending::Deadline, &[3 * PACKET as u64..200 * PACKET as u64][..])
+    );
+}
+
+/// The same with more parts than the message table has places: it fails, because nobody is there who could make room.
+#[test]
+fn a_silent_sender_does_not_hold_a_receive_that_has_more_parts_than_places() {
+    let mut by_hand = ByHand::new(1, 64);
+    let memory = by_hand.ends[1].memory.clone();
+    let bytes = 1 << 20;
+    let receive = by_hand.connection.post_receive(&memory, 0..bytes).expect("there is room");
+    by_hand.run_for(Duration::from_millis(10));
+    let first = by_hand.ends[0].queue_pair.start_stream(None).expect("there is room");
+    by_hand.offer(first.number(), bytes, 1, None);
+    by_hand.run_for(Duration::from_millis(250));
+    let outcome = receive.take().expect("a time-out has passed");
+    assert!(matches!(outcome, Err(MessageError::TimedOut(_))), "{outcome:?}");
+}
