@@ -81,8 +81,9 @@ impl From<CompleteError> for PartError {
     }
 }
 
-/// How much of data or of parity has arrived: chunks, whether the last one, which need not be a whole one, is there, and duplicates.
-type Seen = (u32, bool, u32);
+/// How much of data or of parity has arrived: chunks, whether the last one, which need not be a whole one, is there, and duplicates; and with best
+/// effort, for which it ends the message, whether the last packet is.
+type Seen = (u32, bool, u32, bool);
 
 /// What became of a receive.
 pub(crate) enum Step {
@@ -290,12 +291,12 @@ impl OpenReceive {
             let data = shape.arrivals(self.data.bitmap(), shape.message_bytes);
             let parity = self.parity.as_ref();
             let parity = parity.map(|(receive, _)| shape.arrivals(receive.bitmap(), shape.parity_bytes));
-            let mut parity_seen = parity.map_or_else(Seen::default, seen);
+            let mut parity_seen = parity.map_or_else(Seen::default, |parity| seen(parity, terms));
             if let (Some(parity), true) = (parity, shape.message_bytes < shape.chunk_bytes.into()) {
                 // A packet of its parity may be all that a short message needs, and is no whole chunk.
                 parity_seen.0 = parity.arrived_packets();
             }
-            let seen = Some([seen(data), parity_seen]);
+            let seen = Some([seen(data, terms), parity_seen]);
             let is_due = self.half_deadline.is_some_and(|at| at <= moment.now);
             if self.is_asked || self.seen != seen || is_due {
                 let mut io = ReceiveIo {
@@ -493,7 +494,8 @@ fn mutated(mut missing: Vec<Range<u64>>, bound: Option<&ReceiveBound>, packet_by
     missing
 }
 
-fn seen(arrivals: Arrivals<'_>) -> Seen {
+fn seen(arrivals: Arrivals<'_>, terms: &Terms) -> Seen {
     let last = arrivals.chunk_count().checked_sub(1);
-    (arrivals.whole_count(), last.is_some_and(|last| arrivals.is_whole(last)), arrivals.duplicates())
+    let has_last_packet = terms.is_best_effort && arrivals.has_last_packet();
+    (arrivals.whole_count(), last.is_some_and(|last| arrivals.is_whole(last)), arrivals.duplicates(), has_last_packet)
 }

@@ -219,3 +219,25 @@ fn a_silent_sender_does_not_hold_a_receive_that_has_more_parts_than_places() {
     let outcome = receive.take().expect("a time-out has passed");
     assert!(matches!(outcome, Err(MessageError::TimedOut(_))), "{outcome:?}");
 }
+
+/// The last packet has come, and a chunk of many packets that it is in is not whole: the receive ends all the same when nothing more comes,
+/// without a word of the sender.
+#[test]
+fn the_last_packet_is_noticed_in_a_chunk_that_is_not_whole() {
+    let mut by_hand = ByHand::new(64, 256 * PACKET);
+    let memory = by_hand.ends[1].memory.clone();
+    let bound = Bound { deadline: Deadline::After(Duration::from_secs(1)), fill: Fill::Zero };
+    let now = by_hand.world.now();
+    let receive = by_hand.connection.receive_bounded(&memory, 0..128 * PACKET, bound, now).expect("there is room");
+    by_hand.run_for(Duration::from_millis(10));
+    let stream = by_hand.ends[0].queue_pair.start_stream(Some(128 * PACKET as u32)).expect("there is room");
+    by_hand.offer(stream.number(), 128 * PACKET, 64, None);
+    let source = by_hand.ends[0].memory.clone();
+    by_hand.run_for(Duration::from_millis(10));
+    stream.send_at(0, &source, 0..PACKET).expect("it fits");
+    by_hand.run_for(Duration::from_millis(10));
+    stream.send_at(127 * PACKET as u64, &source, 127 * PACKET..128 * PACKET).expect("it fits");
+    by_hand.run_for(Duration::from_millis(20));
+    let received = receive.take().expect("nothing has come for a while").expect("it has not failed");
+    assert_eq!((received.ending(), received.missing()), (Ending::Quiet, &[PACKET as u64..127 * PACKET as u64][..]));
+}
