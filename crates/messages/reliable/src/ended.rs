@@ -87,14 +87,18 @@ impl EndedPart {
     }
 }
 
-/// Join ranges until there are so few: across the smallest gaps.
+/// Join ranges until there are so few: across the smallest gaps, and of equal ones the first.
 fn join_across_small_gaps(ranges: &mut Vec<(u32, u32)>, ranges_max: usize) {
+    let joints = ranges.len().saturating_sub(ranges_max.max(1));
     let mut gaps: Vec<u32> = ranges.windows(2).map(|pair| pair[1].0 - pair[0].1).collect();
     gaps.sort_unstable();
-    let Some(widest) = gaps.get((ranges.len() - ranges_max.max(1)).saturating_sub(1)).copied() else { return };
+    let Some(widest) = joints.checked_sub(1).and_then(|last| gaps.get(last)).copied() else { return };
+    let mut of_widest = joints - gaps.partition_point(|gap| *gap < widest);
     ranges.dedup_by(|next, before| {
-        let is_joined = next.0 - before.1 <= widest;
+        let gap = next.0 - before.1;
+        let is_joined = gap < widest || gap == widest && of_widest > 0;
         if is_joined {
+            of_widest -= usize::from(gap == widest);
             before.1 = next.1;
         }
         is_joined
@@ -204,7 +208,15 @@ mod tests {
         assert_eq!(*part(5).ranges, [(0, 1), (2, 3), (6, 7), (8, 9), (50, 51)]);
         assert!(!part(5).is_coarse);
         assert_eq!((&*part(3).ranges, part(3).is_coarse), (&[(0, 3), (6, 9), (50, 51)][..], true));
-        assert_eq!(*part(4).ranges, [(0, 3), (6, 9), (50, 51)], "both gaps are the smallest");
-        assert_eq!(*part(1).ranges, [(0, 51)]);
+        assert_eq!(
+            *part(4).ranges,
+            [(0, 3), (6, 7), (8, 9), (50, 51)],
+            "of two gaps that are the smallest one is enough"
+        );
+        let every_second: Vec<_> = (0..1000_u64).map(|index| 200 * index..200 * index + 100).collect();
+        let part = EndedPart::new(Ending::Quiet, 200_000, &every_second, 100, 300);
+        assert_eq!(part.range_count(), 300);
+        let missing = &missing[..];
+        assert_eq!(*EndedPart::new(Ending::Quiet, 5050, missing, 100, 1).ranges, [(0, 51)]);
     }
 }
