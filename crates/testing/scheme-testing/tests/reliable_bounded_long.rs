@@ -5,7 +5,7 @@ use std::ops::Range;
 use longhaul_impair::Profile;
 use longhaul_reliable::record::{Offer, Record};
 use longhaul_reliable::{
-    Attributes, Bound, Connection, Deadline, Ending, Fill, MessageError, ReceiveTicket, record_bytes,
+    Attributes, Bound, Connection, Deadline, Delivery, Ending, Fill, MessageError, ReceiveTicket, record_bytes,
 };
 use longhaul_scheme_testing::end_to_end::{Ground, GroundOptions, VirtualGround, scheme_by_name};
 use longhaul_sdr::{Context, ContextAttributes, Memory, QueuePair, QueuePairAttributes};
@@ -240,4 +240,22 @@ fn the_last_packet_is_noticed_in_a_chunk_that_is_not_whole() {
     by_hand.run_for(Duration::from_millis(20));
     let received = receive.take().expect("nothing has come for a while").expect("it has not failed");
     assert_eq!((received.ending(), received.missing()), (Ending::Quiet, &[PACKET as u64..127 * PACKET as u64][..]));
+}
+
+/// A message of no bytes, of which its receiver never heard: nothing can be missing, and yet it has not arrived.
+#[test]
+fn a_message_of_nothing_that_was_not_heard_of_is_not_whole() {
+    for millis in [4, 6, 50] {
+        let mut ground = ground("be");
+        let expired = receive_bounded(&mut ground, 0..0, Duration::from_millis(5));
+        pass(&mut ground, Duration::from_millis(millis));
+        let now = ground.now();
+        let (connection, memory) = ground.sender();
+        let deadline = Deadline::After(Duration::from_secs(1));
+        let send = connection.send_bounded(memory, 0..0, deadline, now).expect("there is room");
+        run_until(&mut ground, Duration::from_secs(2), || expired.is_over() && send.is_over());
+        assert_eq!(expired.take().expect("it has ended").expect("it has not failed").ending(), Ending::Deadline);
+        let delivery = send.take().expect("it has ended").expect("it has not failed").delivery;
+        assert_eq!(delivery, Delivery::Partial { missing: Vec::new(), is_coarse: false }, "after {millis} ms");
+    }
 }
