@@ -381,11 +381,10 @@ impl Incoming {
         let Some(receive) = self.open.get(&number) else { return 0 };
         let (own, index, is_bounded) = (receive.message, receive.index, receive.is_bounded());
         let quiet_since = receive.quiet_since();
-        let message = self.messages.get_mut(&own).map(|message| {
+        if let Some(message) = self.messages.get_mut(&own) {
             message.quiet_since = message.quiet_since.max(quiet_since);
-            message
-        });
-        if let Some(message) = message
+        }
+        if let Some(message) = self.messages.get_mut(&own)
             && message.cut.is_none()
         {
             // Its offer has not come: it is as long as its receive, in one part.

@@ -45,8 +45,12 @@ fn pass(ground: &mut VirtualGround, time: Duration) {
     ground.run_until(end).expect("the ends work");
 }
 
+fn range(of: Range<usize>) -> Vec<Range<u64>> {
+    std::iter::once(of.start as u64..of.end as u64).collect()
+}
+
 fn only(bytes: usize) -> Vec<Range<u64>> {
-    std::iter::once(0..bytes as u64).collect()
+    range(0..bytes)
 }
 
 fn fill(ground: &mut VirtualGround, range: Range<usize>, value: u8) {
@@ -199,10 +203,7 @@ fn a_silent_sender_holds_a_long_receive_for_one_time_out() {
     assert!(!receive.is_over());
     by_hand.run_for(Duration::from_millis(100));
     let received = receive.take().expect("a time-out has passed").expect("it has not failed");
-    assert_eq!(
-        (received.ending(), received.missing()),
-        (Ending::Deadline, &[3 * PACKET as u64..200 * PACKET as u64][..])
-    );
+    assert_eq!((received.ending(), received.missing()), (Ending::Deadline, &*range(3 * PACKET..200 * PACKET)));
 }
 
 /// The same with more parts than the message table has places: it fails, because nobody is there who could make room.
@@ -239,7 +240,7 @@ fn the_last_packet_is_noticed_in_a_chunk_that_is_not_whole() {
     stream.send_at(127 * PACKET as u64, &source, 127 * PACKET..128 * PACKET).expect("it fits");
     by_hand.run_for(Duration::from_millis(20));
     let received = receive.take().expect("nothing has come for a while").expect("it has not failed");
-    assert_eq!((received.ending(), received.missing()), (Ending::Quiet, &[PACKET as u64..127 * PACKET as u64][..]));
+    assert_eq!((received.ending(), received.missing()), (Ending::Quiet, &*range(PACKET..127 * PACKET)));
 }
 
 /// A message of no bytes, of which its receiver never heard: nothing can be missing, and yet it has not arrived.
