@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use longhaul_time::{Duration, Instant};
 use longhaul_wire::record::{self, ENDED_HEADER_BYTES, Ended, RANGE_BYTES, Record};
 
 use crate::bounded::{Ending, tidy};
@@ -28,6 +29,8 @@ pub(crate) struct EndedPart {
     /// Whether the numbers of the message's other parts are used up.
     was_accepted: bool,
     length: u64,
+    /// When its sender was answered last.
+    answered: Option<Instant>,
     /// The first packet of each, and the one after its last.
     ranges: Box<[(u32, u32)]>,
 }
@@ -54,12 +57,21 @@ impl EndedPart {
         if is_coarse {
             join_across_small_gaps(&mut ranges, ranges_max);
         }
-        EndedPart { ending, is_coarse, was_accepted: false, length, ranges: ranges.into() }
+        EndedPart { ending, is_coarse, was_accepted: false, length, answered: None, ranges: ranges.into() }
     }
 
     /// It is a part of a message that was accepted, and has its numbers.
     pub(crate) fn of_accepted(self, was_accepted: bool) -> Self {
         EndedPart { was_accepted, ..self }
+    }
+
+    /// Whether a sender that asks now is to be answered. All ranges may take hundreds of frames: an answer that is still on its way is enough.
+    pub(crate) fn is_to_answer(&mut self, now: Instant, round_trip: Duration) -> bool {
+        let is_due = self.answered.is_none_or(|at| at + round_trip / 2 <= now);
+        if is_due {
+            self.answered = Some(now);
+        }
+        is_due
     }
 
     pub(crate) fn range_count(&self) -> usize {
@@ -199,6 +211,14 @@ mod tests {
         assert_eq!(take(&mut gathering, &ended(1000, 2, 0, &[(0, 1)])), None);
         assert_eq!(take(&mut gathering, &ended(900, 2, 1, &[(5, 6)])), None);
         assert_eq!(gathering.ranges.len(), 1);
+    }
+
+    #[test]
+    fn questions_that_come_close_together_have_one_answer() {
+        let mut part = EndedPart::new(Ending::Quiet, 100, &[], 100, 1);
+        let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
+        let answered = [0, 0, 4, 5, 5, 9, 10].map(|millis| part.is_to_answer(at(millis), Duration::from_millis(10)));
+        assert_eq!(answered, [true, false, false, true, false, false, true]);
     }
 
     #[test]

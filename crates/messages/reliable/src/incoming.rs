@@ -240,7 +240,7 @@ impl Incoming {
             match self.recovering.get(&number) {
                 // All that it needs has arrived: the sender gives it the time to compute.
                 Some(recovering) => terms.tell(number, &Record::Arrived(recovering.packets)),
-                None => self.answer(number, terms),
+                None => self.answer_asked(number, moment, terms),
             }
             return 0;
         };
@@ -281,7 +281,7 @@ impl Incoming {
     }
 
     /// The sender has given a message up. Returns the messages that are over.
-    pub(crate) fn on_withdrawn(&mut self, number: u64, message_bytes: u64, terms: &Terms) -> u64 {
+    pub(crate) fn on_withdrawn(&mut self, number: u64, message_bytes: u64, moment: &Moment, terms: &Terms) -> u64 {
         // What is bounded ends by itself, with what has arrived.
         if self.recovering.get(&number).is_some_and(|recovering| recovering.is_bounded) {
             return 0;
@@ -297,7 +297,7 @@ impl Incoming {
         let mut under_way = self.messages.range(..=self.opening);
         let Some((&own, message)) = under_way.find(|(_, message)| is_it(message) && message.promise.is_some()) else {
             match self.answers.of(number) {
-                Some(_) => self.answer(number, terms),
+                Some(_) => self.answer_asked(number, moment, terms),
                 // It ended so long ago that what became of it is forgotten. Its sender has given it up, and only has to hear that.
                 None if number < terms.queue_pair.peer_sends_from() => terms.refuse(number, Refusal::Withdrawn, true),
                 None => {}
@@ -312,6 +312,13 @@ impl Incoming {
         self.fail_message(own, Refusal::Withdrawn, error, terms);
         self.answer(number, terms);
         1
+    }
+
+    /// A sender has asked. It asks again if it needs the answer again.
+    fn answer_asked(&mut self, number: u64, moment: &Moment, terms: &Terms) {
+        if self.answers.ended_mut(number).is_none_or(|ended| ended.is_to_answer(moment.now, moment.round_trip)) {
+            self.answer(number, terms);
+        }
     }
 
     /// Tell again what became of a message, or a part of one, that is not open.
