@@ -185,6 +185,7 @@ local f = {
   withdrawn_length = ProtoField.uint64("longhaul.withdrawn.length", "Length (bytes)"),
   ended_reason = ProtoField.uint8("longhaul.ended.reason", "Reason", base.DEC, { [1] = "quiet", [2] = "deadline" }),
   ended_is_coarse = ProtoField.bool("longhaul.ended.is_coarse", "Some packets within the ranges have arrived"),
+  ended_was_accepted = ProtoField.bool("longhaul.ended.was_accepted", "Was accepted before"),
   ended_length = ProtoField.uint64("longhaul.ended.length", "Length (bytes)"),
   ended_range_count = ProtoField.uint32("longhaul.ended.range_count", "Ranges of all records"),
   ended_first_range = ProtoField.uint32("longhaul.ended.first_range", "First range of this record"),
@@ -270,6 +271,7 @@ local function add_scheme_record(buffer, tree)
   elseif kind == 12 then
     add(f.ended_reason, 1)
     add(f.ended_is_coarse, 1)
+    add(f.ended_was_accepted, 1)
     add(f.ended_length, 8)
     add(f.ended_range_count, 4)
     add(f.ended_first_range, 4)

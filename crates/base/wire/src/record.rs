@@ -30,9 +30,9 @@
 //! +-------------------------------
 //!
 //! of an ending:
-//! +---------------+---------------+
-//! |    reason     |   is coarse   |
-//! +---------------+---------------+-------------------------------+
+//! +---------------+---------------+---------------+
+//! |    reason     |   is coarse   | was accepted  |
+//! +---------------+---------------+---------------+---------------+
 //! |                          length (8)                           |
 //! |                          range count                          |
 //! |                          first range                          |
@@ -68,11 +68,12 @@ const NUMBER: Field = 0..8;
 // Of an ending, after the header.
 const ENDING: usize = 0;
 const IS_COARSE: usize = 1;
-const ENDED_LENGTH: Field = 2..10;
-const RANGE_COUNT: Field = 10..14;
-const FIRST_RANGE: Field = 14..18;
+const ENDED_WAS_ACCEPTED: usize = 2;
+const ENDED_LENGTH: Field = 3..11;
+const RANGE_COUNT: Field = 11..15;
+const FIRST_RANGE: Field = 15..19;
 /// Bytes of an ending before its ranges, after the record's header.
-const ENDED_BYTES: usize = 18;
+const ENDED_BYTES: usize = 19;
 /// Bytes of a range: its first packet, and how many.
 pub const RANGE_BYTES: usize = 8;
 /// Bytes of an ending without ranges.
@@ -121,6 +122,8 @@ pub struct Ended<'a> {
     pub ending: Ending,
     /// Some packets that have arrived are within the ranges, because there were too many of these.
     pub is_coarse: bool,
+    /// Whether the message had been accepted before, so that the numbers of its other parts are used up. Otherwise they are the next messages'.
+    pub was_accepted: bool,
     /// Bytes that the receiver took the part to have: its own room, if it never heard the offer.
     pub length: u64,
     /// Ranges in all records together.
@@ -338,13 +341,14 @@ impl<'a> Ended<'a> {
     pub fn new(
         ending: Ending,
         is_coarse: bool,
+        was_accepted: bool,
         length: u64,
         range_count: u32,
         first_range: u32,
         ranges: &'a [u8],
     ) -> Self {
         debug_assert!(ranges.len().is_multiple_of(RANGE_BYTES));
-        Ended { ending, is_coarse, length, range_count, first_range, ranges }
+        Ended { ending, is_coarse, was_accepted, length, range_count, first_range, ranges }
     }
 
     /// Its ranges: packets from the first of each up to, and without, the other. Nothing in them has been checked.
@@ -360,6 +364,7 @@ impl<'a> Ended<'a> {
         Some(Ended {
             ending: Ending::ALL.into_iter().find(|known| *known as u8 == head[ENDING])?,
             is_coarse: head[IS_COARSE] != 0,
+            was_accepted: head[ENDED_WAS_ACCEPTED] != 0,
             length: read_u64(head, ENDED_LENGTH),
             range_count: read_u32(head, RANGE_COUNT),
             first_range: read_u32(head, FIRST_RANGE),
@@ -371,6 +376,7 @@ impl<'a> Ended<'a> {
         let (head, ranges) = bytes.split_at_mut(ENDED_BYTES);
         head[ENDING] = self.ending as u8;
         head[IS_COARSE] = self.is_coarse.into();
+        head[ENDED_WAS_ACCEPTED] = self.was_accepted.into();
         write_u64(head, ENDED_LENGTH, self.length);
         write_u32(head, RANGE_COUNT, self.range_count);
         write_u32(head, FIRST_RANGE, self.first_range);
@@ -421,6 +427,7 @@ mod tests {
     const ENDED: Ended<'_> = Ended {
         ending: Ending::Deadline,
         is_coarse: true,
+        was_accepted: true,
         length: 0x0102,
         range_count: 9,
         first_range: 7,
@@ -476,9 +483,10 @@ mod tests {
             [("reason", &[Refusal::TooLong as u8]), ("was_accepted", &[1]), ("scheme", b"sr:nack")];
         check_layout("Refused", 0, &emitted(&Record::Refused(refused), 9)[HEADER_BYTES..], &fields);
         let length = 0x0102_u64.to_be_bytes();
-        let fields: [(&str, &[u8]); 6] = [
+        let fields: [(&str, &[u8]); 7] = [
             ("reason", &[2]),
             ("is_coarse", &[1]),
+            ("was_accepted", &[1]),
             ("length", &length),
             ("range_count", &[0, 0, 0, 9]),
             ("first_range", &[0, 0, 0, 7]),
@@ -514,7 +522,7 @@ mod tests {
         assert_eq!(emitted(&Record::Withdrawn(3), 5), [6, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3]);
         assert_eq!(emitted(&Record::Arrived(3), 5), [7, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3]);
         assert_eq!(emitted(&Record::Sent, 6), [11, 0, 0, 0, 0, 0, 0, 0, 6]);
-        let mut ended = vec![12, 0, 0, 0, 0, 0, 0, 0, 7, 2, 1, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 9, 0, 0, 0, 7];
+        let mut ended = vec![12, 0, 0, 0, 0, 0, 0, 0, 7, 2, 1, 1, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 9, 0, 0, 0, 7];
         ended.extend([range_bytes(3, 1), range_bytes(256, 2)].concat());
         assert_eq!(emitted(&Record::Ended(ENDED), 7), ended);
         assert!(ENDED.ranges().eq([(3, 4), (256, 258)]));
@@ -534,7 +542,7 @@ mod tests {
             Record::Accepted,
             Record::Sent,
             Record::Ended(ENDED),
-            Record::Ended(Ended { ending: Ending::Quiet, is_coarse: false, ranges: &[], ..ENDED }),
+            Record::Ended(Ended { ending: Ending::Quiet, is_coarse: false, was_accepted: false, ranges: &[], ..ENDED }),
         ];
         for record in
             feedback.into_iter().chain(refused).chain(others).chain([Record::Withdrawn(u64::MAX), Record::Arrived(7)])

@@ -57,6 +57,11 @@ impl Answers {
         self.ended.insert(number, ended);
     }
 
+    /// A part that has ended so, if it is one.
+    pub(crate) fn ended_mut(&mut self, number: u64) -> Option<&mut EndedPart> {
+        self.ended.get_mut(&number)
+    }
+
     /// A message with these numbers was given up, whatever became of some of its parts before.
     pub(crate) fn refuse(&mut self, numbers: std::ops::Range<u64>, reason: Refusal, was_accepted: bool) {
         self.refused.insert(numbers.start, Refused { end: numbers.end, reason, was_accepted });

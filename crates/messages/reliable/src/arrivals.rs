@@ -48,6 +48,11 @@ impl<'a> Arrivals<'a> {
         packet < self.packet_count && self.packet_word((packet / 64) as usize) >> (packet % 64) & 1 == 1
     }
 
+    /// Whether the last packet has arrived, if there is one.
+    pub fn has_last_packet(&self) -> bool {
+        self.packet_count.checked_sub(1).is_some_and(|last| self.has_packet(last))
+    }
+
     /// Runs of packets that have not arrived.
     pub fn missing_packets(&self) -> impl Iterator<Item = Range<u32>> + use<'a> {
         let (bitmap, packet_count) = (self.bitmap, self.packet_count);

@@ -113,11 +113,6 @@ struct Receiver {
     deadline: Option<Instant>,
 }
 
-/// Whether the last packet has arrived, if there is one.
-fn has_last(arrivals: Arrivals<'_>) -> bool {
-    arrivals.packet_count().checked_sub(1).is_some_and(|last| arrivals.has_packet(last))
-}
-
 impl ReceiveHalf for Receiver {
     fn poll(&mut self, io: &mut ReceiveIo<'_>) -> Progress {
         let (data, parity, now) = (io.data(), io.parity(), io.now());
@@ -133,7 +128,7 @@ impl ReceiveHalf for Receiver {
             (self.seen, self.news_at) = (seen, now);
         }
         // Parity leaves behind its data.
-        let is_through = io.is_sender_through() || has_last(parity.unwrap_or(data));
+        let is_through = io.is_sender_through() || parity.unwrap_or(data).has_last_packet();
         let allowance: Duration = QUIET.after(io.round_trip());
         self.deadline = is_through.then(|| self.news_at + allowance);
         match self.deadline {

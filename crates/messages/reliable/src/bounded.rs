@@ -78,7 +78,7 @@ pub enum Delivery {
     Whole,
     /// All but these ranges of bytes, in order. Exact to the packet unless `is_coarse`: then bytes between missing ones may be in them.
     Partial {
-        /// The ranges.
+        /// The ranges. None if nothing was to be sent, and the receiver has not heard even that.
         missing: Vec<Range<u64>>,
         /// There were too many ranges.
         is_coarse: bool,

@@ -262,7 +262,7 @@ impl Connection {
                     *over_count += incoming.on_offer(number, &offer, &moment, terms);
                 }
                 Some((number, Record::Withdrawn(length))) => {
-                    *over_count += incoming.on_withdrawn(number, length, terms)
+                    *over_count += incoming.on_withdrawn(number, length, &moment, terms)
                 }
                 Some((number, Record::Sent)) => incoming.on_sender_through(number),
                 Some((number, record)) => outgoing.on_record(number, &record, &moment, terms),

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use longhaul_time::{Duration, Instant};
 use longhaul_wire::record::{self, ENDED_HEADER_BYTES, Ended, RANGE_BYTES, Record};
 
 use crate::bounded::{Ending, tidy};
@@ -25,7 +26,11 @@ pub(crate) const RANGES_OF_ALL_MAX: usize = 65_536;
 pub(crate) struct EndedPart {
     ending: record::Ending,
     is_coarse: bool,
+    /// Whether the numbers of the message's other parts are used up.
+    was_accepted: bool,
     length: u64,
+    /// When its sender was answered last.
+    answered: Option<Instant>,
     /// The first packet of each, and the one after its last.
     ranges: Box<[(u32, u32)]>,
 }
@@ -52,7 +57,21 @@ impl EndedPart {
         if is_coarse {
             join_across_small_gaps(&mut ranges, ranges_max);
         }
-        EndedPart { ending, is_coarse, length, ranges: ranges.into() }
+        EndedPart { ending, is_coarse, was_accepted: false, length, answered: None, ranges: ranges.into() }
+    }
+
+    /// It is a part of a message that was accepted, and has its numbers.
+    pub(crate) fn of_accepted(self, was_accepted: bool) -> Self {
+        EndedPart { was_accepted, ..self }
+    }
+
+    /// Whether a sender that asks now is to be answered. All ranges may take hundreds of frames: an answer that is still on its way is enough.
+    pub(crate) fn is_to_answer(&mut self, now: Instant, round_trip: Duration) -> bool {
+        let is_due = self.answered.is_none_or(|at| at + round_trip / 2 <= now);
+        if is_due {
+            self.answered = Some(now);
+        }
+        is_due
     }
 
     pub(crate) fn range_count(&self) -> usize {
@@ -69,7 +88,8 @@ impl EndedPart {
             bytes.clear();
             some.iter().for_each(|(first, end)| bytes.extend(record::range_bytes(*first, end - first)));
             let count = self.ranges.len() as u32;
-            let ended = Ended::new(self.ending, self.is_coarse, self.length, count, first as u32, &bytes);
+            let (coarse, accepted) = (self.is_coarse, self.was_accepted);
+            let ended = Ended::new(self.ending, coarse, accepted, self.length, count, first as u32, &bytes);
             terms.tell(number, &Record::Ended(ended));
             first += some.len();
             if first == self.ranges.len() {
@@ -79,14 +99,18 @@ impl EndedPart {
     }
 }
 
-/// Join ranges until there are so few: across the smallest gaps.
+/// Join ranges until there are so few: across the smallest gaps, and of equal ones the first.
 fn join_across_small_gaps(ranges: &mut Vec<(u32, u32)>, ranges_max: usize) {
+    let joints = ranges.len().saturating_sub(ranges_max.max(1));
     let mut gaps: Vec<u32> = ranges.windows(2).map(|pair| pair[1].0 - pair[0].1).collect();
     gaps.sort_unstable();
-    let Some(widest) = gaps.get((ranges.len() - ranges_max.max(1)).saturating_sub(1)).copied() else { return };
+    let Some(widest) = joints.checked_sub(1).and_then(|last| gaps.get(last)).copied() else { return };
+    let mut of_widest = joints - gaps.partition_point(|gap| *gap < widest);
     ranges.dedup_by(|next, before| {
-        let is_joined = next.0 - before.1 <= widest;
+        let gap = next.0 - before.1;
+        let is_joined = gap < widest || gap == widest && of_widest > 0;
         if is_joined {
+            of_widest -= usize::from(gap == widest);
             before.1 = next.1;
         }
         is_joined
@@ -150,7 +174,7 @@ mod tests {
     }
 
     fn take(gathering: &mut Gathering, of: &(Vec<u8>, u64, u32, u32)) -> Option<Vec<Range<u64>>> {
-        let ended = Ended::new(record::Ending::Quiet, false, of.1, of.2, of.3, &of.0);
+        let ended = Ended::new(record::Ending::Quiet, false, false, of.1, of.2, of.3, &of.0);
         gathering.take(&ended, &SHAPE).map(|(ranges, _)| ranges)
     }
 
@@ -190,13 +214,29 @@ mod tests {
     }
 
     #[test]
+    fn questions_that_come_close_together_have_one_answer() {
+        let mut part = EndedPart::new(Ending::Quiet, 100, &[], 100, 1);
+        let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
+        let answered = [0, 0, 4, 5, 5, 9, 10].map(|millis| part.is_to_answer(at(millis), Duration::from_millis(10)));
+        assert_eq!(answered, [true, false, false, true, false, false, true]);
+    }
+
+    #[test]
     fn too_many_ranges_are_joined_across_the_smallest_gaps() {
         let missing = [0..100, 200..300, 600..700, 800..900, 5000..5050];
         let part = |most| EndedPart::new(Ending::Quiet, 5050, &missing, 100, most);
         assert_eq!(*part(5).ranges, [(0, 1), (2, 3), (6, 7), (8, 9), (50, 51)]);
         assert!(!part(5).is_coarse);
         assert_eq!((&*part(3).ranges, part(3).is_coarse), (&[(0, 3), (6, 9), (50, 51)][..], true));
-        assert_eq!(*part(4).ranges, [(0, 3), (6, 9), (50, 51)], "both gaps are the smallest");
-        assert_eq!(*part(1).ranges, [(0, 51)]);
+        assert_eq!(
+            *part(4).ranges,
+            [(0, 3), (6, 7), (8, 9), (50, 51)],
+            "of two gaps that are the smallest one is enough"
+        );
+        let every_second: Vec<_> = (0..1000_u64).map(|index| 200 * index..200 * index + 100).collect();
+        let part = EndedPart::new(Ending::Quiet, 200_000, &every_second, 100, 300);
+        assert_eq!(part.range_count(), 300);
+        let missing = &missing[..];
+        assert_eq!(*EndedPart::new(Ending::Quiet, 5050, missing, 100, 1).ranges, [(0, 51)]);
     }
 }

@@ -81,6 +81,8 @@ struct IncomingMessage {
     pieces: BTreeMap<usize, ReceivedBytes>,
     parts_done: u64,
     has_failed: bool,
+    /// A part of it has ended because nothing came any more, and this was the last that did: the others do not wait for it anew.
+    quiet_since: Option<Instant>,
     missing: Vec<Range<u64>>,
     ending: Ending,
     report: MessageReport,
@@ -93,6 +95,8 @@ struct Recovering {
     /// Of data and of parity, whether they have arrived or not.
     packets: u64,
     is_bounded: bool,
+    /// If nothing came any more when it ended: the last progress.
+    quiet_since: Option<Instant>,
     task: Task<Result<ReceivedPart, PartError>>,
 }
 
@@ -132,6 +136,7 @@ impl Incoming {
             pieces: BTreeMap::new(),
             parts_done: 0,
             has_failed: false,
+            quiet_since: None,
             missing: Vec::new(),
             ending: Ending::Whole,
             report: MessageReport::default(),
@@ -154,7 +159,7 @@ impl Incoming {
     pub(crate) fn open(&mut self, now: Instant, terms: &mut Terms, pool: &mut ParityPool) -> u64 {
         let Some(part_bytes) = terms.part_bytes() else { return 0 };
         let mut over = 0;
-        while let Some(message) = self.messages.get_mut(&self.opening) {
+        'messages: while let Some(message) = self.messages.get_mut(&self.opening) {
             if part_bytes == 0 {
                 let promise = message.promise.take();
                 over += u64::from(promise.is_some());
@@ -178,6 +183,13 @@ impl Incoming {
                     };
                     match opened {
                         Ok(()) => {}
+                        // Its sender is gone, and nothing of it is open that could make room for the rest.
+                        Err(NotOpened::Waits) if message.is_abandoned() => {
+                            over += 1;
+                            let error = MessageError::TimedOut(terms.attributes.message_timeout);
+                            self.fail_message(self.opening, Refusal::TimedOut, error, terms);
+                            continue 'messages;
+                        }
                         Err(NotOpened::Waits) => return over,
                         Err(NotOpened::Failed(error)) => {
                             over += 1;
@@ -228,7 +240,7 @@ impl Incoming {
             match self.recovering.get(&number) {
                 // All that it needs has arrived: the sender gives it the time to compute.
                 Some(recovering) => terms.tell(number, &Record::Arrived(recovering.packets)),
-                None => self.answer(number, terms),
+                None => self.answer_asked(number, moment, terms),
             }
             return 0;
         };
@@ -269,7 +281,7 @@ impl Incoming {
     }
 
     /// The sender has given a message up. Returns the messages that are over.
-    pub(crate) fn on_withdrawn(&mut self, number: u64, message_bytes: u64, terms: &Terms) -> u64 {
+    pub(crate) fn on_withdrawn(&mut self, number: u64, message_bytes: u64, moment: &Moment, terms: &Terms) -> u64 {
         // What is bounded ends by itself, with what has arrived.
         if self.recovering.get(&number).is_some_and(|recovering| recovering.is_bounded) {
             return 0;
@@ -285,7 +297,7 @@ impl Incoming {
         let mut under_way = self.messages.range(..=self.opening);
         let Some((&own, message)) = under_way.find(|(_, message)| is_it(message) && message.promise.is_some()) else {
             match self.answers.of(number) {
-                Some(_) => self.answer(number, terms),
+                Some(_) => self.answer_asked(number, moment, terms),
                 // It ended so long ago that what became of it is forgotten. Its sender has given it up, and only has to hear that.
                 None if number < terms.queue_pair.peer_sends_from() => terms.refuse(number, Refusal::Withdrawn, true),
                 None => {}
@@ -300,6 +312,13 @@ impl Incoming {
         self.fail_message(own, Refusal::Withdrawn, error, terms);
         self.answer(number, terms);
         1
+    }
+
+    /// A sender has asked. It asks again if it needs the answer again.
+    fn answer_asked(&mut self, number: u64, moment: &Moment, terms: &Terms) {
+        if self.answers.ended_mut(number).is_none_or(|ended| ended.is_to_answer(moment.now, moment.round_trip)) {
+            self.answer(number, terms);
+        }
     }
 
     /// Tell again what became of a message, or a part of one, that is not open.
@@ -368,6 +387,10 @@ impl Incoming {
     fn end_part(&mut self, number: u64, moment: &Moment, terms: &Terms, pool: &mut ParityPool) -> u64 {
         let Some(receive) = self.open.get(&number) else { return 0 };
         let (own, index, is_bounded) = (receive.message, receive.index, receive.is_bounded());
+        let quiet_since = receive.quiet_since();
+        if let Some(message) = self.messages.get_mut(&own) {
+            message.quiet_since = message.quiet_since.max(quiet_since);
+        }
         if let Some(message) = self.messages.get_mut(&own)
             && message.cut.is_none()
         {
@@ -384,7 +407,8 @@ impl Incoming {
                 let (bytes, packets) = (completed.bytes_to_compute(), completed.packet_count());
                 let recover = move |is_wanted: &dyn Fn() -> bool| completed.recover(is_wanted);
                 let task = terms.jobs.start(JobOf::Receive(number), bytes, recover);
-                self.recovering.insert(number, Recovering { message: own, index, packets, is_bounded, task });
+                let recovering = Recovering { message: own, index, packets, is_bounded, quiet_since, task };
+                self.recovering.insert(number, recovering);
                 self.on_recovered(number, moment, terms, pool)
             }
         }
@@ -393,7 +417,7 @@ impl Incoming {
     /// What was missing of a part may have been computed. Returns the messages that are over.
     pub(crate) fn on_recovered(&mut self, number: u64, moment: &Moment, terms: &Terms, pool: &mut ParityPool) -> u64 {
         let Some(recovering) = self.recovering.get_mut(&number) else { return 0 };
-        let (own, index) = (recovering.message, recovering.index);
+        let (own, index, quiet_since) = (recovering.message, recovering.index, recovering.quiet_since);
         let Some(recovered) = recovering.task.take() else { return 0 };
         self.recovering.remove(&number);
         let received = match recovered {
@@ -407,15 +431,20 @@ impl Incoming {
                 let ranges_max = self.answers.ranges_max();
                 let packet_bytes = terms.packet_bytes();
                 let ended = EndedPart::new(ending, received.length, &received.missing, packet_bytes, ranges_max);
+                let cut = self.messages.get(&own).and_then(|message| message.cut);
+                let ended = ended.of_accepted(cut.is_some_and(|cut| cut.count() > 1));
                 if ended.range_count() > RANGES_TOLD_UNASKED_MAX {
                     times = 1;
                 }
                 self.answers.end(number, ended);
             }
         }
+        // That time was up is no progress.
+        let progressed = quiet_since.unwrap_or(moment.now);
         self.finished = match self.finished {
-            Some((first, at)) if at == moment.now => Some((first.min(number), at)),
-            _ => Some((number, moment.now)),
+            Some((first, at)) if at == progressed => Some((first.min(number), at)),
+            Some((first, at)) if at > progressed => Some((first, at)),
+            _ => Some((number, progressed)),
         };
         if self.dones.len() == DONES_MAX {
             self.dones.pop_front();

@@ -65,6 +65,8 @@ struct OutgoingMessage {
     failure: Option<MessageError>,
     /// What the receiver ended it without, and whether that is coarse.
     missing: (Vec<Range<u64>>, bool),
+    /// It has ended a part that it did not call done: one of no bytes, perhaps, of which it never heard.
+    is_unheard: bool,
     report: MessageReport,
     /// When its last part was over.
     ended: Instant,
@@ -101,6 +103,7 @@ impl Outgoing {
             open_parts: 0,
             failure: None,
             missing: Default::default(),
+            is_unheard: false,
             report: MessageReport::default(),
             ended: begun,
         };
@@ -196,7 +199,9 @@ impl Outgoing {
         {
             let is_accepted = match record {
                 // There is no feedback on a long message that was not accepted.
-                Record::Accepted | Record::Feedback(_) | Record::Done | Record::Ended(_) => Some(true),
+                Record::Accepted | Record::Feedback(_) | Record::Done => Some(true),
+                // One that was never heard of, or ended before, has no more numbers than its first part's.
+                Record::Ended(ended) => Some(ended.was_accepted),
                 Record::Refused(refused) => Some(refused.was_accepted),
                 Record::Offer(_) | Record::Withdrawn(_) | Record::Arrived(_) | Record::Sent => None,
             };
@@ -312,6 +317,7 @@ impl Outgoing {
             .0
             .extend(ended.missing.0.into_iter().map(|range| range.start + ended.offset..range.end + ended.offset));
         message.missing.1 |= ended.missing.1;
+        message.is_unheard |= !ended.is_done;
         let others = self.open.range_mut(message.first_number..).map(|(_, send)| send);
         let others = others.take_while(|send| send.message == ended.message);
         match ended.outcome {
@@ -391,6 +397,12 @@ impl OutgoingMessage {
                     None => return Ok(false),
                 };
                 if index >= count {
+                    if count < cut.count() {
+                        // The receiver ended it without these, unless it refused it.
+                        let rest = cut.part(count).offset()..cut.whole_bytes();
+                        self.report.missing_bytes += rest.end - rest.start;
+                        self.missing.0.push(rest);
+                    }
                     return Ok(true);
                 }
             }
@@ -497,7 +509,7 @@ impl OutgoingMessage {
             // It ended by its own deadline, which its program wanted; the receiver will hear that nothing more comes.
             Some(MessageError::Deadline(_)) if self.deadline.is_some() => Ok(Delivery::Unknown),
             Some(error) => Err(error.clone()),
-            None if self.missing.0.is_empty() => Ok(Delivery::Whole),
+            None if self.missing.0.is_empty() && !self.is_unheard => Ok(Delivery::Whole),
             None => {
                 let (missing, is_coarse) = std::mem::take(&mut self.missing);
                 Ok(Delivery::Partial { missing: tidy(missing), is_coarse })

@@ -81,8 +81,9 @@ impl From<CompleteError> for PartError {
     }
 }
 
-/// How much of data or of parity has arrived: chunks, whether the last one, which need not be a whole one, is there, and duplicates.
-type Seen = (u32, bool, u32);
+/// How much of data or of parity has arrived: chunks, whether the last one, which need not be a whole one, is there, and duplicates; and with best
+/// effort, for which it ends the message, whether the last packet is.
+type Seen = (u32, bool, u32, bool);
 
 /// What became of a receive.
 pub(crate) enum Step {
@@ -290,12 +291,12 @@ impl OpenReceive {
             let data = shape.arrivals(self.data.bitmap(), shape.message_bytes);
             let parity = self.parity.as_ref();
             let parity = parity.map(|(receive, _)| shape.arrivals(receive.bitmap(), shape.parity_bytes));
-            let mut parity_seen = parity.map_or_else(Seen::default, seen);
+            let mut parity_seen = parity.map_or_else(Seen::default, |parity| seen(parity, terms));
             if let (Some(parity), true) = (parity, shape.message_bytes < shape.chunk_bytes.into()) {
                 // A packet of its parity may be all that a short message needs, and is no whole chunk.
                 parity_seen.0 = parity.arrived_packets();
             }
-            let seen = Some([seen(data), parity_seen]);
+            let seen = Some([seen(data, terms), parity_seen]);
             let is_due = self.half_deadline.is_some_and(|at| at <= moment.now);
             if self.is_asked || self.seen != seen || is_due {
                 let mut io = ReceiveIo {
@@ -337,6 +338,11 @@ impl OpenReceive {
             }
             false => Step::Failed(error),
         }
+    }
+
+    /// When the last progress was of one that has ended by its deadline, or by the connection's time-outs.
+    pub(crate) fn quiet_since(&self) -> Option<Instant> {
+        (self.ending == Ending::Deadline).then_some(self.progress.at)
     }
 
     /// When its program wants it to end at the latest.
@@ -441,7 +447,13 @@ impl CompletedPart {
                 Vec::new()
             }
         };
-        let missing = tidy(missing.into_iter().map(|packets| shape.bytes_of_packets(packets)).collect());
+        let mut missing = tidy(missing.into_iter().map(|packets| shape.bytes_of_packets(packets)).collect());
+        if expected == ExpectedChecksum::Awaited && missing.is_empty() {
+            // Its offer, which has the checksum, never came: nobody knows whether these bytes are right, so the part is not whole, and neither end
+            // must take it for that. Its last packet stands for it, as with a message that was never heard of.
+            let end = shape.packet_count();
+            missing.push(shape.bytes_of_packets(end.saturating_sub(1)..end));
+        }
         #[cfg(feature = "mutations")]
         let missing = mutated(missing, bound.as_ref(), u64::from(shape.packet_bytes));
         // Memory is used for one message after another, and devices that receive in place write before they know: what has not
@@ -467,8 +479,14 @@ impl CompletedPart {
 /// Packets that are missing of a message whose offer has not come. The last one that has arrived counts as missing: the message may be shorter
 /// than its receive and end within that packet, and what lies behind it there is not the message's.
 fn missing_of_unheard(arrived: Arrivals<'_>) -> Vec<Range<u32>> {
-    let last = arrived.last_packet().map(|packet| packet..packet + 1);
-    arrived.missing_packets().chain(last).collect()
+    // Found in what is reported, and not looked for again: packets may still be noted while this goes on.
+    let mut missing: Vec<_> = arrived.missing_packets().collect();
+    let end = match missing.last() {
+        Some(run) if run.end == arrived.packet_count() => run.start,
+        _ => arrived.packet_count(),
+    };
+    missing.extend(end.checked_sub(1).map(|last| last..end));
+    missing
 }
 
 /// What a receiver with a mistake takes for missing.
@@ -482,7 +500,52 @@ fn mutated(mut missing: Vec<Range<u64>>, bound: Option<&ReceiveBound>, packet_by
     missing
 }
 
-fn seen(arrivals: Arrivals<'_>) -> Seen {
+fn seen(arrivals: Arrivals<'_>, terms: &Terms) -> Seen {
     let last = arrivals.chunk_count().checked_sub(1);
-    (arrivals.whole_count(), last.is_some_and(|last| arrivals.is_whole(last)), arrivals.duplicates())
+    let has_last_packet = terms.is_best_effort && arrivals.has_last_packet();
+    (arrivals.whole_count(), last.is_some_and(|last| arrivals.is_whole(last)), arrivals.duplicates(), has_last_packet)
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_sdr::MessageBitmap;
+
+    use super::*;
+
+    #[test]
+    fn of_an_unheard_message_the_last_packet_and_all_behind_it_are_missing() {
+        let bitmap = MessageBitmap::new(200, 64);
+        let missing = || tidy_packets(missing_of_unheard(Arrivals::new(&bitmap, 200, 64)));
+        assert_eq!(missing(), [(0, 200)]);
+        bitmap.record(0);
+        assert_eq!(missing(), [(0, 200)]);
+        bitmap.record_run(1, 70);
+        bitmap.record(130);
+        assert_eq!(missing(), [(71, 200)]);
+        bitmap.record(199);
+        assert_eq!(missing(), [(71, 130), (131, 200)]);
+        bitmap.record_run(0, 200);
+        assert_eq!(missing(), [(199, 200)]);
+        assert!(missing_of_unheard(Arrivals::new(&bitmap, 0, 64)).is_empty());
+    }
+
+    /// Whatever is noted while it is looked for: what is not missing lies before a packet that is.
+    #[test]
+    fn packets_that_come_meanwhile_are_not_behind_the_end() {
+        for _ in 0..200 {
+            let bitmap = MessageBitmap::new(4096, 64);
+            std::thread::scope(|scope| {
+                scope.spawn(|| bitmap.record_run(0, 4096));
+                for _ in 0..20 {
+                    let missing = tidy_packets(missing_of_unheard(Arrivals::new(&bitmap, 4096, 64)));
+                    assert_eq!(missing.last().map(|run| run.1), Some(4096), "{missing:?}");
+                }
+            });
+        }
+    }
+
+    fn tidy_packets(runs: Vec<Range<u32>>) -> Vec<(u64, u64)> {
+        let runs = tidy(runs.into_iter().map(|run| run.start.into()..run.end.into()).collect());
+        runs.into_iter().map(|run| (run.start, run.end)).collect()
+    }
 }

@@ -48,6 +48,8 @@ pub(crate) struct EndedSend {
     pub(crate) outcome: Result<(), MessageError>,
     /// What the receiver ended it without, and whether that is coarse.
     pub(crate) missing: (Vec<std::ops::Range<u64>>, bool),
+    /// The receiver has called it done, and has not merely ended it.
+    pub(crate) is_done: bool,
     /// Where the part begins in its message.
     pub(crate) offset: u64,
     /// It was the receiver that told.
@@ -101,6 +103,7 @@ pub(crate) struct OpenSend {
     /// How it ended; the rest of it only has to leave the device.
     outcome: Option<Result<(), MessageError>>,
     is_peers: bool,
+    is_done: bool,
     /// When the last record came that settled it.
     ended: Instant,
 }
@@ -138,6 +141,7 @@ impl OpenSend {
             back_off: BackOff::default(),
             outcome: None,
             is_peers: false,
+            is_done: false,
             ended: begun,
         }
     }
@@ -386,7 +390,7 @@ impl OpenSend {
                 self.drive_half(moment, |half, io| half.on_feedback(bytes, io));
             }
             Record::Done => {
-                self.is_peers = true;
+                (self.is_peers, self.is_done) = (true, true);
                 self.settle(Ok(()), moment);
             }
             Record::Ended(ended) => {
@@ -474,6 +478,7 @@ impl OpenSend {
             was_carried: self.is_carried(),
             message: self.message,
             missing: self.missing,
+            is_done: self.is_done,
             offset: self.part.offset(),
             outcome: self.outcome.unwrap_or(Err(MessageError::Closed)),
             is_peers: self.is_peers,

@@ -47,6 +47,11 @@ impl IncomingMessage {
         }
     }
 
+    /// Whether its sender is gone, and none of its parts is open.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.quiet_since.is_some() && self.open_parts == 0 && !self.has_failed
+    }
+
     /// Use a number for nothing: the message has failed, and its sender uses that number for it too.
     pub(super) fn use_number(&mut self, terms: &Terms) -> Result<(), NotOpened> {
         // Nothing needs neither memory nor a key: only the table can be full.
@@ -118,6 +123,7 @@ impl IncomingMessage {
         let bound = self.bound.take().or_else(|| terms.is_best_effort.then(ReceiveBound::best_effort));
         #[cfg(feature = "mutations")]
         let bound = bound.map(|bound| bound.mutated(terms.attributes.mutation));
+        let now = self.quiet_since.map_or(now, |since| since.min(now));
         let receive = OpenReceive::new(own, part, data, parity, checksum, part.map(|_| self.begun), now);
         Ok(receive.with_bound(bound, room))
     }

@@ -146,7 +146,7 @@ fn scheme_record(dice: &mut Dice, plan: &ConnectionPlan) -> Vec<u8> {
                 let (length, first) = (wild(dice), dice.within(0..=2) as u32);
                 let count = if dice.chance(50) { ranges.len() as u32 / 8 } else { wild(dice) as u32 };
                 let ending = dice.pick(&record::Ending::ALL);
-                let ended = Ended::new(ending, dice.chance(50), length, count, first, &ranges);
+                let ended = Ended::new(ending, dice.chance(50), dice.chance(50), length, count, first, &ranges);
                 record_bytes(number, &record::Record::Ended(ended))
             }
             _ => record_bytes(number, &record::Record::Done),
