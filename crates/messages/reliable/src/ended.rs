@@ -65,7 +65,7 @@ impl EndedPart {
         EndedPart { was_accepted, ..self }
     }
 
-    /// Whether a sender that asks now is to be answered. All ranges may take hundreds of frames: an answer that is still on its way is enough.
+    /// Whether a sender that asks now is to be answered. All ranges may take hundreds of frames: an answer that is still in flight is enough.
     pub(crate) fn is_to_answer(&mut self, now: Instant, round_trip: Duration) -> bool {
         let is_due = self.answered.is_none_or(|at| at + round_trip / 2 <= now);
         if is_due {
