@@ -9,6 +9,7 @@ use super::block::{Passed, Repairs};
 use super::claim::{Claim, Recent};
 use super::copies::Copies;
 use super::executed::Executed;
+use super::restoring::Wrong;
 use super::shared::Shared;
 use super::waiting::{Outcome, Waiting};
 use crate::coded::{Coded, identity};
@@ -57,6 +58,7 @@ pub(super) struct Following {
     /// The next packet as it was when an acknowledgement had waited for it in vain. Others pass until it comes.
     overdue: Option<u64>,
     pub(super) repairs: Vec<Repairs>,
+    pub(super) wrong: Wrong,
     /// UC executes a packet each time that it comes.
     pub(super) is_reliable: bool,
     /// Packets of UC that were restored: their originals may come late.
@@ -89,6 +91,7 @@ impl Following {
             waiting: Waiting::default(),
             overdue: None,
             repairs: Vec::new(),
+            wrong: Wrong::default(),
             is_reliable: true,
             restored: Executed::default(),
             passed_ahead: Executed::default(),
@@ -113,6 +116,10 @@ impl Following {
         if !std::mem::replace(&mut self.is_proven, true) {
             shared.unproven_flows -= 1;
         }
+    }
+
+    pub(super) fn is_proven(&self) -> bool {
+        self.is_proven
     }
 
     /// The flow makes room for another. Nothing waits.
@@ -371,9 +378,14 @@ impl Following {
     /// A peer that has stopped repairing is not waited for: everything passes until its next header.
     fn stop_if_vain(&mut self, shared: &mut Shared, out: &mut Vec<Packet>) {
         if self.vain_waits >= VAIN_WAITS_MAX {
-            self.hand_on_all(shared, out);
-            (self.is_placed, self.vain_waits) = (false, 0);
+            self.leave(shared, out);
         }
+    }
+
+    /// All that waits is handed on, and everything passes until a header says anew where the flow is.
+    pub(super) fn leave(&mut self, shared: &mut Shared, out: &mut Vec<Packet>) {
+        self.hand_on_all(shared, out);
+        (self.is_placed, self.vain_waits) = (false, 0);
     }
 
     /// Stops waiting for the next packet.
@@ -422,7 +434,7 @@ impl Following {
     pub(super) fn settle(&mut self, now: Instant, shared: &mut Shared, out: &mut Vec<Packet>) {
         loop {
             self.drain(now, shared, out);
-            if self.repairs.is_empty() || !self.restore(now, shared) {
+            if self.repairs.is_empty() || !self.restore(now, shared, out) {
                 break;
             }
         }

@@ -12,6 +12,7 @@ use longhaul_wire::repair::Header;
 use super::block::Repairs;
 use super::claim::{Claim, Recent};
 use super::following::Following;
+use super::restoring::Wrong;
 use super::shared::Shared;
 use crate::config::BlockCode;
 use crate::packet::{Envelope, Packet, SKIPPED_MAX};
@@ -180,7 +181,7 @@ impl Following {
         let next = executed
             .filter(|end| (claim.base..=claim.end + self.window()).contains(end))
             .map_or(next, |end| next.max(end));
-        self.claim = None;
+        (self.claim, self.wrong) = (None, Wrong::default());
         if claim.epoch != self.epoch || !self.is_placed {
             self.arrivals.move_to(next);
         }

@@ -1,4 +1,7 @@
 //! Computes the missing packets of a block, and checks them before anybody gets them.
+//!
+//! A repair packet that lies costs as much as all packets of its block that wait. So after a wrong block nothing of an unproven flow
+//! waits any more, and a proven flow has few attempts until those packets are gone: who wants more of them must send the block anew.
 
 use longhaul_coding::{CodeKind, can_restore, xor_group};
 use longhaul_time::Instant;
@@ -9,12 +12,26 @@ use super::block::{Passed, Repairs};
 use super::following::Following;
 use super::shared::Shared;
 use crate::coded::{is_marked, read_coded, write_coded};
-use crate::packet::{Checked, Summary};
+use crate::packet::{Checked, Packet, Summary};
 use crate::units::lengthen;
+
+/// Wrong blocks of a proven flow until the packets that wait behind what is missing are handed on.
+const WRONG_MAX: u8 = 4;
+
+/// Blocks that were wrong, of late.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wrong {
+    /// The end of the one that ends last.
+    end: u64,
+    count: u8,
+}
 
 impl Following {
     /// Restores the missing packets of the block that the next packet belongs to, if enough has arrived. Whether it has.
-    pub(super) fn restore(&mut self, now: Instant, shared: &mut Shared) -> bool {
+    pub(super) fn restore(&mut self, now: Instant, shared: &mut Shared, out: &mut Vec<Packet>) -> bool {
+        if self.next < self.wrong.end && self.wrong.count >= WRONG_MAX {
+            return false;
+        }
         let mut place = 0;
         while let Some(repairs) = self.repairs.get(place) {
             let Some(missing) = self.missing(repairs) else {
@@ -25,7 +42,16 @@ impl Following {
             let restored = chunks.and_then(|chunks| self.check(repairs, &missing, &chunks, shared));
             let Some(restored) = restored else {
                 shared.counters.wrong_blocks += 1;
-                self.repairs.remove(place).release(shared);
+                let wrong = self.repairs.remove(place);
+                let is_over = self.note_wrong(wrong.end());
+                wrong.release(shared);
+                if !self.is_proven() {
+                    self.leave(shared, out);
+                    return false;
+                }
+                if is_over {
+                    return false;
+                }
                 continue;
             };
             let base = repairs.base;
@@ -44,6 +70,15 @@ impl Following {
         false
     }
 
+    /// A block that ends here was wrong. Whether there are no more attempts.
+    fn note_wrong(&mut self, end: u64) -> bool {
+        if self.next >= self.wrong.end {
+            self.wrong = Wrong::default();
+        }
+        self.wrong = Wrong { end: self.wrong.end.max(end), count: self.wrong.count.saturating_add(1) };
+        self.wrong.count >= WRONG_MAX
+    }
+
     /// The places of a block's missing packets, if the next packet is one of them and all of them can be restored.
     fn missing(&self, repairs: &Repairs) -> Option<Vec<u8>> {
         // Packets that were handed on are in the sums, or they are lost to us.
@@ -51,8 +86,13 @@ impl Following {
             return None;
         }
         let is_missing = |number: &u64| self.waiting.get(*number).is_none();
+        // Each sum restores one packet at most.
+        let most = repairs.sums.len();
         let places = (self.next..repairs.end()).filter(is_missing).map(|number| usize::try_from(number - repairs.base));
-        let missing: Vec<usize> = places.collect::<Result<_, _>>().ok()?;
+        let missing: Vec<usize> = places.take(most + 1).collect::<Result<_, _>>().ok()?;
+        if missing.len() > most {
+            return None;
+        }
         let sums = repairs.groups();
         let has_sum = |row: usize| repairs.sum(row).is_some();
         can_restore(repairs.code.kind(), sums, missing.iter().copied(), has_sum)
@@ -93,22 +133,22 @@ impl Following {
         }
         let longest = left.iter().map(Vec::len).max()?;
         let mut bytes = std::mem::take(&mut shared.coded);
-        let mut fits = true;
-        for (place, checked) in self.held(repairs) {
+        let fits = self.held(repairs).all(|(place, checked)| {
             let place = usize::from(place);
-            fits &= write_coded(&checked.packet, &checked.scope, &mut bytes).is_some();
-            for (sum, &row) in left.iter_mut().zip(&rows) {
-                let is_part = kind == CodeKind::Mds || xor_group(place, sums) == row;
-                if is_part && bytes.len() > sum.len() {
-                    fits = false;
-                } else if is_part {
+            let is_part = |row: usize| kind == CodeKind::Mds || xor_group(place, sums) == row;
+            let is_written = write_coded(&checked.packet, &checked.scope, &mut bytes).is_some();
+            let mut parts = left.iter_mut().zip(&rows).filter(|(_, row)| is_part(**row));
+            is_written
+                && parts.all(|(sum, &row)| {
+                    let fits = bytes.len() <= sum.len();
                     match kind {
+                        _ if !fits => {}
                         CodeKind::Xor => shared.coder.add_plain(&bytes, sum),
                         CodeKind::Mds => shared.coder.add_mds(place, &bytes, row, &mut [sum]),
                     }
-                }
-            }
-        }
+                    fits
+                })
+        });
         shared.coded = bytes;
         if !fits || kind == CodeKind::Xor {
             return fits.then_some(left);
