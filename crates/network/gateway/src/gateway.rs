@@ -287,16 +287,17 @@ impl Gateway {
         if !parsed.is_intact || self.is_closed {
             return;
         }
-        if !self.pairs[WIDE].note_repair(pair, parsed.link, self.now) {
+        // Anybody can send repair packets: only those that the shim accepts may change what is remembered.
+        let Some(place) = self.pairs[WIDE].place(&pair, self.now) else {
             self.counters.no_pair[WIDE] += 1;
             return;
-        }
+        };
         let datagram = self.datagram(parsed);
         let before = self.shim.decoder().counters().repairs;
         let packet = Packet { envelope: parsed.envelope, datagram };
         self.shim.handle(Direction::Incoming, packet, self.now, &mut self.onward);
         if self.shim.decoder().counters().repairs > before {
-            self.pairs[WIDE].accept(&pair, parsed.link);
+            self.pairs[WIDE].accept(place, pair, parsed.link, self.now);
             self.peer.note_incoming(&parsed.envelope, self.now);
             self.peer.hear(self.now);
             self.shim.decoder_mut().take_reports();

@@ -375,6 +375,51 @@ fn strangers_cost_no_more_than_the_bounds() {
 }
 
 #[test]
+fn small_packets_of_strangers_do_not_take_the_place_of_real_hosts() {
+    let change = |config: &mut GatewayConfig| (config.pairs_max, config.shim.key) = (16, Some(KEY));
+    let (mut one, mut other) = (gateway(1, change), gateway(2, change));
+    let flood = |other: &mut Gateway, from: u64, until: u64| {
+        for micros in (from..until).step_by(1000) {
+            // No right ICRC is needed.
+            let source = format!("10.1.0.{}:50000", 20 + micros / 1000 % 200);
+            let frame = frame_between(&source, "10.2.0.2:4791", &[4; 28], &[]);
+            assert_eq!(pass(other, WIDE, &frame, at(micros)), [(SITE, frame)]);
+            // Nor does a repair packet without the right tag.
+            let forged = Sample { source: Box::leak(source.into_boxed_str()), ..Sample::V4 };
+            let mut sender = gateway(1, |config| config.waits_for_peer = false);
+            let sent = pass(&mut sender, SITE, &forged.frame(0, 1), at(micros));
+            for (_, frame) in sent.into_iter().filter(|(_, frame)| is_repair(frame)) {
+                assert_eq!(pass(other, WIDE, &frame, at(micros)), []);
+            }
+        }
+    };
+    flood(&mut other, 0, 300_000);
+    // The first greeting is heard.
+    let data = Sample::V4.with(Opcode::RcAcknowledge, 1, &[]);
+    pass(&mut one, SITE, &data, at(300_000));
+    let greetings = poll(&mut one, at(300_001));
+    assert_eq!(greetings.len(), 1);
+    assert_eq!(pass(&mut other, WIDE, &greetings[0].1, at(300_002)), []);
+    assert!(other.state(at(300_003)).peer_heard, "{:?}", other.state(at(300_003)));
+    // The hosts pause for longer than silent pairs are kept, and are protected at once when they go on.
+    flood(&mut other, 301_000, 4_000_000);
+    let mut one = gateway(1, |config| (config.waits_for_peer, config.shim.key) = (false, Some(KEY)));
+    let (mut arrived, mut lost) = (0, 0);
+    for index in 0..64 {
+        for (_, frame) in pass(&mut one, SITE, &Sample::V4.frame(index, 16), at(4_000_000 + u64::from(index))) {
+            let is_lost = index % 8 == 3 && !is_repair(&frame);
+            lost += usize::from(is_lost);
+            if !is_lost {
+                arrived += pass(&mut other, WIDE, &frame, at(4_000_000 + u64::from(index))).len();
+            }
+        }
+    }
+    let state = other.state(at(4_000_100));
+    assert_eq!((lost, arrived, state.received.restored), (8, 64, 8), "{state:?}");
+    assert_eq!((state.pairs[WIDE], state.frames.not_built), (16, 0));
+}
+
+#[test]
 fn a_gateway_that_takes_over_leaves_earlier_frames_to_the_bridge() {
     let mut one = gateway(1, |_| ());
     one.begin_at(at(50));

@@ -1,8 +1,11 @@
 //! What the packets between two hosts look like: a restored packet needs an Ethernet header, and there is none in a sum. Anybody can
 //! send packets in the name of these hosts. So once the other gateway has been heard, a restored packet looks like its last repair
 //! packet, which had the link header of the packets that it protects.
+//!
+//! Pairs of which a repair packet was accepted are real. Any other may have been invented: it makes room for a real one at once, and
+//! such pairs together take half of the table from real ones that are silent, at most.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use longhaul_time::{Duration, Instant};
@@ -20,6 +23,8 @@ pub(crate) type Pair = (IpAddr, IpAddr);
 pub(crate) struct Pairs {
     index: BTreeMap<Pair, usize>,
     slots: Vec<Slot>,
+    /// Slots of pairs of which no repair packet was accepted.
+    unaccepted: BTreeSet<usize>,
     pairs_max: usize,
     /// A pair that was silent for this long makes room. Longer than any packet waits in the shim, so that a packet that comes out
     /// finds its header.
@@ -39,31 +44,52 @@ struct Slot {
     accepted: Option<LinkHeader>,
 }
 
+/// Where a pair is, or would be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// It has this slot.
+    Known(usize),
+    /// It takes this slot from another pair.
+    TakesOver(usize),
+    /// The table is not full.
+    New,
+}
+
 impl Pairs {
     pub(crate) fn new(pairs_max: usize, idle: Duration) -> Pairs {
-        Pairs { index: BTreeMap::new(), slots: Vec::new(), pairs_max, idle, last: None, hand: 0 }
+        let (index, slots, unaccepted) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
+        Pairs { index, slots, unaccepted, pairs_max, idle, last: None, hand: 0 }
     }
 
     /// A packet of this pair has passed. `false` if there is no room to remember it.
     pub(crate) fn note(&mut self, pair: Pair, header: LinkHeader, now: Instant) -> bool {
-        let id = self.enter(pair, header, now);
+        let place = match self.find(&pair) {
+            Some(id) => Some(Place::Known(id)),
+            None => self.room(now, self.unaccepted.len() < self.pairs_max / 2),
+        };
+        let id = place.map(|place| self.enter(place, pair, header, now));
         if let Some(id) = id {
             self.slots[id].seen = header;
         }
         id.is_some()
     }
 
-    /// A repair packet of this pair has arrived, which may be anybody's: the header counts only if there is no other. `false` if there
-    /// is no room to remember it.
-    pub(crate) fn note_repair(&mut self, pair: Pair, header: LinkHeader, now: Instant) -> bool {
-        self.enter(pair, header, now).is_some()
+    /// Where the pair of a repair packet is, or would be if that is accepted. Until the next change of the table.
+    pub(crate) fn place(&mut self, pair: &Pair, now: Instant) -> Option<Place> {
+        if let Some(id) = self.find(pair) {
+            return Some(Place::Known(id));
+        }
+        match self.unaccepted.first() {
+            Some(&id) if self.slots.len() >= self.pairs_max => Some(Place::TakesOver(id)),
+            _ => self.room(now, true),
+        }
     }
 
-    /// That repair packet was the other gateway's.
-    pub(crate) fn accept(&mut self, pair: &Pair, header: LinkHeader) {
-        if let Some(id) = self.find(pair) {
-            self.slots[id].accepted = Some(header);
-        }
+    /// A repair packet of the pair was the other gateway's.
+    pub(crate) fn accept(&mut self, place: Place, pair: Pair, header: LinkHeader, now: Instant) {
+        let id = self.enter(place, pair, header, now);
+        self.slots[id].accepted = Some(header);
+        self.unaccepted.remove(&id);
     }
 
     /// The header for packets of this pair that have none.
@@ -76,33 +102,29 @@ impl Pairs {
         self.last.filter(|&id| self.slots[id].pair == *pair).or_else(|| self.index.get(pair).copied())
     }
 
-    /// The slot of a pair, which is made if there is room.
-    fn enter(&mut self, pair: Pair, header: LinkHeader, now: Instant) -> Option<usize> {
+    /// The slot of a pair that is here now.
+    fn enter(&mut self, place: Place, pair: Pair, header: LinkHeader, now: Instant) -> usize {
         let slot = Slot { pair, seen_at: now, seen: header, accepted: None };
-        let id = match self.find(&pair) {
-            Some(id) => {
+        let id = match place {
+            Place::Known(id) => {
                 self.slots[id].seen_at = now;
+                self.last = Some(id);
+                return id;
+            }
+            Place::TakesOver(id) => {
+                let old = std::mem::replace(&mut self.slots[id], slot);
+                self.index.remove(&old.pair);
                 id
             }
-            None => {
-                let id = match self.idle_slot(now) {
-                    Some(id) => {
-                        let old = std::mem::replace(&mut self.slots[id], slot);
-                        self.index.remove(&old.pair);
-                        id
-                    }
-                    None if self.slots.len() < self.pairs_max => {
-                        self.slots.push(slot);
-                        self.slots.len() - 1
-                    }
-                    None => return None,
-                };
-                self.index.insert(pair, id);
-                id
+            Place::New => {
+                self.slots.push(slot);
+                self.slots.len() - 1
             }
         };
+        self.index.insert(pair, id);
+        self.unaccepted.insert(id);
         self.last = Some(id);
-        Some(id)
+        id
     }
 
     /// Pairs that are remembered.
@@ -110,16 +132,20 @@ impl Pairs {
         self.slots.len()
     }
 
-    /// The slot of a pair that makes room, if all are taken.
-    fn idle_slot(&mut self, now: Instant) -> Option<usize> {
+    /// Room for another pair: a new slot, or that of a pair that was silent, which may be a real one or not.
+    fn room(&mut self, now: Instant, takes_accepted: bool) -> Option<Place> {
         if self.slots.len() < self.pairs_max {
-            return None;
+            return Some(Place::New);
         }
         let steps = EVICTION_STEPS.min(self.slots.len());
         let mut candidates = (0..steps).map(|step| (self.hand + step) % self.slots.len());
-        let id = candidates.find(|&id| now.saturating_since(self.slots[id].seen_at) >= self.idle);
+        let may_go = |slot: &Slot| takes_accepted || slot.accepted.is_none();
+        let id = candidates.find(|&id| {
+            let slot = &self.slots[id];
+            may_go(slot) && now.saturating_since(slot.seen_at) >= self.idle
+        });
         self.hand = id.map_or(self.hand + steps, |id| id + 1) % self.slots.len().max(1);
-        id
+        id.map(Place::TakesOver)
     }
 }
 
@@ -154,10 +180,43 @@ mod tests {
         };
         let (pair, now) = ((IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2])), Instant::ZERO);
         let mut pairs = Pairs::new(2, Duration::from_millis(10));
-        assert!(pairs.note(pair, header(&[1]), now) && pairs.note_repair(pair, header(&[2]), now));
-        assert_eq!(pairs.header(&pair), Some(&header(&[1])), "the repair packet was not accepted");
-        pairs.accept(&pair, header(&[2]));
+        assert!(pairs.note(pair, header(&[1]), now));
+        let place = pairs.place(&pair, now).expect("it is known");
+        assert_eq!(pairs.header(&pair), Some(&header(&[1])), "no repair packet was accepted");
+        pairs.accept(place, pair, header(&[2]), now);
         assert!(pairs.note(pair, header(&[3]), now));
         assert_eq!(pairs.header(&pair), Some(&header(&[2])));
+    }
+
+    #[test]
+    fn real_pairs_take_the_place_of_others_at_once_and_keep_half_of_the_table() {
+        let frame = crate::samples::frame_between("10.0.0.1:50000", "10.0.0.2:4791", &[0; 40], &[]);
+        let header = parse(&frame).expect("a packet").link;
+        let pair = |number: u16| {
+            let [high, low] = number.to_be_bytes();
+            (IpAddr::from([10, 0, high, low]), IpAddr::from([10, 1, 0, 1]))
+        };
+        let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
+        let mut pairs = Pairs::new(8, Duration::from_millis(10));
+        assert!((0..8).all(|number| pairs.note(pair(number), header, at(0))));
+        for number in 100..104 {
+            let place = pairs.place(&pair(number), at(1)).expect("another makes room");
+            assert!(pairs.header(&pair(number)).is_none(), "not before it is accepted");
+            pairs.accept(place, pair(number), header, at(1));
+        }
+        // They pause for long, and others come in any number.
+        for number in 1000..2000_u16 {
+            pairs.note(pair(number), header, at(1000 + 20 * u64::from(number)));
+        }
+        assert!((100..104).all(|number| pairs.header(&pair(number)).is_some()));
+        // Eight of them take all; then they make room for each other when they are silent.
+        for number in 104..108 {
+            let place = pairs.place(&pair(number), at(50_000)).expect("another makes room");
+            pairs.accept(place, pair(number), header, at(50_000));
+        }
+        assert!((100..108).all(|number| pairs.header(&pair(number)).is_some()));
+        assert!(matches!(pairs.place(&pair(108), at(50_001)), Some(Place::TakesOver(_))));
+        assert!(pairs.note(pair(1), header, at(50_001)), "as long as others have less than half");
+        assert_eq!((pairs.len(), pairs.unaccepted.len()), (8, 1));
     }
 }
