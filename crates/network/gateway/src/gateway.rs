@@ -50,6 +50,12 @@ impl GatewayConfig {
             peer_timeout: Duration::from_secs(5),
         }
     }
+
+    /// Bytes of memory that packets can make grow, at most.
+    pub fn memory_bytes_max(&self) -> usize {
+        let (pairs, headers) = (2 * self.pairs_max, self.shim.held_packets_max);
+        self.shim.memory_bytes_max() + pairs * Pairs::PAIR_BYTES + headers * WaitingHeaders::HEADER_BYTES
+    }
 }
 
 /// What a gateway has counted. Numbers are of frames.
@@ -93,7 +99,7 @@ pub struct GatewayState {
     pub pairs: [usize; 2],
     /// Packets that wait for a missing one now.
     pub waiting_packets: usize,
-    /// Bytes of memory in the shim.
+    /// Bytes of memory that packets make grow: the shim, pairs of hosts, and headers of packets that wait.
     pub memory_bytes: usize,
     /// The bound of the same.
     pub memory_bytes_max: usize,
@@ -170,8 +176,8 @@ impl Gateway {
             flows: self.shim.flows_in_use(now),
             pairs: [self.pairs[SITE].len(), self.pairs[WIDE].len()],
             waiting_packets: self.shim.decoder().held_packets(),
-            memory_bytes: self.shim.memory_bytes(),
-            memory_bytes_max: self.config.shim.memory_bytes_max(),
+            memory_bytes: self.memory_bytes(),
+            memory_bytes_max: self.config.memory_bytes_max(),
             peer_heard: self.peer.is_heard(now),
         }
     }
@@ -179,6 +185,11 @@ impl Gateway {
     /// With a code that follows the link: how it stands for each network of the peer, with every change and its reason.
     pub fn paths(&self) -> Vec<PathStatus> {
         self.shim.encoder().paths()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let pairs: usize = self.pairs.iter().map(Pairs::memory_bytes).sum();
+        self.shim.memory_bytes() + pairs + self.waiting.memory_bytes()
     }
 
     fn advance(&mut self, now: Instant) {

@@ -372,6 +372,7 @@ fn strangers_cost_no_more_than_the_bounds() {
     assert_eq!(passed, 20_000, "nothing of it is kept");
     let state = one.state(at(20_000));
     assert!(state.pairs[WIDE] == 8 && state.flows[1] <= 16 && state.memory_bytes < 1 << 20, "{state:?}");
+    assert!(state.memory_bytes <= state.memory_bytes_max, "{state:?}");
 }
 
 #[test]

@@ -56,6 +56,14 @@ pub(crate) enum Place {
 }
 
 impl Pairs {
+    /// Memory of a pair: its slot, and its entries in trees that may be half empty.
+    pub(crate) const PAIR_BYTES: usize = size_of::<Slot>() + 2 * size_of::<(Pair, usize)>() + 2 * size_of::<usize>();
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let spare = (self.slots.capacity() - self.slots.len()) * size_of::<Slot>();
+        self.slots.len() * Pairs::PAIR_BYTES + spare
+    }
+
     pub(crate) fn new(pairs_max: usize, idle: Duration) -> Pairs {
         let (index, slots, unaccepted) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
         Pairs { index, slots, unaccepted, pairs_max, idle, last: None, hand: 0 }
@@ -117,6 +125,11 @@ impl Pairs {
                 id
             }
             Place::New => {
+                if self.slots.len() == self.slots.capacity() {
+                    // Not beyond the bound.
+                    let more = self.slots.len().max(4).min(self.pairs_max - self.slots.len());
+                    self.slots.reserve_exact(more);
+                }
                 self.slots.push(slot);
                 self.slots.len() - 1
             }
@@ -218,5 +231,6 @@ mod tests {
         assert!(matches!(pairs.place(&pair(108), at(50_001)), Some(Place::TakesOver(_))));
         assert!(pairs.note(pair(1), header, at(50_001)), "as long as others have less than half");
         assert_eq!((pairs.len(), pairs.unaccepted.len()), (8, 1));
+        assert_eq!(pairs.memory_bytes(), 8 * Pairs::PAIR_BYTES);
     }
 }

@@ -23,6 +23,13 @@ struct Waiting {
 }
 
 impl WaitingHeaders {
+    /// Memory of one, in a tree that may be half empty.
+    pub(crate) const HEADER_BYTES: usize = 2 * size_of::<(usize, Waiting)>();
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.by_memory.len() * WaitingHeaders::HEADER_BYTES
+    }
+
     pub(crate) fn new(most: usize) -> WaitingHeaders {
         WaitingHeaders { by_memory: BTreeMap::new(), most }
     }

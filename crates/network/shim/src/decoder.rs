@@ -28,6 +28,11 @@ use crate::tag::tag;
 use following::Following;
 use shared::Shared;
 
+/// What is remembered of a flow, at most, but for units and packets that wait.
+pub(crate) const FLOW_BYTES_MAX: usize = Flows::<Following>::SLOT_BYTES + Following::BYTES_MAX;
+/// Memory of a packet that waits, besides its bytes: what is known of it, and room for four acknowledgements or two sums.
+pub(crate) const HELD_BYTES_MAX: usize = shared::HELD_OVERHEAD_BYTES + 64;
+
 /// Reports that wait to be taken, at most.
 const REPORTS_MAX: usize = 64;
 
@@ -68,7 +73,7 @@ impl Decoder {
     /// Bytes of memory in coding units and waiting packets, at the moment.
     pub fn memory_bytes(&self) -> usize {
         let flows: usize = self.flows.iter().map(Following::memory_bytes).sum();
-        flows + self.shared.units.free_bytes() + self.shared.held_bytes
+        flows + self.flows.memory_bytes() + self.shared.units.free_bytes() + self.shared.held_bytes
     }
 
     pub(crate) fn flows_in_use(&self, now: Instant) -> usize {

@@ -44,6 +44,9 @@ pub struct Encoder {
     pub(crate) mutation: Option<crate::Mutation>,
 }
 
+/// What is remembered of a flow, at most, but for its units.
+pub(crate) const FLOW_BYTES_MAX: usize = Flows::<Sending>::SLOT_BYTES;
+
 /// What is known of a flow that is sent.
 #[derive(Debug)]
 struct Sending {
@@ -181,8 +184,11 @@ impl Encoder {
     /// Bytes of memory in coding units, at the moment.
     pub fn memory_bytes(&self) -> usize {
         let blocks = self.flows.iter().filter_map(|flow| flow.block.as_ref());
-        let sums: usize = blocks.flat_map(|block| &block.sums).map(Vec::capacity).sum();
-        sums + self.units.free_bytes() + self.flows.len() * size_of::<Sending>()
+        let bytes_of = |sums: &Vec<Vec<u8>>| {
+            sums.iter().map(Vec::capacity).sum::<usize>() + sums.capacity() * size_of::<Vec<u8>>()
+        };
+        let sums: usize = blocks.map(|block| bytes_of(&block.sums)).sum();
+        sums + self.units.free_bytes() + self.flows.memory_bytes()
     }
 
     pub(crate) fn flows_in_use(&self, now: Instant) -> usize {

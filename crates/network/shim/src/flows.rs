@@ -55,6 +55,15 @@ struct Slot<T> {
 }
 
 impl<T> Flows<T> {
+    /// Memory of a flow in the table: its slot, and its entries in trees that may be half empty.
+    pub(crate) const SLOT_BYTES: usize =
+        size_of::<Slot<T>>() + 2 * size_of::<(FlowKey, usize)>() + 2 * size_of::<(Instant, usize)>();
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let spare = (self.slots.capacity() - self.slots.len()) * size_of::<Slot<T>>();
+        self.slots.len() * Flows::<T>::SLOT_BYTES + spare
+    }
+
     pub(crate) fn new(flows_max: usize) -> Flows<T> {
         Flows { index: BTreeMap::new(), slots: Vec::new(), flows_max, last: None, hand: 0, alarms: BTreeSet::new() }
     }
@@ -81,6 +90,11 @@ impl<T> Flows<T> {
     ) -> Option<(usize, Option<T>)> {
         let slot = Slot { key, used_at: now, alarm: None, flow };
         if self.slots.len() < self.flows_max {
+            if self.slots.len() == self.slots.capacity() {
+                // Not beyond the bound.
+                let more = self.slots.len().max(4).min(self.flows_max - self.slots.len());
+                self.slots.reserve_exact(more);
+            }
             self.slots.push(slot);
             self.index.insert(key, self.slots.len() - 1);
             return Some((self.slots.len() - 1, None));

@@ -43,7 +43,7 @@ impl Units {
 
     /// Bytes of the units that are free; the others are counted where they are used.
     pub(crate) fn free_bytes(&self) -> usize {
-        self.free.iter().map(Vec::capacity).sum()
+        self.free.iter().map(Vec::capacity).sum::<usize>() + self.free.capacity() * size_of::<Vec<u8>>()
     }
 }
 

@@ -13,7 +13,7 @@ use crate::packet::Summary;
 
 /// A gap is lost when this many packets have come behind it.
 const LATE_MAX: u64 = 64;
-/// Gaps that are not yet lost, at most.
+/// Gaps that are not yet lost, at most. A power of two: so much memory there is.
 const GAPS_MAX: usize = 64;
 /// A packet that is further ahead is of another place.
 const GAP_MAX: u64 = 1024;
@@ -50,6 +50,13 @@ struct Gap {
 }
 
 impl Arrivals {
+    /// Memory of gaps, at most.
+    pub(super) const BYTES_MAX: usize = GAPS_MAX * size_of::<Gap>();
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.gaps.capacity() * size_of::<Gap>()
+    }
+
     /// A data packet arrives.
     pub(super) fn note(&mut self, number: u64, summary: &Summary) {
         let is_back = |left: &u64| (*left..*left + LATE_MAX).contains(&number);
@@ -115,7 +122,7 @@ impl Arrivals {
     fn settle(&mut self, late: u64) {
         let next = self.next.unwrap_or(0);
         while let Some(gap) = self.gaps.front() {
-            if gap.end + late > next && late > 0 && self.gaps.len() <= GAPS_MAX {
+            if gap.end + late > next && late > 0 && self.gaps.len() < GAPS_MAX {
                 return;
             }
             let length = u32::try_from(gap.missing).unwrap_or(u32::MAX);

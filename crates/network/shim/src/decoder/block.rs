@@ -96,7 +96,7 @@ impl Passed {
     }
 
     pub(super) fn sum_bytes(&self) -> usize {
-        self.sums.iter().map(Vec::capacity).sum()
+        self.sums.iter().map(Vec::capacity).sum::<usize>() + self.sums.capacity() * size_of::<Vec<u8>>()
     }
 }
 
@@ -117,6 +117,14 @@ pub(super) struct Repairs {
 }
 
 impl Repairs {
+    /// Memory that sums have besides their bytes when there are few of them; others are counted with what waits.
+    pub(super) const FEW_BYTES: usize = 4 * size_of::<(u8, Vec<u8>)>();
+
+    /// Bytes besides those of the sums.
+    pub(super) fn spare_bytes(&self) -> usize {
+        self.sums.capacity() * size_of::<(u8, Vec<u8>)>()
+    }
+
     pub(super) fn end(&self) -> u64 {
         self.base + u64::from(self.header.count)
     }

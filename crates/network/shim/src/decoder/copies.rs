@@ -4,7 +4,7 @@ use longhaul_time::Instant;
 
 use crate::config::Config;
 
-/// Pairs that are remembered.
+/// Pairs that are remembered. A power of two: so much memory there is.
 const PAIRS_MAX: usize = 32;
 
 /// What has come of the newest pairs. Equal acknowledgements have equal ICRCs and are different pairs.
@@ -29,6 +29,8 @@ enum Seen {
 }
 
 impl Copies {
+    pub(super) const BYTES_MAX: usize = PAIRS_MAX * size_of::<Pair>();
+
     /// An acknowledgement comes: whether it passes. It does not if it was overtaken by its copy.
     pub(super) fn passes_original(&mut self, icrc: u32, config: &Config, now: Instant) -> bool {
         self.expire(config, now);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::coded::identity;
 use crate::packet::Checked;
 
-/// As many are remembered.
+/// As many are remembered. A power of two: so much memory there is.
 const EXECUTED_MAX: usize = 256;
 
 /// Packets that must not be handed on again: number and ICRC. How late they can come is the network's matter, so that no time makes
@@ -16,6 +16,8 @@ pub(super) struct Executed {
 }
 
 impl Executed {
+    pub(super) const BYTES_MAX: usize = EXECUTED_MAX * size_of::<(u64, u32)>();
+
     pub(super) fn note(&mut self, number: u64, checked: &Checked) {
         let Some((icrc, _)) = identity(&checked.packet, &checked.scope) else { return };
         if self.packets.len() == EXECUTED_MAX {

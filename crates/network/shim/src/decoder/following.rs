@@ -9,6 +9,7 @@ use super::block::{Passed, Repairs};
 use super::claim::{Claim, Recent};
 use super::copies::Copies;
 use super::executed::Executed;
+use super::placing::BLOCKS_MAX;
 use super::restoring::Wrong;
 use super::shared::Shared;
 use super::waiting::{Outcome, Waiting};
@@ -138,9 +139,17 @@ impl Following {
         shared.has_room(self.held_packets(), self.is_proven)
     }
 
-    /// Bytes of memory, but for the packets that wait.
+    /// Of what [`memory_bytes`](Following::memory_bytes) counts, the part that belongs to no unit and to no packet that waits, at most.
+    pub(super) const BYTES_MAX: usize = BLOCKS_MAX * (size_of::<Repairs>() + Repairs::FEW_BYTES)
+        + 2 * Executed::BYTES_MAX
+        + Copies::BYTES_MAX
+        + Arrivals::BYTES_MAX
+        + Waiting::FEW_BYTES;
+
+    /// Bytes of memory besides the flow itself, but for the packets that wait.
     pub(super) fn memory_bytes(&self) -> usize {
-        size_of::<Following>()
+        self.arrivals.memory_bytes()
+            + self.repairs.iter().map(Repairs::spare_bytes).sum::<usize>()
             + self.passed.as_ref().map_or(0, Passed::sum_bytes)
             + self.waiting.spare_bytes()
             + self.repairs.capacity() * size_of::<Repairs>()

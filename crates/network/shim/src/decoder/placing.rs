@@ -23,8 +23,8 @@ const OLD_EPOCHS: u16 = 64;
 const ASTRAY_MAX: u8 = 4;
 /// Packets further apart than this are not of one place.
 const FAR: u64 = 1024;
-/// Blocks of a flow that repair packets are kept of.
-const BLOCKS_MAX: usize = 8;
+/// Blocks of a flow that repair packets are kept of. A power of two: so much memory there is.
+pub(super) const BLOCKS_MAX: usize = 8;
 
 impl Following {
     /// A data packet came.

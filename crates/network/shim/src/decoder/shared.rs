@@ -9,7 +9,7 @@ use crate::units::Units;
 
 /// What a packet that waits costs besides its bytes: what is known of it, since when it waits, and its place in a map that may have
 /// no other.
-const HELD_OVERHEAD_BYTES: usize = size_of::<Checked>() + 16 + 256;
+pub(super) const HELD_OVERHEAD_BYTES: usize = size_of::<Checked>() + 16 + 256;
 
 /// What all flows share.
 #[derive(Debug)]

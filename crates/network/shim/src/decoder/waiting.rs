@@ -45,6 +45,9 @@ pub(super) enum Outcome {
 }
 
 impl Waiting {
+    /// What [`spare_bytes`](Waiting::spare_bytes) are when few acknowledgements wait; with more, they count with each.
+    pub(super) const FEW_BYTES: usize = 4 * size_of::<(u64, Box<Held>)>();
+
     pub(super) fn is_empty(&self) -> bool {
         self.data.is_empty() && self.acknowledgements.is_empty()
     }
@@ -62,7 +65,7 @@ impl Waiting {
         self.count
     }
 
-    /// Bytes of memory that are not counted with the packets.
+    /// Bytes of memory that are not counted with the packets: for each acknowledgement that waits, room for four at most.
     pub(super) fn spare_bytes(&self) -> usize {
         self.acknowledgements.capacity() * size_of::<(u64, Box<Held>)>()
     }
@@ -147,6 +150,10 @@ impl Waiting {
                 self.first_acknowledged = self.first_acknowledged.min(number);
                 self.acknowledgements.push_back((number, held));
             }
+        }
+        // Memory is that of those that wait, not of those that once did.
+        if 4 * self.acknowledgements.len() < self.acknowledgements.capacity() {
+            self.acknowledgements.shrink_to(2 * self.acknowledgements.len());
         }
     }
 
