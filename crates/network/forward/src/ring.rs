@@ -267,6 +267,24 @@ impl RingSource {
         }
     }
 
+    /// The index that the interface's name has now. Through a socket that is open: a process that has no more descriptors can ask too.
+    fn ask_index(&self) -> io::Result<c_int> {
+        // SAFETY: all bytes zero is a request.
+        let mut request: libc::ifreq = unsafe { mem::zeroed() };
+        // The last byte stays zero.
+        let room = request.ifr_name.len() - 1;
+        for (place, byte) in request.ifr_name.iter_mut().take(room).zip(self.name.bytes()) {
+            *place = byte as libc::c_char;
+        }
+        // SAFETY: the request is alive, and of the kind that this call reads and writes.
+        let asked = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCGIFINDEX, &raw mut request) };
+        if asked < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call has written this member.
+        Ok(unsafe { request.ifr_ifru.ifru_ifindex })
+    }
+
     fn forget_error(&self) {
         let (mut error, mut length): (c_int, _) = (0, mem::size_of::<c_int>() as libc::socklen_t);
         // SAFETY: both are alive, and the number is as long as is said.
@@ -309,13 +327,14 @@ impl Source for RingSource {
     }
 
     fn check(&mut self) -> Result<(), ForwardError> {
-        // Until it is read, the socket reports the error at every look.
-        self.forget_error();
-        match if_nametoindex(&*self.name) {
-            // It may be down for a while.
-            Ok(index) if index as c_int == self.index => Ok(()),
-            _ => Err(ForwardError::Gone(self.name.clone())),
+        match is_there(self.ask_index(), self.index) {
+            // It may be down for a while. Until the error is read, the socket reports it at every look.
+            Some(true) => self.forget_error(),
+            Some(false) => return Err(ForwardError::Gone(self.name.clone())),
+            // The error stays, and with it the next look.
+            None => {}
         }
+        Ok(())
     }
 
     fn counters(&mut self) -> SourceCounters {
@@ -337,6 +356,22 @@ impl Source for RingSource {
         }
         self.counters
     }
+}
+
+/// Whether an interface is there, by the index that its name has now. `None` if the system did not say.
+fn is_there(asked: io::Result<c_int>, index: c_int) -> Option<bool> {
+    match asked {
+        Ok(now) => Some(now == index),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => Some(false),
+        // No memory, or an interruption: that says nothing of the interface.
+        Err(_) => None,
+    }
+}
+
+/// Whether an interface has not taken one frame, and may take others: the frame is too long or malformed, there is no room or memory, or
+/// the interface is down.
+fn is_refusal(error: c_int) -> bool {
+    matches!(error, libc::EMSGSIZE | libc::EINVAL | libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::ENETDOWN)
 }
 
 /// Frames that leave by an interface.
@@ -407,8 +442,7 @@ impl Sink for RawSink {
                     Some(libc::EINTR) => {}
                     // Once a call: others wait for the loop.
                     Some(libc::EAGAIN | libc::ENOBUFS) if may_wait => may_wait = self.has_room(),
-                    // One frame that is too long or malformed, no room, or an interface that is down.
-                    Some(libc::EMSGSIZE | libc::EINVAL | libc::EAGAIN | libc::ENOBUFS | libc::ENETDOWN) => {
+                    Some(error) if is_refusal(error) => {
                         refused += 1;
                         frames = &frames[1..];
                     }
@@ -418,5 +452,26 @@ impl Sink for RawSink {
             }
         }
         Ok(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_interface_that_is_not_there_is_gone() {
+        let error = |number| Err(io::Error::from_raw_os_error(number));
+        assert_eq!([is_there(Ok(7), 7), is_there(Ok(8), 7)], [Some(true), Some(false)]);
+        assert_eq!([is_there(error(libc::ENODEV), 7), is_there(error(libc::ENXIO), 7)], [Some(false), Some(false)]);
+        for number in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS, libc::EINTR] {
+            assert_eq!(is_there(error(number), 7), None, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_frame_that_there_is_no_memory_for_is_refused() {
+        assert!(is_refusal(libc::ENOMEM) && is_refusal(libc::ENOBUFS));
+        assert!(!is_refusal(libc::ENODEV) && !is_refusal(libc::ENXIO) && !is_refusal(libc::EBADF));
     }
 }
