@@ -124,6 +124,8 @@ fn default_held_packets_max() -> usize {
     2_048
 }
 
+/// Sums of one block, at most: the other gateway refuses more.
+const FLOW_UNITS_MAX: u8 = 32;
 /// Bounds of what a file can ask for: more would be a mistake, or too much memory.
 const FLOWS_MOST: usize = 1 << 16;
 const PACKETS_MOST: usize = 1 << 16;
@@ -233,12 +235,45 @@ impl Settings {
                 return wrong(key, &value, &format!("1 to {TIME_US_MOST}"));
             }
         }
+        self.check_times()?;
+        // As the shim would, which does not know the names of this file.
+        let (repairs, allowed) = (self.code.first_code().repair_packets(), FLOW_UNITS_MAX);
+        if repairs > allowed {
+            return wrong("code", &self.code, &format!("a code with at most {allowed} repair packets for each block"));
+        }
+        if usize::from(repairs) > self.units_max {
+            return wrong(
+                "units_max",
+                &self.units_max,
+                &format!("at least {repairs}, the repair packets of one block of code"),
+            );
+        }
         for (key, value, least) in
             [("peer_timeout_ms", self.peer_timeout_ms, PEER_TIMEOUT_MS_LEAST), ("flow_idle_ms", self.flow_idle_ms, 1)]
         {
             if !(least..=TIME_MS_MOST).contains(&value) {
                 return wrong(key, &value, &format!("{least} to {TIME_MS_MOST}"));
             }
+        }
+        Ok(())
+    }
+
+    /// Times that do not go together.
+    fn check_times(&self) -> Result<(), SettingsError> {
+        let Settings { timeout_us, block_age_us, reordering_us, .. } = *self;
+        let wrong = |key, value: u32, allowed| Err(SettingsError::Value { key, value: value.to_string(), allowed });
+        if timeout_us <= block_age_us {
+            let allowed = format!(
+                "longer than block_age_us of both gateways ({block_age_us} here): repair packets may come so late"
+            );
+            return wrong("timeout_us", timeout_us, allowed);
+        }
+        if reordering_us > timeout_us {
+            return wrong(
+                "reordering_us",
+                reordering_us,
+                format!("at most timeout_us, {timeout_us}: no packet waits longer"),
+            );
         }
         Ok(())
     }
@@ -264,6 +299,7 @@ impl Settings {
         shim.reports_every = Some(REPORTS_EVERY);
         shim.datagram_bytes_max = rdma_mtu + TRANSPORT_BYTES_MAX;
         shim.units_max = self.units_max;
+        shim.flow_units_max = FLOW_UNITS_MAX;
         shim.held_packets_max = self.held_packets_max;
         shim.flows_max = self.flows_max;
         shim.idle_flush = micros(self.idle_flush_us);
@@ -346,13 +382,21 @@ pub fn template() -> String {
         "false".to_owned(),
         "Send acknowledgements twice: a lost one costs the sender a timeout.",
     );
-    key("timeout_us", default_timeout_us().to_string(), "Packets wait at most this long for a missing one.");
+    key(
+        "timeout_us",
+        default_timeout_us().to_string(),
+        "Packets wait at most this long for a missing one: longer than block_age_us of both gateways.",
+    );
     key(
         "idle_flush_us",
         default_idle_flush_us().to_string(),
         "A block that is not full ends when its flow pauses for this long,",
     );
-    key("block_age_us", default_block_age_us().to_string(), "and at this age in any case. timeout_us must be longer.");
+    key(
+        "block_age_us",
+        default_block_age_us().to_string(),
+        "and at this age in any case. timeout_us of both gateways must be longer.",
+    );
     key(
         "reordering_us",
         default_reordering_us().to_string(),
@@ -468,6 +512,11 @@ mod tests {
             ("flows_max = 0", "flows_max is 0"),
             ("held_packets_max = 10000000", "1 to 65536"),
             ("timeout_us = 0", "1 to 1000000"),
+            ("timeout_us = 2000", "timeout_us is 2000, but must be longer than block_age_us of both gateways"),
+            ("block_age_us = 5000", "timeout_us is 5000"),
+            ("reordering_us = 5001", "reordering_us is 5001"),
+            ("code = \"lowar:mds:64,33\"", "code is lowar:mds:64,33"),
+            ("code = \"lowar:mds:64,8\"\nunits_max = 7", "units_max is 7"),
             ("peer_timeout_ms = 1999", "2000 to 3600000"),
             ("peer_timeout_ms = 3600001", "2000 to 3600000"),
             ("flow_idle_ms = 0", "1 to 3600000"),
