@@ -269,3 +269,23 @@ fn uc_executes_once_what_has_passed_far_ahead() {
         assert_eq!(received.len(), 124);
     }
 }
+
+#[test]
+fn headers_without_any_data_hold_up_no_acknowledgements() {
+    let (mut sender, mut receiver) = with(config("xor:4,1"));
+    let sent = encode(&mut sender, &Flow::reads(7, 100).message(4), at(0));
+    let like = last_header(&sent);
+    // The queue pair only writes, so that nothing but acknowledgements comes back.
+    for epoch in 0..10 {
+        let subject = Subject { queue_pair: 7, is_responses: true };
+        let at_100 = Header { subject, base_psn: Psn::new(100), epoch, has_last: false, last_length: 0, ..like };
+        let lies = [
+            lie(&Header { is_announcement: true, index: 0, ..at_100 }, &[]),
+            lie(&at_100, &[0x5a; 300]),
+            lie(&Header { base_psn: Psn::new(96), count: 4, ..at_100 }, &[0x5a; 300]),
+        ];
+        assert!(decode(&mut receiver, &lies, at(epoch.into())).is_empty());
+        let packets: Vec<Packet> = (90..130).map(|psn| acknowledgement(7, psn)).collect();
+        assert_same(&decode(&mut receiver, &packets, at(epoch.into())), &packets);
+    }
+}

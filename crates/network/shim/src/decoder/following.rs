@@ -307,8 +307,9 @@ impl Following {
 
     fn hand_on_acknowledgement(&mut self, checked: Checked, now: Instant, shared: &mut Shared, out: &mut Vec<Packet>) {
         let number = self.number_of(checked.summary.psn);
-        // It would say that the responses before it are lost.
+        // It would say that the responses before it are lost. Where only headers say that there are any, nothing waits for them.
         let must_wait = self.is_placed
+            && (self.is_proven || self.is_in_sequence)
             && !self.is_open
             && self.overdue != Some(self.next)
             && (self.next..self.next + (1 << 22)).contains(&number);

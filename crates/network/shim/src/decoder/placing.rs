@@ -120,7 +120,9 @@ impl Following {
             }
         } else if end <= self.next {
             self.align(end, shared);
-            if is_followed {
+            // Headers that agree with each other prove nothing.
+            let has_data = self.recent.is_some_and(|recent| recent.start < end && base < recent.end);
+            if is_followed && has_data {
                 self.prove(shared);
             }
         } else {
