@@ -506,3 +506,17 @@ fn damaged_frames_are_forwarded_or_dropped_and_what_leaves_is_bounded() {
     assert!(left[WIDE] <= entered[WIDE] + one.state(at(0)).received.restored as usize, "{left:?} of {entered:?}");
     assert_eq!(one.state(at(0)).frames.not_built, 0);
 }
+
+#[test]
+fn repair_packets_that_are_too_long_here_are_counted_and_no_sign_of_life() {
+    let mut one = gateway(1, |config| config.waits_for_peer = false);
+    let mut other = gateway(2, |config| config.shim.datagram_bytes_max = 256);
+    let sent: Vec<_> = (0..64).flat_map(|index| pass(&mut one, SITE, &Sample::V4.frame(index, 16), at(1))).collect();
+    let is_announcement = |frame: &[u8]| frame.len() < 256;
+    let long: Vec<_> = sent.iter().filter(|(_, frame)| is_repair(frame) && !is_announcement(frame)).collect();
+    assert!(long.len() > 7);
+    long.iter().for_each(|(_, frame)| assert_eq!(pass(&mut other, WIDE, frame, at(1)), []));
+    let state = other.state(at(1));
+    assert_eq!((state.received.too_long, state.received.repairs), (long.len() as u64, 0));
+    assert!(!state.peer_heard);
+}

@@ -135,7 +135,14 @@ pub fn text(state: &RunningState) -> String {
             ("reason=\"not_peer\"", frames.not_peer_repairs as f64),
             ("reason=\"malformed\"", received.malformed as f64),
             ("reason=\"stale\"", received.stale as f64),
+            ("reason=\"too_long\"", received.too_long as f64),
         ],
+    );
+    metric(
+        "unfollowed_packets_total",
+        "counter",
+        "Packets from the wide side that found no coding unit, or no room for their flow, by reason.",
+        &[("reason=\"no_unit\"", received.no_unit as f64), ("reason=\"no_flow\"", received.no_flow as f64)],
     );
     metric(
         "restored_packets_total",
@@ -214,7 +221,13 @@ mod tests {
         assert!(answer.starts_with("HTTP/1.0 200 OK\r\n"), "{answer}");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("Content-Length: {}", body.len())));
-        assert!(body.contains("longhaul_gateway_restored_packets_total 0\n"), "{body}");
+        for metric in [
+            "restored_packets_total",
+            "repair_packets_refused_total{reason=\"too_long\"}",
+            "unfollowed_packets_total{reason=\"no_unit\"}",
+        ] {
+            assert!(body.contains(&format!("longhaul_gateway_{metric} 0\n")), "{body}");
+        }
         for line in body.lines().filter(|line| !line.starts_with('#')) {
             let value = line.rsplit(' ').next().unwrap();
             assert!(value.parse::<f64>().is_ok() && line.starts_with("longhaul_gateway_"), "{line}");

@@ -75,6 +75,8 @@ pub struct DecoderCounters {
     pub malformed: u64,
     /// Repair packets from others than the configured peers, without the right tag, or with more sums than allowed.
     pub refused: u64,
+    /// Repair packets that are longer than a coding unit here: the peer has a larger `datagram_bytes_max`.
+    pub too_long: u64,
     /// Repair packets of an earlier epoch.
     pub stale: u64,
     /// Repair packets, and packets of UC, for which there was no room in the table of flows.

@@ -265,10 +265,13 @@ impl Decoder {
             counters.malformed += 1;
             return None;
         }
+        if matches!(&parsed, Datagram::Block(_, body) if body.len() > config.unit_bytes()) {
+            counters.too_long += 1;
+            return None;
+        }
         counters.repairs += 1;
         match parsed {
-            Datagram::Block(header, body) if body.len() <= config.unit_bytes() => Some((header, body)),
-            Datagram::Block(..) => None,
+            Datagram::Block(header, body) => Some((header, body)),
             Datagram::Report(report) => {
                 if self.reports.len() < REPORTS_MAX {
                     self.reports.push((packet.envelope, report));

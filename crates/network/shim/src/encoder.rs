@@ -19,7 +19,7 @@ use crate::flows::{FlowKey, Flows};
 use crate::packet::{Envelope, Packet, SKIPPED_MAX, Summary, right_scope};
 use crate::paths::{Paths, Position as FlowPosition, Reported};
 use crate::tag::tag;
-use crate::units::{Units, lengthen};
+use crate::units::{Units, bytes_of, lengthen};
 use credit::Credit;
 
 /// Adds repair packets to what is sent. Driven: packets and time come in, packets go out.
@@ -44,7 +44,6 @@ pub struct Encoder {
     pub(crate) mutation: Option<crate::Mutation>,
 }
 
-/// What is remembered of a flow, at most, but for its units.
 pub(crate) const FLOW_BYTES_MAX: usize = Flows::<Sending>::SLOT_BYTES;
 
 /// What is known of a flow that is sent.
@@ -183,11 +182,7 @@ impl Encoder {
 
     /// Bytes of memory in coding units, at the moment.
     pub fn memory_bytes(&self) -> usize {
-        let blocks = self.flows.iter().filter_map(|flow| flow.block.as_ref());
-        let bytes_of = |sums: &Vec<Vec<u8>>| {
-            sums.iter().map(Vec::capacity).sum::<usize>() + sums.capacity() * size_of::<Vec<u8>>()
-        };
-        let sums: usize = blocks.map(|block| bytes_of(&block.sums)).sum();
+        let sums: usize = self.flows.iter().flat_map(|flow| &flow.block).map(|block| bytes_of(&block.sums)).sum();
         sums + self.units.free_bytes() + self.flows.memory_bytes()
     }
 

@@ -47,6 +47,11 @@ impl Units {
     }
 }
 
+/// Memory of sums that were taken together.
+pub(crate) fn bytes_of(sums: &Vec<Vec<u8>>) -> usize {
+    sums.iter().map(Vec::capacity).sum::<usize>() + sums.capacity() * size_of::<Vec<u8>>()
+}
+
 /// Makes a sum at least this long; what is added are zeros.
 pub(crate) fn lengthen(sum: &mut Vec<u8>, bytes: usize) {
     if sum.len() < bytes {

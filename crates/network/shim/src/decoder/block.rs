@@ -9,7 +9,7 @@ use crate::coded::{is_marked, write_coded};
 use crate::config::BlockCode;
 use crate::encoder::add_to_all;
 use crate::packet::{Checked, Envelope};
-use crate::units::lengthen;
+use crate::units::{bytes_of, lengthen};
 
 /// The packets of a block that were handed on, as sums.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl Passed {
     }
 
     pub(super) fn sum_bytes(&self) -> usize {
-        self.sums.iter().map(Vec::capacity).sum::<usize>() + self.sums.capacity() * size_of::<Vec<u8>>()
+        bytes_of(&self.sums)
     }
 }
 

@@ -123,6 +123,9 @@ pub(super) fn to_json(settings: &Settings, state: &RunningState, has_bypass: boo
             "refused_repair_packets": received.refused,
             "not_peer_repair_packets": frames.not_peer_repairs,
             "malformed_repair_packets": received.malformed,
+            "too_long_repair_packets": received.too_long,
+            "no_unit_packets": received.no_unit,
+            "no_flow_packets": received.no_flow,
             "no_host_pair_packets": frames.no_pair[WIDE],
             "not_built_packets": frames.not_built,
             "icrc_error_packets": received.icrc_errors,
@@ -199,6 +202,13 @@ pub(super) fn to_table(gateway: &Value) -> String {
         let _ = writeln!(
             text,
             "{unfinished} frames were dropped: without their checksum; switch that off where they come from: ethtool -K INTERFACE tx off"
+        );
+    }
+    let long_repairs = gateway["towards_site"]["too_long_repair_packets"].as_u64().unwrap_or_default();
+    if long_repairs > 0 {
+        let _ = writeln!(
+            text,
+            "{long_repairs} repair packets were dropped: longer than this gateway has room for; set the same rdma_mtu at both gateways"
         );
     }
     let refused = gateway["refused_frames"].as_u64().unwrap_or_default();
