@@ -21,7 +21,7 @@ use longhaul_forward::clock::Clock;
 use longhaul_forward::ring::{RawSink, RingSource};
 use longhaul_forward::{Arrival, ForwardError, Sink as _, Source as _, priority};
 use longhaul_gateway::settings::Settings;
-use longhaul_gateway::{GatewayError, RunningGateway, RunningState, SITE, WIDE};
+use longhaul_gateway::{GatewayError, GatewayState, RunningGateway, RunningState, SITE, WIDE};
 use longhaul_link::namespaces::{END_INTERFACE, NamespaceError, Namespaces, Side};
 use thiserror::Error;
 
@@ -76,12 +76,16 @@ pub struct GatewayRow {
     pub mtu: usize,
     /// Of RDMA.
     pub rdma_mtu: usize,
-    /// Data packets a second that the gateway took, with repair packets added.
+    /// Data packets a second that left the gateway, next to the repair packets that it added.
     pub packets_per_second: f64,
     /// The same of a forwarder that does nothing to frames.
     pub bare_packets_per_second: f64,
     /// The median of the ratios of both, each of one round.
     pub over_bare_forwarder: f64,
+    /// Packets in blocks over those that the gateway took.
+    pub protected_share: f64,
+    /// Repair packets over packets in blocks.
+    pub repair_share: f64,
     /// Data packets a second of processor time of the gateway's thread.
     pub packets_per_second_per_core: f64,
     /// Bits a second of data packets with their headers.
@@ -173,7 +177,7 @@ impl Ground {
         let frames: Arc<Vec<Vec<u8>>> = Arc::new((0..FLOOD_FRAMES).map(|_| messages.next_frame()).collect());
         let _full = self.full_socket()?;
         let (mut with, mut bare, mut ratios, mut per_core) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut has_priority = false;
+        let (mut has_priority, mut counts) = (false, [0, 0, 0]);
         for _ in 0..ROUNDS {
             let flood = self.flood(frames.clone())?;
             let forwarder = Bare::start(GATEWAY_PROCESSOR)?;
@@ -181,17 +185,27 @@ impl Ground {
             forwarder.end()?;
             let gateway = self.gateway(Side::Left)?;
             let before = gateway.state()?;
-            let through = self.per_second(|| Ok(taken(&gateway.state()?)))?;
+            let through = self.per_second(|| Ok(data_sent(&gateway.state()?)))?;
             let after = gateway.state()?;
             has_priority = gateway.has_priority();
             gateway.end()?;
             flood.end()?;
             let used = after.processor_time.saturating_sub(before.processor_time).as_secs_f64();
-            per_core.push((taken(&after) - taken(&before)) as f64 / used.max(1e-9));
+            per_core.push(data_sent(&after).saturating_sub(data_sent(&before)) as f64 / used.max(1e-9));
+            let count = |state: &RunningState| {
+                let RunningState { gateway, .. } = state;
+                [gateway.frames.packets[SITE], gateway.sent.protected, gateway.sent.repairs]
+            };
+            for ((sum, after), before) in counts.iter_mut().zip(count(&after)).zip(count(&before)) {
+                *sum += after - before;
+            }
             with.push(through);
             bare.push(without);
             ratios.push(through / without.max(1.0));
         }
+        let [taken, protected, repairs] = counts.map(|count| count as f64);
+        row.protected_share = protected / taken.max(1.0);
+        row.repair_share = repairs / protected.max(1.0);
         let bits: usize = frames.iter().map(|frame| 8 * frame.len()).sum();
         row.packets_per_second = median(with);
         row.bare_packets_per_second = median(bare);
@@ -208,7 +222,7 @@ impl Ground {
         let (before, begun) = (count()?, now());
         std::thread::sleep(self.duration);
         let (after, ended) = (count()?, now());
-        Ok((after - before) as f64 / (ended - begun).as_secs_f64())
+        Ok(after.saturating_sub(before) as f64 / (ended - begun).as_secs_f64())
     }
 
     fn flood(&self, frames: Arc<Vec<Vec<u8>>>) -> Result<Flood, GatewayCheckError> {
@@ -234,12 +248,12 @@ impl Ground {
         let mut per_core = Vec::new();
         for _ in 0..ROUNDS {
             let forwarder = Bare::start(GATEWAY_PROCESSOR)?;
-            bare.push(self.paced(0.0, self.duration)?.delay);
+            bare.push(self.paced(0.0, &self.lasting())?.delay);
             forwarder.end()?;
             for (loss, delays) in [(0.0, &mut lossless), (LOSS, &mut repairing)] {
                 // What comes from the left has been through a gateway there.
                 let gateway = self.gateway(Side::Right)?;
-                let paced = self.paced(loss, self.duration)?;
+                let paced = self.paced(loss, &self.lasting())?;
                 let state = gateway.state()?;
                 gateway.end()?;
                 delays.push(paced.delay);
@@ -264,36 +278,61 @@ impl Ground {
         Ok(())
     }
 
-    /// A flow with losses through the receiving gateway, without hostile packets and with them.
+    /// Whether a measurement of the usual length goes on, after so long.
+    fn lasting(&self) -> impl Fn(Duration) -> bool + use<> {
+        let duration = self.duration;
+        move |passed| passed < duration
+    }
+
+    /// A flow with losses through the receiving gateway, without hostile packets and with them. It lasts as long as the attack.
     fn attack(&self, packets: u64, bare_packets_per_second: f64) -> Result<Attack, GatewayCheckError> {
         let wanted = HOSTILE_SHARE * bare_packets_per_second.max(1.0);
-        let duration = Duration::from_secs_f64(packets as f64 / wanted);
+        // Before anything passes: it takes long.
+        let frames = hostile::frames();
         let gateway = self.gateway(Side::Right)?;
-        let without = self.paced(LOSS, self.duration)?;
+        let begun = gateway.state()?.gateway;
+        let without = self.paced(LOSS, &self.lasting())?;
+        let before = gateway.state()?.gateway;
         let mut sink = self.namespaces.within(Side::Left, || RawSink::open(END_INTERFACE))??;
+        let is_over = AtomicBool::new(false);
         let (with, sent) = std::thread::scope(|scope| {
-            let attacker = scope.spawn(|| hostile::send(&mut sink, packets, wanted, &gateway));
-            let with = self.paced(LOSS, duration);
+            let attacker = scope.spawn(|| {
+                let sent = hostile::send(&frames, &mut sink, packets, wanted, &gateway);
+                is_over.store(true, Ordering::Relaxed);
+                sent
+            });
+            let with = self.paced(LOSS, &|_| !is_over.load(Ordering::Relaxed));
             (with, attacker.join())
         });
-        let (with, (packets_per_second, memory_bytes)) = (with?, sent.map_err(|_| CheckError::Nothing)??);
-        let memory_bytes_max = gateway.state()?.gateway.memory_bytes_max;
+        let (with, sent) = (with?, sent.map_err(|_| CheckError::Nothing)??);
+        let after = gateway.state()?.gateway;
         gateway.end()?;
+        let seen = |state: &GatewayState| state.frames.packets[WIDE] + state.frames.other[WIDE];
+        let arrived_packets = (seen(&after) - seen(&before)).saturating_sub(with.frames);
+        let packets_per_second = arrived_packets as f64 / sent.took.as_secs_f64();
+        let restored_share = |paced: &Paced, after: &GatewayState, before: &GatewayState| {
+            (after.received.restored - before.received.restored) as f64 / paced.lost.max(1) as f64
+        };
         Ok(Attack {
-            packets,
+            packets: sent.packets,
+            arrived_packets,
             packets_per_second,
             over_bare_forwarder: packets_per_second / bare_packets_per_second.max(1.0),
             flow_share: with.arrived as f64 / with.sent as f64,
             flow_share_without: without.arrived as f64 / without.sent as f64,
+            restored_share: restored_share(&with, &after, &before),
+            restored_share_without: restored_share(&without, &before, &begun),
+            duplicates_at_host: with.order.duplicates,
+            backward_at_host: with.order.backward,
             lies_at_host: with.lies,
             repairs_at_host: with.repairs,
-            memory_bytes,
-            memory_bytes_max,
+            memory_bytes: sent.memory_bytes,
+            memory_bytes_max: after.memory_bytes_max,
         })
     }
 
-    /// Sends packets at a steady rate, with the repair packets of a gateway, and measures when each arrives.
-    fn paced(&self, loss: f64, duration: Duration) -> Result<Paced, GatewayCheckError> {
+    /// Sends packets at a steady rate, with the repair packets of a gateway, and measures when each arrives. `goes_on` is asked after so long.
+    fn paced(&self, loss: f64, goes_on: &dyn Fn(Duration) -> bool) -> Result<Paced, GatewayCheckError> {
         let clock = Clock::start();
         let mut sink = self.namespaces.within(Side::Left, || RawSink::open(END_INTERFACE))??;
         let mut source = self.namespaces.within(Side::Right, || RingSource::open(END_INTERFACE, clock, 32 << 20))??;
@@ -320,26 +359,23 @@ impl Ground {
             Ok((arrived, lies, repairs))
         });
         let gap = Duration::from_secs_f64(1.0 / PACED_PER_SECOND);
-        let (begun, mut sent) = (now(), Vec::new());
+        let (begun, mut sent, mut frame_count) = (now(), Vec::new(), 0);
         let mut next = begun;
-        while next - begun < duration {
+        while goes_on(next - begun) {
             while now() < next {
                 std::hint::spin_loop();
             }
             let at = clock.now();
             let frames = encoded.next_frames(at);
             let frames: Vec<&[u8]> = frames.iter().map(|frame| &frame[..]).collect();
-            sink.send(&frames)?;
+            frame_count += (frames.len() as u64).saturating_sub(sink.send(&frames)?);
             sent.push(at.as_nanos());
             // After a stall it goes on at the same rate: a burst would measure the sender.
             next = (next + gap).max(now());
         }
         is_over.store(true, Ordering::Relaxed);
         let (arrived, lies, repairs) = receiver.join().map_err(|_| CheckError::Nothing)??;
-        let mut has_arrived = vec![false; sent.len()];
-        for (psn, _) in &arrived {
-            has_arrived.get_mut(*psn as usize).into_iter().for_each(|has_arrived| *has_arrived = true);
-        }
+        let order = Order::of(arrived.iter().map(|(psn, _)| *psn), sent.len());
         let took = |(psn, at): &(u32, u64)| Some(at.saturating_sub(*sent.get(*psn as usize)?) as f64 / 1e3);
         let delays: Vec<f64> = arrived.iter().filter_map(took).collect();
         if delays.is_empty() {
@@ -349,15 +385,20 @@ impl Ground {
             delay: percentiles(delays),
             lost: encoded.lost(),
             sent: sent.len(),
-            arrived: has_arrived.into_iter().filter(|has_arrived| *has_arrived).count(),
+            frames: frame_count,
+            arrived: order.different,
+            order,
             lies,
             repairs,
         })
     }
 }
 
-fn taken(state: &RunningState) -> u64 {
-    state.gateway.frames.packets[SITE]
+/// Data packets that have left: a bare forwarder is measured by the same.
+fn data_sent(state: &RunningState) -> u64 {
+    let sent = &state.gateway.sent;
+    let added = sent.repairs + sent.announcements + sent.copies + state.gateway.frames.greetings;
+    state.forwarded.sent.saturating_sub(added)
 }
 
 struct Paced {
@@ -366,9 +407,38 @@ struct Paced {
     /// Data packets that were sent, and those of them that arrived.
     sent: usize,
     arrived: usize,
+    order: Order,
+    /// Frames of all kinds that the interface took.
+    frames: u64,
     /// Packets for the real queue pair that nobody has sent.
     lies: u64,
     repairs: u64,
+}
+
+/// In which order packets arrived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Order {
+    /// Of those that were sent.
+    different: usize,
+    duplicates: u64,
+    /// Packets behind later ones.
+    backward: u64,
+}
+
+impl Order {
+    fn of(arrived: impl Iterator<Item = u32>, sent: usize) -> Order {
+        let (mut has_arrived, mut highest, mut order) = (vec![false; sent], 0, Order::default());
+        for psn in arrived {
+            let Some(has_arrived) = has_arrived.get_mut(psn as usize) else { continue };
+            match std::mem::replace(has_arrived, true) {
+                true => order.duplicates += 1,
+                false => order.different += 1,
+            }
+            order.backward += u64::from(psn < highest);
+            highest = highest.max(psn);
+        }
+        order
+    }
 }
 
 /// As many frames as can be sent, until it is ended.
@@ -381,5 +451,17 @@ impl Flood {
     fn end(self) -> Result<(), GatewayCheckError> {
         self.is_over.store(true, Ordering::Relaxed);
         Ok(self.thread.join().map_err(|_| CheckError::Nothing)??)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn duplicates_and_backward_steps_are_counted() {
+        let of = |arrived: &[u32]| Order::of(arrived.iter().copied(), 6);
+        assert_eq!(of(&[0, 1, 3, 5]), Order { different: 4, duplicates: 0, backward: 0 });
+        assert_eq!(of(&[0, 2, 1, 2, 5, 5, 7]), Order { different: 4, duplicates: 2, backward: 1 });
     }
 }

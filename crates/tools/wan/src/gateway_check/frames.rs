@@ -18,8 +18,10 @@ pub(super) const QUEUE_PAIR: u32 = 0x17;
 const SOURCE_PORT: u16 = 50_000;
 /// Packets of a message: 64 KiB and 256 KiB.
 const MESSAGE_PACKETS: u32 = 64;
+/// At the beginning of each payload.
+const NUMBER_BYTES: usize = 4;
 
-/// Messages from the left end to the right one, packet by packet.
+/// Messages from the left end to the right one, packet by packet. Each payload begins with its number: no packet can pass for another.
 pub(super) struct Messages {
     payload: Vec<u8>,
     psn: u32,
@@ -39,6 +41,7 @@ impl Messages {
         let scope = scope(SOURCE_PORT);
         let mut datagram = vec![0; self.payload.len() + 64];
         let headers = Headers::new(opcode, QUEUE_PAIR, Psn::new(self.psn));
+        self.payload[..NUMBER_BYTES].copy_from_slice(&self.psn.to_be_bytes());
         let length = packet::write_datagram(&headers, &self.payload, &scope, &mut datagram).expect("it fits");
         datagram.truncate(length);
         self.psn = (self.psn + 1) & 0xff_ffff;
@@ -49,7 +52,12 @@ impl Messages {
     pub(super) fn has_sent(&self, frame: &[u8]) -> bool {
         let Some(datagram) = datagram_of(frame) else { return false };
         let payload = datagram.get(bth::HEADER_BYTES..datagram.len() - ICRC_BYTES);
-        payload == Some(&self.payload[..]) && icrc::verify(&scope(SOURCE_PORT), datagram)
+        let parts = payload.and_then(|payload| payload.split_at_checked(NUMBER_BYTES));
+        let number = psn_of(frame).map(u32::to_be_bytes);
+        let is_whole = parts.is_some_and(|(begin, rest)| {
+            number.as_ref().map(|number| &number[..]) == Some(begin) && *rest == self.payload[NUMBER_BYTES..]
+        });
+        is_whole && icrc::verify(&scope(SOURCE_PORT), datagram)
     }
 }
 
@@ -156,5 +164,24 @@ impl Random {
     /// True with this probability.
     fn chance(&mut self, probability: f64) -> bool {
         ((self.next() >> 11) as f64 / (1_u64 << 53) as f64) < probability
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_with_the_payload_of_another_was_not_sent() {
+        let mut messages = Messages::new(256);
+        let frames: Vec<Vec<u8>> = (0..3).map(|_| messages.next_frame()).collect();
+        assert!(frames.iter().all(|frame| Messages::new(256).has_sent(frame)));
+        // The second packet again, with the number of the third.
+        let mut datagram = datagram_of(&frames[1]).expect("a packet").to_vec();
+        datagram[9..12].copy_from_slice(&[0, 0, 2]);
+        icrc::write(&scope(SOURCE_PORT), &mut datagram);
+        let forged = frame_of(SOURCE_PORT, &datagram);
+        assert_eq!(psn_of(&forged), Some(2));
+        assert!(!messages.has_sent(&forged));
     }
 }

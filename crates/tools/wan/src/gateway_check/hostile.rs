@@ -1,5 +1,5 @@
 //! An attack on a gateway by somebody who does not see its traffic, but knows its hosts and a queue pair: noise, malformed headers, flows
-//! that do not exist, and repair packets that lie.
+//! that do not exist, and repair packets that lie, also about blocks of which much waits.
 
 use std::time::Duration;
 
@@ -19,13 +19,22 @@ const BATCH: usize = 64;
 const PAYLOAD_BYTES_MAX: u32 = 600;
 /// How long the sender sleeps when it is ahead.
 const SLEEP: Duration = Duration::from_micros(200);
+/// An attack lasts so long at least: the flow must lose something meanwhile.
+const LEAST: Duration = Duration::from_millis(500);
+/// Of the packets that are made at random, one in so many is followed by a block that waits, and lies about it.
+const COSTLY_APART: u32 = 1000;
+/// Packets of such a block, and lies.
+const BLOCK_PACKETS: u8 = 223;
+const BLOCK_LIES: u32 = 200;
 
 /// What an attack did to a flow with losses, and to the gateway's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attack {
-    /// Hostile packets, and how many of them a second.
+    /// Hostile packets that were sent, and those of them that the gateway has seen.
     pub packets: u64,
-    /// What was reached of the rate that was wanted, a quarter of the bare forwarder's.
+    /// As the gateway has counted them.
+    pub arrived_packets: u64,
+    /// What was reached of the rate that was wanted, a quarter of the bare forwarder's, by what has arrived.
     pub packets_per_second: f64,
     /// The rate over the bare forwarder's.
     pub over_bare_forwarder: f64,
@@ -33,6 +42,14 @@ pub struct Attack {
     pub flow_share: f64,
     /// The same without the attack.
     pub flow_share_without: f64,
+    /// Packets of the real flow that the gateway restored during the attack, over those that were lost before it.
+    pub restored_share: f64,
+    /// The same without the attack.
+    pub restored_share_without: f64,
+    /// Packets of the real flow that arrived twice.
+    pub duplicates_at_host: u64,
+    /// Packets of the real flow that arrived behind later ones.
+    pub backward_at_host: u64,
     /// Packets that arrived for the real queue pair, and that nobody has sent.
     pub lies_at_host: u64,
     /// Repair packets that arrived at the host.
@@ -43,25 +60,45 @@ pub struct Attack {
     pub memory_bytes_max: usize,
 }
 
-/// Sends this many hostile frames at this rate, as far as the machine can. Returns how many a second it were, and the most memory that the
-/// gateway used.
+/// What was sent.
+pub(super) struct Sent {
+    pub(super) packets: u64,
+    pub(super) took: Duration,
+    /// The most memory that the gateway used.
+    pub(super) memory_bytes: usize,
+}
+
+/// Frames that are made before anything is measured.
+pub(super) fn frames() -> Vec<Vec<u8>> {
+    let mut random = Random(7);
+    let mut frames = Vec::with_capacity(FRAMES);
+    while frames.len() < FRAMES {
+        frames.push(frame(&mut random));
+        if random.below(COSTLY_APART) == 0 {
+            costly(&mut random, &mut frames);
+        }
+    }
+    frames
+}
+
+/// Sends at least this many hostile frames at this rate, as far as the machine can.
 pub(super) fn send(
+    frames: &[Vec<u8>],
     sink: &mut dyn Sink,
     count: u64,
     per_second: f64,
     gateway: &RunningGateway,
-) -> Result<(f64, usize), GatewayError> {
-    let mut random = Random(7);
-    let frames: Vec<Vec<u8>> = (0..FRAMES).map(|_| frame(&mut random)).collect();
+) -> Result<Sent, GatewayError> {
     let mut batches = frames.chunks(BATCH).cycle();
     let (begun, mut sent, mut memory_bytes) = (now(), 0_u64, 0);
     let mut looked = begun;
-    while sent < count {
+    while sent < count || now() - begun < LEAST {
         if ((now() - begun).as_secs_f64() * per_second) as u64 <= sent {
             std::thread::sleep(SLEEP);
             continue;
         }
         let batch: Vec<&[u8]> = batches.next().into_iter().flatten().map(|frame| &frame[..]).collect();
+        // What is refused here does not arrive, and the gateway counts what arrives.
         sink.send(&batch)?;
         sent += batch.len() as u64;
         if now() - looked > Duration::from_millis(5) {
@@ -69,8 +106,53 @@ pub(super) fn send(
             memory_bytes = memory_bytes.max(gateway.state()?.gateway.memory_bytes);
         }
     }
-    let took = (now() - begun).as_secs_f64();
-    Ok((sent as f64 / took, memory_bytes.max(gateway.state()?.gateway.memory_bytes)))
+    let took = now() - begun;
+    Ok(Sent { packets: sent, took, memory_bytes: memory_bytes.max(gateway.state()?.gateway.memory_bytes) })
+}
+
+/// A flow that does not exist, of which a block waits behind its first packet, and repair packets that lie about that block.
+fn costly(random: &mut Random, frames: &mut Vec<Vec<u8>>) {
+    let source_port = 49_152 + random.below(8) as u16;
+    let (queue_pair, psn) = (random.below(1 << 24) | 1 << 20, random.below(1 << 23));
+    let like = Header {
+        subject: Subject { queue_pair, is_responses: false },
+        is_announcement: true,
+        base_psn: Psn::new(psn),
+        epoch: random.next() as u16,
+        is_mds: true,
+        block_packets: BLOCK_PACKETS,
+        repair_packets: 1,
+        count: BLOCK_PACKETS,
+        index: 0,
+        has_first: true,
+        has_last: false,
+        last_length: 0,
+        is_copy: false,
+        has_tag: false,
+        digest: 0,
+    };
+    frames.push(frame_of(source_port, &repair_packet(&like, &[], source_port)));
+    for place in 1..u32::from(BLOCK_PACKETS) {
+        let headers = Headers::new(Opcode::RcSendMiddle, queue_pair, Psn::new(psn + place));
+        let mut datagram = vec![0; 64 + 64];
+        let length =
+            packet::write_datagram(&headers, &[place as u8; 64], &scope(source_port), &mut datagram).expect("it fits");
+        frames.push(frame_of(source_port, &datagram[..length]));
+    }
+    for digest in 0..BLOCK_LIES {
+        let header = Header { is_announcement: false, digest, ..like };
+        let sum: Vec<u8> = (0..128).map(|_| random.next() as u8).collect();
+        frames.push(frame_of(source_port, &repair_packet(&header, &sum, source_port)));
+    }
+}
+
+fn repair_packet(header: &Header, sum: &[u8], source_port: u16) -> Vec<u8> {
+    let mut datagram = vec![0; repair::HEADER_BYTES];
+    header.emit(&mut datagram);
+    datagram.extend(sum);
+    datagram.extend([0; 4]);
+    icrc::write(&scope(source_port), &mut datagram);
+    datagram
 }
 
 fn frame(random: &mut Random) -> Vec<u8> {
@@ -129,12 +211,37 @@ fn lie(random: &mut Random, source_port: u16) -> Vec<u8> {
         has_tag: false,
         digest: random.next() as u32,
     };
-    let mut datagram = vec![0; repair::HEADER_BYTES];
-    header.emit(&mut datagram);
-    if !is_announcement {
-        datagram.extend((0..9 + random.below(300)).map(|_| random.next() as u8));
+    let sum_bytes = if is_announcement { 0 } else { 9 + random.below(300) };
+    let sum: Vec<u8> = (0..sum_bytes).map(|_| random.next() as u8).collect();
+    repair_packet(&header, &sum, source_port)
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_forward::{Arrival, Handler as _, Outbox};
+    use longhaul_gateway::settings::Settings;
+    use longhaul_gateway::{Gateway, WIDE};
+    use longhaul_link::namespaces::Side;
+    use longhaul_time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_of_lie_gets_as_far_as_the_gateway() {
+        let text = format!("site = \"a\"\nwide = \"b\"\npeer = \"{}\"\n", Side::Left.address());
+        let config =
+            Settings::parse(&text).and_then(|settings| settings.to_config(1500, 1500)).expect("a configuration");
+        let mut gateway = Gateway::new(config, 1).expect("a gateway");
+        let frames = frames();
+        for (index, frame) in frames.iter().enumerate() {
+            let (mut bytes, at) = (frame.clone(), Instant::from_nanos(5000 * index as u64));
+            gateway.handle(WIDE, &mut Arrival { bytes: &mut bytes, at }, &mut Outbox::default());
+        }
+        let state = gateway.state(Instant::from_nanos(0));
+        let (seen, received) = (state.frames, state.received);
+        assert_eq!(seen.packets[WIDE] + seen.other[WIDE], frames.len() as u64);
+        assert!(seen.packets[WIDE] > FRAMES as u64 / 2, "{seen:?}");
+        assert!(received.repairs > 1000 && received.malformed > 1000 && received.wrong_blocks > 0, "{received:?}");
+        assert_eq!(received.restored, 0);
     }
-    datagram.extend([0; 4]);
-    icrc::write(&scope(source_port), &mut datagram);
-    datagram
 }
