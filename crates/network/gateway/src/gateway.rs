@@ -1,13 +1,13 @@
 //! Both sides, as the forwarding loop drives them.
 
-use longhaul_datagram::{Direction, Packet};
+use longhaul_datagram::{Direction, Envelope, Packet};
 use longhaul_forward::{Arrival, Fate, Handler, Outbox};
 use longhaul_shim::{Config, ConfigError, DecoderCounters, EncoderCounters, Onward, PathStatus, Shim, greeting};
 use longhaul_time::{Duration, Instant};
 use longhaul_wire::repair;
 
 use crate::frame::{self, LinkHeader, Parsed};
-use crate::pairs::{Pair, Pairs};
+use crate::pairs::{Pair, Pairs, TrafficClass};
 use crate::peer::Peer;
 use crate::waiting::WaitingHeaders;
 
@@ -206,7 +206,7 @@ impl Gateway {
     fn wants_outgoing(&mut self, parsed: &Parsed<'_>) -> bool {
         if !self.is_peer(parsed.envelope.destination.ip()) {
             self.counters.not_peer[SITE] += 1;
-        } else if !self.pairs[SITE].note(pair_of(parsed), parsed.link, self.now) {
+        } else if !self.pairs[SITE].note(pair_of(parsed), TrafficClass::of(&parsed.envelope), parsed.link, self.now) {
             self.counters.no_pair[SITE] += 1;
         } else {
             self.peer.note_outgoing(&parsed.envelope, self.now);
@@ -222,7 +222,7 @@ impl Gateway {
     fn wants_incoming(&mut self, parsed: &Parsed<'_>) -> bool {
         if !self.is_peer(parsed.envelope.source.ip()) {
             self.counters.not_peer[WIDE] += 1;
-        } else if !self.pairs[WIDE].note(pair_of(parsed), parsed.link, self.now) {
+        } else if !self.pairs[WIDE].note(pair_of(parsed), TrafficClass::of(&parsed.envelope), parsed.link, self.now) {
             self.counters.no_pair[WIDE] += 1;
         } else {
             self.peer.note_incoming(&parsed.envelope, self.now);
@@ -308,7 +308,7 @@ impl Gateway {
         let packet = Packet { envelope: parsed.envelope, datagram };
         self.shim.handle(Direction::Incoming, packet, self.now, &mut self.onward);
         if self.shim.decoder().counters().repairs > before {
-            self.pairs[WIDE].accept(place, pair, parsed.link, self.now);
+            self.pairs[WIDE].accept(place, pair, TrafficClass::of(&parsed.envelope), parsed.link, self.now);
             self.peer.note_incoming(&parsed.envelope, self.now);
             self.peer.hear(self.now);
             self.shim.decoder_mut().take_reports();
@@ -331,10 +331,12 @@ impl Gateway {
         *place = out;
     }
 
-    /// What surrounds packets of a pair of hosts that enter at `port`; if none of them did, what surrounds those that go back.
-    fn header(&self, port: usize, (source, destination): &Pair) -> Option<LinkHeader> {
-        let back = || self.pairs[1 - port].header(&(*destination, *source)).map(|link| link.reversed());
-        self.pairs[port].header(&(*source, *destination)).copied().or_else(back)
+    /// What surrounds packets like this one that enter at `port`; if none of them did, what surrounds those that go back.
+    fn header(&self, port: usize, envelope: &Envelope) -> Option<LinkHeader> {
+        let (source, destination) = (envelope.source.ip(), envelope.destination.ip());
+        let class = TrafficClass::of(envelope);
+        let back = || self.pairs[1 - port].header(&(destination, source), class).map(|link| link.reversed());
+        self.pairs[port].header(&(source, destination), class).copied().or_else(back)
     }
 
     /// Sends a packet whose frame is gone, or never was.
@@ -342,9 +344,8 @@ impl Gateway {
         if port == SITE && repair::is_repair(&packet.datagram) && !self.sends_repairs() {
             return keep(&mut self.spare, packet.datagram);
         }
-        let pair = (packet.envelope.source.ip(), packet.envelope.destination.ip());
         let own = if port == WIDE { self.waiting.take(&packet) } else { None };
-        let link = own.or_else(|| self.header(port, &pair));
+        let link = own.or_else(|| self.header(port, &packet.envelope));
         let mut bytes = outbox.copy(&[]);
         match link {
             Some(link) if frame::write(&packet, &link, &mut bytes) => outbox.send(1 - port, bytes, self.now),
@@ -417,7 +418,7 @@ impl Handler for Gateway {
         self.send_onward(SITE, outbox);
         self.send_onward(WIDE, outbox);
         if let Some(like) = self.peer.greeting(self.now) {
-            let link = self.header(SITE, &(like.source.ip(), like.destination.ip()));
+            let link = self.header(SITE, &like);
             let mut bytes = outbox.copy(&[]);
             match link {
                 Some(link) if frame::write(&greeting(&self.config.shim, &like), &link, &mut bytes) => {

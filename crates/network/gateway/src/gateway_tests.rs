@@ -520,3 +520,34 @@ fn repair_packets_that_are_too_long_here_are_counted_and_no_sign_of_life() {
     assert_eq!((state.received.too_long, state.received.repairs), (long.len() as u64, 0));
     assert!(!state.peer_heard);
 }
+
+#[test]
+fn restored_packets_have_the_priority_of_their_own_queue_pair() {
+    for base in [Sample::V4, Sample::V6] {
+        let (mut one, mut other, begun) = acquainted(|_| ());
+        let bulk = Sample { tags: &[0x2007], traffic_class: 0x22, ..base };
+        let urgent = Sample { queue_pair: 0x18, tags: &[0xe007], ..base };
+        let (mut lost, mut arrived) = (0, Vec::new());
+        for index in 0..160 {
+            let now = at(begun + 10 * u64::from(index));
+            for sample in [&bulk, &urgent] {
+                let sent = [poll(&mut one, now), pass(&mut one, SITE, &sample.frame(index, 16), now)].concat();
+                for (_, frame) in sent {
+                    if index > 16 && index % 8 == 2 && !is_repair(&frame) {
+                        lost += 1;
+                    } else {
+                        arrived.extend(pass(&mut other, WIDE, &frame, now));
+                    }
+                }
+            }
+        }
+        arrived.extend(poll(&mut other, at(100_000)).into_iter().filter(|(port, _)| *port == SITE));
+        let state = other.state(at(100_000));
+        assert!(lost > 30 && state.received.restored == lost && arrived.len() == 320, "{lost} {state:?}");
+        for (_, frame) in &arrived {
+            let is_urgent = parse(frame).is_some_and(|parsed| parsed.datagram[7] == 0x18);
+            let tag = if is_urgent { [0xe0, 7] } else { [0x20, 7] };
+            assert_eq!(frame[14..16], tag, "{frame:02x?}");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! What the packets between two hosts look like: a restored packet needs an Ethernet header, and there is none in a sum. Anybody can
 //! send packets in the name of these hosts. So once the other gateway has been heard, a restored packet looks like its last repair
-//! packet, which had the link header of the packets that it protects.
+//! packet of their traffic class, which had the link header of the packets that it protects.
 //!
 //! Pairs of which a repair packet was accepted are real. Any other may have been invented: it makes room for a real one at once, and
 //! such pairs together take half of the table from real ones that are silent, at most.
@@ -8,10 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use longhaul_datagram::Envelope;
 use longhaul_time::{Duration, Instant};
 
 use crate::frame::LinkHeader;
 
+/// Traffic classes of a pair whose headers are remembered.
+const CLASSES: usize = 4;
 /// How many pairs are looked at to find one that makes room.
 const EVICTION_STEPS: usize = 16;
 
@@ -38,10 +41,54 @@ pub(crate) struct Pairs {
 struct Slot {
     pair: Pair,
     seen_at: Instant,
-    /// Of the packet that was seen last.
-    seen: LinkHeader,
-    /// Of the last repair packet that was accepted.
-    accepted: Option<LinkHeader>,
+    /// Of the packets that were seen last.
+    seen: Headers,
+    /// Of the last repair packets that were accepted.
+    accepted: Option<Headers>,
+}
+
+/// Link headers of packets between two hosts. Queue pairs of different traffic classes have different tags, and so different
+/// priorities.
+#[derive(Debug)]
+struct Headers {
+    newest: LinkHeader,
+    by_class: [Option<(TrafficClass, LinkHeader)>; CLASSES],
+    /// Makes room for another class.
+    oldest: usize,
+}
+
+/// The traffic class of an IP header, without the bits that routers change when they are congested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TrafficClass(u8);
+
+impl TrafficClass {
+    pub(crate) fn of(envelope: &Envelope) -> TrafficClass {
+        TrafficClass(envelope.traffic_class >> 2)
+    }
+}
+
+impl Headers {
+    fn new(class: TrafficClass, header: LinkHeader) -> Headers {
+        let mut by_class = [None; CLASSES];
+        by_class[0] = Some((class, header));
+        Headers { newest: header, by_class, oldest: 0 }
+    }
+
+    fn note(&mut self, class: TrafficClass, header: LinkHeader) {
+        self.newest = header;
+        let known = self.by_class.iter().position(|entry| entry.is_none_or(|(other, _)| other == class));
+        let place = known.unwrap_or_else(|| {
+            let place = self.oldest;
+            self.oldest = (place + 1) % CLASSES;
+            place
+        });
+        self.by_class[place] = Some((class, header));
+    }
+
+    fn get(&self, class: TrafficClass) -> &LinkHeader {
+        let same = self.by_class.iter().flatten().find(|(other, _)| *other == class);
+        same.map_or(&self.newest, |(_, header)| header)
+    }
 }
 
 /// Where a pair is, or would be.
@@ -70,14 +117,14 @@ impl Pairs {
     }
 
     /// A packet of this pair has passed. `false` if there is no room to remember it.
-    pub(crate) fn note(&mut self, pair: Pair, header: LinkHeader, now: Instant) -> bool {
+    pub(crate) fn note(&mut self, pair: Pair, class: TrafficClass, header: LinkHeader, now: Instant) -> bool {
         let place = match self.find(&pair) {
             Some(id) => Some(Place::Known(id)),
             None => self.room(now, self.unaccepted.len() < self.pairs_max / 2),
         };
-        let id = place.map(|place| self.enter(place, pair, header, now));
+        let id = place.map(|place| self.enter(place, pair, class, header, now));
         if let Some(id) = id {
-            self.slots[id].seen = header;
+            self.slots[id].seen.note(class, header);
         }
         id.is_some()
     }
@@ -94,16 +141,19 @@ impl Pairs {
     }
 
     /// A repair packet of the pair was the other gateway's.
-    pub(crate) fn accept(&mut self, place: Place, pair: Pair, header: LinkHeader, now: Instant) {
-        let id = self.enter(place, pair, header, now);
-        self.slots[id].accepted = Some(header);
+    pub(crate) fn accept(&mut self, place: Place, pair: Pair, class: TrafficClass, header: LinkHeader, now: Instant) {
+        let id = self.enter(place, pair, class, header, now);
+        match &mut self.slots[id].accepted {
+            Some(accepted) => accepted.note(class, header),
+            accepted => *accepted = Some(Headers::new(class, header)),
+        }
         self.unaccepted.remove(&id);
     }
 
-    /// The header for packets of this pair that have none.
-    pub(crate) fn header(&self, pair: &Pair) -> Option<&LinkHeader> {
+    /// The header for packets of this pair that have none: that of their traffic class, or the newest if there is none.
+    pub(crate) fn header(&self, pair: &Pair, class: TrafficClass) -> Option<&LinkHeader> {
         let slot = &self.slots[self.find(pair)?];
-        Some(slot.accepted.as_ref().unwrap_or(&slot.seen))
+        Some(slot.accepted.as_ref().unwrap_or(&slot.seen).get(class))
     }
 
     fn find(&self, pair: &Pair) -> Option<usize> {
@@ -111,8 +161,8 @@ impl Pairs {
     }
 
     /// The slot of a pair that is here now.
-    fn enter(&mut self, place: Place, pair: Pair, header: LinkHeader, now: Instant) -> usize {
-        let slot = Slot { pair, seen_at: now, seen: header, accepted: None };
+    fn enter(&mut self, place: Place, pair: Pair, class: TrafficClass, header: LinkHeader, now: Instant) -> usize {
+        let slot = Slot { pair, seen_at: now, seen: Headers::new(class, header), accepted: None };
         let id = match place {
             Place::Known(id) => {
                 self.slots[id].seen_at = now;
@@ -167,6 +217,8 @@ mod tests {
     use super::*;
     use crate::frame::parse;
 
+    const CLASS: TrafficClass = TrafficClass(0);
+
     #[test]
     fn silent_pairs_make_room_and_others_do_not() {
         let frame = crate::samples::frame_between("10.0.0.1:50000", "10.0.0.2:4791", &[0; 40], &[]);
@@ -174,13 +226,15 @@ mod tests {
         let pair = |last: u8| (IpAddr::from([10, 0, 0, last]), IpAddr::from([10, 0, 1, 1]));
         let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
         let mut pairs = Pairs::new(2, Duration::from_millis(10));
-        assert!(pairs.note(pair(1), header, at(0)) && pairs.note(pair(2), header, at(5)));
-        assert!(!pairs.note(pair(3), header, at(9)), "nobody was silent for long enough");
-        assert!(pairs.note(pair(3), header, at(10)));
+        assert!(pairs.note(pair(1), CLASS, header, at(0)) && pairs.note(pair(2), CLASS, header, at(5)));
+        assert!(!pairs.note(pair(3), CLASS, header, at(9)), "nobody was silent for long enough");
+        assert!(pairs.note(pair(3), CLASS, header, at(10)));
         assert!(
-            pairs.header(&pair(1)).is_none() && pairs.header(&pair(2)).is_some() && pairs.header(&pair(3)).is_some()
+            pairs.header(&pair(1), CLASS).is_none()
+                && pairs.header(&pair(2), CLASS).is_some()
+                && pairs.header(&pair(3), CLASS).is_some()
         );
-        assert!(pairs.note(pair(2), header, at(14)) && !pairs.note(pair(1), header, at(15)));
+        assert!(pairs.note(pair(2), CLASS, header, at(14)) && !pairs.note(pair(1), CLASS, header, at(15)));
         assert_eq!(pairs.len(), 2);
     }
 
@@ -193,12 +247,12 @@ mod tests {
         };
         let (pair, now) = ((IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2])), Instant::ZERO);
         let mut pairs = Pairs::new(2, Duration::from_millis(10));
-        assert!(pairs.note(pair, header(&[1]), now));
+        assert!(pairs.note(pair, CLASS, header(&[1]), now));
         let place = pairs.place(&pair, now).expect("it is known");
-        assert_eq!(pairs.header(&pair), Some(&header(&[1])), "no repair packet was accepted");
-        pairs.accept(place, pair, header(&[2]), now);
-        assert!(pairs.note(pair, header(&[3]), now));
-        assert_eq!(pairs.header(&pair), Some(&header(&[2])));
+        assert_eq!(pairs.header(&pair, CLASS), Some(&header(&[1])), "no repair packet was accepted");
+        pairs.accept(place, pair, CLASS, header(&[2]), now);
+        assert!(pairs.note(pair, CLASS, header(&[3]), now));
+        assert_eq!(pairs.header(&pair, CLASS), Some(&header(&[2])));
     }
 
     #[test]
@@ -211,26 +265,43 @@ mod tests {
         };
         let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
         let mut pairs = Pairs::new(8, Duration::from_millis(10));
-        assert!((0..8).all(|number| pairs.note(pair(number), header, at(0))));
+        assert!((0..8).all(|number| pairs.note(pair(number), CLASS, header, at(0))));
         for number in 100..104 {
             let place = pairs.place(&pair(number), at(1)).expect("another makes room");
-            assert!(pairs.header(&pair(number)).is_none(), "not before it is accepted");
-            pairs.accept(place, pair(number), header, at(1));
+            assert!(pairs.header(&pair(number), CLASS).is_none(), "not before it is accepted");
+            pairs.accept(place, pair(number), CLASS, header, at(1));
         }
         // They pause for long, and others come in any number.
         for number in 1000..2000_u16 {
-            pairs.note(pair(number), header, at(1000 + 20 * u64::from(number)));
+            pairs.note(pair(number), CLASS, header, at(1000 + 20 * u64::from(number)));
         }
-        assert!((100..104).all(|number| pairs.header(&pair(number)).is_some()));
+        assert!((100..104).all(|number| pairs.header(&pair(number), CLASS).is_some()));
         // Eight of them take all; then they make room for each other when they are silent.
         for number in 104..108 {
             let place = pairs.place(&pair(number), at(50_000)).expect("another makes room");
-            pairs.accept(place, pair(number), header, at(50_000));
+            pairs.accept(place, pair(number), CLASS, header, at(50_000));
         }
-        assert!((100..108).all(|number| pairs.header(&pair(number)).is_some()));
+        assert!((100..108).all(|number| pairs.header(&pair(number), CLASS).is_some()));
         assert!(matches!(pairs.place(&pair(108), at(50_001)), Some(Place::TakesOver(_))));
-        assert!(pairs.note(pair(1), header, at(50_001)), "as long as others have less than half");
+        assert!(pairs.note(pair(1), CLASS, header, at(50_001)), "as long as others have less than half");
         assert_eq!((pairs.len(), pairs.unaccepted.len()), (8, 1));
         assert_eq!(pairs.memory_bytes(), 8 * Pairs::PAIR_BYTES);
+    }
+
+    #[test]
+    fn each_traffic_class_has_its_header_and_others_the_newest() {
+        let frame = |tag: u16| crate::samples::frame_between("10.0.0.1:50000", "10.0.0.2:4791", &[0; 40], &[tag]);
+        let header = |tag: u16| parse(&frame(tag)).expect("RoCEv2").link;
+        let mut headers = Headers::new(TrafficClass(1), header(1));
+        headers.note(TrafficClass(2), header(2));
+        headers.note(TrafficClass(1), header(11));
+        let of = |headers: &Headers, class: u8| *headers.get(TrafficClass(class));
+        assert_eq!([of(&headers, 1), of(&headers, 2), of(&headers, 9)], [header(11), header(2), header(11)]);
+        (3..6).for_each(|class| headers.note(TrafficClass(class), header(class.into())));
+        assert_eq!(
+            [of(&headers, 1), of(&headers, 2), of(&headers, 5)],
+            [header(5), header(2), header(5)],
+            "one made room"
+        );
     }
 }

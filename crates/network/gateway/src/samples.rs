@@ -39,6 +39,8 @@ pub(crate) struct Sample {
     pub(crate) hop_limit: u8,
     pub(crate) flow_label: u32,
     pub(crate) has_udp_checksum: bool,
+    pub(crate) queue_pair: u32,
+    pub(crate) traffic_class: u8,
 }
 
 impl Sample {
@@ -51,6 +53,8 @@ impl Sample {
         hop_limit: 61,
         flow_label: 0,
         has_udp_checksum: false,
+        queue_pair: 0x17,
+        traffic_class: 0x6a,
     };
     /// Over IPv6.
     pub(crate) const V6: Sample = Sample {
@@ -78,7 +82,7 @@ impl Sample {
             .unwrap()
             .with_identification(self.identification.wrapping_add(psn as u16));
         let mut datagram = vec![0; payload.len() + 64];
-        let mut headers = Headers::new(opcode, 0x17, Psn::new(psn));
+        let mut headers = Headers::new(opcode, self.queue_pair, Psn::new(psn));
         if opcode == Opcode::RcAcknowledge {
             let syndrome = Syndrome::from_byte(0x1f);
             headers.aeth = Some(aeth::Header { syndrome, message_sequence_number: 1 });
@@ -91,13 +95,13 @@ impl Sample {
                 header.identification = scope.identification().unwrap();
                 header.flags_fragment = ipv4::DONT_FRAGMENT;
                 header.time_to_live = self.hop_limit;
-                header.type_of_service = 0x6a;
+                header.type_of_service = self.traffic_class;
                 header.checksum = header.computed_checksum();
             }
             IpHeader::V6(header) => {
                 header.hop_limit = self.hop_limit;
                 header.flow_label = self.flow_label;
-                header.traffic_class = 0x6a;
+                header.traffic_class = self.traffic_class;
             }
         }
         if self.has_udp_checksum || matches!(whole.ip, IpHeader::V6(_)) {
