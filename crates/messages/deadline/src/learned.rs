@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::report::{RankReport, ReportError, median_cost};
+use crate::report::{Ended, RankReport, ReportError, median_cost};
 use crate::rule::{DeadlineRule, nanoseconds};
 use crate::slow_ranks::SlowRanks;
 
@@ -10,6 +10,8 @@ use crate::slow_ranks::SlowRanks;
 pub const RANKS_MAX: usize = 65_536;
 /// α of the moving average of medians, as the paper has it.
 const SMOOTHING: f64 = 0.2;
+/// The same of what a path loses.
+const SMOOTHING_PATH: f64 = 0.05;
 /// A rank's factor changes by this much, times how far its loss is from its budget. Without loss it falls by this much
 /// an operation. Over N operations the mean loss of a rank is at most its budget times
 /// 1 + (change of the factor) / (GAIN · N), whatever its durations are.
@@ -24,7 +26,8 @@ const FACTOR_FIRST: f64 = 1.25;
 pub struct DeadlineConfig {
     /// Ranks of the group, 1 to [`RANKS_MAX`].
     pub ranks: usize,
-    /// The loss budget: the share of bytes that each rank may lose in the mean, between 0 and 1.
+    /// The loss budget: the share of bytes that each rank may lose to deadlines in the mean, between 0 and 1. What the
+    /// path loses comes in addition: see [`LearnedDeadline::path_loss`].
     pub target: f64,
     /// δ: what every deadline has in addition.
     pub slack: Duration,
@@ -78,6 +81,8 @@ pub struct LearnedDeadline {
     /// Smoothed median of nanoseconds a byte.
     cost: f64,
     factors: Vec<f64>,
+    /// Smoothed share that each rank's path loses.
+    path_losses: Vec<f64>,
     slow: SlowRanks,
 }
 
@@ -98,6 +103,7 @@ impl LearnedDeadline {
             config,
             cost: warmup.as_nanos() as f64 / bytes.max(1) as f64,
             factors: vec![FACTOR_FIRST; ranks],
+            path_losses: vec![0.0; ranks],
             slow: SlowRanks::new(ranks),
         })
     }
@@ -105,6 +111,12 @@ impl LearnedDeadline {
     /// Ranks that are late operation after operation, in ascending order.
     pub fn late_ranks(&self) -> Vec<usize> {
         self.slow.late()
+    }
+
+    /// The share of a rank's bytes that its path loses, smoothed: what is missing of operations that ended before their
+    /// deadline. No deadline can cure it, so it is not in the budget. 0 for a rank that does not exist.
+    pub fn path_loss(&self, rank: usize) -> f64 {
+        self.path_losses.get(rank).copied().unwrap_or(0.0)
     }
 
     /// 1 + m: how many medians the deadline is.
@@ -128,16 +140,22 @@ impl LearnedDeadline {
         self.unbounded(factor, bytes).clamp(floor, ceiling)
     }
 
-    /// What a rank loses of an operation that ends when its own factor says.
-    fn loss(&self, factor: f64, report: &RankReport) -> f64 {
+    /// What a rank loses of an operation that ends when its own factor says, apart from what its path loses.
+    fn loss(&self, rank: usize, report: &RankReport) -> f64 {
+        let late = report.late_share(self.path_losses[rank]);
         let Some(cost) = report.cost() else {
-            return report.undelivered_share();
+            return late;
         };
-        let whole = cost * report.bytes() as f64;
-        let own = (1.0 - self.bounded(factor, report.bytes()) / whole).max(0.0);
+        let path = self.path_losses[rank];
+        let whole = match report.ended {
+            Ended::Whole | Ended::Quiet => cost * report.bytes() as f64,
+            // A part of what is missing would not have come at all: the rest would have taken less time.
+            Ended::Deadline => (cost * report.bytes() as f64 * (1.0 - path)).max(report.elapsed.as_nanos() as f64),
+        };
+        let own = (1.0 - self.bounded(self.factors[rank], report.bytes()) / whole).max(0.0) * (1.0 - path);
         // The slowest rank's deadline is the operation's: there, what counts is what really happened. Others would have
         // ended earlier, so they have lost at least as much with their own.
-        own.max(report.undelivered_share())
+        own.max(late)
     }
 }
 
@@ -149,9 +167,13 @@ impl DeadlineRule for LearnedDeadline {
     fn observe(&mut self, reports: &[RankReport]) -> Result<(), ReportError> {
         ReportError::check(self.config.ranks, reports.len())?;
         for (rank, report) in reports.iter().enumerate() {
-            let loss = self.loss(self.factors[rank], report);
+            let loss = self.loss(rank, report);
             let moved = self.factors[rank] + GAIN * (loss / self.config.target - 1.0);
             self.factors[rank] = moved.clamp(FACTOR.0, FACTOR.1);
+            if report.ended != Ended::Deadline {
+                let path_loss = &mut self.path_losses[rank];
+                *path_loss += SMOOTHING_PATH * (report.undelivered_share() - *path_loss);
+            }
         }
         if let Some(median) = median_cost(reports) {
             self.slow.observe(reports, median);
@@ -177,7 +199,31 @@ mod tests {
         let deadline = rule.deadline(BYTES);
         let share = (deadline.as_secs_f64() / whole.as_secs_f64()).min(1.0);
         let delivered_bytes = (BYTES as f64 * share) as u64;
-        RankReport { elapsed: whole.min(deadline), delivered_bytes, undelivered_bytes: BYTES - delivered_bytes }
+        let (elapsed, undelivered_bytes) = (whole.min(deadline), BYTES - delivered_bytes);
+        let ended = if undelivered_bytes == 0 { Ended::Whole } else { Ended::Deadline };
+        RankReport { elapsed, ended, delivered_bytes, undelivered_bytes }
+    }
+
+    #[test]
+    fn what_the_path_loses_makes_no_deadline_later() {
+        // Of two groups with the same durations, one loses 5 % in transit.
+        let (mut clean, mut lossy) = (rule(3, 0.01), rule(3, 0.01));
+        for operation in 0..2000 {
+            let whole = [0, 1, 2].map(|rank| Duration::from_micros(9_000 + (operation * 7 + rank * 5) % 11 * 300));
+            let reports = whole.map(|whole| report(&clean, whole));
+            clean.observe(&reports).expect("three ranks");
+            let reports = whole.map(|whole| {
+                let report = report(&lossy, whole);
+                let delivered_bytes = report.delivered_bytes / 20 * 19;
+                let ended = if report.ended == Ended::Whole { Ended::Quiet } else { Ended::Deadline };
+                RankReport { ended, delivered_bytes, undelivered_bytes: BYTES - delivered_bytes, ..report }
+            });
+            lossy.observe(&reports).expect("three ranks");
+        }
+        let ratio = lossy.deadline(BYTES).as_secs_f64() / clean.deadline(BYTES).as_secs_f64();
+        assert!((0.98..1.02).contains(&ratio), "{ratio}, {lossy:?}");
+        assert!((lossy.path_loss(1) - 0.05).abs() < 1e-3, "{lossy:?}");
+        assert_eq!(clean.path_loss(1), 0.0);
     }
 
     #[test]
@@ -219,8 +265,8 @@ mod tests {
         assert_eq!(rule.deadline(1), Duration::from_millis(2));
         for _ in 0..100_000 {
             // Silence: nothing is known, and nothing grows without bound.
-            rule.observe(&[RankReport { elapsed: Duration::from_millis(5), delivered_bytes: 0, undelivered_bytes: 1 }])
-                .expect("one rank");
+            let (elapsed, ended) = (Duration::from_millis(5), Ended::Deadline);
+            rule.observe(&[RankReport { elapsed, ended, delivered_bytes: 0, undelivered_bytes: 1 }]).expect("one rank");
         }
         assert!(rule.factor() <= FACTOR.1);
         assert_eq!(rule.deadline(BYTES), Duration::from_millis(5));

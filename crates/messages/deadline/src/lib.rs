@@ -1,7 +1,7 @@
 //! Deadlines that learn: how long a group of ranks waits for an operation whose messages may stay incomplete.
 //!
 //! After each operation the ranks exchange a [`RankReport`] each: how long it took, how many bytes arrived, how many did
-//! not. A rule makes the next operation's deadline from them. Every rank has the same reports, and a rule uses only
+//! not, and how it ended. A rule makes the next operation's deadline from them. Every rank has the same reports, and a rule uses only
 //! additions, multiplications, divisions and comparisons, which give the same bits on every processor; so all ranks
 //! have the same deadline without agreeing on it.
 //!
@@ -16,13 +16,15 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use longhaul_deadline::{DeadlineConfig, DeadlineRule, LearnedDeadline, RankReport};
+//! use longhaul_deadline::{DeadlineConfig, DeadlineRule, Ended, LearnedDeadline, RankReport};
 //!
 //! let config = DeadlineConfig { ranks: 2, target: 0.01, ..DeadlineConfig::default() };
 //! let mut rule = LearnedDeadline::new(config, Duration::from_millis(10), 1 << 20)?;
 //! let deadline = rule.deadline(1 << 20);
-//! let whole = RankReport { elapsed: Duration::from_millis(9), delivered_bytes: 1 << 20, undelivered_bytes: 0 };
-//! let cut = RankReport { elapsed: deadline, delivered_bytes: 1 << 19, undelivered_bytes: 1 << 19 };
+//! let (ended, half) = (Ended::Whole, 1 << 19);
+//! let whole = RankReport { elapsed: Duration::from_millis(9), ended, delivered_bytes: 2 * half, undelivered_bytes: 0 };
+//! let ended = Ended::Deadline;
+//! let cut = RankReport { elapsed: deadline, ended, delivered_bytes: half, undelivered_bytes: half };
 //! rule.observe(&[whole, cut])?;
 //! // The second rank has lost more than its budget: the next deadline is later.
 //! assert!(rule.deadline(1 << 20) > deadline);
@@ -39,5 +41,5 @@ mod slow_ranks;
 pub use learned::{ConfigError, DeadlineConfig, LearnedDeadline, RANKS_MAX};
 pub use log::{LossLog, LossLogError, LossRecord, RANGES_MAX, RankLoss};
 pub use paper::PaperDeadline;
-pub use report::{RankReport, ReportError};
+pub use report::{Ended, RankReport, ReportError};
 pub use rule::DeadlineRule;

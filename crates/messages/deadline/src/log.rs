@@ -3,11 +3,11 @@
 //! A line for each operation, as text:
 //!
 //! ```text
-//! step 3 operation 0 deadline_ns 1520000 ranks 1520000/1048576/4096-8192,65536-69632 900000/1048576/-
+//! step 3 operation 0 deadline_ns 1520000 ranks 1520000/1048576/deadline/4096-8192,65536-69632 900000/1048576/whole/-
 //! ```
 //!
-//! For each rank, in order: nanoseconds that it took, bytes that were sent to it, and the ranges of them that were
-//! missing, ascending, each up to but not including its end; `-` if none was.
+//! For each rank, in order: nanoseconds that it took, bytes that were sent to it, how it ended (`whole`, `quiet` or
+//! `deadline`), and the ranges of the bytes that were missing, ascending, each up to but not including its end; `-` if none was.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::learned::RANKS_MAX;
-use crate::report::{RankReport, ReportError};
+use crate::report::{Ended, RankReport, ReportError};
 use crate::rule::DeadlineRule;
 
 /// Most ranges of a rank in a record: as many as a message of 64 MiB has, if it loses every other packet of 64 bytes.
@@ -28,6 +28,8 @@ pub struct RankLoss {
     pub elapsed: Duration,
     /// Bytes that were sent to it.
     pub bytes: u64,
+    /// How it ended.
+    pub ended: Ended,
     /// Those that did not arrive: ascending, apart from each other, none empty.
     pub missing: Vec<Range<u64>>,
 }
@@ -91,7 +93,7 @@ impl RankLoss {
     pub fn report(&self) -> RankReport {
         let undelivered_bytes = self.undelivered_bytes();
         let delivered_bytes = self.bytes.saturating_sub(undelivered_bytes);
-        RankReport { elapsed: self.elapsed, delivered_bytes, undelivered_bytes }
+        RankReport { elapsed: self.elapsed, ended: self.ended, delivered_bytes, undelivered_bytes }
     }
 }
 
@@ -107,7 +109,12 @@ impl fmt::Display for LossRecord {
         let nanoseconds = self.deadline.as_nanos();
         write!(f, "step {} operation {} deadline_ns {nanoseconds} ranks", self.step, self.operation)?;
         for rank in &self.ranks {
-            write!(f, " {}/{}/", rank.elapsed.as_nanos(), rank.bytes)?;
+            let ended = match rank.ended {
+                Ended::Whole => "whole",
+                Ended::Quiet => "quiet",
+                Ended::Deadline => "deadline",
+            };
+            write!(f, " {}/{}/{ended}/", rank.elapsed.as_nanos(), rank.bytes)?;
             for (number, range) in rank.missing.iter().enumerate() {
                 let comma = if number > 0 { "," } else { "" };
                 write!(f, "{comma}{}-{}", range.start, range.end)?;
@@ -129,9 +136,15 @@ impl FromStr for RankLoss {
     type Err = String;
 
     fn from_str(text: &str) -> Result<RankLoss, String> {
-        let mut parts = text.splitn(3, '/');
+        let mut parts = text.splitn(4, '/');
         let elapsed = Duration::from_nanos(number(parts.next(), "nanoseconds of a rank")?);
         let bytes = number(parts.next(), "bytes of a rank")?;
+        let ended = match parts.next() {
+            Some("whole") => Ended::Whole,
+            Some("quiet") => Ended::Quiet,
+            Some("deadline") => Ended::Deadline,
+            other => return Err(format!("expected whole, quiet or deadline, got \"{}\"", other.unwrap_or_default())),
+        };
         let ranges = parts.next().ok_or_else(|| format!("expected missing ranges or -, got \"{text}\""))?;
         let mut missing = Vec::new();
         let mut end_before = 0;
@@ -147,7 +160,10 @@ impl FromStr for RankLoss {
             missing.push(start..end);
             end_before = end;
         }
-        Ok(RankLoss { elapsed, bytes, missing })
+        if ended == Ended::Whole && !missing.is_empty() {
+            return Err(format!("a whole operation without {ranges}"));
+        }
+        Ok(RankLoss { elapsed, bytes, ended, missing })
     }
 }
 

@@ -47,6 +47,7 @@ impl DeadlineRule for PaperDeadline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Ended;
 
     #[test]
     fn the_margin_is_forgotten() {
@@ -54,6 +55,7 @@ mod tests {
         assert_eq!(rule.deadline(1_000_000), Duration::from_micros(12_550));
         let report = |milliseconds| RankReport {
             elapsed: Duration::from_millis(milliseconds),
+            ended: Ended::Whole,
             delivered_bytes: 1_000_000,
             undelivered_bytes: 0,
         };

@@ -2,11 +2,25 @@
 
 use std::time::Duration;
 
+/// How an operation ended at a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ended {
+    /// Everything had arrived.
+    Whole,
+    /// Nothing more was to be expected before the deadline: what is missing was lost in transit, and no deadline would
+    /// have brought it.
+    Quiet,
+    /// At the deadline. What is missing was late, or lost in transit.
+    Deadline,
+}
+
 /// What a rank says about an operation that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankReport {
-    /// From the operation's start until everything had arrived or the deadline passed.
+    /// From the operation's start until it ended.
     pub elapsed: Duration,
+    /// How it ended.
+    pub ended: Ended,
     /// Bytes that have arrived.
     pub delivered_bytes: u64,
     /// Bytes that have not.
@@ -47,10 +61,24 @@ impl RankReport {
         }
     }
 
+    /// The share of bytes that was late: that a later deadline would have brought, if `path_loss` is the share that the
+    /// path loses. An operation that ended before its deadline has none.
+    pub(crate) fn late_share(&self, path_loss: f64) -> f64 {
+        match self.ended {
+            Ended::Whole | Ended::Quiet => 0.0,
+            Ended::Deadline => (self.undelivered_share() - path_loss).max(0.0),
+        }
+    }
+
     /// Nanoseconds a byte. Of an operation that was cut, those of the bytes that have arrived: it says how long the rest
     /// would have taken. `None` if nothing has arrived.
     pub(crate) fn cost(&self) -> Option<f64> {
-        (self.delivered_bytes > 0).then(|| self.elapsed.as_nanos() as f64 / self.delivered_bytes as f64)
+        let bytes = match self.ended {
+            // What was lost in transit takes no more time.
+            Ended::Whole | Ended::Quiet => self.bytes(),
+            Ended::Deadline => self.delivered_bytes,
+        };
+        (self.delivered_bytes > 0).then(|| self.elapsed.as_nanos() as f64 / bytes as f64)
     }
 }
 
@@ -73,7 +101,18 @@ mod tests {
     use super::*;
 
     fn report(milliseconds: u64, delivered_bytes: u64, undelivered_bytes: u64) -> RankReport {
-        RankReport { elapsed: Duration::from_millis(milliseconds), delivered_bytes, undelivered_bytes }
+        let ended = if undelivered_bytes == 0 { Ended::Whole } else { Ended::Deadline };
+        RankReport { elapsed: Duration::from_millis(milliseconds), ended, delivered_bytes, undelivered_bytes }
+    }
+
+    #[test]
+    fn only_what_is_missing_at_a_deadline_was_late() {
+        let quiet = RankReport { ended: Ended::Quiet, ..report(10, 750, 250) };
+        assert_eq!((quiet.late_share(0.0), quiet.undelivered_share()), (0.0, 0.25));
+        // Nobody waits for what was lost: it took as long as the whole.
+        assert_eq!(quiet.cost(), report(10, 1000, 0).cost());
+        let cut = report(10, 750, 250);
+        assert_eq!((cut.late_share(0.0), cut.late_share(0.125), cut.late_share(0.5)), (0.25, 0.125, 0.0));
     }
 
     #[test]

@@ -46,9 +46,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::report::Ended;
 
     fn report(milliseconds: u64) -> RankReport {
-        RankReport { elapsed: Duration::from_millis(milliseconds), delivered_bytes: 1_000_000, undelivered_bytes: 0 }
+        let (elapsed, ended) = (Duration::from_millis(milliseconds), Ended::Whole);
+        RankReport { elapsed, ended, delivered_bytes: 1_000_000, undelivered_bytes: 0 }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use longhaul_deadline::{
-    DeadlineConfig, DeadlineRule, LearnedDeadline, LossLog, LossLogError, LossRecord, PaperDeadline, RankLoss,
+    DeadlineConfig, DeadlineRule, Ended, LearnedDeadline, LossLog, LossLogError, LossRecord, PaperDeadline, RankLoss,
 };
 use proptest::prelude::*;
 
@@ -19,7 +19,12 @@ fn rank() -> impl Strategy<Value = RankLoss> {
         });
         let missing: Vec<_> = missing.collect();
         let bytes = missing.last().map_or(BYTES, |range| range.end + nanoseconds % 3);
-        RankLoss { elapsed: Duration::from_nanos(nanoseconds), bytes, missing }
+        let ended = match (missing.is_empty(), nanoseconds % 2) {
+            (true, 0) => Ended::Whole,
+            (_, 0) => Ended::Quiet,
+            _ => Ended::Deadline,
+        };
+        RankLoss { elapsed: Duration::from_nanos(nanoseconds), bytes, ended, missing }
     })
 }
 
@@ -49,7 +54,8 @@ proptest! {
 
 #[test]
 fn the_format_is_fixed_and_errors_say_where() {
-    let line = "step 3 operation 0 deadline_ns 1520000 ranks 1520000/1048576/4096-8192,65536-69632 900000/1048576/-";
+    let line = "step 3 operation 0 deadline_ns 1520000 ranks \
+                1520000/1048576/deadline/4096-8192,65536-69632 900000/1048576/whole/-";
     let record: LossRecord = line.parse().expect("a record");
     assert_eq!(record.ranks[0].missing, [4096..8192, 65_536..69_632]);
     assert_eq!(record.ranks[0].report().undelivered_bytes, 8192);
@@ -60,7 +66,9 @@ fn the_format_is_fixed_and_errors_say_where() {
         ("65536-69632", "8000-9000", "range 8000-9000"),
         ("69632", "2000000", "beyond the end"),
         ("step", "stop", "expected \"step\""),
-        ("900000/1048576/-", "900000/1048576", "expected missing ranges or -"),
+        ("900000/1048576/whole/-", "900000/1048576/whole", "expected missing ranges or -"),
+        ("whole/-", "late/-", "expected whole, quiet or deadline, got \"late\""),
+        ("whole/-", "whole/1-2", "a whole operation without 1-2"),
         ("deadline_ns 1520000", "deadline_ns soon", "expected deadline_ns, got \"soon\""),
     ] {
         let text = format!("{line}\n{}", line.replace(from, to));
@@ -79,7 +87,8 @@ fn run(rule: &mut impl DeadlineRule) -> LossLog {
                 let whole = Duration::from_micros(8_000 + (step * 7 + rank * 13) % 17 * 400);
                 let arrived = (BYTES as f64 * deadline.as_secs_f64() / whole.as_secs_f64()) as u64;
                 let missing = Vec::from_iter((arrived < BYTES).then_some(arrived..BYTES));
-                RankLoss { elapsed: whole.min(deadline), bytes: BYTES, missing }
+                let ended = if missing.is_empty() { Ended::Whole } else { Ended::Deadline };
+                RankLoss { elapsed: whole.min(deadline), bytes: BYTES, ended, missing }
             })
             .collect();
         let record = LossRecord { step, operation: 0, deadline, ranks };

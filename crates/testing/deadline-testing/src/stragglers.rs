@@ -33,6 +33,27 @@ impl Stragglers {
     }
 }
 
+/// Which packets a path loses: each on its own, drawn apart from the durations.
+#[derive(Debug, Clone)]
+pub struct PathLoss {
+    random: ChaCha8Rng,
+    share: f64,
+}
+
+impl PathLoss {
+    /// A path that loses this share of its packets.
+    pub fn new(share: f64, seed: u64) -> PathLoss {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        random.set_stream(1);
+        PathLoss { random, share }
+    }
+
+    /// Whether the next packet is lost.
+    pub fn next_is_lost(&mut self) -> bool {
+        self.share > 0.0 && share(&mut self.random) <= self.share
+    }
+}
+
 /// From 0 to 1, without 0.
 fn share(random: &mut ChaCha8Rng) -> f64 {
     ((random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64

@@ -18,7 +18,7 @@ fn the_learned_rule_holds_its_budget_and_the_papers_does_not() {
     let value: Value = serde_json::from_str(&text).expect("one JSON object");
     assert_eq!(value["schema"], 1);
     let rows = value["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 18, "{text}");
+    assert_eq!(rows.len(), 24, "{text}");
     for row in rows {
         let worst = row["undelivered_worst_rank"].as_f64().expect("a share");
         match row["rule"].as_str() {
