@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::needs::Needs;
 use crate::report::{Ended, RankReport, ReportError, median_cost};
 use crate::rule::{DeadlineRule, nanoseconds};
 use crate::slow_ranks::SlowRanks;
@@ -13,9 +14,14 @@ const SMOOTHING: f64 = 0.2;
 /// The same of what a path loses.
 const SMOOTHING_PATH: f64 = 0.05;
 /// A rank's factor changes by this much, times how far its loss is from its budget. Without loss it falls by this much
-/// an operation. Over N operations the mean loss of a rank is at most its budget times
-/// 1 + (change of the factor) / (GAIN · N), whatever its durations are.
+/// an operation.
 const GAIN: f64 = 0.002;
+/// The most that a factor rises with one operation, unless the operation showed that more is needed.
+const RISE_MAX: f64 = 0.25;
+/// A factor above what recent operations needed falls by this part of the difference with each operation.
+const FALL: f64 = 1.0 / 16.0;
+/// What was lost at a bound is forgotten with this α.
+const SMOOTHING_EXCESS: f64 = 0.1;
 /// No deadline is below or above this many medians, plus the slack.
 const FACTOR: (f64, f64) = (0.5, 64.0);
 /// Factors begin as the paper's first deadline: 1.25.
@@ -73,8 +79,19 @@ pub enum ConfigError {
 ///
 /// Each rank has a factor, and `1 + m` is the largest of them. A rank's factor is the number of medians after which it
 /// would lose as much as its budget says: it rises when the rank loses, or would have lost with its own factor, more
-/// than the budget, and falls when it loses less, in proportion. So in the mean every rank loses at most its budget, a
-/// rank that is always slow too; it makes the others wait, and [`LearnedDeadline::late_ranks`] names it.
+/// than the budget, and falls when it loses less, in proportion. So a rank that is always slow gets its time, too; it
+/// makes the others wait, and [`LearnedDeadline::late_ranks`] names it.
+///
+/// What is guaranteed, whatever the durations are: while a rank's factor moves in proportion, its mean loss over N
+/// operations is at most target · (1 + (rise of its factor) · 500 / N). It does not move in proportion
+///
+/// - when it is at its bound of 64 medians, or the deadline at its ceiling: a later deadline is impossible. Such
+///   operations do not count, so a rank that was silent has no debt to pay off. If a rank loses more than its budget
+///   there, [`LearnedDeadline::ranks_over_budget`] names it.
+/// - when one operation would raise it by more than a quarter and beyond what the operation would have needed. This
+///   takes a target below 0.8 %, or an operation of which nothing arrived.
+/// - when it is above what any of the last 1/target operations (64 to 1024) needed. Then it falls fast, but not below
+///   that: of those operations, none would have lost anything.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LearnedDeadline {
     config: DeadlineConfig,
@@ -83,6 +100,9 @@ pub struct LearnedDeadline {
     factors: Vec<f64>,
     /// Smoothed share that each rank's path loses.
     path_losses: Vec<f64>,
+    /// Smoothed share that each rank lost while its deadline was at a bound.
+    excesses: Vec<f64>,
+    needs: Needs,
     slow: SlowRanks,
 }
 
@@ -104,6 +124,8 @@ impl LearnedDeadline {
             cost: warmup.as_nanos() as f64 / bytes.max(1) as f64,
             factors: vec![FACTOR_FIRST; ranks],
             path_losses: vec![0.0; ranks],
+            excesses: vec![0.0; ranks],
+            needs: Needs::new(ranks, target),
             slow: SlowRanks::new(ranks),
         })
     }
@@ -111,6 +133,13 @@ impl LearnedDeadline {
     /// Ranks that are late operation after operation, in ascending order.
     pub fn late_ranks(&self) -> Vec<usize> {
         self.slow.late()
+    }
+
+    /// Ranks that lately lost more than their budget although no later deadline was possible, in ascending order: the
+    /// budget cannot be held for them.
+    pub fn ranks_over_budget(&self) -> Vec<usize> {
+        let over = self.excesses.iter().enumerate().filter(|(_, excess)| **excess > self.config.target);
+        over.map(|(rank, _)| rank).collect()
     }
 
     /// The share of a rank's bytes that its path loses, smoothed: what is missing of operations that ended before their
@@ -140,22 +169,58 @@ impl LearnedDeadline {
         self.unbounded(factor, bytes).clamp(floor, ceiling)
     }
 
-    /// What a rank loses of an operation that ends when its own factor says, apart from what its path loses.
-    fn loss(&self, rank: usize, report: &RankReport) -> f64 {
-        let late = report.late_share(self.path_losses[rank]);
-        let Some(cost) = report.cost() else {
-            return late;
-        };
-        let path = self.path_losses[rank];
-        let whole = match report.ended {
-            Ended::Whole | Ended::Quiet => cost * report.bytes() as f64,
+    /// How long the operation would have taken at a rank, in nanoseconds; `None` if nothing has arrived.
+    fn whole(&self, rank: usize, report: &RankReport) -> Option<f64> {
+        let whole = report.cost()? * report.bytes() as f64;
+        Some(match report.ended {
+            Ended::Whole | Ended::Quiet => whole,
             // A part of what is missing would not have come at all: the rest would have taken less time.
-            Ended::Deadline => (cost * report.bytes() as f64 * (1.0 - path)).max(report.elapsed.as_nanos() as f64),
-        };
-        let own = (1.0 - self.bounded(self.factors[rank], report.bytes()) / whole).max(0.0) * (1.0 - path);
+            Ended::Deadline => (whole * (1.0 - self.path_losses[rank])).max(report.elapsed.as_nanos() as f64),
+        })
+    }
+
+    /// What a rank loses of an operation that ends when its own factor says, apart from what its path loses.
+    fn loss(&self, rank: usize, report: &RankReport, whole: Option<f64>) -> f64 {
+        let path = self.path_losses[rank];
+        let late = report.late_share(path);
         // The slowest rank's deadline is the operation's: there, what counts is what really happened. Others would have
         // ended earlier, so they have lost at least as much with their own.
-        own.max(late)
+        whole.map_or(late, |whole| {
+            let own = (1.0 - self.bounded(self.factors[rank], report.bytes()) / whole).max(0.0) * (1.0 - path);
+            own.max(late)
+        })
+    }
+
+    /// Moves a rank's factor.
+    fn adjust(&mut self, rank: usize, report: &RankReport) {
+        let factor = self.factors[rank];
+        let whole = self.whole(rank, report);
+        let loss = self.loss(rank, report, whole);
+        // The factor with which everything would have arrived.
+        let need = whole.map_or(factor, |whole| {
+            let slack = self.config.slack.as_nanos() as f64;
+            ((whole - slack) / (self.cost * report.bytes() as f64)).clamp(FACTOR.0, FACTOR.1)
+        });
+        let step = GAIN * (loss / self.config.target - 1.0);
+        let at_bound =
+            factor >= FACTOR.1 || self.unbounded(factor, report.bytes()) >= self.config.ceiling.as_nanos() as f64;
+        let moved = match step > 0.0 {
+            // More would change nothing now, and would have to be unlearned later.
+            true if at_bound => factor,
+            true => factor + step.min(RISE_MAX.max(need - factor)),
+            false => {
+                let unneeded = (factor - self.needs.most(rank)).max(0.0);
+                factor + step.min(-FALL * unneeded)
+            }
+        };
+        self.factors[rank] = moved.clamp(FACTOR.0, FACTOR.1);
+        self.needs.observe(rank, need);
+        let excess = &mut self.excesses[rank];
+        *excess += SMOOTHING_EXCESS * (if at_bound { loss } else { 0.0 } - *excess);
+        if report.ended != Ended::Deadline {
+            let path_loss = &mut self.path_losses[rank];
+            *path_loss += SMOOTHING_PATH * (report.undelivered_share() - *path_loss);
+        }
     }
 }
 
@@ -167,14 +232,9 @@ impl DeadlineRule for LearnedDeadline {
     fn observe(&mut self, reports: &[RankReport]) -> Result<(), ReportError> {
         ReportError::check(self.config.ranks, reports.len())?;
         for (rank, report) in reports.iter().enumerate() {
-            let loss = self.loss(rank, report);
-            let moved = self.factors[rank] + GAIN * (loss / self.config.target - 1.0);
-            self.factors[rank] = moved.clamp(FACTOR.0, FACTOR.1);
-            if report.ended != Ended::Deadline {
-                let path_loss = &mut self.path_losses[rank];
-                *path_loss += SMOOTHING_PATH * (report.undelivered_share() - *path_loss);
-            }
+            self.adjust(rank, report);
         }
+        self.needs.next_operation();
         if let Some(median) = median_cost(reports) {
             self.slow.observe(reports, median);
             self.cost = SMOOTHING * median + (1.0 - SMOOTHING) * self.cost;
@@ -249,6 +309,87 @@ mod tests {
         }
         assert!((rule.deadline(BYTES).as_secs_f64() - 0.0198).abs() < 0.0001, "{:?}", rule.deadline(BYTES));
         assert_eq!(rule.late_ranks(), [3]);
+    }
+
+    /// Healthy operations until the deadline is as it would be if rank 0 had never been away for `silent` operations.
+    fn operations_to_recover(config: DeadlineConfig, silent: usize) -> usize {
+        let new = || LearnedDeadline::new(config, Duration::from_millis(10), BYTES).expect("possible");
+        let (mut healthy, mut rule) = (new(), new());
+        let whole = |operation: u64, rank: u64| Duration::from_micros(9_000 + (operation * 7 + rank * 5) % 11 * 300);
+        let observe = |rule: &mut LearnedDeadline, operation: u64, is_silent: bool| {
+            let reports = [0, 1, 2].map(|rank| match (rank, is_silent) {
+                (0, true) => {
+                    let (elapsed, ended) = (rule.deadline(BYTES), Ended::Deadline);
+                    RankReport { elapsed, ended, delivered_bytes: 0, undelivered_bytes: BYTES }
+                }
+                _ => report(rule, whole(operation, rank)),
+            });
+            rule.observe(&reports).expect("three ranks");
+        };
+        for operation in 0..3000 {
+            observe(&mut healthy, operation, false);
+            observe(&mut rule, operation, false);
+        }
+        for operation in 0..silent as u64 {
+            observe(&mut rule, operation, true);
+        }
+        assert_eq!(rule.ranks_over_budget(), Vec::from_iter((silent > 340).then_some(0)), "{rule:?}");
+        (0..)
+            .find(|&operation| {
+                observe(&mut rule, operation, false);
+                rule.deadline(BYTES).as_secs_f64() < 1.1 * healthy.deadline(BYTES).as_secs_f64()
+            })
+            .expect("some time") as usize
+    }
+
+    #[test]
+    fn a_rank_that_was_silent_for_long_is_forgotten_within_a_few_hundred_operations() {
+        let config = DeadlineConfig { ranks: 3, ..DeadlineConfig::default() };
+        for silent in [20, 350, 5000] {
+            let operations = operations_to_recover(config, silent);
+            assert!(operations < 350, "{operations} after {silent}");
+        }
+        // Where the deadline is at its ceiling, silence changes nothing more.
+        let config = DeadlineConfig { ceiling: Duration::from_millis(25), ..config };
+        let mut rule = LearnedDeadline::new(config, Duration::from_millis(10), BYTES).expect("possible");
+        for _ in 0..1000 {
+            let (elapsed, ended) = (rule.deadline(BYTES), Ended::Deadline);
+            let silent = RankReport { elapsed, ended, delivered_bytes: 0, undelivered_bytes: BYTES };
+            let healthy = report(&rule, Duration::from_millis(10));
+            rule.observe(&[silent, healthy, healthy]).expect("three ranks");
+        }
+        assert_eq!(rule.ranks_over_budget(), [0]);
+        assert!(rule.factor() < 3.0, "{rule:?}");
+        for _ in 0..50 {
+            let healthy = report(&rule, Duration::from_millis(10));
+            rule.observe(&[healthy; 3]).expect("three ranks");
+        }
+        assert_eq!(rule.ranks_over_budget(), [] as [usize; 0]);
+    }
+
+    #[test]
+    fn the_guarantee_holds_for_any_durations_while_factors_move_in_proportion() {
+        // Durations that do their worst: each just above the deadline, or far above it, or short.
+        let mut rule = rule(3, 0.01);
+        let (first, mut lost) = (rule.factors[0], 0.0);
+        const OPERATIONS: usize = 5000;
+        let mut word = 1_u64;
+        for _ in 0..OPERATIONS {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let share = (word >> 33) % 100;
+            let whole = match share {
+                0..=4 => rule.deadline(BYTES) * 2,
+                5..=30 => rule.deadline(BYTES) * 101 / 100,
+                _ => Duration::from_millis(9),
+            };
+            let healthy = report(&rule, Duration::from_millis(10));
+            let reports = [report(&rule, whole), healthy, healthy];
+            lost += reports[0].undelivered_share();
+            rule.observe(&reports).expect("three ranks");
+        }
+        let bound = 0.01 * (1.0 + (rule.factors[0] - first) / (GAIN * OPERATIONS as f64));
+        let mean = lost / OPERATIONS as f64;
+        assert!(mean <= 1.000_001 * bound && mean > 0.9 * bound, "{mean}, {bound}, {rule:?}");
     }
 
     #[test]

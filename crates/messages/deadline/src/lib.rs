@@ -33,6 +33,7 @@
 
 mod learned;
 mod log;
+mod needs;
 mod paper;
 mod report;
 mod rule;
