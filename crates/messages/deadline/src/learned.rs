@@ -20,6 +20,8 @@ const GAIN: f64 = 0.002;
 const RISE_MAX: f64 = 0.25;
 /// A factor above what recent operations needed falls by this part of the difference with each operation.
 const FALL: f64 = 1.0 / 16.0;
+/// After as many operations in which nothing was sent to a rank, nobody waits for its sake.
+const IDLE_MAX: u16 = 64;
 /// What was lost at a bound is forgotten with this α.
 const SMOOTHING_EXCESS: f64 = 0.1;
 /// No deadline is below or above this many medians, plus the slack.
@@ -103,6 +105,8 @@ pub struct LearnedDeadline {
     /// Smoothed share that each rank lost while its deadline was at a bound.
     excesses: Vec<f64>,
     needs: Needs,
+    /// For how many operations nothing was sent to each rank.
+    idle: Vec<u16>,
     slow: SlowRanks,
 }
 
@@ -126,6 +130,7 @@ impl LearnedDeadline {
             path_losses: vec![0.0; ranks],
             excesses: vec![0.0; ranks],
             needs: Needs::new(ranks, target),
+            idle: vec![0; ranks],
             slow: SlowRanks::new(ranks),
         })
     }
@@ -150,7 +155,8 @@ impl LearnedDeadline {
 
     /// 1 + m: how many medians the deadline is.
     pub fn factor(&self) -> f64 {
-        self.factors.iter().copied().fold(FACTOR.0, f64::max)
+        let waited_for = self.factors.iter().zip(&self.idle).filter(|(_, idle)| **idle < IDLE_MAX);
+        waited_for.map(|(factor, _)| *factor).fold(FACTOR.0, f64::max)
     }
 
     /// Whether the ceiling holds an operation of `bytes` bytes back: then the budget may be exceeded.
@@ -232,11 +238,18 @@ impl DeadlineRule for LearnedDeadline {
     fn observe(&mut self, reports: &[RankReport]) -> Result<(), ReportError> {
         ReportError::check(self.config.ranks, reports.len())?;
         for (rank, report) in reports.iter().enumerate() {
-            self.adjust(rank, report);
+            // A rank that nothing is sent to, as the root of a broadcast, loses nothing and shows nothing.
+            if report.bytes() > 0 {
+                self.idle[rank] = 0;
+                self.adjust(rank, report);
+            } else {
+                self.idle[rank] = self.idle[rank].saturating_add(1);
+            }
         }
         self.needs.next_operation();
-        if let Some(median) = median_cost(reports) {
-            self.slow.observe(reports, median);
+        let median = median_cost(reports);
+        self.slow.observe(reports, median);
+        if let Some(median) = median {
             self.cost = SMOOTHING * median + (1.0 - SMOOTHING) * self.cost;
         }
         Ok(())
@@ -296,7 +309,7 @@ mod tests {
         // The slow one's: 98 % of its 20 ms.
         let deadline = rule.deadline(BYTES).as_secs_f64();
         assert!((deadline - 0.0196).abs() < 0.0001, "{deadline}");
-        assert_eq!(rule.late_ranks(), [] as [usize; 0], "of two, the median is between both");
+        assert_eq!(rule.late_ranks(), [1], "of two, the median is the faster one");
     }
 
     #[test]
@@ -390,6 +403,36 @@ mod tests {
         let bound = 0.01 * (1.0 + (rule.factors[0] - first) / (GAIN * OPERATIONS as f64));
         let mean = lost / OPERATIONS as f64;
         assert!(mean <= 1.000_001 * bound && mean > 0.9 * bound, "{mean}, {bound}, {rule:?}");
+    }
+
+    #[test]
+    fn the_root_of_a_broadcast_is_neither_silent_nor_late() {
+        let (mut without, mut with) = (rule(3, 0.01), rule(4, 0.01));
+        for operation in 0..500 {
+            let whole = [0, 1, 2].map(|rank| Duration::from_micros(9_000 + (operation * 7 + rank * 5) % 11 * 300));
+            let [a, b, c] = whole.map(|whole| report(&with, whole));
+            let root = RankReport { delivered_bytes: 0, undelivered_bytes: 0, ..a };
+            with.observe(&[a, root, b, c]).expect("four ranks");
+            without.observe(&[a, b, c]).expect("three ranks");
+        }
+        assert_eq!(with.deadline(BYTES), without.deadline(BYTES));
+        assert_eq!(with.factors[1], FACTOR_FIRST);
+        assert_eq!(with.late_ranks(), [] as [usize; 0]);
+    }
+
+    #[test]
+    fn half_of_a_group_that_is_silent_is_named() {
+        for silent_ranks in [2, 3] {
+            let mut rule = rule(4, 0.01);
+            for _ in 0..100 {
+                let (elapsed, ended) = (rule.deadline(BYTES), Ended::Deadline);
+                let silent = RankReport { elapsed, ended, delivered_bytes: 0, undelivered_bytes: BYTES };
+                let mut reports = [report(&rule, Duration::from_millis(10)); 4];
+                reports[4 - silent_ranks..].fill(silent);
+                rule.observe(&reports).expect("four ranks");
+            }
+            assert_eq!(rule.late_ranks(), Vec::from_iter(4 - silent_ranks..4));
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::report::{RankReport, ReportError, median_cost};
+use crate::report::{RankReport, ReportError};
 use crate::rule::{DeadlineRule, nanoseconds};
 
 /// Margin and slack of the first deadline: T₀ = 1.25 · T_warmup + 50 µs.
@@ -28,6 +28,23 @@ impl PaperDeadline {
     pub fn new(ranks: usize, warmup: Duration, bytes: u64) -> PaperDeadline {
         PaperDeadline { ranks, cost: ((1.0 + MARGIN) * warmup.as_nanos() as f64 + SLACK) / bytes.max(1) as f64 }
     }
+}
+
+/// The median of what a byte costs at the ranks, as the paper has it: time over bytes that have arrived. `None` if
+/// nothing has arrived at half of them or more.
+fn median_cost(reports: &[RankReport]) -> Option<f64> {
+    let sent_to = reports.iter().filter(|report| report.bytes() > 0);
+    // Infinite for silent ranks.
+    let cost = |report: &RankReport| report.elapsed.as_nanos().max(1) as f64 / report.delivered_bytes as f64;
+    let mut costs: Vec<f64> = sent_to.map(cost).collect();
+    costs.sort_by(f64::total_cmp);
+    let half = costs.len() / 2;
+    let median = match costs.len() {
+        0 => return None,
+        odd if odd % 2 == 1 => costs[half],
+        _ => (costs[half - 1] + costs[half]) / 2.0,
+    };
+    median.is_finite().then_some(median)
 }
 
 impl DeadlineRule for PaperDeadline {

@@ -82,18 +82,14 @@ impl RankReport {
     }
 }
 
-/// The median cost of a byte of all ranks; ranks of which nothing has arrived are slower than all others. `None` if that
-/// is half of them.
+/// The median cost of a byte of all ranks that were sent something; those of which nothing has arrived are slower than
+/// all others. Of an even number it is the lower one, so half of a group may be silent. `None` if more is.
 pub(crate) fn median_cost(reports: &[RankReport]) -> Option<f64> {
-    let mut costs: Vec<f64> = reports.iter().map(|report| report.cost().unwrap_or(f64::INFINITY)).collect();
+    let sent_to = reports.iter().filter(|report| report.bytes() > 0);
+    let mut costs: Vec<f64> = sent_to.map(|report| report.cost().unwrap_or(f64::INFINITY)).collect();
     costs.sort_by(f64::total_cmp);
-    let half = costs.len() / 2;
-    let median = match costs.len() {
-        0 => return None,
-        odd if odd % 2 == 1 => costs[half],
-        _ => (costs[half - 1] + costs[half]) / 2.0,
-    };
-    median.is_finite().then_some(median)
+    let lower = costs.len().checked_sub(1)? / 2;
+    costs.get(lower).copied().filter(|cost| cost.is_finite())
 }
 
 #[cfg(test)]
@@ -129,8 +125,15 @@ mod tests {
         let (silent, fast, slow) = (report(10, 0, 1000), report(1, 1000, 0), report(3, 1000, 0));
         assert_eq!(median_cost(&[silent, fast, slow]), Some(3000.0));
         assert_eq!(median_cost(&[silent, silent, slow]), None);
-        assert_eq!(median_cost(&[silent, slow]), None);
+        assert_eq!(median_cost(&[silent, slow]), Some(3000.0));
+        assert_eq!(median_cost(&[silent, fast, slow, silent]), Some(3000.0));
+        assert_eq!(median_cost(&[silent]), None);
         assert_eq!(median_cost(&[]), None);
+        // The root of a broadcast is sent nothing: it is neither silent nor slow.
+        let root = report(10, 0, 0);
+        assert_eq!(median_cost(&[root, fast, slow, slow]), Some(3000.0));
+        assert_eq!(median_cost(&[root, root, fast, slow]), Some(1000.0));
+        assert_eq!(median_cost(&[root, root]), None);
         assert_eq!((report(0, 0, 0).undelivered_share(), report(0, 0, 0).cost()), (0.0, None));
     }
 }

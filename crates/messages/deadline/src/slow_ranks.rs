@@ -22,10 +22,21 @@ impl SlowRanks {
         SlowRanks { operations: 0, ratios: vec![1.0; ranks] }
     }
 
-    pub(crate) fn observe(&mut self, reports: &[RankReport], median_cost: f64) {
+    /// Takes the reports of an operation, and its median cost. If there is none, more than half of the ranks were
+    /// silent: those are late, and of the others nothing is said.
+    pub(crate) fn observe(&mut self, reports: &[RankReport], median_cost: Option<f64>) {
+        if reports.iter().all(|report| report.delivered_bytes == 0) {
+            // Nobody is later than the others.
+            return;
+        }
         self.operations += 1;
         for (ratio, report) in self.ratios.iter_mut().zip(reports) {
-            let now = report.cost().map_or(f64::INFINITY, |cost| cost / median_cost);
+            let now = match (report.cost(), median_cost) {
+                _ if report.bytes() == 0 => continue,
+                (None, _) => f64::INFINITY,
+                (Some(_), None) => continue,
+                (Some(cost), Some(median)) => cost / median,
+            };
             // Bounded, so that a rank that was silent for long is not named for as long again.
             let moved = if now > *ratio { *ratio + STEP } else { *ratio - STEP };
             *ratio = moved.clamp(0.0, 2.0 * LATE);
@@ -54,11 +65,29 @@ mod tests {
     }
 
     #[test]
+    fn silent_ranks_are_named_also_if_they_are_most() {
+        let mut slow = SlowRanks::new(5);
+        let silent =
+            RankReport { ended: Ended::Deadline, delivered_bytes: 0, undelivered_bytes: 1_000_000, ..report(30) };
+        let root = RankReport { delivered_bytes: 0, ..report(30) };
+        for _ in 0..100 {
+            slow.observe(&[root, report(10), silent, silent, silent], None);
+        }
+        assert_eq!(slow.late(), [2, 3, 4]);
+        // If nothing arrives anywhere, it is the deadline that is wrong.
+        let mut slow = SlowRanks::new(2);
+        for _ in 0..100 {
+            slow.observe(&[silent, silent], None);
+        }
+        assert_eq!(slow.late(), [] as [usize; 0]);
+    }
+
+    #[test]
     fn a_rank_that_is_always_slow_is_named_and_one_that_stalls_is_not() {
         let mut slow = SlowRanks::new(3);
         for operation in 0..200 {
             let stall = if operation % 3 == 0 { 500 } else { 10 };
-            slow.observe(&[report(10), report(stall), report(20)], 10.0);
+            slow.observe(&[report(10), report(stall), report(20)], Some(10.0));
             if operation < 30 {
                 assert_eq!(slow.late(), [] as [usize; 0]);
             }
@@ -66,7 +95,7 @@ mod tests {
         assert_eq!(slow.late(), [2]);
         // It is no longer slow.
         for _ in 0..100 {
-            slow.observe(&[report(10), report(10), report(10)], 10.0);
+            slow.observe(&[report(10), report(10), report(10)], Some(10.0));
         }
         assert_eq!(slow.late(), [] as [usize; 0]);
     }
