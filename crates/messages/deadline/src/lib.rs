@@ -25,12 +25,14 @@
 //! let whole = RankReport { elapsed: Duration::from_millis(9), ended, delivered_bytes: 2 * half, undelivered_bytes: 0 };
 //! let ended = Ended::Deadline;
 //! let cut = RankReport { elapsed: deadline, ended, delivered_bytes: half, undelivered_bytes: half };
-//! rule.observe(&[whole, cut])?;
+//! rule.observe(1 << 20, &[whole, cut])?;
 //! // The second rank has lost more than its budget: the next deadline is later.
 //! assert!(rule.deadline(1 << 20) > deadline);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod durations;
+mod factors;
 mod learned;
 mod log;
 mod needs;
@@ -38,6 +40,7 @@ mod paper;
 mod report;
 mod rule;
 mod slow_ranks;
+mod took;
 
 pub use learned::{ConfigError, DeadlineConfig, LearnedDeadline, RANKS_MAX};
 pub use log::{LossLog, LossLogError, LossRecord, RANGES_MAX, RankLoss};

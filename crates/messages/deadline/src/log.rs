@@ -3,7 +3,7 @@
 //! A line for each operation, as text:
 //!
 //! ```text
-//! step 3 operation 0 deadline_ns 1520000 ranks 1520000/1048576/deadline/4096-8192,65536-69632 900000/1048576/whole/-
+//! step 3 operation 0 bytes 1048576 deadline_ns 1520000 ranks 1520000/1048576/deadline/4096-8192,65536-69632 900000/1048576/whole/-
 //! ```
 //!
 //! For each rank, in order: nanoseconds that it took, bytes that were sent to it, how it ended (`whole`, `quiet` or
@@ -41,6 +41,8 @@ pub struct LossRecord {
     pub step: u64,
     /// Which operation of the step.
     pub operation: u64,
+    /// Bytes for each rank, as for the rule's deadline.
+    pub bytes: u64,
     /// The operation's deadline.
     pub deadline: Duration,
     /// Of each rank, in order.
@@ -107,7 +109,8 @@ impl LossRecord {
 impl fmt::Display for LossRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanoseconds = self.deadline.as_nanos();
-        write!(f, "step {} operation {} deadline_ns {nanoseconds} ranks", self.step, self.operation)?;
+        let LossRecord { step, operation, bytes, .. } = self;
+        write!(f, "step {step} operation {operation} bytes {bytes} deadline_ns {nanoseconds} ranks")?;
         for rank in &self.ranks {
             let ended = match rank.ended {
                 Ended::Whole => "whole",
@@ -176,7 +179,7 @@ impl FromStr for LossRecord {
             Some(word) if word == name => number(words.next(), name),
             other => Err(format!("expected \"{name}\", got \"{}\"", other.unwrap_or_default())),
         };
-        let (step, operation) = (named("step")?, named("operation")?);
+        let (step, operation, bytes) = (named("step")?, named("operation")?, named("bytes")?);
         let deadline = Duration::from_nanos(named("deadline_ns")?);
         if words.next() != Some("ranks") {
             return Err("expected \"ranks\"".to_owned());
@@ -185,7 +188,7 @@ impl FromStr for LossRecord {
         if ranks.len() > RANKS_MAX {
             return Err(format!("more than {RANKS_MAX} ranks"));
         }
-        Ok(LossRecord { step, operation, deadline, ranks })
+        Ok(LossRecord { step, operation, bytes, deadline, ranks })
     }
 }
 
@@ -200,13 +203,16 @@ impl LossLog {
     /// Feeds the log's reports to a rule that was made as the run's, and compares every deadline with the run's.
     pub fn replay(&self, rule: &mut impl DeadlineRule) -> Result<(), LossLogError> {
         for record in &self.records {
-            let LossRecord { step, operation, deadline: logged, .. } = *record;
-            let bytes = record.ranks.iter().map(|rank| rank.bytes).max().unwrap_or(0);
+            let LossRecord { step, operation, bytes, deadline: logged, .. } = *record;
             let got = rule.deadline(bytes);
             if got != logged {
                 return Err(LossLogError::OtherDeadline { step, operation, logged, got });
             }
-            rule.observe(&record.reports()).map_err(|source| LossLogError::Reports { step, operation, source })?;
+            rule.observe(bytes, &record.reports()).map_err(|source| LossLogError::Reports {
+                step,
+                operation,
+                source,
+            })?;
         }
         Ok(())
     }

@@ -52,8 +52,8 @@ impl DeadlineRule for PaperDeadline {
         nanoseconds(self.cost * bytes as f64)
     }
 
-    fn observe(&mut self, reports: &[RankReport]) -> Result<(), ReportError> {
-        ReportError::check(self.ranks, reports.len())?;
+    fn observe(&mut self, bytes: u64, reports: &[RankReport]) -> Result<(), ReportError> {
+        ReportError::check(self.ranks, bytes, reports)?;
         if let Some(median) = median_cost(reports) {
             self.cost = SMOOTHING * median + (1.0 - SMOOTHING) * self.cost;
         }
@@ -76,14 +76,14 @@ mod tests {
             delivered_bytes: 1_000_000,
             undelivered_bytes: 0,
         };
-        rule.observe(&[report(8), report(10), report(12)]).expect("three ranks");
+        rule.observe(1_000_000, &[report(8), report(10), report(12)]).expect("three ranks");
         assert_eq!(rule.deadline(1_000_000), Duration::from_micros(12_040));
         for _ in 0..100 {
-            rule.observe(&[report(8), report(10), report(12)]).expect("three ranks");
+            rule.observe(1_000_000, &[report(8), report(10), report(12)]).expect("three ranks");
         }
         assert_eq!(rule.deadline(1_000_000).as_micros(), 10_000);
         // Twice the bytes, twice the time.
         assert_eq!(rule.deadline(2_000_000).as_micros(), 20_000);
-        assert_eq!(rule.observe(&[]), Err(ReportError::Ranks { expected: 3, got: 0 }));
+        assert_eq!(rule.observe(1_000_000, &[]), Err(ReportError::Ranks { expected: 3, got: 0 }));
     }
 }

@@ -6,11 +6,11 @@ use crate::report::{RankReport, ReportError};
 
 /// Makes the next deadline from what the ranks report.
 pub trait DeadlineRule {
-    /// How long an operation of `bytes` bytes for each rank may take, from its start.
+    /// How long an operation may take, from its start. `bytes` is what is sent to each rank; if that differs, the most.
     fn deadline(&self, bytes: u64) -> Duration;
 
-    /// Takes the reports of an operation, one of each rank, in the order of the ranks.
-    fn observe(&mut self, reports: &[RankReport]) -> Result<(), ReportError>;
+    /// Takes the reports of an operation, one of each rank, in the order of the ranks. `bytes` is as for its deadline.
+    fn observe(&mut self, bytes: u64, reports: &[RankReport]) -> Result<(), ReportError>;
 }
 
 /// A duration of this many nanoseconds; what is no duration is none.

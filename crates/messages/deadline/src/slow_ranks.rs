@@ -1,8 +1,8 @@
 //! Which ranks are late, operation after operation.
 
-use crate::report::RankReport;
+use crate::took::Took;
 
-/// A rank is late if its typical cost of a byte is this many times the group's.
+/// A rank is late if its typical duration is this many times the group's median.
 const LATE: f64 = 1.5;
 /// How far a rank's typical ratio moves with each operation. It follows the median and not the mean, so that single
 /// stalls, however long, make nobody late.
@@ -10,7 +10,7 @@ const STEP: f64 = 0.01;
 /// Before as many operations nobody is named.
 const OPERATIONS_MIN: u64 = 32;
 
-/// The typical ratio of each rank's cost to the group's median.
+/// The typical ratio of each rank's duration to the group's median.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SlowRanks {
     operations: u64,
@@ -22,20 +22,19 @@ impl SlowRanks {
         SlowRanks { operations: 0, ratios: vec![1.0; ranks] }
     }
 
-    /// Takes the reports of an operation, and its median cost. If there is none, more than half of the ranks were
+    /// Takes what an operation took at each rank, and the median. If there is none, more than half of the ranks were
     /// silent: those are late, and of the others nothing is said.
-    pub(crate) fn observe(&mut self, reports: &[RankReport], median_cost: Option<f64>) {
-        if reports.iter().all(|report| report.delivered_bytes == 0) {
+    pub(crate) fn observe(&mut self, took: &[Took], median: Option<f64>) {
+        if !took.iter().any(|took| matches!(took, Took::Nanoseconds(_))) {
             // Nobody is later than the others.
             return;
         }
         self.operations += 1;
-        for (ratio, report) in self.ratios.iter_mut().zip(reports) {
-            let now = match (report.cost(), median_cost) {
-                _ if report.bytes() == 0 => continue,
-                (None, _) => f64::INFINITY,
-                (Some(_), None) => continue,
-                (Some(cost), Some(median)) => cost / median,
+        for (ratio, took) in self.ratios.iter_mut().zip(took) {
+            let now = match (took, median) {
+                (Took::Idle, _) | (Took::Nanoseconds(_), None) => continue,
+                (Took::Silent, _) => f64::INFINITY,
+                (Took::Nanoseconds(time), Some(median)) => time / median,
             };
             // Bounded, so that a rank that was silent for long is not named for as long again.
             let moved = if now > *ratio { *ratio + STEP } else { *ratio - STEP };
@@ -54,24 +53,18 @@ impl SlowRanks {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::report::Ended;
 
-    fn report(milliseconds: u64) -> RankReport {
-        let (elapsed, ended) = (Duration::from_millis(milliseconds), Ended::Whole);
-        RankReport { elapsed, ended, delivered_bytes: 1_000_000, undelivered_bytes: 0 }
+    fn took(milliseconds: u64) -> Took {
+        Took::Nanoseconds(milliseconds as f64)
     }
 
     #[test]
     fn silent_ranks_are_named_also_if_they_are_most() {
         let mut slow = SlowRanks::new(5);
-        let silent =
-            RankReport { ended: Ended::Deadline, delivered_bytes: 0, undelivered_bytes: 1_000_000, ..report(30) };
-        let root = RankReport { delivered_bytes: 0, ..report(30) };
+        let (idle, silent) = (Took::Idle, Took::Silent);
         for _ in 0..100 {
-            slow.observe(&[root, report(10), silent, silent, silent], None);
+            slow.observe(&[idle, took(10), silent, silent, silent], None);
         }
         assert_eq!(slow.late(), [2, 3, 4]);
         // If nothing arrives anywhere, it is the deadline that is wrong.
@@ -87,7 +80,7 @@ mod tests {
         let mut slow = SlowRanks::new(3);
         for operation in 0..200 {
             let stall = if operation % 3 == 0 { 500 } else { 10 };
-            slow.observe(&[report(10), report(stall), report(20)], Some(10.0));
+            slow.observe(&[took(10), took(stall), took(20)], Some(10.0));
             if operation < 30 {
                 assert_eq!(slow.late(), [] as [usize; 0]);
             }
@@ -95,7 +88,7 @@ mod tests {
         assert_eq!(slow.late(), [2]);
         // It is no longer slow.
         for _ in 0..100 {
-            slow.observe(&[report(10), report(10), report(10)], Some(10.0));
+            slow.observe(&[took(10), took(10), took(10)], Some(10.0));
         }
         assert_eq!(slow.late(), [] as [usize; 0]);
     }

@@ -29,10 +29,10 @@ fn rank() -> impl Strategy<Value = RankLoss> {
 }
 
 fn record() -> impl Strategy<Value = LossRecord> {
-    (any::<u64>(), any::<u64>(), 0..1_u64 << 40, proptest::collection::vec(rank(), 0..6)).prop_map(
-        |(step, operation, deadline, ranks)| {
+    (any::<u64>(), any::<u64>(), any::<u64>(), 0..1_u64 << 40, proptest::collection::vec(rank(), 0..6)).prop_map(
+        |(step, operation, bytes, deadline, ranks)| {
             let deadline = Duration::from_nanos(deadline);
-            LossRecord { step, operation, deadline, ranks }
+            LossRecord { step, operation, bytes, deadline, ranks }
         },
     )
 }
@@ -45,7 +45,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_an_error_or_a_log(text in "(step|operation|[0-9]{1,3}|[-/, \n]|ranks|deadline_ns ){0,40}") {
+    fn any_text_is_an_error_or_a_log(text in "(step|operation|bytes|[0-9]{1,3}|[-/, \n]|ranks|deadline_ns ){0,40}") {
         if let Ok(log) = text.parse::<LossLog>() {
             prop_assert_eq!(log.to_string().parse::<LossLog>(), Ok(log));
         }
@@ -54,7 +54,7 @@ proptest! {
 
 #[test]
 fn the_format_is_fixed_and_errors_say_where() {
-    let line = "step 3 operation 0 deadline_ns 1520000 ranks \
+    let line = "step 3 operation 0 bytes 1048576 deadline_ns 1520000 ranks \
                 1520000/1048576/deadline/4096-8192,65536-69632 900000/1048576/whole/-";
     let record: LossRecord = line.parse().expect("a record");
     assert_eq!(record.ranks[0].missing, [4096..8192, 65_536..69_632]);
@@ -91,8 +91,8 @@ fn run(rule: &mut impl DeadlineRule) -> LossLog {
                 RankLoss { elapsed: whole.min(deadline), bytes: BYTES, ended, missing }
             })
             .collect();
-        let record = LossRecord { step, operation: 0, deadline, ranks };
-        rule.observe(&record.reports()).expect("four ranks");
+        let record = LossRecord { step, operation: 0, bytes: BYTES, deadline, ranks };
+        rule.observe(BYTES, &record.reports()).expect("four ranks");
         records.push(record);
     }
     LossLog { records }

@@ -26,6 +26,11 @@ impl Stragglers {
         Stragglers { random: ChaCha8Rng::seed_from_u64(seed), sigma: tail.ln() / NORMAL_P99, median_ns, slowness }
     }
 
+    /// One of this many, each as likely as the others.
+    pub fn next_choice(&mut self, of: usize) -> usize {
+        (self.random.next_u64() % of.max(1) as u64) as usize
+    }
+
     /// Nanoseconds of each rank's next operation.
     pub fn next_operation(&mut self) -> Vec<f64> {
         let Stragglers { random, sigma, median_ns, slowness } = self;
