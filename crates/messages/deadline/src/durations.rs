@@ -1,5 +1,7 @@
 //! How long operations take, by their size.
 
+use crate::rule::Digest;
+
 /// α of the moving averages, as the paper has it for its one average.
 const SMOOTHING: f64 = 0.2;
 /// When most ranks heard nothing, the next deadline is this many times later.
@@ -71,6 +73,10 @@ impl Durations {
         let now = self.median(bytes);
         let nanoseconds = (GROWTH * now).max(deadline).min(ceiling).max(now);
         self.classes[class_of(bytes)] = Some(Class { bytes: bytes as f64, nanoseconds });
+    }
+
+    pub(crate) fn digest(&self, digest: &mut Digest) {
+        self.classes.iter().flatten().for_each(|class| digest.numbers([&class.bytes, &class.nanoseconds]));
     }
 }
 

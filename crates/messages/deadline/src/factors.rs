@@ -1,6 +1,7 @@
 //! How many medians each rank needs so that it loses what its budget says.
 
 use crate::needs::Needs;
+use crate::rule::Digest;
 
 /// A rank's factor changes by this much, times how far its loss is from its budget. Without loss it falls by this much
 /// an operation.
@@ -97,6 +98,12 @@ impl Factors {
     /// All ranks of an operation were observed.
     pub(crate) fn next_operation(&mut self) {
         self.needs.next_operation();
+    }
+
+    pub(crate) fn digest(&self, digest: &mut Digest) {
+        digest.numbers(self.factors.iter().chain(&self.means));
+        self.idle.iter().for_each(|idle| digest.word(u64::from(*idle)));
+        self.needs.digest(digest);
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::durations::Durations;
 use crate::factors::{FACTOR, Factors, Outcome};
 use crate::report::{Ended, RankReport, ReportError};
-use crate::rule::{DeadlineRule, nanoseconds};
+use crate::rule::{DeadlineRule, Digest, nanoseconds};
 use crate::slow_ranks::SlowRanks;
 use crate::took::{Took, median};
 
@@ -268,6 +268,20 @@ impl DeadlineRule for LearnedDeadline {
             None => self.durations.grow(bytes, deadline, self.config.ceiling.as_nanos() as f64),
         }
         Ok(())
+    }
+
+    fn digest(&self) -> u64 {
+        let mut digest = Digest::new();
+        self.durations.digest(&mut digest);
+        for (size, factors) in self.factors.iter().enumerate() {
+            if let Some(factors) = factors {
+                digest.word(size as u64);
+                factors.digest(&mut digest);
+            }
+        }
+        digest.numbers(self.path_losses.iter().chain(&self.excesses));
+        self.slow.digest(&mut digest);
+        digest.0
     }
 }
 

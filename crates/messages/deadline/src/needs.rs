@@ -1,5 +1,7 @@
 //! What recent operations needed: how far a factor may fall at once.
 
+use crate::rule::Digest;
+
 /// As many operations are looked back at least, and at most.
 const OPERATIONS: (f64, f64) = (64.0, 1024.0);
 
@@ -35,6 +37,11 @@ impl Needs {
     pub(crate) fn most(&self, rank: usize) -> f64 {
         let [now, before] = self.ranks[rank];
         now.max(before)
+    }
+
+    pub(crate) fn digest(&self, digest: &mut Digest) {
+        digest.word(self.operations);
+        digest.numbers(self.ranks.iter().flatten());
     }
 }
 

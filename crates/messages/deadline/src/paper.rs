@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::report::{RankReport, ReportError};
-use crate::rule::{DeadlineRule, nanoseconds};
+use crate::rule::{DeadlineRule, Digest, nanoseconds};
 
 /// Margin and slack of the first deadline: T₀ = 1.25 · T_warmup + 50 µs.
 const MARGIN: f64 = 0.25;
@@ -58,6 +58,12 @@ impl DeadlineRule for PaperDeadline {
             self.cost = SMOOTHING * median + (1.0 - SMOOTHING) * self.cost;
         }
         Ok(())
+    }
+
+    fn digest(&self) -> u64 {
+        let mut digest = Digest::new();
+        digest.numbers([&self.cost]);
+        digest.0
     }
 }
 

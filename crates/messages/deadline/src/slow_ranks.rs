@@ -1,5 +1,6 @@
 //! Which ranks are late, operation after operation.
 
+use crate::rule::Digest;
 use crate::took::Took;
 
 /// A rank is late if its typical duration is this many times the group's median.
@@ -40,6 +41,11 @@ impl SlowRanks {
             let moved = if now > *ratio { *ratio + STEP } else { *ratio - STEP };
             *ratio = moved.clamp(0.0, 2.0 * LATE);
         }
+    }
+
+    pub(crate) fn digest(&self, digest: &mut Digest) {
+        digest.word(self.operations);
+        digest.numbers(&self.ratios);
     }
 
     pub(crate) fn late(&self) -> Vec<usize> {

@@ -3,9 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use longhaul_deadline::{
-    DeadlineConfig, DeadlineRule, Ended, LearnedDeadline, LossLog, LossRecord, PaperDeadline, RankLoss,
-};
+use longhaul_deadline::{DeadlineConfig, DeadlineRule, Ended, LearnedDeadline, LossRecord, PaperDeadline, RankLoss};
 
 use crate::stragglers::{PathLoss, Stragglers};
 
@@ -185,24 +183,31 @@ impl Operation {
             late.push((bytes - arrived) as f64 / bytes as f64);
             ranks.push(RankLoss { elapsed: Duration::from_nanos(duration.min(cut) as u64), bytes, ended, missing });
         }
-        (LossRecord { step: step as u64, operation: 0, bytes, deadline, ranks }, late)
+        (LossRecord { step: step as u64, operation: 0, bytes, deadline, state: 0, ranks }, late)
     }
 }
 
-fn run(rule: &mut impl DeadlineRule, group: &Group, plan: &Plan, seed: u64) -> (Totals, LossLog) {
+/// One run. `replay` gets each operation's record.
+fn run(
+    rule: &mut impl DeadlineRule,
+    group: &Group,
+    plan: &Plan,
+    seed: u64,
+    mut replay: impl FnMut(LossRecord),
+) -> Totals {
     let mut stragglers = Stragglers::new(plan.ranks, group.tail, &group.slow_ranks, MEDIAN_NS, seed);
     let mut path = PathLoss::new(group.path_loss, seed);
     let mut totals = Totals { late: vec![[(0.0, 0.0); SIZES.len()]; plan.ranks], ..Totals::default() };
-    let mut log = LossLog::default();
     let sizes = group.sizes();
     for step in 0..sizes * (plan.learning + plan.operations) {
         let operation = Operation::new(group, &mut stragglers);
         let bytes = operation.bytes;
         let deadline = rule.deadline(bytes);
-        let (record, late) = operation.run(step, deadline, &mut path);
+        let (mut record, late) = operation.run(step, deadline, &mut path);
         let reports = record.reports();
         rule.observe(bytes, &reports).expect("a report of each rank");
-        log.records.push(record);
+        record.state = rule.digest();
+        replay(record);
         if step < sizes * plan.learning {
             continue;
         }
@@ -220,7 +225,7 @@ fn run(rule: &mut impl DeadlineRule, group: &Group, plan: &Plan, seed: u64) -> (
         totals.ends_ns.push(last.min(deadline.as_nanos() as f64));
         totals.whole_ns.push(last);
     }
-    (totals, log)
+    totals
 }
 
 fn p99(values: impl Iterator<Item = f64>) -> f64 {
@@ -319,11 +324,12 @@ fn learned(plan: &Plan, group: &Group, target: f64, report: &mut Report) {
     let rule = || LearnedDeadline::new(config, warmup(), BYTES).expect("a possible configuration");
     let (mut runs, mut named, mut replayed) = (Vec::new(), Vec::new(), 0);
     for &seed in &plan.seeds {
-        let mut learned = rule();
-        let (totals, log) = run(&mut learned, group, plan, seed);
+        let (mut learned, mut other, mut is_repeated) = (rule(), rule(), true);
+        runs.push(run(&mut learned, group, plan, seed, |record| {
+            is_repeated = is_repeated && is_repeated_from_text(&record, &mut other);
+        }));
         named.push(learned.late_ranks());
-        runs.push(totals);
-        replayed += usize::from(log.replay(&mut rule()).is_ok());
+        replayed += usize::from(is_repeated);
     }
     let name = format!("{}, target {target}", group.name());
     let row = row(plan, ("learned", Some(target)), group, &runs, &named);
@@ -349,9 +355,15 @@ fn learned(plan: &Plan, group: &Group, target: f64, report: &mut Report) {
     report.rows.push(row);
 }
 
+/// Whether a rule that knows only the lines of a run's loss log has the run's deadlines and states.
+fn is_repeated_from_text(record: &LossRecord, rule: &mut LearnedDeadline) -> bool {
+    let line = record.to_line().map(|line| line.parse::<LossRecord>());
+    matches!(line, Ok(Ok(read)) if read.replay(rule).is_ok())
+}
+
 fn paper(plan: &Plan, group: &Group, report: &mut Report) {
     let rule = || PaperDeadline::new(plan.ranks, warmup(), BYTES);
-    let runs: Vec<Totals> = plan.seeds.iter().map(|seed| run(&mut rule(), group, plan, *seed).0).collect();
+    let runs: Vec<Totals> = plan.seeds.iter().map(|seed| run(&mut rule(), group, plan, *seed, |_| ())).collect();
     let row = row(plan, ("paper", None), group, &runs, &[]);
     let paper_loss_min = TAILS.iter().zip(PAPER_LOSS_MIN).find(|(tail, _)| **tail == group.tail);
     match paper_loss_min {
