@@ -38,7 +38,7 @@ const LATENCY: f64 = 0.25;
 /// What is run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// Ranks of the group, at least 3.
+    /// Ranks of the group, at least [`Plan::RANKS_MIN`].
     pub ranks: usize,
     /// Loss budgets.
     pub targets: Vec<f64>,
@@ -48,6 +48,32 @@ pub struct Plan {
     pub operations: usize,
     /// Runs of each, each with a seed of its own.
     pub seeds: Vec<u64>,
+}
+
+impl Plan {
+    /// With fewer, the slow rank is a large part of the group that it is compared with: of 3 ranks at a tail of 3, others
+    /// are named too.
+    pub const RANKS_MIN: usize = 5;
+    /// Most operations of ranks in all runs of a row: for each operation, its durations are kept.
+    pub const RANK_OPERATIONS_MAX: usize = 20_000_000;
+
+    /// Whether it can be run. If not, why.
+    pub fn check(&self) -> Result<(), String> {
+        let Plan { ranks, learning, operations, seeds, .. } = self;
+        if *ranks < Plan::RANKS_MIN {
+            return Err(format!("{ranks} ranks: at least {}", Plan::RANKS_MIN));
+        }
+        let all = learning.checked_add(*operations).and_then(|all| all.checked_mul(*ranks));
+        match all.and_then(|all| all.checked_mul(seeds.len())) {
+            Some(0) => Err("nothing to run: expected targets, operations and seeds".into()),
+            Some(all) if all <= Plan::RANK_OPERATIONS_MAX => Ok(()),
+            _ => Err(format!(
+                "{ranks} ranks with {operations} operations after {learning}, {} times: at most {} operations of ranks",
+                seeds.len(),
+                Plan::RANK_OPERATIONS_MAX
+            )),
+        }
+    }
 }
 
 /// What a group is like.
@@ -303,7 +329,14 @@ impl Group {
 }
 
 /// Runs both rules with all groups. `step` is called when a group begins.
+///
+/// # Panics
+///
+/// When [`Plan::check`] fails.
 pub fn timeouts(plan: &Plan, step: &mut dyn FnMut(&str)) -> Report {
+    if let Err(reason) = plan.check() {
+        panic!("{reason}");
+    }
     let mut report = Report::default();
     for group in groups(plan.ranks) {
         step(&group.name());
@@ -421,6 +454,20 @@ mod tests {
             let [budget, _] = learned_checks("", 0.01, row);
             assert!(!budget.passed, "{row:?}");
             assert!(row.cut > 0.4, "{row:?}");
+        }
+    }
+
+    #[test]
+    fn plans_are_bounded() {
+        let plan = plan(&[0.01], &[1]);
+        assert_eq!(plan.check(), Ok(()));
+        for ranks in [0, 3, 4] {
+            assert!(Plan { ranks, ..plan.clone() }.check().is_err(), "{ranks}");
+        }
+        assert_eq!(timeouts(&Plan { ranks: Plan::RANKS_MIN, ..plan.clone() }, &mut |_| ()).checks.len(), 40);
+        for (ranks, operations, seeds) in [(1024, 1_000_000, 1), (1024, 100, 1000), (8, usize::MAX, 1), (8, 100, 0)] {
+            let plan = Plan { ranks, operations, seeds: (0..seeds).collect(), ..plan.clone() };
+            assert!(plan.check().is_err(), "{plan:?}");
         }
     }
 

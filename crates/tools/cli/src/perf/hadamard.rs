@@ -16,7 +16,7 @@ use crate::stop::{self, Stop};
 /// binomial's.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Size of the tensors whose speed is measured; make it much larger than the caches
+    /// Size of the tensors whose speed is measured; make it much larger than the caches. Six times as much memory is used
     #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = longhaul_units::bytes_within::<usize>(1 << 20..=4 << 30))]
     buffer: usize,
 
@@ -62,11 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
 }
 
 fn loss(text: &str) -> Result<f64, String> {
-    let share = match text.strip_suffix('%') {
-        Some(percent) => percent.parse().map(|percent: f64| percent / 100.0),
-        None => text.parse(),
-    };
-    let fits = share.ok().filter(|share| (0.001..=0.5).contains(share));
+    let fits = longhaul_units::share(text).ok().filter(|share| (0.001..=0.5).contains(share));
     fits.ok_or_else(|| format!("expected a share from 0.1% to 50%, such as 5% or 0.05, got \"{text}\""))
 }
 

@@ -15,11 +15,11 @@ use crate::stop::{self, Stop};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Ranks of the group; the last one is the slow one
-    #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = longhaul_units::whole_number(3_usize..=1024))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = longhaul_units::whole_number(Plan::RANKS_MIN..=1024))]
     ranks: usize,
 
     /// Loss budgets of a rank, separated by commas
-    #[arg(long, value_name = "SHARE", value_delimiter = ',', default_value = "0.01,0.05", value_parser = target)]
+    #[arg(long, value_name = "SHARE", value_delimiter = ',', default_value = "1%,5%", value_parser = target)]
     target: Vec<f64>,
 
     /// Operations that count, after 200 in which the rules learn
@@ -42,18 +42,25 @@ pub(crate) struct Arguments {
 const LEARNING: usize = 200;
 
 fn target(text: &str) -> Result<f64, String> {
-    let fits = text.parse().ok().filter(|share: &f64| (0.0005..=0.5).contains(share));
-    fits.ok_or_else(|| format!("expected a share from 0.0005 to 0.5, such as 0.01, got \"{text}\""))
+    let fits = longhaul_units::share(text).ok().filter(|share| (0.0005..=0.5).contains(share));
+    fits.ok_or_else(|| format!("expected a share from 0.05% to 50%, such as 1% or 0.01, got \"{text}\""))
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
+    let Some(seeds_end) = arguments.first_seed.checked_add(arguments.seeds) else {
+        let Arguments { first_seed, seeds, .. } = arguments;
+        return Err(Stop::Usage(format!(
+            "--first-seed {first_seed} with --seeds {seeds}: there are no seeds that large"
+        )));
+    };
     let plan = Plan {
         ranks: arguments.ranks,
         targets: arguments.target.clone(),
         learning: LEARNING,
         operations: arguments.operations,
-        seeds: (arguments.first_seed..arguments.first_seed.saturating_add(arguments.seeds)).collect(),
+        seeds: (arguments.first_seed..seeds_end).collect(),
     };
+    plan.check().map_err(Stop::Usage)?;
     let report = timeouts(&plan, &mut |step| eprintln!("{step}"));
     let failed = report.checks.iter().filter(|check| !check.passed).count();
     let stop = (failed > 0).then(|| Stop::Failed(format!("{failed} of {} checks failed", report.checks.len())));

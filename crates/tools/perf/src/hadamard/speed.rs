@@ -13,6 +13,29 @@ use crate::statistics::Sorted;
 /// Bytes that are copied at a time, as one call of memcpy for everything may bypass the caches.
 const COPY_BYTES: usize = 1 << 20;
 
+/// Tensors of three types, and what each is encoded to.
+const BUFFERS: u64 = 6;
+
+/// Whether there is memory for all buffers, if it is known how much is available.
+fn check_memory(buffer_bytes: usize, available: Option<u64>) -> Result<(), PerfError> {
+    let need = BUFFERS.saturating_mul(buffer_bytes as u64);
+    match available.filter(|available| *available < need) {
+        None => Ok(()),
+        Some(available) => Err(PerfError::Missing(format!(
+            "tensors of {buffer_bytes} bytes need {need} bytes of memory, {BUFFERS} times as much, and {available} are \
+             available: use a smaller --buffer"
+        ))),
+    }
+}
+
+/// Memory that programs can have without swapping; `None` if the system does not say.
+fn memory_available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kilobytes.checked_mul(1024)
+}
+
 /// Medians, in bytes of tensors a second.
 pub(super) struct Speeds {
     pub(super) copy: f64,
@@ -61,6 +84,7 @@ fn seconds(start: Duration, end: Duration) -> f64 {
 /// Measures all layouts, interleaved.
 pub(super) fn measure(layouts: &[MeasuredLayout], request: &HadamardRequest) -> Result<Speeds, PerfError> {
     let bytes = request.buffer_bytes;
+    check_memory(bytes, memory_available())?;
     let most = layouts.iter().map(|layout| layout.block.max(layout.packet)).max().unwrap_or(1);
     let mut long = Buffers::<f32>::new(bytes, request, most);
     let mut brain = Buffers::<Bf16>::new(bytes, request, most);
@@ -102,4 +126,18 @@ fn copy<E: Copy>(from: &[E], to: &mut [E]) -> Result<f64, PerfError> {
         to[..from.len()].copy_from_slice(from);
     }
     Ok(seconds(start, thread_time_used()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_that_do_not_fit_are_refused_with_what_they_need() {
+        assert!(check_memory(4 << 30, None).is_ok() && check_memory(4 << 30, Some(24 << 30)).is_ok());
+        let error = check_memory(4 << 30, Some((24 << 30) - 1)).expect_err("too little").to_string();
+        assert!(error.contains("need 25769803776 bytes") && error.contains("--buffer"), "{error}");
+        #[cfg(target_os = "linux")]
+        assert!(memory_available().is_some_and(|bytes| bytes > 1 << 20));
+    }
 }
