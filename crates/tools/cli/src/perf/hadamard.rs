@@ -12,8 +12,10 @@ use crate::stop::{self, Stop};
 /// Tensors of f32, bf16 and f16 in several layouts (block, packet, stride, random signs). Speed: one thread encodes and
 /// decodes a whole tensor; copies of the same size are interleaved, and medians count. Error: each packet is lost with
 /// --loss, and lost elements count as zero. Exit status 1 if a check fails: at block 1024 with signs and a stride,
-/// encoding at half the speed of a copy (not checked for single elements of 2 bytes in packets, stride 1024); everywhere, a mean error that is the loss, and a 99.9th percentile of block errors that is the
-/// binomial's.
+/// encoding at half the speed of a copy (not checked for single elements of 2 bytes in packets, stride 1024);
+/// everywhere, a mean error that is the loss, and a 99.9th percentile of the errors of spike blocks that is the
+/// binomial's. A spike block has one element that is not zero, so that all its coefficients have the same energy; a
+/// block in one packet is lost as often as its packet is.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Size of the tensors whose speed is measured; make it much larger than the caches. Six times as much memory is used
@@ -81,7 +83,9 @@ fn to_json(request: &HadamardRequest, report: &HadamardReport) -> Value {
             "decode_of_copy": row.decode_of_copy,
             "relative_mse": row.mean.relative,
             "relative_mse_standard_error": row.mean.standard_error,
+            "block_error_tensor": "spike",
             "block_error_p999": row.blocks.p999,
+            "block_error_mean": row.blocks.mean,
             "binomial_p999": row.blocks.binomial_p999,
             "noise_block_error_p999": row.blocks.noise_p999,
         })

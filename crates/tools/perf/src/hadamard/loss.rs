@@ -25,6 +25,8 @@ pub struct MeanError {
 pub struct BlockErrors {
     /// The 99.9th percentile, of blocks with one element that is not zero: all their coefficients have the same energy.
     pub p999: f64,
+    /// The mean of the same blocks.
+    pub mean: f64,
     /// What it is if each of the block's packets is lost on its own.
     pub binomial_p999: f64,
     /// The same of blocks of normal noise: the energy of their coefficients varies, too.
@@ -79,15 +81,16 @@ fn measure_type<E: HadamardElement>(layout: &MeasuredLayout, request: &HadamardR
     let spikes: Vec<E> = spikes(layout, &mut draws);
     let shares = Shares::of(&hadamard, &spikes);
     let noise_shares = Shares::of(&hadamard, &noise[..group]);
-    let p999 = |shares: &Shares, stream| {
+    let errors = |shares: &Shares, stream| {
         let mut draws = Draws::new(request.seed, stream);
         Sorted::new((0..request.samples).map(|sample| shares.lost(sample as usize, request.loss, &mut draws)))
-            .percentile(99.9)
     };
+    let spike_errors = errors(&shares, 2);
     let blocks = BlockErrors {
-        p999: p999(&shares, 2),
+        p999: spike_errors.percentile(99.9),
+        mean: spike_errors.mean(),
         binomial_p999: binomial_p999(shares.packets, request.loss),
-        noise_p999: p999(&noise_shares, 3),
+        noise_p999: errors(&noise_shares, 3).percentile(99.9),
         from_energy: from_energy(&hadamard, layout, &spikes, &shares, request),
     };
     (mean, blocks)
