@@ -116,16 +116,15 @@ fn layouts() -> Vec<MeasuredLayout> {
 
 /// Measures. `step` is called when something begins.
 pub fn measure(request: &HadamardRequest, step: &mut dyn FnMut(&str)) -> Result<HadamardReport, PerfError> {
-    if !(request.loss > 0.0 && request.loss < 1.0) {
-        return Err(PerfError::Request(format!("a loss of {}: expected a share between 0 and 1", request.loss)));
-    }
     let layouts = layouts();
+    let packets = layouts.iter().map(|layout| loss::ELEMENTS / layout.packet).min().unwrap_or(1);
+    request.check(packets)?;
     step("speed");
     let speeds = speed::measure(&layouts, request)?;
     let mut rows = Vec::new();
-    for (layout, speed) in layouts.into_iter().zip(speeds.layouts) {
+    for (number, (layout, speed)) in layouts.into_iter().zip(speeds.layouts).enumerate() {
         step(&layout.name());
-        let (mean, blocks) = loss::measure(&layout, request);
+        let (mean, blocks) = loss::measure(number, &layout, request);
         rows.push(Row {
             packets_of_block: layout.hadamard(0).layout().packets_of_block(),
             layout,
