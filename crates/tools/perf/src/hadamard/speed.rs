@@ -10,7 +10,8 @@ use crate::error::PerfError;
 use crate::processor::thread_time_used;
 use crate::statistics::Sorted;
 
-/// Bytes that are copied at a time, as one call of memcpy for everything may bypass the caches.
+/// Bytes that are copied at a time when a copy is in pieces. One call of memcpy for everything may write past the caches,
+/// as encoding does: which of the two is faster depends on the processor and its C library, so both are measured.
 const COPY_BYTES: usize = 1 << 20;
 
 /// Tensors of three types, and what each is encoded to.
@@ -38,7 +39,8 @@ fn memory_available() -> Option<u64> {
 
 /// Medians, in bytes of tensors a second.
 pub(super) struct Speeds {
-    pub(super) copy: f64,
+    /// Of copies in pieces of 1 MiB, and of the whole tensor at once.
+    pub(super) copies: [f64; 2],
     pub(super) layouts: Vec<Speed>,
 }
 
@@ -89,11 +91,11 @@ pub(super) fn measure(layouts: &[MeasuredLayout], request: &HadamardRequest) -> 
     let mut long = Buffers::<f32>::new(bytes, request, most);
     let mut brain = Buffers::<Bf16>::new(bytes, request, most);
     let mut half = Buffers::<F16>::new(bytes, request, most);
-    let mut copies = Vec::new();
+    let mut copies = [Vec::new(), Vec::new()];
     let mut times = vec![(Vec::new(), Vec::new()); layouts.len()];
     // The first round is for caches, pages and clocks, and is not counted.
     for round in 0..=request.rounds {
-        for (layout, (encodes, decodes)) in layouts.iter().zip(&mut times) {
+        for (number, (layout, (encodes, decodes))) in layouts.iter().zip(&mut times).enumerate() {
             let hadamard = layout.hadamard(request.seed);
             let [encode, decode] = match layout.kind {
                 ElementKind::F32 => long.round(&hadamard)?,
@@ -102,25 +104,28 @@ pub(super) fn measure(layouts: &[MeasuredLayout], request: &HadamardRequest) -> 
             };
             // A copy after each, so that whatever slows down the machine for a while hits copies, too. It is of other
             // buffers than those that were just used.
+            // In pieces and at once in turn, each layout next to both.
+            let way = (number + round as usize) % 2;
+            let at_once = [COPY_BYTES, usize::MAX][way];
             let copy = match layout.kind {
-                ElementKind::F32 => copy(&brain.tensor, &mut brain.encoded)?,
-                _ => copy(&long.tensor, &mut long.encoded)?,
+                ElementKind::F32 => copy(&brain.tensor, &mut brain.encoded, at_once)?,
+                _ => copy(&long.tensor, &mut long.encoded, at_once)?,
             };
             if round > 0 {
                 encodes.push(encode);
                 decodes.push(decode);
-                copies.push(copy);
+                copies[way].push(copy);
             }
         }
     }
     let rate = |seconds: Vec<f64>| bytes as f64 / Sorted::new(seconds).median();
     let layouts = times.into_iter().map(|(encode, decode)| Speed { encode: rate(encode), decode: rate(decode) });
-    Ok(Speeds { layouts: layouts.collect(), copy: rate(copies) })
+    Ok(Speeds { layouts: layouts.collect(), copies: copies.map(rate) })
 }
 
-/// Seconds of copying.
-fn copy<E: Copy>(from: &[E], to: &mut [E]) -> Result<f64, PerfError> {
-    let at_once = COPY_BYTES / size_of::<E>();
+/// Seconds of copying, at most so many bytes with one call.
+fn copy<E: Copy>(from: &[E], to: &mut [E], at_once: usize) -> Result<f64, PerfError> {
+    let at_once = at_once / size_of::<E>();
     let start = thread_time_used()?;
     for (to, from) in to.chunks_mut(at_once).zip(from.chunks(at_once)) {
         to[..from.len()].copy_from_slice(from);
@@ -131,6 +136,16 @@ fn copy<E: Copy>(from: &[E], to: &mut [E]) -> Result<f64, PerfError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn both_copies_copy_everything() {
+        let from: Vec<u32> = (0..700_000).collect();
+        for at_once in [COPY_BYTES, usize::MAX] {
+            let mut to = vec![0; 700_001];
+            assert!(copy(&from, &mut to, at_once).expect("a clock") > 0.0);
+            assert!(to[..700_000] == from && to[700_000] == 0);
+        }
+    }
 
     #[test]
     fn buffers_that_do_not_fit_are_refused_with_what_they_need() {
