@@ -16,9 +16,9 @@ struct Class {
     nanoseconds: f64,
 }
 
-/// Median durations. An operation takes a time that its bytes do not explain, and a time for each byte; neither is known
-/// apart from the other, and the path may be slower for a while with the first bytes. So durations are learned for each
-/// size: classes are a quarter of a power of two wide.
+/// Median durations. An operation takes a time that its bytes do not explain, and a time for each byte; neither is
+/// known apart from the other, and the path may be slower for a while with the first bytes. So durations are learned
+/// for each size: classes are a quarter of a power of two wide.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Durations {
     classes: Vec<Option<Class>>,

@@ -1,14 +1,16 @@
 //! The loss log: what every operation lost, so that a run can be replayed.
 //!
-//! A line for each operation, as text:
+//! A line for each operation, as text (here it is broken after `ranks`):
 //!
 //! ```text
-//! step 3 operation 0 bytes 1048576 deadline_ns 1520000 state 90ab12cd34ef5678 ranks 1520000/1048576/deadline/4096-8192,65536-69632 900000/1048576/whole/- end
+//! step 3 operation 0 bytes 1048576 deadline_ns 1520000 state 90ab12cd34ef5678 ranks
+//!     0/1520000/1048576/deadline/4096-8192,65536-69632 0/900000/1048576/whole/- end
 //! ```
 //!
-//! `state` is the rule's [`DeadlineRule::digest`] after the operation. For each rank, in order: nanoseconds that it took,
-//! bytes that were sent to it, how it ended (`whole`, `quiet` or `deadline`), and the ranges of the bytes that were
-//! missing, ascending, each up to but not including its end; `-` if none was. Without `end` a line was cut off.
+//! `state` is the rule's [`DeadlineRule::digest`] after the operation. For each rank, in order: nanoseconds after which
+//! it began, nanoseconds that it took, bytes that were sent to it, how it ended (`whole`, `quiet` or `deadline`), and
+//! the ranges of the bytes that were missing, ascending, each up to but not including its end; `-` if none was. Without
+//! `end` a line was cut off.
 
 use std::fmt;
 use std::ops::Range;
@@ -25,6 +27,8 @@ pub const RANGES_MAX: usize = 1 << 19;
 /// What a rank lost of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankLoss {
+    /// How long after the operation's start the rank began.
+    pub started: Duration,
     /// How long the operation took at this rank.
     pub elapsed: Duration,
     /// Bytes that were sent to it.
@@ -121,7 +125,13 @@ impl RankLoss {
     pub fn report(&self) -> RankReport {
         let undelivered_bytes = self.undelivered_bytes();
         let delivered_bytes = self.bytes.saturating_sub(undelivered_bytes);
-        RankReport { elapsed: self.elapsed, ended: self.ended, delivered_bytes, undelivered_bytes }
+        RankReport {
+            started: self.started,
+            elapsed: self.elapsed,
+            ended: self.ended,
+            delivered_bytes,
+            undelivered_bytes,
+        }
     }
 }
 
@@ -177,8 +187,8 @@ impl LossRecord {
 
 impl RankLoss {
     fn check(&self) -> Result<(), String> {
-        if u64::try_from(self.elapsed.as_nanos()).is_err() {
-            return Err(format!("a rank took {:?}", self.elapsed));
+        if [self.started, self.elapsed].iter().any(|time| u64::try_from(time.as_nanos()).is_err()) {
+            return Err(format!("a rank began after {:?} and took {:?}", self.started, self.elapsed));
         }
         if self.missing.len() > RANGES_MAX {
             return Err(format!("more than {RANGES_MAX} ranges of a rank"));
@@ -219,7 +229,14 @@ impl fmt::Display for RankLoss {
             Ended::Quiet => "quiet",
             Ended::Deadline => "deadline",
         };
-        write!(f, "{}/{}/{ended}/{}", self.elapsed.as_nanos(), self.bytes, Ranges(&self.missing))
+        write!(
+            f,
+            "{}/{}/{}/{ended}/{}",
+            self.started.as_nanos(),
+            self.elapsed.as_nanos(),
+            self.bytes,
+            Ranges(&self.missing)
+        )
     }
 }
 
@@ -232,7 +249,8 @@ impl FromStr for RankLoss {
     type Err = String;
 
     fn from_str(text: &str) -> Result<RankLoss, String> {
-        let mut parts = text.splitn(4, '/');
+        let mut parts = text.splitn(5, '/');
+        let started = Duration::from_nanos(number(parts.next(), "nanoseconds until a rank began")?);
         let elapsed = Duration::from_nanos(number(parts.next(), "nanoseconds of a rank")?);
         let bytes = number(parts.next(), "bytes of a rank")?;
         let ended = match parts.next() {
@@ -250,7 +268,7 @@ impl FromStr for RankLoss {
             }
             missing.push(number(Some(start), "the start of a range")?..number(Some(end), "the end of a range")?);
         }
-        let loss = RankLoss { elapsed, bytes, ended, missing };
+        let loss = RankLoss { started, elapsed, bytes, ended, missing };
         loss.check().map(|()| loss)
     }
 }

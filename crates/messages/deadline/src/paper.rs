@@ -11,7 +11,8 @@ const SLACK: f64 = 50_000.0;
 /// α of the moving average.
 const SMOOTHING: f64 = 0.2;
 
-/// The paper's rule: T ← 0.2 · median + 0.8 · T, where the median is that of all ranks' cost of a byte, times the bytes.
+/// The paper's rule: T ← 0.2 · median + 0.8 · T, where the median is that of all ranks' cost of a byte, times the
+/// bytes.
 ///
 /// Margin and slack are in the first deadline only, and the average forgets them: the deadline goes to the median
 /// duration. So half of all operations are cut, and a rank that is twice as slow as the others loses half of its bytes
@@ -77,6 +78,7 @@ mod tests {
         let mut rule = PaperDeadline::new(3, Duration::from_millis(10), 1_000_000);
         assert_eq!(rule.deadline(1_000_000), Duration::from_micros(12_550));
         let report = |milliseconds| RankReport {
+            started: Duration::ZERO,
             elapsed: Duration::from_millis(milliseconds),
             ended: Ended::Whole,
             delivered_bytes: 1_000_000,

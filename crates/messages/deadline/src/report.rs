@@ -17,6 +17,8 @@ pub enum Ended {
 /// What a rank says about an operation that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankReport {
+    /// How long after the operation's start the rank itself began to take part. The others wait for what it sends.
+    pub started: Duration,
     /// From the operation's start until it ended.
     pub elapsed: Duration,
     /// How it ended.
@@ -94,7 +96,8 @@ mod tests {
 
     fn report(milliseconds: u64, delivered_bytes: u64, undelivered_bytes: u64) -> RankReport {
         let ended = if undelivered_bytes == 0 { Ended::Whole } else { Ended::Deadline };
-        RankReport { elapsed: Duration::from_millis(milliseconds), ended, delivered_bytes, undelivered_bytes }
+        let (started, elapsed) = (Duration::ZERO, Duration::from_millis(milliseconds));
+        RankReport { started, elapsed, ended, delivered_bytes, undelivered_bytes }
     }
 
     #[test]

@@ -24,7 +24,8 @@ fn rank() -> impl Strategy<Value = RankLoss> {
             (_, 0) => Ended::Quiet,
             _ => Ended::Deadline,
         };
-        RankLoss { elapsed: Duration::from_nanos(nanoseconds), bytes, ended, missing }
+        let started = Duration::from_nanos(nanoseconds / 7);
+        RankLoss { started, elapsed: Duration::from_nanos(nanoseconds), bytes, ended, missing }
     })
 }
 
@@ -83,7 +84,7 @@ proptest! {
 #[test]
 fn the_format_is_fixed_and_errors_say_where() {
     let line = "step 3 operation 0 bytes 1048576 deadline_ns 1520000 state 00000000000000ff ranks \
-                1520000/1048576/deadline/4096-8192,65536-69632 900000/1048576/whole/- end";
+                70/1520000/1048576/deadline/4096-8192,65536-69632 0/900000/1048576/whole/- end";
     let record: LossRecord = line.parse().expect("a record");
     assert_eq!(record.ranks[0].missing, [4096..8192, 65_536..69_632]);
     assert_eq!(record.ranks[0].report().undelivered_bytes, 8192);
@@ -119,7 +120,7 @@ fn run(rule: &mut impl DeadlineRule) -> LossLog {
                 let arrived = (BYTES as f64 * deadline.as_secs_f64() / whole.as_secs_f64()) as u64;
                 let missing = Vec::from_iter((arrived < BYTES).then_some(arrived..BYTES));
                 let ended = if missing.is_empty() { Ended::Whole } else { Ended::Deadline };
-                RankLoss { elapsed: whole.min(deadline), bytes: BYTES, ended, missing }
+                RankLoss { started: Duration::ZERO, elapsed: whole.min(deadline), bytes: BYTES, ended, missing }
             })
             .collect();
         let mut record = LossRecord { step, operation: 0, bytes: BYTES, deadline, state: 0, ranks };

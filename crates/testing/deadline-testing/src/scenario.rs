@@ -51,8 +51,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// With fewer, the slow rank is a large part of the group that it is compared with: of 3 ranks at a tail of 3, others
-    /// are named too.
+    /// With fewer, the slow rank is a large part of the group that it is compared with: of 3 ranks at a tail of 3,
+    /// others are named too.
     pub const RANKS_MIN: usize = 5;
     /// Most operations of ranks in all runs of a row: for each operation, its durations are kept.
     pub const RANK_OPERATIONS_MAX: usize = 20_000_000;
@@ -207,7 +207,13 @@ impl Operation {
                 (false, true) => Ended::Whole,
             };
             late.push((bytes - arrived) as f64 / bytes as f64);
-            ranks.push(RankLoss { elapsed: Duration::from_nanos(duration.min(cut) as u64), bytes, ended, missing });
+            ranks.push(RankLoss {
+                started: Duration::ZERO,
+                elapsed: Duration::from_nanos(duration.min(cut) as u64),
+                bytes,
+                ended,
+                missing,
+            });
         }
         (LossRecord { step: step as u64, operation: 0, bytes, deadline, state: 0, ranks }, late)
     }
@@ -400,8 +406,8 @@ fn paper(plan: &Plan, group: &Group, report: &mut Report) {
     let row = row(plan, ("paper", None), group, &runs, &[]);
     let paper_loss_min = TAILS.iter().zip(PAPER_LOSS_MIN).find(|(tail, _)| **tail == group.tail);
     match paper_loss_min {
-        // With losses in transit, its count of bytes takes durations for longer than they are; of mixed sizes, it has one
-        // cost for all bytes.
+        // With losses in transit, its count of bytes takes durations for longer than they are; of mixed sizes, it has
+        // one cost for all bytes.
         _ if group.path_loss > 0.0 || group.mixed_sizes => {}
         Some((_, bound)) if group.slow_ranks.is_empty() => report.checks.push(at_least(
             format!("{}, the paper's rule: mean loss, at least", group.name()),

@@ -2,8 +2,9 @@
 //! lost packet costs.
 //!
 //! Encoding, decoding and copying are interleaved, one round of each after the other, and the median counts: processor
-//! time of one thread. Copies are in pieces of 1 MiB or of the whole tensor at once; speeds are compared with the faster. What loss costs is measured on tensors that are encoded, lose packets at random, and are decoded;
-//! seeds make it repeatable.
+//! time of one thread. Copies are in pieces of 1 MiB or of the whole tensor at once; speeds are compared with the
+//! faster. What loss costs is measured on tensors that are encoded, lose packets at random, and are decoded; seeds make
+//! it repeatable.
 
 mod loss;
 mod request;
@@ -169,8 +170,8 @@ pub fn measure(request: &HadamardRequest, step: &mut dyn FnMut(&str)) -> Result<
     })
 }
 
-/// What loss does to blocks with one element that is not zero. Blocks in one packet are lost as a whole or not at all, so
-/// their 99.9th percentile says little: there it is the share of lost blocks that must be right.
+/// What loss does to blocks with one element that is not zero. Blocks in one packet are lost as a whole or not at all,
+/// so their 99.9th percentile says little: there it is the share of lost blocks that must be right.
 fn block_check(name: &str, row: &Row, request: &HadamardRequest) -> Check {
     if row.packets_of_block == 1 {
         let standard_error = (request.loss * (1.0 - request.loss) / f64::from(request.samples)).sqrt();

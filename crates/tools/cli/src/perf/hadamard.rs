@@ -10,16 +10,16 @@ use crate::stop::{self, Stop};
 /// Measure the Hadamard transform: speed compared with a memory copy, and the error when packets are lost
 ///
 /// Tensors of f32, bf16 and f16 in several layouts (block, packet, stride, random signs). Speed: one thread encodes and
-/// decodes a whole tensor; copies of the same size, in pieces or at once, are interleaved, medians count, and the faster
-/// copy is compared with. Error: each packet is lost with
-/// --loss, and lost elements count as zero. Exit status 1 if a check fails: at block 1024 with signs and a stride,
-/// encoding at half the speed of a copy (not checked for single elements of 2 bytes in packets, stride 1024);
-/// everywhere, a mean error that is the loss, and a 99.9th percentile of the errors of spike blocks that is the
-/// binomial's. A spike block has one element that is not zero, so that all its coefficients have the same energy; a
-/// block in one packet is lost as often as its packet is.
+/// decodes a whole tensor; copies of the same size, in pieces or at once, are interleaved, medians count, and the
+/// faster copy is compared with. Error: each packet is lost with --loss, and lost elements count as zero. Exit status 1
+/// if a check fails: at block 1024 with signs and a stride, encoding at half the speed of a copy (not checked for
+/// single elements of 2 bytes in packets, stride 1024); everywhere, a mean error that is the loss, and a 99.9th
+/// percentile of the errors of spike blocks that is the binomial's. A spike block has one element that is not zero, so
+/// that all its coefficients have the same energy; a block in one packet is lost as often as its packet is.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Size of the tensors whose speed is measured; make it much larger than the caches. Six times as much memory is used
+    /// Size of the tensors whose speed is measured; make it much larger than the caches. Six times as much memory is
+    /// used
     #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = longhaul_units::bytes_within::<usize>(1 << 20..=4 << 30))]
     buffer: usize,
 

@@ -10,8 +10,9 @@ use crate::error::PerfError;
 use crate::processor::thread_time_used;
 use crate::statistics::Sorted;
 
-/// Bytes that are copied at a time when a copy is in pieces. One call of memcpy for everything may write past the caches,
-/// as encoding does: which of the two is faster depends on the processor and its C library, so both are measured.
+/// Bytes that are copied at a time when a copy is in pieces. One call of memcpy for everything may write past the
+/// caches, as encoding does: which of the two is faster depends on the processor and its C library, so both are
+/// measured.
 const COPY_BYTES: usize = 1 << 20;
 
 /// Tensors of three types, and what each is encoded to.
