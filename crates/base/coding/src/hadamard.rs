@@ -12,6 +12,11 @@
 //! they do not. An overflow becomes an infinity, and the block is decoded to infinities and NaN, as sums that overflow
 //! do; programs that scale their loss look for those.
 //!
+//! Every kernel makes the same bytes on every processor, as long as the thread's floating-point environment is the usual
+//! one: rounding to nearest, and subnormal numbers kept. A program that flushes them to zero (FTZ and DAZ on x86, FZ on
+//! Arm, which some compilers' fast-math options set when a program is loaded) gets other bytes than one that does not.
+//! Set it alike at all ranks.
+//!
 //! ```
 //! use longhaul_coding::{Hadamard, HadamardLayout, HadamardSigns};
 //!

@@ -2,11 +2,27 @@
 
 use std::time::Duration;
 
+/// How an operation ended at a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ended {
+    /// Everything had arrived.
+    Whole,
+    /// Nothing more was to be expected before the deadline: what is missing was lost in transit, and no deadline would
+    /// have brought it.
+    Quiet,
+    /// At the deadline. What is missing was late, or lost in transit.
+    Deadline,
+}
+
 /// What a rank says about an operation that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankReport {
-    /// From the operation's start until everything had arrived or the deadline passed.
+    /// How long after the operation's start the rank itself began to take part. The others wait for what it sends.
+    pub started: Duration,
+    /// From the operation's start until it ended.
     pub elapsed: Duration,
+    /// How it ended.
+    pub ended: Ended,
     /// Bytes that have arrived.
     pub delivered_bytes: u64,
     /// Bytes that have not.
@@ -25,11 +41,28 @@ pub enum ReportError {
         /// Reports.
         got: usize,
     },
+    /// A rank reports more bytes than the operation had for any.
+    #[error("rank {rank} reports {got} bytes of an operation of {most}")]
+    Bytes {
+        /// The rank.
+        rank: usize,
+        /// Bytes of the operation.
+        most: u64,
+        /// Bytes that the rank reports.
+        got: u64,
+    },
 }
 
 impl ReportError {
-    pub(crate) fn check(expected: usize, got: usize) -> Result<(), ReportError> {
-        if got == expected { Ok(()) } else { Err(ReportError::Ranks { expected, got }) }
+    pub(crate) fn check(expected: usize, most: u64, reports: &[RankReport]) -> Result<(), ReportError> {
+        if reports.len() != expected {
+            return Err(ReportError::Ranks { expected, got: reports.len() });
+        }
+        let bytes = |(rank, report): (usize, &RankReport)| (rank, report.bytes());
+        match reports.iter().enumerate().map(bytes).find(|(_, got)| *got > most) {
+            Some((rank, got)) => Err(ReportError::Bytes { rank, most, got }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -47,25 +80,14 @@ impl RankReport {
         }
     }
 
-    /// Nanoseconds a byte. Of an operation that was cut, those of the bytes that have arrived: it says how long the rest
-    /// would have taken. `None` if nothing has arrived.
-    pub(crate) fn cost(&self) -> Option<f64> {
-        (self.delivered_bytes > 0).then(|| self.elapsed.as_nanos() as f64 / self.delivered_bytes as f64)
+    /// The share of bytes that was late: that a later deadline would have brought, if `path_loss` is the share that the
+    /// path loses. An operation that ended before its deadline has none.
+    pub(crate) fn late_share(&self, path_loss: f64) -> f64 {
+        match self.ended {
+            Ended::Whole | Ended::Quiet => 0.0,
+            Ended::Deadline => (self.undelivered_share() - path_loss).max(0.0),
+        }
     }
-}
-
-/// The median cost of a byte of all ranks; ranks of which nothing has arrived are slower than all others. `None` if that
-/// is half of them.
-pub(crate) fn median_cost(reports: &[RankReport]) -> Option<f64> {
-    let mut costs: Vec<f64> = reports.iter().map(|report| report.cost().unwrap_or(f64::INFINITY)).collect();
-    costs.sort_by(f64::total_cmp);
-    let half = costs.len() / 2;
-    let median = match costs.len() {
-        0 => return None,
-        odd if odd % 2 == 1 => costs[half],
-        _ => (costs[half - 1] + costs[half]) / 2.0,
-    };
-    median.is_finite().then_some(median)
 }
 
 #[cfg(test)]
@@ -73,25 +95,22 @@ mod tests {
     use super::*;
 
     fn report(milliseconds: u64, delivered_bytes: u64, undelivered_bytes: u64) -> RankReport {
-        RankReport { elapsed: Duration::from_millis(milliseconds), delivered_bytes, undelivered_bytes }
+        let ended = if undelivered_bytes == 0 { Ended::Whole } else { Ended::Deadline };
+        let (started, elapsed) = (Duration::ZERO, Duration::from_millis(milliseconds));
+        RankReport { started, elapsed, ended, delivered_bytes, undelivered_bytes }
     }
 
     #[test]
-    fn a_cut_operation_counts_with_the_time_it_would_have_taken() {
-        // Half in 10 ms is as slow as the whole in 20 ms.
-        assert_eq!(report(10, 500, 500).cost(), report(20, 1000, 0).cost());
-        let reports = [report(20, 1000, 0), report(10, 500, 500), report(40, 1000, 0)];
-        assert_eq!(median_cost(&reports), Some(20_000.0));
+    fn only_what_is_missing_at_a_deadline_was_late() {
+        let quiet = RankReport { ended: Ended::Quiet, ..report(10, 750, 250) };
+        assert_eq!((quiet.late_share(0.0), quiet.undelivered_share()), (0.0, 0.25));
+        let cut = report(10, 750, 250);
+        assert_eq!((cut.late_share(0.0), cut.late_share(0.125), cut.late_share(0.5)), (0.25, 0.125, 0.0));
+    }
+
+    #[test]
+    fn shares_are_of_what_was_sent() {
         assert_eq!(report(10, 250, 750).undelivered_share(), 0.75);
-    }
-
-    #[test]
-    fn silent_ranks_are_the_slowest() {
-        let (silent, fast, slow) = (report(10, 0, 1000), report(1, 1000, 0), report(3, 1000, 0));
-        assert_eq!(median_cost(&[silent, fast, slow]), Some(3000.0));
-        assert_eq!(median_cost(&[silent, silent, slow]), None);
-        assert_eq!(median_cost(&[silent, slow]), None);
-        assert_eq!(median_cost(&[]), None);
-        assert_eq!((report(0, 0, 0).undelivered_share(), report(0, 0, 0).cost()), (0.0, None));
+        assert_eq!(report(0, 0, 0).undelivered_share(), 0.0);
     }
 }

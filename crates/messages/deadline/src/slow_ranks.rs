@@ -1,8 +1,9 @@
 //! Which ranks are late, operation after operation.
 
-use crate::report::RankReport;
+use crate::rule::Digest;
+use crate::took::Took;
 
-/// A rank is late if its typical cost of a byte is this many times the group's.
+/// A rank is late if its typical duration is this many times the group's median.
 const LATE: f64 = 1.5;
 /// How far a rank's typical ratio moves with each operation. It follows the median and not the mean, so that single
 /// stalls, however long, make nobody late.
@@ -10,7 +11,7 @@ const STEP: f64 = 0.01;
 /// Before as many operations nobody is named.
 const OPERATIONS_MIN: u64 = 32;
 
-/// The typical ratio of each rank's cost to the group's median.
+/// The typical ratio of each rank's duration to the group's median.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SlowRanks {
     operations: u64,
@@ -22,14 +23,29 @@ impl SlowRanks {
         SlowRanks { operations: 0, ratios: vec![1.0; ranks] }
     }
 
-    pub(crate) fn observe(&mut self, reports: &[RankReport], median_cost: f64) {
+    /// Takes what an operation took at each rank, and the median. If there is none, more than half of the ranks were
+    /// silent: those are late, and of the others nothing is said.
+    pub(crate) fn observe(&mut self, took: &[Took], median: Option<f64>) {
+        if !took.iter().any(|took| matches!(took, Took::Nanoseconds(_))) {
+            // Nobody is later than the others.
+            return;
+        }
         self.operations += 1;
-        for (ratio, report) in self.ratios.iter_mut().zip(reports) {
-            let now = report.cost().map_or(f64::INFINITY, |cost| cost / median_cost);
+        for (ratio, took) in self.ratios.iter_mut().zip(took) {
+            let now = match (took, median) {
+                (Took::Idle, _) | (Took::Nanoseconds(_), None) => continue,
+                (Took::Silent, _) => f64::INFINITY,
+                (Took::Nanoseconds(time), Some(median)) => time / median,
+            };
             // Bounded, so that a rank that was silent for long is not named for as long again.
             let moved = if now > *ratio { *ratio + STEP } else { *ratio - STEP };
             *ratio = moved.clamp(0.0, 2.0 * LATE);
         }
+    }
+
+    pub(crate) fn digest(&self, digest: &mut Digest) {
+        digest.word(self.operations);
+        digest.numbers(&self.ratios);
     }
 
     pub(crate) fn late(&self) -> Vec<usize> {
@@ -43,12 +59,26 @@ impl SlowRanks {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
-    fn report(milliseconds: u64) -> RankReport {
-        RankReport { elapsed: Duration::from_millis(milliseconds), delivered_bytes: 1_000_000, undelivered_bytes: 0 }
+    fn took(milliseconds: u64) -> Took {
+        Took::Nanoseconds(milliseconds as f64)
+    }
+
+    #[test]
+    fn silent_ranks_are_named_also_if_they_are_most() {
+        let mut slow = SlowRanks::new(5);
+        let (idle, silent) = (Took::Idle, Took::Silent);
+        for _ in 0..100 {
+            slow.observe(&[idle, took(10), silent, silent, silent], None);
+        }
+        assert_eq!(slow.late(), [2, 3, 4]);
+        // If nothing arrives anywhere, it is the deadline that is wrong.
+        let mut slow = SlowRanks::new(2);
+        for _ in 0..100 {
+            slow.observe(&[silent, silent], None);
+        }
+        assert_eq!(slow.late(), [] as [usize; 0]);
     }
 
     #[test]
@@ -56,7 +86,7 @@ mod tests {
         let mut slow = SlowRanks::new(3);
         for operation in 0..200 {
             let stall = if operation % 3 == 0 { 500 } else { 10 };
-            slow.observe(&[report(10), report(stall), report(20)], 10.0);
+            slow.observe(&[took(10), took(stall), took(20)], Some(10.0));
             if operation < 30 {
                 assert_eq!(slow.late(), [] as [usize; 0]);
             }
@@ -64,7 +94,7 @@ mod tests {
         assert_eq!(slow.late(), [2]);
         // It is no longer slow.
         for _ in 0..100 {
-            slow.observe(&[report(10), report(10), report(10)], 10.0);
+            slow.observe(&[took(10), took(10), took(10)], Some(10.0));
         }
         assert_eq!(slow.late(), [] as [usize; 0]);
     }

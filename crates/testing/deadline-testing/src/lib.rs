@@ -4,5 +4,5 @@
 mod scenario;
 mod stragglers;
 
-pub use scenario::{Check, Plan, Report, Row, timeouts};
-pub use stragglers::Stragglers;
+pub use scenario::{Check, Group, Plan, Report, Row, timeouts};
+pub use stragglers::{PathLoss, Stragglers};

@@ -26,10 +26,36 @@ impl Stragglers {
         Stragglers { random: ChaCha8Rng::seed_from_u64(seed), sigma: tail.ln() / NORMAL_P99, median_ns, slowness }
     }
 
+    /// One of this many, each as likely as the others.
+    pub fn next_choice(&mut self, of: usize) -> usize {
+        (self.random.next_u64() % of.max(1) as u64) as usize
+    }
+
     /// Nanoseconds of each rank's next operation.
     pub fn next_operation(&mut self) -> Vec<f64> {
         let Stragglers { random, sigma, median_ns, slowness } = self;
         slowness.iter().map(|slowness| *median_ns * slowness * (*sigma * normal(random)).exp()).collect()
+    }
+}
+
+/// Which packets a path loses: each on its own, drawn apart from the durations.
+#[derive(Debug, Clone)]
+pub struct PathLoss {
+    random: ChaCha8Rng,
+    share: f64,
+}
+
+impl PathLoss {
+    /// A path that loses this share of its packets.
+    pub fn new(share: f64, seed: u64) -> PathLoss {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        random.set_stream(1);
+        PathLoss { random, share }
+    }
+
+    /// Whether the next packet is lost.
+    pub fn next_is_lost(&mut self) -> bool {
+        self.share > 0.0 && share(&mut self.random) <= self.share
     }
 }
 

@@ -74,6 +74,12 @@ fn arguments_that_mean_nothing_together() {
         ("sim soak --messages --threads 0", "--threads"),
         ("sim soak --seeds 2 --capture file", "--seeds 1"),
         ("sim throughput --packets 0", "--packets"),
+        ("sim timeout --ranks 3", "--ranks"),
+        ("sim timeout --ranks 1024 --operations 1000000", "at most 20000000"),
+        ("sim timeout --first-seed 18446744073709551615", "--first-seed"),
+        ("sim timeout --target 60%", "from 0.05% to 50%"),
+        ("perf hadamard --loss 0.1% --trials 16", "--trials"),
+        ("perf hadamard --loss 60%", "from 0.1% to 50%"),
     ] {
         let (error, status) = error(command);
         assert!(error.contains(word) && status == Some(2), "{command}: {status:?} {error}");

@@ -20,7 +20,9 @@ fn the_error_is_the_loss_in_every_layout() {
     for (kind, block, stride) in [("f32", 1, 1024), ("f32", 1024, 64), ("bf16", 1024, 1024), ("f16", 2048, 64)] {
         let is_it = |row: &&Value| row["type"] == kind && row["block"] == block && row["stride"] == stride;
         let row = rows.iter().find(is_it).unwrap_or_else(|| panic!("no {kind} {block} {stride} in {text}"));
-        for key in ["bytes_per_second", "of_copy", "decode_of_copy", "relative_mse", "block_error_p999"] {
+        for key in
+            ["bytes_per_second", "of_copy", "decode_of_copy", "relative_mse", "block_error_p999", "block_error_mean"]
+        {
             assert!(row[key].as_f64().is_some_and(|number| number > 0.0), "{key} of {row}");
         }
     }

@@ -43,6 +43,14 @@ pub enum HadamardLayoutError {
         /// Elements of a packet.
         packet: usize,
     },
+    /// The blocks of a group have more elements than addresses of this machine reach.
+    #[error("{stride} blocks of {block} elements: more than this machine can address")]
+    GroupTooLarge {
+        /// Blocks that a packet has parts of.
+        stride: usize,
+        /// Elements of a block.
+        block: usize,
+    },
     /// A packet would need more elements of a block than the block has.
     #[error("packets of {packet} elements, but {stride} blocks of {block} have fewer: use stride {} or more", .packet / .block)]
     StrideTooSmall {
@@ -64,6 +72,11 @@ pub(super) struct Group {
     pub(super) stride: usize,
 }
 
+/// Whether a group's elements can be counted up to `most`: on machines with addresses of 32 bits, not always.
+fn is_addressable(block: usize, stride: usize, most: usize) -> bool {
+    (block as u64).checked_mul(stride as u64).is_some_and(|elements| elements <= most as u64)
+}
+
 impl HadamardLayout {
     /// Blocks and packets of these numbers of elements, each packet with elements of `stride` blocks. All three are powers of
     /// two.
@@ -78,6 +91,9 @@ impl HadamardLayout {
         }
         if packet / stride > block {
             return Err(HadamardLayoutError::StrideTooSmall { stride, packet, block });
+        }
+        if !is_addressable(block, stride, usize::MAX) {
+            return Err(HadamardLayoutError::GroupTooLarge { stride, block });
         }
         Ok(HadamardLayout { block, packet, stride })
     }
@@ -191,6 +207,13 @@ mod tests {
         let layout = HadamardLayout::new(4, 8, 8).expect("a layout");
         let strides: Vec<usize> = layout.groups(41).map(|group| group.stride).collect();
         assert_eq!((strides, layout.encoded_elements(41)), (vec![8, 4], 48));
+    }
+
+    #[test]
+    fn groups_beyond_the_address_space_are_seen() {
+        let most = u32::MAX as usize;
+        assert!(is_addressable(ELEMENTS_MAX, 128, most) && !is_addressable(ELEMENTS_MAX, 256, most));
+        assert_eq!(HadamardLayout::new(ELEMENTS_MAX, ELEMENTS_MAX, 256).is_ok(), cfg!(target_pointer_width = "64"));
     }
 
     #[test]

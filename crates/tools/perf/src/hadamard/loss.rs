@@ -9,14 +9,16 @@ use super::request::{HadamardRequest, MeasuredLayout};
 use crate::statistics::Sorted;
 
 /// Elements of a decoded tensor, if a group is not longer.
-const ELEMENTS: usize = 1 << 18;
+pub(super) const ELEMENTS: usize = 1 << 18;
+/// Streams of draws that a layout has for itself.
+const STREAMS: u64 = 16;
 
 /// Error of decoded tensors, over the energy of the tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct MeanError {
     /// The mean of all trials.
     pub relative: f64,
-    /// Of that mean, from the spread of the trials.
+    /// Of that mean: what the loss and the energies of the packets make it, whatever the trials were.
     pub standard_error: f64,
 }
 
@@ -25,6 +27,8 @@ pub struct MeanError {
 pub struct BlockErrors {
     /// The 99.9th percentile, of blocks with one element that is not zero: all their coefficients have the same energy.
     pub p999: f64,
+    /// The mean of the same blocks.
+    pub mean: f64,
     /// What it is if each of the block's packets is lost on its own.
     pub binomial_p999: f64,
     /// The same of blocks of normal noise: the energy of their coefficients varies, too.
@@ -61,34 +65,54 @@ impl Draws {
     }
 }
 
-/// Loses packets of a layout and decodes.
-pub(super) fn measure(layout: &MeasuredLayout, request: &HadamardRequest) -> (MeanError, BlockErrors) {
-    match layout.kind {
-        ElementKind::F32 => measure_type::<f32>(layout, request),
-        ElementKind::Bf16 => measure_type::<Bf16>(layout, request),
-        ElementKind::F16 => measure_type::<F16>(layout, request),
+/// The draws of a row, each purpose with a stream of its own.
+#[derive(Clone, Copy)]
+struct Streams {
+    seed: u64,
+    row: u64,
+}
+
+impl Streams {
+    fn draws(self, purpose: u64) -> Draws {
+        // The first are for what is not of a row.
+        Draws::new(self.seed, (self.row + 1) * STREAMS + purpose)
     }
 }
 
-fn measure_type<E: HadamardElement>(layout: &MeasuredLayout, request: &HadamardRequest) -> (MeanError, BlockErrors) {
+/// Loses packets of a layout and decodes. Rows with different numbers lose different packets.
+pub(super) fn measure(row: usize, layout: &MeasuredLayout, request: &HadamardRequest) -> (MeanError, BlockErrors) {
+    let streams = Streams { seed: request.seed, row: row as u64 };
+    match layout.kind {
+        ElementKind::F32 => measure_type::<f32>(streams, layout, request),
+        ElementKind::Bf16 => measure_type::<Bf16>(streams, layout, request),
+        ElementKind::F16 => measure_type::<F16>(streams, layout, request),
+    }
+}
+
+fn measure_type<E: HadamardElement>(
+    streams: Streams,
+    layout: &MeasuredLayout,
+    request: &HadamardRequest,
+) -> (MeanError, BlockErrors) {
     let hadamard = layout.hadamard(request.seed);
     let group = layout.block * layout.stride;
-    let mut draws = Draws::new(request.seed, 1);
+    let mut draws = streams.draws(1);
     let noise: Vec<E> = (0..group.max(ELEMENTS)).map(|_| E::from_f32(draws.normal() as f32)).collect();
-    let mean = mean_error(&hadamard, layout, &noise, request);
+    let mean = mean_error(&hadamard, layout, &noise, request, streams.draws(4));
     let spikes: Vec<E> = spikes(layout, &mut draws);
     let shares = Shares::of(&hadamard, &spikes);
     let noise_shares = Shares::of(&hadamard, &noise[..group]);
-    let p999 = |shares: &Shares, stream| {
-        let mut draws = Draws::new(request.seed, stream);
+    let errors = |shares: &Shares, stream| {
+        let mut draws = streams.draws(stream);
         Sorted::new((0..request.samples).map(|sample| shares.lost(sample as usize, request.loss, &mut draws)))
-            .percentile(99.9)
     };
+    let spike_errors = errors(&shares, 2);
     let blocks = BlockErrors {
-        p999: p999(&shares, 2),
+        p999: spike_errors.percentile(99.9),
+        mean: spike_errors.mean(),
         binomial_p999: binomial_p999(shares.packets, request.loss),
-        noise_p999: p999(&noise_shares, 3),
-        from_energy: from_energy(&hadamard, layout, &spikes, &shares, request),
+        noise_p999: errors(&noise_shares, 3).percentile(99.9),
+        from_energy: from_energy(&hadamard, layout, &spikes, &shares, (request.loss, streams.draws(5))),
     };
     (mean, blocks)
 }
@@ -128,10 +152,10 @@ fn mean_error<E: HadamardElement>(
     layout: &MeasuredLayout,
     tensor: &[E],
     request: &HadamardRequest,
+    mut draws: Draws,
 ) -> MeanError {
     let encoded = encode(hadamard, tensor);
     let energy: f64 = tensor.iter().map(|value| f64::from(value.to_f32()).powi(2)).sum();
-    let mut draws = Draws::new(request.seed, 4);
     let mut decoded = vec![E::default(); tensor.len()];
     let errors = (0..request.trials).map(|_| {
         let packets = encoded.len() / layout.packet;
@@ -139,9 +163,16 @@ fn mean_error<E: HadamardElement>(
         decode(hadamard, &encoded, &missing, &mut decoded);
         distance(tensor, &decoded) / energy
     });
-    let errors = Sorted::new(errors);
-    let trials = errors.count() as f64;
-    MeanError { relative: errors.mean(), standard_error: errors.standard_deviation() / (trials - 1.0).sqrt() }
+    let relative = Sorted::new(errors).mean();
+    MeanError { relative, standard_error: standard_error(&encoded, layout.packet, request) }
+}
+
+/// Of the mean share of energy that trials lose: packets are lost on their own, each with its part of the energy.
+fn standard_error<E: HadamardElement>(encoded: &[E], packet: usize, request: &HadamardRequest) -> f64 {
+    let energy = |values: &[E]| values.iter().map(|value| f64::from(value.to_f32()).powi(2)).sum::<f64>();
+    let all = energy(encoded);
+    let spread: f64 = encoded.chunks_exact(packet).map(|packet| (energy(packet) / all).powi(2)).sum();
+    (request.loss * (1.0 - request.loss) * spread / f64::from(request.trials)).sqrt()
 }
 
 /// How the energy of each block of a group is shared among the group's packets.
@@ -182,16 +213,15 @@ fn from_energy<E: HadamardElement>(
     layout: &MeasuredLayout,
     tensor: &[E],
     shares: &Shares,
-    request: &HadamardRequest,
+    (loss, mut draws): (f64, Draws),
 ) -> f64 {
     const TRIALS: usize = 4;
     let encoded = encode(hadamard, tensor);
-    let mut draws = Draws::new(request.seed, 5);
     let mut decoded = vec![E::default(); tensor.len()];
     let packet_bytes = layout.packet * layout.element_bytes();
     let mut worst: f64 = 0.0;
     for _ in 0..TRIALS {
-        let missing = lose(shares.packets, packet_bytes, request.loss, &mut draws);
+        let missing = lose(shares.packets, packet_bytes, loss, &mut draws);
         decode(hadamard, &encoded, &missing, &mut decoded);
         let blocks = tensor.chunks_exact(layout.block).zip(decoded.chunks_exact(layout.block));
         for ((sent, got), shares) in blocks.zip(shares.shares.chunks_exact(shares.packets)) {
@@ -237,6 +267,30 @@ mod tests {
         for (packets, lost) in [(1, 1.0), (16, 4.0), (64, 10.0), (1024, 74.0)] {
             assert_eq!(binomial_p999(packets, 0.05) * packets as f64, lost, "{packets}");
         }
+    }
+
+    #[test]
+    fn the_standard_error_is_that_of_packets() {
+        let request = HadamardRequest { buffer_bytes: 0, rounds: 0, loss: 0.05, trials: 100, samples: 0, seed: 1 };
+        // 64 packets with the same energy; then one with all of it.
+        let mut encoded = vec![1.0_f32; 64 * 16];
+        let expected = (0.05_f64 * 0.95 / 6400.0).sqrt();
+        assert!((standard_error(&encoded, 16, &request) / expected - 1.0).abs() < 1e-9);
+        encoded[16..].fill(0.0);
+        assert!((standard_error(&encoded, 16, &request) / (8.0 * expected) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn rows_lose_different_packets_and_a_row_the_same_again() {
+        let draws = |seed, row, purpose| {
+            let mut draws = Streams { seed, row }.draws(purpose);
+            (draws.word(), draws.word())
+        };
+        let mut all: Vec<_> = (0..17).flat_map(|row| (0..6).map(move |purpose| draws(1, row, purpose))).collect();
+        assert_eq!(draws(1, 3, 4), draws(1, 3, 4));
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 17 * 6);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use longhaul_coding::{ElementKind, Hadamard, HadamardLayout, HadamardSigns};
 
+use crate::error::PerfError;
+
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct HadamardRequest {
@@ -17,6 +19,29 @@ pub struct HadamardRequest {
     pub samples: u32,
     /// The seed of tensors, signs and losses.
     pub seed: u64,
+}
+
+/// Packets that trials, and blocks that samples, are expected to lose at least: with fewer, chance decides what is
+/// measured.
+const LOSSES_MIN: f64 = 100.0;
+
+impl HadamardRequest {
+    /// Whether it can be measured, with tensors of `packets` packets or more.
+    pub(super) fn check(&self, packets: usize) -> Result<(), PerfError> {
+        let HadamardRequest { loss, trials, samples, .. } = *self;
+        if !(loss > 0.0 && loss < 1.0) {
+            return Err(PerfError::Request(format!("a loss of {loss}: expected a share between 0 and 1")));
+        }
+        let needed = |of_each: f64| (LOSSES_MIN / (loss * of_each)).ceil() as u64;
+        for (option, got, needed) in [("trials", trials, needed(packets as f64)), ("samples", samples, needed(1.0))] {
+            if u64::from(got) < needed {
+                return Err(PerfError::Request(format!(
+                    "--{option} {got}: too few losses to measure at a loss of {loss}, use at least {needed}"
+                )));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A layout that is measured.
@@ -57,5 +82,22 @@ impl MeasuredLayout {
     pub(super) fn name(&self) -> String {
         let signs = if self.signs { "signs" } else { "no signs" };
         format!("{} block {} stride {} {signs}", self.type_name(), self.block, self.stride)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_few_losses_are_refused_with_what_would_do() {
+        let request =
+            HadamardRequest { buffer_bytes: 0, rounds: 3, loss: 0.001, trials: 782, samples: 100_000, seed: 1 };
+        assert!(request.check(128).is_ok());
+        let error = |request: HadamardRequest| request.check(128).expect_err("too few").to_string();
+        assert!(error(HadamardRequest { trials: 781, ..request.clone() }).contains("--trials 781"));
+        assert!(error(HadamardRequest { trials: 781, ..request.clone() }).contains("use at least 782"));
+        assert!(error(HadamardRequest { samples: 99_999, ..request.clone() }).contains("--samples 99999"));
+        assert!(error(HadamardRequest { loss: 0.0, ..request }).contains("a loss of 0"));
     }
 }
