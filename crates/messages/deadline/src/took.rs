@@ -7,7 +7,7 @@ pub(crate) enum Took {
     Idle,
     /// Nothing has arrived: longer than all others.
     Silent,
-    /// So long.
+    /// This long.
     Nanoseconds(f64),
 }
 

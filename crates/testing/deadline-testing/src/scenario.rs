@@ -42,9 +42,9 @@ pub struct Plan {
     pub ranks: usize,
     /// Loss budgets.
     pub targets: Vec<f64>,
-    /// Operations that do not count: the rules learn. Of mixed sizes, so many of each in the mean.
+    /// Operations that do not count: the rules learn. Of mixed sizes, as many of each in the mean.
     pub learning: usize,
-    /// Operations that count. Of mixed sizes, so many of each in the mean.
+    /// Operations that count. Of mixed sizes, as many of each in the mean.
     pub operations: usize,
     /// Runs of each, each with a seed of its own.
     pub seeds: Vec<u64>,

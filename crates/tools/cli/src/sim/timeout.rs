@@ -8,13 +8,14 @@ use crate::stop::{self, Stop};
 /// Show what deadlines of bounded operations lose: the rule that learns a loss budget, and the OptiNIC paper's rule
 ///
 /// A group of ranks runs operations whose durations are lognormal, at tails (p99/p50) of 1.12, 1.5 and 3, without and
-/// with a rank that is always twice as slow; at 1.5 also on paths that lose packets. What has not arrived at the
-/// deadline is lost; the budget is for that, and what is lost in transit is counted apart. Both rules get the same
-/// durations. Exit status 1 if a check fails: a rank that loses more than 1.5 times its budget, a slow rank that is not
-/// named or another that is, losses in transit that make deadlines later, a run that its loss log does not repeat.
+/// with a rank that is always twice as slow; at 1.5 also on paths that lose packets, and with mixed sizes on a path with
+/// a latency. What has not arrived at the deadline is lost; the budget is for that, and what is lost in transit is
+/// counted apart. Both rules get the same durations. Exit status 1 if a check fails: a rank that loses more than 1.5
+/// times its budget (2 times of operations of a single size, where sizes are mixed), a slow rank that is not named or
+/// another that is, losses in transit that make deadlines later, a run that its loss log does not repeat.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Ranks of the group; the last one is the slow one
+    /// Ranks of the group, at least 5; the last one is the slow one
     #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = longhaul_units::whole_number(Plan::RANKS_MIN..=1024))]
     ranks: usize,
 
@@ -22,7 +23,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SHARE", value_delimiter = ',', default_value = "1%,5%", value_parser = target)]
     target: Vec<f64>,
 
-    /// Operations that count, after 200 in which the rules learn
+    /// Operations that count, after 200 in which the rules learn; of mixed sizes, four times as many
     #[arg(long, value_name = "NUMBER", default_value_t = 2000, value_parser = longhaul_units::whole_number(100_usize..=1_000_000))]
     operations: usize,
 
@@ -105,12 +106,13 @@ fn to_table(plan: &Plan, report: &Report) -> String {
         ranks => ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(","),
     };
     let mut table = format!(
-        "{} ranks, {} operations after {}, {} seeds\n\n{:<8} {:>5} {:>5} {:>7} {:>11} {:>7} {:>7} {:>9} {:>6} {:>9} {:>12}\n",
+        "{} ranks, {} operations after {}, {} seeds\n\n{:<8} {:<6} {:>5} {:>5} {:>7} {:>11} {:>7} {:>7} {:>9} {:>6} {:>9} {:>12}\n",
         plan.ranks,
         plan.operations,
         plan.learning,
         plan.seeds.len(),
         "rule",
+        "group",
         "tail",
         "slow",
         "target",
@@ -125,9 +127,15 @@ fn to_table(plan: &Plan, report: &Report) -> String {
     for row in &report.rows {
         let target = row.target.map_or("-".to_owned(), |target| format!("{:.1} %", target * 100.0));
         let late = if row.rule == "paper" { "-".to_owned() } else { ranks(&row.late_ranks) };
+        let kind = match (row.group.path_loss > 0.0, row.group.mixed_sizes) {
+            (true, _) => "lossy",
+            (_, true) => "mixed",
+            _ => "plain",
+        };
         table += &format!(
-            "{:<8} {:>5} {:>5} {target:>7} {:>9.2} % {:>5.2} % {:>5.1} % {:>7.2} % {late:>6} {:>9.2} {:>12.2}\n",
+            "{:<8} {:<6} {:>5} {:>5} {target:>7} {:>9.2} % {:>5.2} % {:>5.1} % {:>7.2} % {late:>6} {:>9.2} {:>12.2}\n",
             row.rule,
+            kind,
             row.group.tail,
             ranks(&row.group.slow_ranks),
             row.undelivered_worst_rank * 100.0,
@@ -138,7 +146,10 @@ fn to_table(plan: &Plan, report: &Report) -> String {
             row.p99_of_waiting,
         );
     }
-    table += "\nWorst rank and mean: lost to deadlines. Transit: lost on the path. Deadlines in median durations. Whole: waiting for every rank, as reliable operations do.\n";
+    table +=
+        "\nWorst rank and mean: lost to deadlines. Transit: lost on the path. Deadlines in median durations. Whole:\n";
+    table += "waiting for every rank, as reliable operations do. Lossy: the path loses packets. Mixed: sizes from 8 bytes to\n";
+    table += "8 MiB, on a path with a latency.\n";
     let failed: Vec<&Check> = report.checks.iter().filter(|check| !check.passed).collect();
     table += &format!("{} of {} checks passed\n", report.checks.len() - failed.len(), report.checks.len());
     for check in failed {

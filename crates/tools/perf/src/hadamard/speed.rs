@@ -124,7 +124,7 @@ pub(super) fn measure(layouts: &[MeasuredLayout], request: &HadamardRequest) -> 
     Ok(Speeds { layouts: layouts.collect(), copies: copies.map(rate) })
 }
 
-/// Seconds of copying, at most so many bytes with one call.
+/// Seconds of copying, at most `at_once` bytes with one call.
 fn copy<E: Copy>(from: &[E], to: &mut [E], at_once: usize) -> Result<f64, PerfError> {
     let at_once = at_once / size_of::<E>();
     let start = thread_time_used()?;
