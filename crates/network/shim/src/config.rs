@@ -11,15 +11,11 @@ use longhaul_wire::icrc::ICRC_BYTES;
 use longhaul_wire::repair::{CODED_PREFIX_BYTES, HEADER_BYTES, TAG_BYTES};
 
 use crate::adaptive::Auto;
-use crate::{decoder, encoder};
 
 /// The shortest datagram there is.
 const DATAGRAM_BYTES_LEAST: usize = bth::HEADER_BYTES + ICRC_BYTES;
 /// The longest of which a repair packet, with a tag, fits into a UDP datagram over IPv4.
 const DATAGRAM_BYTES_MOST: usize = 65_507 - HEADER_BYTES - CODED_PREFIX_BYTES - TAG_BYTES - ICRC_BYTES;
-
-/// Memory of a unit besides the bytes of its sum: where it is when it is in use, and when it is free, in a list that may be half empty.
-const UNIT_BYTES: usize = 3 * size_of::<Vec<u8>>();
 
 /// How a shim protects packets, and what it may use for it.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,13 +117,6 @@ impl Config {
     pub fn overhead_bytes(&self) -> usize {
         let tag_bytes = if self.key.is_some() { TAG_BYTES } else { 0 };
         HEADER_BYTES + CODED_PREFIX_BYTES + tag_bytes + ICRC_BYTES
-    }
-
-    /// Bytes that both directions may use, at most: sums, repair packets that wait, packets that wait, and flows.
-    pub fn memory_bytes_max(&self) -> usize {
-        let units = 2 * self.units_max * (2 * self.unit_bytes() + UNIT_BYTES);
-        let flows = self.flows_max * (encoder::FLOW_BYTES_MAX + decoder::FLOW_BYTES_MAX);
-        units + flows + self.held_packets_max * (self.unit_bytes() + decoder::HELD_BYTES_MAX)
     }
 
     /// Bytes of a sum, at most.

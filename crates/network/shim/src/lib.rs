@@ -47,6 +47,7 @@ mod decoder;
 mod encoder;
 mod flows;
 mod greeting;
+mod memory;
 mod packet;
 mod paths;
 mod shim;

@@ -11,6 +11,9 @@ use crate::encoder::add_to_all;
 use crate::packet::{Checked, Envelope};
 use crate::units::{bytes_of, lengthen};
 
+/// Blocks of a flow that repair packets are kept of. A power of two: so much memory there is.
+pub(super) const BLOCKS_MAX: usize = 8;
+
 /// The packets of a block that were handed on, as sums.
 #[derive(Debug)]
 pub(super) struct Passed {
@@ -164,4 +167,12 @@ impl Repairs {
     pub(super) fn release(self, shared: &mut Shared) {
         self.sums.iter().for_each(|(_, sum)| shared.release_held(sum.len()));
     }
+}
+
+/// Blocks that were wrong, of late.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wrong {
+    /// The end of the one that ends last.
+    pub(super) end: u64,
+    pub(super) count: u8,
 }

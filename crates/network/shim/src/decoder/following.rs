@@ -5,12 +5,10 @@ use longhaul_wire::Psn;
 use longhaul_wire::repair::{Report, Subject};
 
 use super::arrivals::Arrivals;
-use super::block::{Passed, Repairs};
+use super::block::{BLOCKS_MAX, Passed, Repairs, Wrong};
 use super::claim::{Claim, Recent};
 use super::copies::Copies;
 use super::executed::Executed;
-use super::placing::BLOCKS_MAX;
-use super::restoring::Wrong;
 use super::shared::Shared;
 use super::waiting::{Outcome, Waiting};
 use crate::coded::{Coded, identity};

@@ -9,10 +9,9 @@
 use longhaul_time::Instant;
 use longhaul_wire::repair::Header;
 
-use super::block::Repairs;
+use super::block::{BLOCKS_MAX, Repairs, Wrong};
 use super::claim::{Claim, Recent};
 use super::following::Following;
-use super::restoring::Wrong;
 use super::shared::Shared;
 use crate::config::BlockCode;
 use crate::packet::{Envelope, Packet, SKIPPED_MAX};
@@ -23,8 +22,6 @@ const OLD_EPOCHS: u16 = 64;
 const ASTRAY_MAX: u8 = 4;
 /// Packets further apart than this are not of one place.
 const FAR: u64 = 1024;
-/// Blocks of a flow that repair packets are kept of. A power of two: so much memory there is.
-pub(super) const BLOCKS_MAX: usize = 8;
 
 impl Following {
     /// A data packet came.

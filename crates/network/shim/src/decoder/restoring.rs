@@ -8,7 +8,7 @@ use longhaul_time::Instant;
 use longhaul_wire::repair::digest_of;
 use longhaul_wire::{Ecn, Psn};
 
-use super::block::{Passed, Repairs};
+use super::block::{Passed, Repairs, Wrong};
 use super::following::Following;
 use super::shared::Shared;
 use crate::coded::{is_marked, read_coded, write_coded};
@@ -17,14 +17,6 @@ use crate::units::lengthen;
 
 /// Wrong blocks of a proven flow until the packets that wait behind what is missing are handed on.
 const WRONG_MAX: u8 = 4;
-
-/// Blocks that were wrong, of late.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wrong {
-    /// The end of the one that ends last.
-    end: u64,
-    count: u8,
-}
 
 impl Following {
     /// Restores the missing packets of the block that the next packet belongs to, if enough has arrived. Whether it has.

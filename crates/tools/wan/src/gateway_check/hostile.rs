@@ -21,7 +21,7 @@ const PAYLOAD_BYTES_MAX: u32 = 600;
 const SLEEP: Duration = Duration::from_micros(200);
 /// An attack lasts so long at least: the flow must lose something meanwhile.
 const LEAST: Duration = Duration::from_millis(500);
-/// Of the packets that are made at random, one in so many is followed by a block that waits, and lies about it.
+/// Of the packets that are made at random, one in this many is followed by a block that waits, and lies about it.
 const COSTLY_APART: u32 = 1000;
 /// Packets of such a block, and lies.
 const BLOCK_PACKETS: u8 = 223;
