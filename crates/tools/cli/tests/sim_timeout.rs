@@ -11,7 +11,7 @@ fn timeout(arguments: &[&str]) -> Output {
 
 #[test]
 fn the_learned_rule_holds_its_budget_and_the_papers_does_not() {
-    let output = timeout(&["--operations", "1000", "--seeds", "2", "--json"]);
+    let output = timeout(&["--operations", "2000", "--seeds", "2", "--json"]);
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert_eq!(text.lines().count(), 1, "one line: {text}");
