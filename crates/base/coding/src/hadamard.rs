@@ -186,6 +186,7 @@ impl Hadamard {
                     self.packets(&group, first_row),
                     pieces,
                     Along::Target(streaming),
+                    self.kernel,
                 );
             }
             buffers.tile = tile;
@@ -232,6 +233,7 @@ impl Hadamard {
                     Place { first: 0, row },
                     pieces,
                     Along::Source,
+                    self.kernel,
                 );
                 for (number, from) in tile.chunks_exact(row).take(rows).enumerate() {
                     let first = group.first + (first_row + number) * self.layout.block();

@@ -103,6 +103,8 @@ pub struct Sampler {
     delivered_at: Instant,
     /// Arrivals that cannot have been packets of ours.
     duplicates: u64,
+    /// The shortest time from sending a packet to the report about it, less the time that the receiver held it.
+    round_trip_min: Option<Duration>,
     marked: u64,
     lost: u64,
     /// Packets that the receiver has thrown away, because it missed one before them.
@@ -218,7 +220,9 @@ impl Sampler {
         let named = arrivals.newest.filter(|number| *number < self.sent);
         let newest = named.filter(|number| *number >= self.newest_end);
         let burst = newest.and_then(|number| self.burst_of(number));
-        let arrived = self.without_duplicates(arrivals.packets, named);
+        let held = u64::try_from(arrivals.held.as_nanos()).unwrap_or(u64::MAX);
+        let arrived_at = Instant::from_nanos(now.as_nanos().saturating_sub(held));
+        let arrived = self.without_duplicates(arrivals.packets, named, arrived_at);
         // Never less than known, for an old report; never more than was sent, for a wrong one.
         self.delivered = arrived.clamp(self.delivered, (self.sent - self.discarded).max(self.delivered));
         self.marked = arrivals.marked.clamp(self.marked, self.delivered);
@@ -231,8 +235,6 @@ impl Sampler {
         };
         self.count_lost(now, horizon);
         self.settle(before.delivered);
-        let held = u64::try_from(arrivals.held.as_nanos()).unwrap_or(u64::MAX);
-        let arrived_at = Instant::from_nanos(now.as_nanos().saturating_sub(held));
         let mut sample = self.sample(now, &before);
         // A receiver that claims to have held it for longer than it was away measures nothing.
         if let Some(burst) = burst.filter(|burst| arrived_at > burst.sent_at) {
@@ -315,12 +317,13 @@ impl Sampler {
 
     /// How many packets have arrived, of those that were sent. A network that duplicates packets would otherwise make
     /// losses invisible, and what is in flight vanish.
-    fn without_duplicates(&mut self, arrived: u64, named: Option<u64>) -> u64 {
+    fn without_duplicates(&mut self, arrived: u64, named: Option<u64>, arrived_at: Instant) -> u64 {
         let possible = match named {
             // The one that arrived last need not be the newest.
             Some(number) => {
                 let overtaken = self.in_flight_packets() / 2 + REORDERING_PACKETS;
-                self.sent.min(self.newest_end.max(number + 1) + overtaken)
+                let in_order = self.newest_end.max(number + 1) + overtaken;
+                self.sent.min(in_order.max(self.sent_in_time(number, arrived_at)))
             }
             None => self.sent,
         };
@@ -331,6 +334,17 @@ impl Sampler {
             self.duplicates += more;
         }
         arrived.saturating_sub(self.duplicates)
+    }
+
+    /// Packets that were sent early enough to arrive before this one did, however they were reordered: the path takes no
+    /// longer for them than it has ever taken.
+    fn sent_in_time(&mut self, number: u64, arrived_at: Instant) -> u64 {
+        let measured = self.burst_of(number).filter(|burst| arrived_at > burst.sent_at);
+        let measured = measured.map(|burst| arrived_at - burst.sent_at);
+        self.round_trip_min = self.round_trip_min.into_iter().chain(measured).min();
+        let Some(least) = self.round_trip_min else { return 0 };
+        let in_time = self.bursts.partition_point(|burst| burst.sent_at + least <= arrived_at);
+        in_time.checked_sub(1).map_or(0, |last| self.bursts[last].end)
     }
 
     fn burst_of(&self, number: u64) -> Option<Burst> {

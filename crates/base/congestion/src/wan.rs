@@ -23,7 +23,8 @@
 //! 7. Marks (ECN) and notifications of them (CNP) cut the short-term bounds by 0.85 once a round (RFC 8511), at any
 //!    round trip.
 //! 8. A receiver that takes packets in order only (go-back-N) shows one loss of a flight, whatever else was lost of it,
-//!    and each costs a whole flight. So one loss at a long queueing delay ends a probe, and losses add up over rounds.
+//!    and each costs a whole flight. So one loss at a long queueing delay ends Startup or a probe, and losses add up over
+//!    rounds.
 //! 9. A sender of short messages, one at a time, is paced by how fast such messages arrive: over a round trip it shows
 //!    only how long they are. Its own pauses show the shortest round trip, so it needs no ProbeRtt, and after a probe that
 //!    went too far its next ones do not: it probes on an empty path, a round trip ahead of what it hears.
@@ -356,9 +357,13 @@ impl Wan {
         let sent = sample.in_flight_packets_at_sending as f64;
         let ambient = self.ambient.share() * sent;
         let excess = sample.lost_packets_since_sending as f64 - ambient - 2.0 * ambient.sqrt();
-        // A receiver in order shows one loss of a flight, whatever else was lost of it.
-        let is_of_full_queue = sample.lost_packets > 0 && sample.discarded_packets > 0 && self.is_late();
-        sent > 0.0 && (excess > LOSS_TOO_HIGH * sent || is_of_full_queue)
+        sent > 0.0 && (excess > LOSS_TOO_HIGH * sent || self.is_of_full_queue(sample))
+    }
+
+    /// A receiver in order misses a packet, and the queue is long: it shows one loss of a flight, whatever else was lost of
+    /// it.
+    fn is_of_full_queue(&self, sample: &Sample) -> bool {
+        sample.lost_packets > 0 && sample.discarded_packets > 0 && self.is_late()
     }
 
     fn check_full_bandwidth(&mut self, sample: &Sample) {
@@ -389,6 +394,9 @@ impl Wan {
         // A path with bursts of loss is not full: that shows in the delay, or in a bandwidth that no longer grows.
         let is_suspicious = self.queue_delay() > DELAY_MIN || self.full_rounds > 0;
         let is_lossy = losses >= STARTUP_LOSSES && self.is_too_high(sample) && is_suspicious;
+        // A receiver in order shows one loss in a round trip, and a sender that something else holds up now and then never
+        // sees that its bandwidth is full: it would go on for ever. One loss says little of how much is too much.
+        let is_overrun = self.is_of_full_queue(sample);
         // All through a round: one late report is the host's doing.
         let queued = self.round_rtt_min.and_then(|rtt| Some(rtt.saturating_sub(self.min_rtt?))).unwrap_or_default();
         let is_queued = self.is_round_start && queued.as_secs_f64() > QUEUE_BUDGET_UP.max(self.min_rtt_secs());
@@ -396,7 +404,7 @@ impl Wan {
             self.round_rtt_min = None;
         }
         self.round_rtt_min = [self.round_rtt_min, sample.round_trip].into_iter().flatten().min();
-        if self.is_full_now || is_lossy || is_queued || self.is_mostly_marked(sample) {
+        if self.is_full_now || is_lossy || is_overrun || is_queued || self.is_mostly_marked(sample) {
             if is_lossy {
                 let product = self.product(self.bandwidth_long(), 1.0);
                 self.in_flight_long = product.max(delivered_in_round_trip(sample));

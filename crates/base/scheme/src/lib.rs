@@ -6,13 +6,16 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `name` | the schemes that a connection can have, and how they are written |
+//! | `name` | the schemes that a message can have, and how they are written |
+//! | `list` | the schemes that a connection's messages can have |
 //! | [`parity`] | how much parity a message gets |
 //! | [`timers`] | how long each scheme waits for what, from the round trip |
 
+mod list;
 mod name;
 pub mod parity;
 pub mod timers;
 
+pub use list::SchemeList;
 pub use longhaul_coding::{Code, CodeError, CodeKind, ParseCodeError};
 pub use name::{NamedScheme, SchemeNameError};

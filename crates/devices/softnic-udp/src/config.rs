@@ -32,7 +32,8 @@ pub struct UdpConfig {
     /// the queue pair has one; `None` is as fast as the sockets take packets. UC and UD have no acknowledgements from
     /// which a controller could find the rate of the network, so the default is a careful one.
     pub off_host_rate_bits_per_second: Option<u64>,
-    /// Forward error correction, with this code or one that follows the link, for the queue pairs that [`UdpDevice::protect`](crate::UdpDevice::protect) names.
+    /// Forward error correction, with this code or one that follows the link, for the queue pairs of RC and UC whose two ends agree on
+    /// it ([`UdpDevice::protect_queue_pair`](crate::UdpDevice::protect_queue_pair)).
     /// Datagrams then pass one by one, nothing is received in place, and the MTU leaves room for repair packets.
     pub fec: Option<Fec>,
     /// Hosts with a gateway before them, which does the other half: with [`fec`](UdpConfig::fec), all queue pairs of RC and UC to

@@ -3,7 +3,7 @@
 use std::sync::Weak;
 
 use longhaul_capture::{CaptureError, CaptureSummary};
-use longhaul_shim::{Agreement, DecoderCounters, EncoderCounters, PathStatus};
+use longhaul_shim::{Agreement, DecoderCounters, EncoderCounters, Fec, PathStatus};
 use longhaul_softnic::{Config, Device, ImpairmentLayer, Layer, ShimLayer, Stack};
 use longhaul_time::Instant;
 use longhaul_verbs as verbs;
@@ -12,18 +12,7 @@ use crate::capture::CaptureLayer;
 use crate::config::UdpConfig;
 use crate::driver::Driver;
 use crate::open::{OpenError, Opened, Warning, open};
-
-/// Why a queue pair cannot be protected.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProtectError {
-    /// The device was opened without it.
-    #[error("the device was opened without forward error correction; set UdpConfig::fec")]
-    NotThere,
-    /// It cannot work with this code.
-    #[error(transparent)]
-    Code(#[from] longhaul_shim::ConfigError),
-}
+use crate::protection::{self, FecPeer, ProtectError, Protected, Protection};
 
 /// A software RNIC on UDP sockets. It closes when this and everything made from it is gone.
 #[derive(Clone)]
@@ -35,6 +24,8 @@ pub struct UdpDevice {
     overhead_bytes: u32,
     /// The last two layers that impair are the bad network that it was opened with.
     has_impairment: bool,
+    fec: Option<Fec>,
+    protected: Protected,
     warnings: std::sync::Arc<[Warning]>,
 }
 
@@ -47,9 +38,10 @@ impl UdpDevice {
     /// The same with layers, the first next to the device. All of them stand above the bad network and the capture of `udp`.
     /// With any of them nothing is received in place; unless all only watch, datagrams pass one by one.
     pub fn open_layered(config: Config, udp: UdpConfig, layers: Vec<Box<dyn Layer>>) -> Result<UdpDevice, OpenError> {
-        let has_impairment = udp.impair.is_some();
+        let (has_impairment, fec) = (udp.impair.is_some(), udp.fec);
         let Opened { device, driver, udp_port, overhead_bytes, warnings } = open(config, &udp, layers)?;
-        Ok(UdpDevice { device, driver, udp_port, overhead_bytes, has_impairment, warnings: warnings.into() })
+        let (protected, warnings) = (Protected::default(), warnings.into());
+        Ok(UdpDevice { device, driver, udp_port, overhead_bytes, has_impairment, fec, protected, warnings })
     }
 
     /// The device behind it.
@@ -89,20 +81,29 @@ impl UdpDevice {
         Some([layers.pop()?, incoming])
     }
 
-    /// Repair what a queue pair loses, from now on. Both ends must do so, before either sends: agree on it when connecting.
+    /// The forward error correction that it was opened with ([`UdpConfig::fec`]). It protects a queue pair once both ends have
+    /// agreed on it: send this with the connection info.
+    pub fn fec(&self) -> Option<Fec> {
+        self.fec
+    }
+
+    /// Repair what a queue pair of RC or UC loses, from now on until the [`Protection`] is dropped. Both ends must call this before
+    /// either sends: after the connection info was exchanged, and before the queue pair is ready to receive. Each end sends with the
+    /// code of its own device. Nothing is protected if this fails, so the program may go on without. A queue pair that is connected
+    /// again needs another protection, after the first was dropped.
+    pub fn protect_queue_pair(&self, ours: &verbs::QueuePair, peer: &FecPeer) -> Result<Protection, ProtectError> {
+        protection::protect_queue_pair(self.fec, self.driver.clone(), &self.protected, ours, peer)
+    }
+
+    /// The same by numbers, for programs that check the peer themselves: [`UdpDevice::protect_queue_pair`] does it for others.
     pub fn protect(&self, agreement: &Agreement) -> Result<(), ProtectError> {
-        let agree = |layer: &mut ShimLayer| layer.agree(agreement);
-        let agreed = self.with_layers(|stack, _| stack.layers_mut::<ShimLayer>().next().map(agree)).flatten();
-        Ok(agreed.ok_or(ProtectError::NotThere)??)
+        protection::agree(&self.driver, agreement)
     }
 
     /// Repair what it loses no more: the queue pair is destroyed, or connected elsewhere. Without this, its place among those that can be
     /// protected is never free again.
     pub fn unprotect(&self, agreement: &Agreement) {
-        let disagree = |stack: &mut Stack, _| {
-            stack.layers_mut::<ShimLayer>().next().into_iter().for_each(|layer| layer.disagree(agreement));
-        };
-        self.with_layers(disagree);
+        self.with_layers(|stack, _| protection::disagree(stack, agreement));
     }
 
     /// What forward error correction has done: with what was sent, and with what came.

@@ -12,6 +12,7 @@
 mod config;
 mod device;
 mod open;
+mod protection;
 
 mod driver;
 
@@ -26,7 +27,7 @@ mod link;
 pub mod path;
 
 pub use config::{Background, CAREFUL_BITS_PER_SECOND, UdpConfig, UdpPortChoice};
-pub use device::{ProtectError, UdpDevice};
+pub use device::UdpDevice;
 pub use longhaul_capture::{CaptureError, CaptureSummary};
 pub use longhaul_shim::{
     Agreement, Auto, BlockCode, BlockCodeError, CodeChange, DecoderCounters, EncoderCounters, Fec, FecError, Lowar,
@@ -34,3 +35,4 @@ pub use longhaul_shim::{
 };
 pub use longhaul_softnic::Impair;
 pub use open::{OpenError, Warning};
+pub use protection::{FecPeer, ProtectError, Protection};

@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::agreement::Meeting;
 use crate::carrier::{Carrier, CarrierError, deadline_in};
 use crate::connection::Connection;
-use crate::device::{DeviceChoice, DeviceNameError};
+use crate::device::{DeviceChoice, DeviceNameError, check_fec};
 use crate::endpoint::{Endpoint, OpenError, Towards};
 use crate::handle::{self, ListenHandle};
 use crate::handshake::Connecting;
@@ -163,6 +163,12 @@ fn connect_now(to: &Destination, device: Device, options: &Options) -> Result<Co
     let from_text = text.map(|text| ListenHandle::from_text(text)).transpose().map_err(ConnectError::Handle)?;
     let from_text = from_text.map(Destination::Handle);
     let to = from_text.as_ref().unwrap_or(to);
+    // Before anybody is bothered.
+    check_fec(match &device {
+        Device::Open(endpoint) => endpoint.fec(),
+        Device::Closed(choice) => choice.udp.fec,
+    })
+    .map_err(HandshakeError::Fec)?;
     let deadline = deadline_in(options.connect_timeout);
     let stream = reach(to, deadline)?;
     let mut carrier = Carrier::new(Arc::new(stream), deadline.saturating_duration_since(Instant::now()))?;

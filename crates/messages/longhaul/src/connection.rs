@@ -10,12 +10,14 @@ use std::sync::Arc;
 
 use longhaul_congestion::ControllerName;
 use longhaul_reliable::{
-    Bound, Connection as Reliable, ConnectionError, Deadline, Fill, MessageError, MessageReport, ReceiveTicket, Sent,
+    Bound, Choice, Connection as Reliable, ConnectionError, Deadline, Fill, MessageError, MessageReport, ReceiveTicket,
+    Sent,
 };
 use longhaul_runtime::{Attending, End, Shared, Waiting, with_sources};
 use longhaul_sdr::{Memory, QueuePair, RoundTripTime};
 use longhaul_verbs::RegisterError;
 
+use crate::chosen::Chosen;
 use crate::lifeline::TcpLifeline;
 use crate::message::{BufferPool, Message};
 use crate::options::Options;
@@ -24,7 +26,7 @@ use crate::runtime::{Runtime, is_driver_thread};
 use crate::statistics::Statistics;
 use crate::transfer_error::TransferError;
 
-/// A connection: messages in both directions, each brought over by the connection's scheme.
+/// A connection: messages in both directions, each brought over by a scheme that its sender chooses ([`Connection::choose`]).
 ///
 /// It can be used by any number of threads (`&self` is enough for everything). Messages of one direction take the
 /// receives of the other end in the order in which both were begun.
@@ -37,7 +39,7 @@ use crate::transfer_error::TransferError;
 pub struct Connection {
     shared: Arc<Shared>,
     pool: Arc<BufferPool>,
-    scheme: String,
+    schemes: String,
     ends: PathEnds,
     runtime: Arc<Runtime>,
     /// Somebody else waits until it is closed.
@@ -60,12 +62,20 @@ impl Connection {
         attributes.waiting_max = options.waiting_max;
         attributes.checksum = options.checksum;
         let reliable = Reliable::new(queue_pair, options.scheme.clone(), attributes);
+        let reliable = reliable.with_others(options.other_schemes.iter().cloned());
         let mailbox = runtime.mailbox_of(reliable.queue_pair().context()).clone();
         let shared = Shared::start(reliable, mailbox, options.message_timeout, ends.peer);
         if let Some(coding) = runtime.coding() {
             shared.set_workers(coding.clone());
         }
-        Connection { shared, pool: BufferPool::new(), scheme: options.scheme.name(), ends, runtime, is_closing: false }
+        Connection {
+            shared,
+            pool: BufferPool::new(),
+            schemes: options.scheme_names(),
+            ends,
+            runtime,
+            is_closing: false,
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -78,31 +88,30 @@ impl Connection {
         self.shared.set_lifeline(Arc::new(TcpLifeline::new(stream, mailbox)?))
     }
 
+    /// Messages with a scheme and chunks of their own, among what the ends have agreed on ([`Options::other_schemes`]); what is written without
+    /// has the first scheme. The receiver needs to know nothing of that, and no round trip is spent on it.
+    ///
+    /// ```no_run
+    /// # fn example(connection: &longhaul::Connection) -> Result<(), Box<dyn std::error::Error>> {
+    /// use longhaul::Choice;
+    /// connection.choose(Choice::scheme("ec:mds:32,8")).write(vec![7; 1 << 20]).wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn choose(&self, choice: Choice) -> Chosen<'_> {
+        Chosen::new(self, choice)
+    }
+
     /// Write bytes as one message; over when the other end has all of it. Memory of other forms is copied or moved:
     /// `Vec<u8>` is moved.
     pub fn write(&self, bytes: impl Into<Vec<u8>>) -> Pending<MessageReport, TransferError> {
-        let bytes = bytes.into();
-        let length = bytes.len();
-        match self.register(bytes) {
-            Ok(memory) => self.write_from(&memory, 0..length),
-            Err(error) => Pending::ready(Err(error.into())),
-        }
+        self.choose(Choice::default()).write(bytes)
     }
 
     /// Write bytes of registered memory as one message, from where they lie. They cannot be changed until it has
     /// completed.
     pub fn write_from(&self, memory: &Memory, range: Range<usize>) -> Pending<MessageReport, TransferError> {
-        let posted = self.shared.send(memory, range);
-        let shared = self.shared.clone();
-        match posted {
-            Ok(Ok(ticket)) => {
-                let ticket = Waiting::new(ticket, &shared);
-                let outcome = async move { ticket.await.map_err(|error| error_of(&shared, error)) };
-                Pending::of(self.shared.clone(), outcome)
-            }
-            Ok(Err(error)) => Pending::ready(Err(error.into())),
-            Err(end) => Pending::ready(Err(end.into())),
-        }
+        self.choose(Choice::default()).write_from(memory, range)
     }
 
     /// Receive the peer's next message, of at most `bytes_max` bytes. A longer one fails, at both ends.
@@ -132,12 +141,7 @@ impl Connection {
     /// and `be+ec:…`, which send everything once; others repeat what is lost until the deadline. At most
     /// [`Connection::bounded_bytes_max`] bytes.
     pub fn write_bounded(&self, bytes: impl Into<Vec<u8>>, deadline: Deadline) -> Pending<Sent, TransferError> {
-        let bytes = bytes.into();
-        let length = bytes.len();
-        match self.register(bytes) {
-            Ok(memory) => self.write_bounded_from(&memory, 0..length, deadline),
-            Err(error) => Pending::ready(Err(error.into())),
-        }
+        self.choose(Choice::default()).write_bounded(bytes, deadline)
     }
 
     /// The same from registered memory, from where the bytes lie.
@@ -147,17 +151,7 @@ impl Connection {
         range: Range<usize>,
         deadline: Deadline,
     ) -> Pending<Sent, TransferError> {
-        let posted = self.shared.send_bounded(memory, range, deadline);
-        let shared = self.shared.clone();
-        match posted {
-            Ok(Ok(ticket)) => {
-                let ticket = Waiting::new(ticket, &shared);
-                let outcome = async move { ticket.await.map_err(|error| error_of(&shared, error)) };
-                Pending::of(self.shared.clone(), outcome)
-            }
-            Ok(Err(error)) => Pending::ready(Err(error.into())),
-            Err(end) => Pending::ready(Err(end.into())),
-        }
+        self.choose(Choice::default()).write_bounded_from(memory, range, deadline)
     }
 
     /// Receive the peer's next message, of at most `bytes` bytes, and end by a deadline with what has arrived, also when nothing was ever heard
@@ -210,19 +204,8 @@ impl Connection {
         memory: &Memory,
         pool: Option<Arc<BufferPool>>,
     ) -> Pending<Message, TransferError> {
-        let (shared, memory) = (self.shared.clone(), memory.clone());
-        match posted {
-            Ok(Ok(ticket)) => {
-                let ticket = Waiting::new(ticket, &shared);
-                let outcome = async move {
-                    let received = ticket.await.map_err(|error| error_of(&shared, error))?;
-                    Ok(Message::new(received, memory, pool))
-                };
-                Pending::of(self.shared.clone(), outcome)
-            }
-            Ok(Err(error)) => Pending::ready(Err(error.into())),
-            Err(end) => Pending::ready(Err(end.into())),
-        }
+        let memory = memory.clone();
+        when_ended(&self.shared, posted, |received| Message::new(received, memory, pool))
     }
 
     /// Register bytes that messages are written from and received into, without a copy.
@@ -230,9 +213,9 @@ impl Connection {
         self.shared.context().register(buffer)
     }
 
-    /// The scheme's name.
+    /// The name of its scheme, or of those that its messages may have: the first is that of messages whose sender chooses none.
     pub fn scheme(&self) -> &str {
-        &self.scheme
+        &self.schemes
     }
 
     /// The round-trip time, as far as it has been measured; `None` when the connection has ended.
@@ -329,6 +312,26 @@ impl Connection {
     }
 }
 
+/// What becomes of a message that was posted, once it has ended.
+pub(crate) fn when_ended<T, R, U>(
+    shared: &Arc<Shared>,
+    posted: Result<Result<T, ConnectionError>, End>,
+    then: impl FnOnce(R) -> U + Send + 'static,
+) -> Pending<U, TransferError>
+where
+    T: Future<Output = Result<R, MessageError>> + Unpin + Send + 'static,
+    U: Send + 'static,
+{
+    match posted {
+        Ok(Ok(ticket)) => {
+            let (ticket, of, shared) = (Waiting::new(ticket, shared), shared.clone(), shared.clone());
+            Pending::of(of, async move { ticket.await.map(then).map_err(|error| error_of(&shared, error)) })
+        }
+        Ok(Err(error)) => Pending::ready(Err(error.into())),
+        Err(end) => Pending::ready(Err(end.into())),
+    }
+}
+
 /// Why a message ended without having arrived: it is closed with the connection, for the connection's reason.
 fn error_of(shared: &Shared, error: MessageError) -> TransferError {
     match (error, shared.end()) {
@@ -392,6 +395,6 @@ impl Drop for Connection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Connection").field("scheme", &self.scheme).finish_non_exhaustive()
+        formatter.debug_struct("Connection").field("scheme", &self.schemes).finish_non_exhaustive()
     }
 }

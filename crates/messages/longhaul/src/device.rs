@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use longhaul_softnic_udp::UdpConfig;
+use longhaul_softnic_udp::{Fec, UdpConfig};
 use thiserror::Error;
 
 use crate::endpoint::OpenError;
@@ -141,6 +141,23 @@ pub struct DeviceChoice {
     pub gid_index: Option<u8>,
     /// Of the software RNIC alone: its UDP port, a bad network in process, a capture.
     pub udp: UdpConfig,
+}
+
+/// Messages were asked of a device that was opened with forward error correction, which cannot protect them.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[error(
+    "the device was opened with forward error correction ({fec}), which is for RC and UC queue pairs of your own: each packet of a \
+     message is a message of its own to the device, so all of them would be sent twice; leave UdpConfig::fec out and take a scheme \
+     that repairs losses, such as ec:mds:32,8, or use a queue pair with UdpDevice::protect_queue_pair"
+)]
+pub struct FecOnMessagesError {
+    /// What it was opened with.
+    pub fec: Fec,
+}
+
+/// Whether a device, opened with this or not, is for messages.
+pub(crate) fn check_fec(fec: Option<Fec>) -> Result<(), FecOnMessagesError> {
+    fec.map_or(Ok(()), |fec| Err(FecOnMessagesError { fec }))
 }
 
 impl From<DeviceName> for DeviceChoice {

@@ -257,6 +257,10 @@ impl Endpoint {
         self.softnic.as_ref()
     }
 
+    pub(crate) fn fec(&self) -> Option<udp::Fec> {
+        self.softnic.as_ref().and_then(UdpDevice::fec)
+    }
+
     /// Our address: what the peer's path leads to.
     pub fn address(&self) -> IpAddr {
         self.address

@@ -24,6 +24,7 @@ use longhaul_wire::handshake::{Answer, Hello, Info, Message, Path, Refusal};
 use crate::agreement::{Agreement, Meeting, known_mtu};
 use crate::carrier::to_bytes;
 use crate::connection::{Connection, PathEnds};
+use crate::device::check_fec;
 use crate::endpoint::{Endpoint, UDP_PORT_ROCE};
 use crate::handshake_error::HandshakeError;
 use crate::options::Options;
@@ -57,6 +58,7 @@ pub struct Accepting {
 impl Connecting {
     /// Begin; [`Connecting::hello`] goes to the other end.
     pub fn new(endpoint: &Endpoint, options: &Options, meeting: &Meeting) -> Result<Self, HandshakeError> {
+        check_fec(endpoint.fec())?;
         let peer = meeting.addresses.map(|(_, peer)| peer);
         let mtu = own_mtu(endpoint, options, peer)?;
         let message_bytes_max = message_bytes_max(options.mtu);
@@ -64,7 +66,7 @@ impl Connecting {
             capabilities: capabilities(endpoint)?,
             mtu: mtu.byte_count(),
             paths: own_paths(endpoint)[..].into(),
-            scheme: &options.scheme.name(),
+            scheme: &options.scheme_names(),
             chunk_bytes: options.chunk_bytes,
             message_bytes_max,
             channels: channels(options) as u16,
@@ -95,8 +97,8 @@ impl Connecting {
             Message::Refused(refusal) => return Err(refused(refusal, &options)),
             other => return Err(other.unexpected().into()),
         };
-        if answer.scheme != options.scheme.name() {
-            return Err(HandshakeError::OtherScheme { ours: options.scheme.name(), theirs: answer.scheme.to_owned() });
+        if answer.scheme != options.scheme_names() {
+            return Err(HandshakeError::OtherScheme { ours: options.scheme_names(), theirs: answer.scheme.to_owned() });
         }
         if let Some(ours) = options.chunk_bytes.filter(|ours| *ours != answer.chunk_bytes) {
             return Err(HandshakeError::OtherChunks { ours, theirs: answer.chunk_bytes });
@@ -147,7 +149,8 @@ impl Accepting {
         hello: &[u8],
     ) -> Result<(Self, Vec<u8>), HandshakeError> {
         let hello = check_token(meeting, needs_token, hello)?;
-        let ours = options.scheme.name();
+        check_fec(endpoint.fec())?;
+        let ours = options.scheme_names();
         if hello.scheme != ours {
             return Err(HandshakeError::OtherScheme { ours, theirs: hello.scheme.to_owned() });
         }
@@ -225,7 +228,7 @@ impl Accepting {
 fn refused(refusal: Refusal<'_>, options: &Options) -> HandshakeError {
     match refusal {
         Refusal::OtherScheme { theirs } => {
-            HandshakeError::OtherScheme { ours: options.scheme.name(), theirs: theirs.to_owned() }
+            HandshakeError::OtherScheme { ours: options.scheme_names(), theirs: theirs.to_owned() }
         }
         Refusal::OtherChunks { theirs } => {
             HandshakeError::OtherChunks { ours: options.chunk_bytes.unwrap_or(0), theirs }

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::agreement::CHUNK_BYTES_FROM_PEER_MAX;
 use crate::carrier::to_bytes;
+use crate::device::FecOnMessagesError;
 use crate::endpoint::UDP_PORT_ROCE;
 use crate::runtime::StartError;
 
@@ -109,6 +110,9 @@ pub enum HandshakeError {
     /// The device has no unreliable connections.
     #[error("the device {0} has no unreliable connections (UC), which all schemes need")]
     NoUnreliableConnection(String),
+    /// The device is not for messages.
+    #[error(transparent)]
+    Fec(#[from] FecOnMessagesError),
     /// No packet fits.
     #[error("the MTU of the path to {0} is too small for any RoCE packet; raise it with `ip link set … mtu`")]
     MtuTooSmall(IpAddr),

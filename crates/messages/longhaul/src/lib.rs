@@ -53,7 +53,8 @@
 //!   others ([`Endpoint::with_coding_threads`]).
 //! - [`Connection::receive_bounded`], [`Connection::write_bounded`]: messages that end by a deadline and say which bytes
 //!   are missing (`docs/BOUNDED.md`).
-//! - [`Options`], [`scheme`]: how messages are brought over; a scheme of your own is a trait away.
+//! - [`Options`], [`scheme`]: how messages are brought over; a scheme of your own is a trait away. One connection may
+//!   have several, and [`Connection::choose`] one for each message.
 //! - [`Endpoint`], [`DeviceChoice`]: devices by their names, or opened already; [`softnic`] has what only the software
 //!   RNIC can.
 //!
@@ -63,6 +64,7 @@
 mod admission;
 mod agreement;
 mod carrier;
+mod chosen;
 mod coding_pool;
 mod connect;
 mod connection;
@@ -89,9 +91,10 @@ mod transfer_error;
 
 pub use agreement::Meeting;
 pub use carrier::CarrierError;
+pub use chosen::Chosen;
 pub use connect::{ConnectError, Destination, connect};
 pub use connection::{Connection, Incoming};
-pub use device::{DeviceChoice, DeviceName, DeviceNameError, SOFTNIC};
+pub use device::{DeviceChoice, DeviceName, DeviceNameError, FecOnMessagesError, SOFTNIC};
 pub use endpoint::{Endpoint, OpenError, RegisterMemoryError, Towards, UDP_PORT_ROCE};
 pub use handle::ListenHandle;
 pub use handshake::{Accepting, Connecting};
@@ -99,7 +102,7 @@ pub use handshake_error::HandshakeError;
 pub use listener::{AcceptError, ListenError, Listener};
 pub use longhaul_congestion::{ControllerName, ControllerNameError};
 pub use longhaul_reliable::{
-    Bound, ConnectionError, Deadline, Delivery, Ending, Fill, MessageError, MessageReport, Sent,
+    Bound, Choice, ChoiceError, ConnectionError, Deadline, Delivery, Ending, Fill, MessageError, MessageReport, Sent,
 };
 pub use longhaul_runtime::with_sources;
 pub use longhaul_sdr::memory::{BorrowError, ReadGuard, WriteGuard};
@@ -118,14 +121,22 @@ pub use transfer_error::TransferError;
 /// What a reliability scheme is, and those that there are.
 pub mod scheme {
     pub use longhaul_reliable::{
-        Arrivals, BestEffort, Erasure, MessageShape, NamedScheme, Progress, ReceiveHalf, ReceiveIo, Scheme,
+        Arrivals, BestEffort, Erasure, MessageShape, NamedScheme, Progress, ReceiveHalf, ReceiveIo, Scheme, SchemeList,
         SchemeNameError, SelectiveRepeat, SendHalf, SendIo, Task, scheme_named,
     };
     pub use longhaul_time::{Duration, Instant};
 }
 
-/// What only the software RNIC has: a choice of its UDP port, a bad network in process, captures.
+/// What only the software RNIC has: a choice of its UDP port, a bad network in process, captures, and forward error correction
+/// for queue pairs of RC and UC ([`UdpDevice::protect_queue_pair`](softnic::UdpDevice::protect_queue_pair)).
 pub mod softnic {
     pub use longhaul_impair::{Loss, Profile, Reordering};
-    pub use longhaul_softnic_udp::{Background, Impair, UdpConfig, UdpPortChoice};
+    pub use longhaul_softnic_udp::{
+        Auto, Background, DecoderCounters, EncoderCounters, Fec, FecError, FecPeer, Impair, Lowar, ProtectError,
+        Protection, UdpConfig, UdpDevice, UdpPortChoice,
+    };
 }
+
+/// Queue pairs, memory regions and completions of a device, for programs that use an [`Endpoint`] as an RDMA NIC
+/// ([`Endpoint::device`]): the calls of libibverbs by other names.
+pub use longhaul_verbs as verbs;

@@ -25,7 +25,7 @@ use crate::admission::{Admission, HandshakeId, Standing};
 use crate::agreement::Meeting;
 use crate::carrier::{Carrier, CarrierError};
 use crate::connection::Connection;
-use crate::device::{DeviceChoice, DeviceNameError};
+use crate::device::{DeviceChoice, DeviceNameError, FecOnMessagesError, check_fec};
 use crate::endpoint::{Endpoint, OpenError, Towards};
 use crate::handle::ListenHandle;
 use crate::handshake::Accepting;
@@ -66,6 +66,9 @@ pub enum ListenError {
     /// There is no such device.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The device is not for messages.
+    #[error(transparent)]
+    Fec(#[from] FecOnMessagesError),
     /// The address cannot be listened at.
     #[error("cannot listen at this address; is it one of this host, and its port free?")]
     Bind(#[source] io::Error),
@@ -185,6 +188,10 @@ impl Listener {
     }
 
     fn start(at: impl ToSocketAddrs, device: DeviceSource, options: &Options) -> Result<Self, ListenError> {
+        check_fec(match &device {
+            DeviceSource::Choice(choice, _) => choice.udp.fec,
+            DeviceSource::Open(endpoint) => endpoint.fec(),
+        })?;
         let listener = TcpListener::bind(at).map_err(ListenError::Bind)?;
         listener.set_nonblocking(true).map_err(ListenError::System)?;
         let address = listener.local_addr().map_err(ListenError::System)?;

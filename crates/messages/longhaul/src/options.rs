@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use longhaul_congestion::ControllerName;
-use longhaul_reliable::{NamedScheme, Scheme, SchemeNameError, scheme_named};
+use longhaul_reliable::{NamedScheme, Scheme, SchemeList, SchemeNameError, scheme_named};
 use longhaul_sdr::QueuePairAttributes;
 use longhaul_time::Duration;
 use longhaul_verbs::{Capabilities, DeviceAttributes, Mtu};
@@ -22,13 +22,18 @@ const WINDOW_BYTES_MAX: u64 = 1 << 30;
 /// No round trip takes longer; sums of times stay far from their end.
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(3600);
 
-/// What a connection is made with. The ends must have the same scheme and, where both say something of it, chunks of
+/// What a connection is made with. The ends must have the same schemes and, where both say something of it, chunks of
 /// the same size; of the MTU, the channels and the longest message the smaller count.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// How messages are brought over.
+    /// How messages are brought over whose sender chooses nothing.
     pub scheme: Arc<dyn Scheme>,
+    /// What they may be brought over with as well, if their sender says so ([`crate::Connection::choose`]). The ends must have the same, in the
+    /// same order; all names together have at most 256 bytes. With best effort among them, every receive has to look at
+    /// [`crate::Message::missing`], because the sender may choose that for any message. With a code among them, each receive also holds memory for the longest parity that
+    /// its message may have, until it is known that there is less.
+    pub other_schemes: Vec<Arc<dyn Scheme>>,
     /// Bytes of a chunk, a multiple of the MTU; one packet by default ([`longhaul_sdr::default_chunk_bytes`]), because
     /// a chunk is lost with any of its packets.
     pub chunk_bytes: Option<u32>,
@@ -82,6 +87,7 @@ impl Default for Options {
         let reliable = longhaul_reliable::Attributes::default();
         Options {
             scheme: scheme_named(NamedScheme::NegativeAcknowledgements),
+            other_schemes: Vec::new(),
             chunk_bytes: None,
             mtu: Mtu::Bytes4096,
             window_bytes: None,
@@ -102,10 +108,21 @@ impl Default for Options {
 
 impl Options {
     /// The default, with another scheme by its name: `sr:rto`, `sr:nack`, `ec:mds:32,8`, `ec:xor:32,8`, `be`,
-    /// `be+ec:mds:32,8`.
-    pub fn with_scheme(name: &str) -> Result<Self, SchemeNameError> {
-        let scheme = scheme_named(name.parse()?);
-        Ok(Options { scheme, ..Options::default() })
+    /// `be+ec:mds:32,8`; or with several that messages choose from, such as `sr:nack,ec:mds:32,8,be`.
+    pub fn with_scheme(names: &str) -> Result<Self, SchemeNameError> {
+        Ok(Options::with_schemes(&names.parse()?))
+    }
+
+    /// The same with names that have been read.
+    pub fn with_schemes(schemes: &SchemeList) -> Self {
+        let other_schemes = schemes.others().iter().copied().map(scheme_named).collect();
+        Options { scheme: scheme_named(schemes.first()), other_schemes, ..Options::default() }
+    }
+
+    /// The names of all its schemes.
+    pub(crate) fn scheme_names(&self) -> String {
+        let all = std::iter::once(&self.scheme).chain(&self.other_schemes);
+        all.map(|scheme| scheme.name()).collect::<Vec<_>>().join(",")
     }
 
     /// How the send rate to a peer is controlled.
@@ -160,7 +177,7 @@ impl Options {
 impl std::fmt::Debug for Options {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut debug = formatter.debug_struct("Options");
-        debug.field("scheme", &self.scheme.name()).field("chunk_bytes", &self.chunk_bytes).field("mtu", &self.mtu);
+        debug.field("scheme", &self.scheme_names()).field("chunk_bytes", &self.chunk_bytes).field("mtu", &self.mtu);
         debug.field("window_bytes", &self.window_bytes).field("rate_bits_per_second", &self.rate_bits_per_second);
         debug.field("congestion", &self.congestion);
         debug.finish_non_exhaustive()

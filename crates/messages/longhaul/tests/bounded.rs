@@ -102,3 +102,66 @@ fn a_message_that_is_too_long_to_be_bounded_is_refused() {
     let refused = refused.wait().expect_err("it is too long");
     assert!(matches!(refused, TransferError::Refused(ConnectionError::TooLongToBound { .. })), "{refused}");
 }
+
+/// A thread that only sleeps until the same instant, and wakes later than this, shows that the machine was busy then.
+const DISTURBED: Duration = Duration::from_micros(500);
+
+/// How late receives end while the machine is not busy: the lower quartile, since it may become so at any time. `None`
+/// when it nearly always is. With a sender, far more is sent than there is time for.
+fn lateness(with_sender: bool) -> Option<Duration> {
+    const FLOOD: usize = 16 << 20;
+    let (sender, receiver) = pair(&Options::with_scheme("be").expect("a scheme"));
+    let sending = sender.register(pattern(FLOOD, 1)).expect("memory");
+    let receiving = receiver.register(vec![0x5a; FLOOD]).expect("memory");
+    let mut late = Vec::new();
+    for _ in 0..60 {
+        let at = Instant::now() + Duration::from_millis(3);
+        let bound = Bound { deadline: receiver.deadline_at(at), fill: Fill::Zero };
+        let sleeper = std::thread::spawn(move || {
+            std::thread::sleep(at.saturating_duration_since(Instant::now()));
+            at.elapsed()
+        });
+        let receive = receiver.receive_bounded_into(&receiving, 0..FLOOD, bound);
+        let whole = Deadline::After(Duration::from_secs(5));
+        let write = with_sender.then(|| sender.write_bounded_from(&sending, 0..FLOOD, whole));
+        let message = receive.wait().expect("it ends");
+        write.into_iter().for_each(|write| drop(write.wait().expect("it ends")));
+        if sleeper.join().expect("it sleeps") < DISTURBED && message.ending() == Ending::Deadline {
+            late.push(message.report().late);
+        }
+    }
+    late.sort();
+    (late.len() >= 8).then(|| late[late.len() / 4])
+}
+
+#[test]
+fn receives_end_when_their_deadlines_come() {
+    for with_sender in [false, true] {
+        match lateness(with_sender) {
+            None => eprintln!("not judged: this machine was too busy (with a sender: {with_sender})"),
+            Some(late) => assert!(late < Duration::from_millis(1), "{late:?} late, with a sender: {with_sender}"),
+        }
+    }
+}
+
+/// What comes after the end takes about as long as filling the memory.
+#[test]
+fn after_the_end_missing_bytes_are_filled_and_nothing_else_takes_time() {
+    const LARGE: usize = 16 << 20;
+    let (_sender, receiver) = pair(&Options::with_scheme("be").expect("a scheme"));
+    let memory = receiver.register(vec![0x5a; LARGE]).expect("memory");
+    let least = |times: &mut dyn FnMut() -> Duration| (0..9).map(|_| times()).min().expect("nine");
+    let after_end = least(&mut || {
+        let at = Instant::now() + Duration::from_millis(5);
+        let bound = Bound { deadline: receiver.deadline_at(at), fill: Fill::Zero };
+        let message = receiver.receive_bounded_into(&memory, 0..LARGE, bound).wait().expect("it ends");
+        assert_eq!(message.report().missing_bytes, LARGE as u64);
+        at.elapsed().saturating_sub(message.report().late)
+    });
+    let filling = least(&mut || {
+        let begun = Instant::now();
+        memory.write(0..LARGE).expect("nobody uses it").fill(std::hint::black_box(0));
+        begun.elapsed()
+    });
+    assert!(after_end < 4 * filling + Duration::from_millis(1), "{after_end:?}, and filling takes {filling:?}");
+}

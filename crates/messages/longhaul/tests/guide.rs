@@ -18,7 +18,7 @@ fn blocks(text: &str, language: &str) -> Vec<String> {
 fn programs_are_the_examples() {
     let guide = file("../../../docs/GUIDE.md");
     let programs = blocks(&guide, "rust");
-    let examples = ["receive", "send", "async_echo", "own_scheme"];
+    let examples = ["receive", "send", "async_echo", "own_scheme", "fec"];
     assert_eq!(programs.len(), examples.len());
     for (program, name) in programs.iter().zip(examples) {
         let example = file(&format!("examples/{name}.rs"));

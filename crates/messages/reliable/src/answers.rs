@@ -34,10 +34,14 @@ struct Refused {
 
 /// What a sender that asks is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer<'a> {
+pub(crate) enum Answer {
     Done,
-    Ended(&'a EndedPart),
-    Refused { reason: Refusal, was_accepted: bool },
+    /// [`Answers::ended_mut`] has what is missing.
+    Ended,
+    Refused {
+        reason: Refusal,
+        was_accepted: bool,
+    },
 }
 
 impl Answers {
@@ -57,8 +61,9 @@ impl Answers {
         self.ended.insert(number, ended);
     }
 
-    /// A part that has ended so, if it is one.
+    /// A part that has ended so, if that is what its sender is told.
     pub(crate) fn ended_mut(&mut self, number: u64) -> Option<&mut EndedPart> {
+        matches!(self.of(number)?, Answer::Ended).then_some(())?;
         self.ended.get_mut(&number)
     }
 
@@ -68,12 +73,12 @@ impl Answers {
     }
 
     /// What became of a number; `None` for one that is open, or was not posted, or that its sender has said not to ask about.
-    pub(crate) fn of(&self, number: u64) -> Option<Answer<'_>> {
+    pub(crate) fn of(&self, number: u64) -> Option<Answer> {
         let refused = self.refused.range(..=number).next_back().map(|(_, refused)| refused);
         if let Some(&Refused { reason, was_accepted, .. }) = refused.filter(|refused| number < refused.end) {
             return Some(Answer::Refused { reason, was_accepted });
         }
-        let ended = self.ended.get(&number).map(Answer::Ended);
+        let ended = self.ended.contains_key(&number).then_some(Answer::Ended);
         ended.or_else(|| self.done.contains(&number).then_some(Answer::Done))
     }
 
@@ -127,7 +132,7 @@ mod tests {
             answers.end(number, ended);
         }
         assert!(answers.range_count <= RANGES_OF_ALL_MAX + 1000 * RANGES_MIN, "{} ranges", answers.range_count);
-        assert!(matches!(answers.of(999), Some(Answer::Ended(_))));
+        assert!(answers.ended_mut(999).is_some());
         answers.forget_below(999);
         assert!(answers.range_count <= RANGES_MIN);
     }
@@ -136,10 +141,12 @@ mod tests {
     fn a_message_that_was_given_up_was_not_done_in_any_part() {
         let mut answers = Answers::default();
         answers.finish(7);
+        answers.end(8, EndedPart::new(Ending::Deadline, 100, &[], 100, 1));
         answers.refuse(7..11, Refusal::Failed, true);
         for number in 7..11 {
             assert_eq!(answers.of(number), Some(Answer::Refused { reason: Refusal::Failed, was_accepted: true }));
         }
+        assert!(answers.ended_mut(8).is_none());
         assert_eq!((answers.of(6), answers.of(11)), (None, None));
         answers.forget_below(9);
         assert!(answers.of(10).is_some(), "the sender may ask about its last part");

@@ -1,4 +1,4 @@
-//! A connection: messages in both directions, each brought over by the connection's scheme.
+//! A connection: messages in both directions, each brought over by a scheme that its sender chooses.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::attributes::Attributes;
 use crate::bounded::{Bound, Deadline, ReceiveBound};
+use crate::choice::{Choice, ChoiceError};
 use crate::incoming::Incoming;
 use crate::jobs::{JobOf, Jobs, Workers};
 use crate::moment::Moment;
@@ -44,6 +45,9 @@ pub enum ConnectionError {
         /// What fits.
         most: u64,
     },
+    /// What was chosen for the message is not possible.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
     /// It has failed.
     #[error("the connection has failed")]
     Failed(#[source] Arc<QueuePairError>),
@@ -61,6 +65,7 @@ pub struct Connection {
 
 impl Connection {
     /// A connection over a queue pair that is connected, or will be. The peer must have the same scheme.
+    /// [`Connection::with_others`] adds more.
     pub fn new(queue_pair: QueuePair, scheme: Arc<dyn Scheme>, attributes: Attributes) -> Self {
         Connection {
             terms: Terms::new(queue_pair, scheme, attributes),
@@ -70,6 +75,13 @@ impl Connection {
             over_count: 0,
             failure: None,
         }
+    }
+
+    /// Messages may have these schemes as well, if their sender chooses one of them. The peer must have the same ones, in any order. Call this
+    /// before the first message.
+    pub fn with_others(mut self, others: impl IntoIterator<Item = Arc<dyn Scheme>>) -> Self {
+        self.terms.agree(others);
+        self
     }
 
     /// Have `workers` encode and decode, which otherwise happens in [`Connection::poll`]. `wake` is called on their threads when the connection
@@ -120,10 +132,22 @@ impl Connection {
 
     /// Send bytes as one message, of any length. They must not be changed until it has ended.
     pub fn send(&mut self, memory: &Memory, range: Range<usize>, now: Instant) -> Result<SendTicket, ConnectionError> {
+        self.send_chosen(memory, range, &Choice::default(), now)
+    }
+
+    /// The same with a scheme and chunks of its own.
+    pub fn send_chosen(
+        &mut self,
+        memory: &Memory,
+        range: Range<usize>,
+        choice: &Choice,
+        now: Instant,
+    ) -> Result<SendTicket, ConnectionError> {
+        let terms = self.terms.chosen(choice)?;
         self.check(memory, self.outgoing.waiting())?;
         drop(memory.read(range.clone())?);
         let (promise, ticket) = ticket::send_ticket();
-        self.outgoing.add(memory.clone(), range, now, None, promise);
+        self.outgoing.add(memory.clone(), range, terms, now, None, promise);
         Ok(ticket)
     }
 
@@ -137,11 +161,24 @@ impl Connection {
         deadline: Deadline,
         now: Instant,
     ) -> Result<BoundedSendTicket, ConnectionError> {
+        self.send_bounded_chosen(memory, range, deadline, &Choice::default(), now)
+    }
+
+    /// The same with a scheme and chunks of its own.
+    pub fn send_bounded_chosen(
+        &mut self,
+        memory: &Memory,
+        range: Range<usize>,
+        deadline: Deadline,
+        choice: &Choice,
+        now: Instant,
+    ) -> Result<BoundedSendTicket, ConnectionError> {
+        let terms = self.terms.chosen(choice)?;
         self.check(memory, self.outgoing.waiting())?;
         self.check_one_part(&range)?;
         drop(memory.read(range.clone())?);
         let (promise, ticket) = ticket::bounded_send_ticket();
-        self.outgoing.add(memory.clone(), range, now, Some(deadline.of_posting(now)), promise);
+        self.outgoing.add(memory.clone(), range, terms, now, Some(deadline.of_posting(now)), promise);
         Ok(ticket)
     }
 
@@ -259,13 +296,13 @@ impl Connection {
         while let Some(bytes) = terms.queue_pair.take_from_peer() {
             match Record::parse(&bytes) {
                 Some((number, Record::Offer(offer))) => {
-                    *over_count += incoming.on_offer(number, &offer, &moment, terms);
+                    *over_count += incoming.on_offer(number, &offer, &moment, terms, pool);
                 }
                 Some((number, Record::Withdrawn(length))) => {
                     *over_count += incoming.on_withdrawn(number, length, &moment, terms)
                 }
                 Some((number, Record::Sent)) => incoming.on_sender_through(number),
-                Some((number, record)) => outgoing.on_record(number, &record, &moment, terms),
+                Some((number, record)) => outgoing.on_record(number, &record, &moment),
                 None => {}
             }
         }

@@ -29,7 +29,7 @@ pub(crate) struct EndedPart {
     /// Whether the numbers of the message's other parts are used up.
     was_accepted: bool,
     length: u64,
-    /// When its sender was answered last.
+    /// When its sender had all of the last answer.
     answered: Option<Instant>,
     /// The first packet of each, and the one after its last.
     ranges: Box<[(u32, u32)]>,
@@ -65,37 +65,31 @@ impl EndedPart {
         EndedPart { was_accepted, ..self }
     }
 
-    /// Whether a sender that asks now is to be answered. All ranges may take hundreds of frames: an answer that is still in flight is enough.
-    pub(crate) fn is_to_answer(&mut self, now: Instant, round_trip: Duration) -> bool {
-        let is_due = self.answered.is_none_or(|at| at + round_trip / 2 <= now);
-        if is_due {
-            self.answered = Some(now);
-        }
-        is_due
+    /// Whether a sender that asks now is to be answered: an answer that is still in flight is enough.
+    pub(crate) fn is_to_answer(&self, now: Instant, round_trip: Duration) -> bool {
+        self.answered.is_none_or(|at| at + round_trip / 2 <= now)
+    }
+
+    pub(crate) fn on_answered(&mut self, now: Instant) {
+        self.answered = Some(now);
     }
 
     pub(crate) fn range_count(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Tell the sender all of it.
-    pub(crate) fn tell(&self, number: u64, terms: &Terms) {
+    /// Tell the sender as much as one record holds, from this range on. Returns the first range that is left.
+    pub(crate) fn tell(&self, number: u64, first: usize, terms: &Terms) -> Option<usize> {
         let ranges_max = (terms.queue_pair.scheme_bytes_max() - ENDED_HEADER_BYTES) / RANGE_BYTES;
-        let mut bytes = Vec::with_capacity(ranges_max * RANGE_BYTES);
-        let mut first = 0;
-        loop {
-            let some = &self.ranges[first..self.ranges.len().min(first + ranges_max.max(1))];
-            bytes.clear();
-            some.iter().for_each(|(first, end)| bytes.extend(record::range_bytes(*first, end - first)));
-            let count = self.ranges.len() as u32;
-            let (coarse, accepted) = (self.is_coarse, self.was_accepted);
-            let ended = Ended::new(self.ending, coarse, accepted, self.length, count, first as u32, &bytes);
-            terms.tell(number, &Record::Ended(ended));
-            first += some.len();
-            if first == self.ranges.len() {
-                return;
-            }
-        }
+        let end = self.ranges.len().min(first + ranges_max.max(1));
+        let some = &self.ranges[first..end];
+        let mut bytes = Vec::with_capacity(some.len() * RANGE_BYTES);
+        some.iter().for_each(|(first, end)| bytes.extend(record::range_bytes(*first, end - first)));
+        let count = self.ranges.len() as u32;
+        let (coarse, accepted) = (self.is_coarse, self.was_accepted);
+        let ended = Ended::new(self.ending, coarse, accepted, self.length, count, first as u32, &bytes);
+        terms.tell(number, &Record::Ended(ended));
+        (end < self.ranges.len()).then_some(end)
     }
 }
 
@@ -217,7 +211,10 @@ mod tests {
     fn questions_that_come_close_together_have_one_answer() {
         let mut part = EndedPart::new(Ending::Quiet, 100, &[], 100, 1);
         let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
-        let answered = [0, 0, 4, 5, 5, 9, 10].map(|millis| part.is_to_answer(at(millis), Duration::from_millis(10)));
+        let answered = [0, 0, 4, 5, 5, 9, 10].map(|millis| {
+            let is_to_answer = part.is_to_answer(at(millis), Duration::from_millis(10));
+            is_to_answer.then(|| part.on_answered(at(millis))).is_some()
+        });
         assert_eq!(answered, [true, false, false, true, false, false, true]);
     }
 

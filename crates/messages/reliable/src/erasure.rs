@@ -294,12 +294,9 @@ impl ReceiveHalf for Receiver {
             return Progress::Finished;
         }
         let begun = *self.begun.get_or_insert(now);
-        let parity_seen = |parity: Arrivals<'_>| match self.has_short_parity {
-            true => parity.arrived_packets(),
-            false => parity.whole_count(),
-        };
         let last = [data.last_packet(), parity.and_then(|parity| parity.last_packet())];
-        let seen = (data.whole_count() + parity.map_or(0, parity_seen), last);
+        let parity_seen = parity.map_or(0, |parity| parity.arrived_packets());
+        let seen = (data.arrived_packets() + parity_seen, last);
         if !self.has_begun() && last != [None; 2] {
             // Questions before that had no answer, because nothing had left yet.
             (self.asked_at, self.asked_in_vain) = (None, 0);

@@ -15,8 +15,10 @@ use longhaul_wire::record::{self, Offer, Record, Refusal};
 use crate::agenda::Agenda;
 use crate::answers::{Answer, Answers};
 use crate::bounded::{Ending, ReceiveBound};
+use crate::choice::MessageTerms;
 use crate::ended::EndedPart;
 use crate::jobs::{JobOf, Task};
+use crate::long_answers::LongAnswers;
 use crate::moment::Moment;
 use crate::parity_pool::ParityPool;
 use crate::parts::Cut;
@@ -47,6 +49,7 @@ pub(crate) struct Incoming {
     opening: u64,
     /// What became of parts that are closed.
     answers: Answers,
+    long_answers: LongAnswers,
     /// The first of the parts that were finished last, and when.
     finished: Option<(u64, Instant)>,
     /// Packets that came more than once, of parts that have ended.
@@ -54,6 +57,8 @@ pub(crate) struct Incoming {
     dones: VecDeque<DoneToTell>,
     /// When bounded messages end that may be waiting for a number, by their own.
     waiting_deadlines: Agenda,
+    /// When missing bytes of a part were filled at once last.
+    filled_at: Instant,
 }
 
 struct IncomingMessage {
@@ -68,6 +73,8 @@ struct IncomingMessage {
     numbers_used: u64,
     /// Once the sender has told its length, and it was accepted.
     cut: Option<Cut>,
+    /// And what its sender has chosen.
+    terms: Option<MessageTerms>,
     /// The sender sends checksums: no part ends without one.
     has_checksums: bool,
     begun: Instant,
@@ -125,6 +132,7 @@ impl Incoming {
             first_number: 0,
             numbers_used: 0,
             cut: None,
+            terms: None,
             has_checksums: false,
             begun: Instant::ZERO,
             bound,
@@ -173,6 +181,9 @@ impl Incoming {
                     let opened = match message.has_failed {
                         true => message.use_number(terms),
                         false => {
+                            if !message.has_room_ahead(part_bytes, terms, &self.open) {
+                                return over;
+                            }
                             // What others of this connection hold comes back.
                             let has_others = !self.open.is_empty() || !self.recovering.is_empty();
                             let opened = message.open_part(self.opening, part_bytes, terms, pool, has_others, now);
@@ -193,8 +204,13 @@ impl Incoming {
                         Err(NotOpened::Waits) => return over,
                         Err(NotOpened::Failed(error)) => {
                             over += 1;
+                            let has_numbers = message.numbers_used > 0;
                             self.fail_opening(error, terms);
-                            break;
+                            match has_numbers {
+                                // Its sender uses all of them.
+                                true => continue 'messages,
+                                false => break,
+                            }
                         }
                     }
                 }
@@ -234,7 +250,14 @@ impl Incoming {
     }
 
     /// The sender announces what it sends. Returns how many messages have ended.
-    pub(crate) fn on_offer(&mut self, number: u64, offer: &Offer<'_>, moment: &Moment, terms: &mut Terms) -> u64 {
+    pub(crate) fn on_offer(
+        &mut self,
+        number: u64,
+        offer: &Offer<'_>,
+        moment: &Moment,
+        terms: &mut Terms,
+        pool: &mut ParityPool,
+    ) -> u64 {
         let Some(part_bytes) = terms.part_bytes() else { return 0 };
         let Some(receive) = self.open.get_mut(&number) else {
             match self.recovering.get(&number) {
@@ -246,23 +269,27 @@ impl Incoming {
         };
         let Some(message) = self.messages.get_mut(&receive.message) else { return 0 };
         match message.check_offer(offer, receive.index, part_bytes, terms) {
-            Ok(part) => {
-                message.begin(part.cut, offer.checksum.is_some(), moment);
-                receive.begin(part, offer.checksum, moment.now);
+            Ok((part, offered)) => {
+                message.begin(part.cut, &offered, offer.checksum.is_some(), moment);
+                // Parity that does not come needs no memory any more.
+                receive
+                    .begin(part, offered, offer.checksum, moment.now)
+                    .into_iter()
+                    .for_each(|memory| pool.put_back(memory));
                 let contents = offer.contents;
                 #[cfg(feature = "mutations")]
                 let contents = contents
                     .filter(|_| terms.attributes.mutation != Some(crate::attributes::Mutation::ContentsIgnored));
                 match contents {
-                    Some(contents) if part.cut.count() == 1 => receive.take_contents(contents, terms),
-                    _ => receive.ask(terms),
+                    Some(contents) if part.cut.count() == 1 => receive.take_contents(contents),
+                    _ => receive.ask(),
                 }
                 if part.index == 0 && part.cut.count() > 1 {
                     terms.tell(number, &Record::Accepted);
                 }
                 0
             }
-            Err((reason, error)) => self.fail_part(number, reason, error, terms),
+            Err((reason, error)) => self.fail_part(number, reason, error, moment, terms),
         }
     }
 
@@ -310,26 +337,26 @@ impl Incoming {
             false => MessageError::Withdrawn,
         };
         self.fail_message(own, Refusal::Withdrawn, error, terms);
-        self.answer(number, terms);
+        self.answer(number, moment, terms);
         1
     }
 
     /// A sender has asked. It asks again if it needs the answer again.
     fn answer_asked(&mut self, number: u64, moment: &Moment, terms: &Terms) {
         if self.answers.ended_mut(number).is_none_or(|ended| ended.is_to_answer(moment.now, moment.round_trip)) {
-            self.answer(number, terms);
+            self.answer(number, moment, terms);
         }
     }
 
     /// Tell again what became of a message, or a part of one, that is not open.
-    fn answer(&self, number: u64, terms: &Terms) {
+    fn answer(&mut self, number: u64, moment: &Moment, terms: &Terms) {
         match self.answers.of(number) {
             #[cfg(feature = "mutations")]
             Some(_) if terms.attributes.mutation == Some(crate::attributes::Mutation::RefusalsAreDone) => {
                 terms.tell(number, &Record::Done);
             }
             Some(Answer::Refused { reason, was_accepted }) => terms.refuse(number, reason, was_accepted),
-            Some(Answer::Ended(ended)) => ended.tell(number, terms),
+            Some(Answer::Ended) => self.long_answers.begin(number, &mut self.answers, moment, terms),
             Some(Answer::Done) => terms.tell(number, &Record::Done),
             #[cfg(feature = "mutations")]
             None if terms.attributes.mutation == Some(crate::attributes::Mutation::DoneForUnknown) => {
@@ -354,9 +381,11 @@ impl Incoming {
             let finished = self.finished.filter(|(finished, _)| finished < number).map_or(ahead, |(_, at)| at);
             ahead = ahead.max(receive.progressed(ahead.max(finished), moment.now, terms));
             #[cfg(feature = "mutations")]
-            if let (Some(part), Some(message)) = (receive.announced(terms), self.messages.get_mut(&receive.message)) {
-                message.begin(part.cut, false, moment);
-                receive.begin(part, None, moment.now);
+            if let (Some(part), Some(message)) = (receive.announced(terms), self.messages.get_mut(&receive.message))
+                && let Some(announced) = terms.default_terms()
+            {
+                message.begin(part.cut, &announced, false, moment);
+                receive.begin(part, announced, None, moment.now);
             }
             let was_asked = receive.is_asked();
             let step = receive.poll(moment, terms, &mut feedback, feedback_bytes_max);
@@ -375,9 +404,10 @@ impl Incoming {
             messages += match step {
                 Step::Waiting => 0,
                 Step::Finished => self.end_part(number, moment, terms, pool),
-                Step::Failed(error) => self.fail_part(number, Refusal::TimedOut, error, terms),
+                Step::Failed(error) => self.fail_part(number, Refusal::TimedOut, error, moment, terms),
             };
         }
+        self.long_answers.poll(&mut self.answers, moment, terms);
         self.tell_dones(moment, terms);
         messages += self.expire_waiting(moment.now, terms);
         (parts, messages)
@@ -401,10 +431,14 @@ impl Incoming {
         }
         match self.open.remove(&number).and_then(|receive| receive.complete(moment, terms)) {
             None => 0,
-            Some(Err(error)) => self.fail_completed(number, own, index, error.into(), terms),
+            Some(Err(error)) => self.fail_completed(number, own, index, error.into(), moment, terms),
             Some(Ok(completed)) => {
                 self.duplicates += completed.duplicates();
-                let (bytes, packets) = (completed.bytes_to_compute(), completed.packet_count());
+                let packets = completed.packet_count();
+                // Only one at a time: others that end now do so now, and not when this is done.
+                let is_at_once = self.filled_at != moment.now && completed.is_soon_filled();
+                let bytes = if is_at_once { 0 } else { completed.bytes_to_compute() };
+                self.filled_at = if is_at_once { moment.now } else { self.filled_at };
                 let recover = move |is_wanted: &dyn Fn() -> bool| completed.recover(is_wanted);
                 let task = terms.jobs.start(JobOf::Receive(number), bytes, recover);
                 let recovering = Recovering { message: own, index, packets, is_bounded, quiet_since, task };
@@ -422,7 +456,7 @@ impl Incoming {
         self.recovering.remove(&number);
         let received = match recovered {
             Ok(received) => received,
-            Err(error) => return self.fail_completed(number, own, index, error, terms),
+            Err(error) => return self.fail_completed(number, own, index, error, moment, terms),
         };
         let mut times = DONE_TIMES;
         match received.ending {
@@ -459,7 +493,15 @@ impl Incoming {
     }
 
     /// A part that had all it needs has failed all the same. Returns the messages that are over.
-    fn fail_completed(&mut self, number: u64, own: u64, index: u64, error: PartError, terms: &Terms) -> u64 {
+    fn fail_completed(
+        &mut self,
+        number: u64,
+        own: u64,
+        index: u64,
+        error: PartError,
+        moment: &Moment,
+        terms: &Terms,
+    ) -> u64 {
         let (reason, error) = match error {
             PartError::Complete(error) => (Refusal::Failed, MessageError::Complete(Arc::new(error))),
             PartError::Checksum { expected, got } => {
@@ -469,16 +511,16 @@ impl Incoming {
             }
         };
         self.fail_message(own, reason, error, terms);
-        self.answer(number, terms);
+        self.answer(number, moment, terms);
         1
     }
 
     /// A part has failed, and so its message. Returns the messages that are over.
-    fn fail_part(&mut self, number: u64, reason: Refusal, error: MessageError, terms: &Terms) -> u64 {
+    fn fail_part(&mut self, number: u64, reason: Refusal, error: MessageError, moment: &Moment, terms: &Terms) -> u64 {
         // Another part may have failed just before.
         let Some(own) = self.open.get(&number).map(|receive| receive.message) else { return 0 };
         self.fail_message(own, reason, error, terms);
-        self.answer(number, terms);
+        self.answer(number, moment, terms);
         1
     }
 
@@ -507,7 +549,7 @@ impl Incoming {
         let pause = DONE_REPORTS.after(moment.round_trip);
         for done in self.dones.iter_mut().filter(|done| done.at <= moment.now) {
             match self.answers.of(done.number) {
-                Some(Answer::Ended(ended)) => ended.tell(done.number, terms),
+                Some(Answer::Ended) => self.long_answers.begin(done.number, &mut self.answers, moment, terms),
                 _ => terms.tell(done.number, &Record::Done),
             }
             (done.times, done.at) = (done.times - 1, moment.now + pause);
@@ -518,13 +560,14 @@ impl Incoming {
     pub(crate) fn next_deadline(&self, terms: &Terms) -> Option<Instant> {
         let parts = self.open.values().filter_map(|receive| receive.next_deadline(terms)).min();
         let told = Instant::earlier_of(self.waiting_deadlines.next(), self.dones.iter().map(|done| done.at).min());
-        Instant::earlier_of(parts, told)
+        Instant::earlier_of(Instant::earlier_of(parts, told), self.long_answers.next_deadline())
     }
 
     /// Everything has failed.
     pub(crate) fn fail(&mut self, error: &MessageError) {
         self.recovering.clear();
         self.open.clear();
+        self.long_answers.clear();
         self.waiting_deadlines.clear();
         self.opening = self.next;
         for mut message in std::mem::take(&mut self.messages).into_values() {

@@ -12,6 +12,7 @@ use crate::agenda::Agenda;
 use crate::attributes::Attributes;
 use crate::bounded::{Delivery, Sent, tidy};
 use crate::checksum;
+use crate::choice::MessageTerms;
 use crate::chunk_set::ChunkSet;
 use crate::moment::Moment;
 use crate::parity_pool::ParityPool;
@@ -50,6 +51,8 @@ pub(crate) struct Outgoing {
 struct OutgoingMessage {
     memory: Memory,
     range: Range<usize>,
+    /// What its sender has chosen.
+    terms: MessageTerms,
     /// `None` when it has ended for the program, and only some of its numbers are still to be used.
     promise: Option<Promise<Sent>>,
     begun: Instant,
@@ -85,6 +88,7 @@ impl Outgoing {
         &mut self,
         memory: Memory,
         range: Range<usize>,
+        terms: MessageTerms,
         begun: Instant,
         deadline: Option<Instant>,
         promise: Promise<Sent>,
@@ -93,6 +97,7 @@ impl Outgoing {
         let message = OutgoingMessage {
             memory,
             range,
+            terms,
             promise: Some(promise),
             begun,
             deadline,
@@ -133,6 +138,9 @@ impl Outgoing {
             let is_unknown = message.numbers_used == 0;
             if part_bytes == 0 {
                 message.failure = Some(terms.no_room_for_parity());
+                over += u64::from(message.tell_program());
+            } else if let Err(error) = message.check_parity(part_bytes, terms) {
+                message.failure = Some(error);
                 over += u64::from(message.tell_program());
             } else {
                 let cut = Cut::new(message.range.len() as u64, part_bytes);
@@ -193,7 +201,7 @@ impl Outgoing {
         [open, withdrawn].into_iter().flatten().min()
     }
 
-    pub(crate) fn on_record(&mut self, number: u64, record: &Record<'_>, moment: &Moment, terms: &Terms) {
+    pub(crate) fn on_record(&mut self, number: u64, record: &Record<'_>, moment: &Moment) {
         if let Some(message) = self.messages.get_mut(&self.opening)
             && (message.numbers_used > 0 && message.first_number == number)
         {
@@ -212,7 +220,7 @@ impl Outgoing {
             self.withdrawn.remove(&number);
         }
         if let Some(send) = self.open.get_mut(&number) {
-            send.on_record(record, moment, &terms.scheme_name);
+            send.on_record(record, moment);
             self.news.insert(number);
         }
     }
@@ -424,6 +432,15 @@ impl OutgoingMessage {
         }
     }
 
+    /// Whether its parity fits, in whole parts and in the last one. What has numbers already was looked at.
+    fn check_parity(&self, part_bytes: u64, terms: &Terms) -> Result<(), MessageError> {
+        if self.numbers_used > 0 || self.failure.is_some() {
+            return Ok(());
+        }
+        let cut = Cut::new(self.range.len() as u64, part_bytes);
+        terms.check_parity(&self.terms, [cut.part(0).bytes(), cut.part(cut.count() - 1).bytes()])
+    }
+
     /// Until when it may wait for its first number, and what it fails with then. Later messages may wait longer.
     fn waits_until(&self, terms: &Terms) -> (Instant, MessageError) {
         let Attributes { message_timeout, message_deadline, .. } = terms.attributes;
@@ -451,9 +468,9 @@ impl OutgoingMessage {
         terms: &Terms,
         pool: &mut ParityPool,
     ) -> Result<Option<OpenSend>, RegisterError> {
-        let shape = terms.shape_of(part.bytes());
+        let shape = self.terms.shape_of(part.bytes());
         // First, because a message without it must not take a number.
-        let memory = match terms.has_parity {
+        let memory = match self.terms.has_parity() {
             true => Some(pool.take(terms.queue_pair.context(), shape.parity_bytes as usize)?),
             false => None,
         };
@@ -478,6 +495,11 @@ impl OutgoingMessage {
                     return Ok(None);
                 }
             },
+            // The number of its parity is used for nothing.
+            None if terms.numbers_a_part() > 1 && self.start_stream(None, terms).is_none() => {
+                self.half_open = Some(data);
+                return Ok(None);
+            }
             None => None,
         };
         let attributes = terms.queue_pair.attributes();
@@ -496,8 +518,9 @@ impl OutgoingMessage {
             jobs: terms.jobs.clone(),
         };
         self.open_parts += 1;
-        let (half, has_checksum) = (terms.scheme.sender(&shape), terms.attributes.checksum);
-        let send = OpenSend::new(own, part, shape, outbox, half, has_checksum, self.begun);
+        let half = self.terms.agreed.scheme.sender(&shape);
+        let (message_terms, has_checksum) = (self.terms.clone(), terms.attributes.checksum);
+        let send = OpenSend::new(own, part, message_terms, outbox, half, has_checksum, self.begun);
         Ok(Some(send.with_deadline(self.deadline)))
     }
 

@@ -4,11 +4,12 @@ use std::ops::Range;
 
 use longhaul_sdr::memory::ReceivedBytes;
 use longhaul_sdr::{CompleteError, Memory, Receive, ReceivedMessage};
-use longhaul_time::Instant;
+use longhaul_time::{Duration, Instant};
 
 use crate::arrivals::Arrivals;
 use crate::bounded::{Ending, ReceiveBound, byte_count, tidy};
 use crate::checksum;
+use crate::choice::MessageTerms;
 use crate::moment::Moment;
 use crate::parts::Part;
 use crate::report::MessageReport;
@@ -22,6 +23,8 @@ pub(crate) struct OpenReceive {
     /// Which part; of a first one the length is known only once the sender has told it.
     pub(crate) index: u64,
     part: Option<Part>,
+    /// And what its sender has chosen for its message.
+    terms: Option<MessageTerms>,
     data: Receive,
     parity: Option<(Receive, Memory)>,
     /// Once the sender has said what it sends: only the offer, which a stranger cannot write, gives a length. Packets carry it too, but those
@@ -81,7 +84,7 @@ impl From<CompleteError> for PartError {
     }
 }
 
-/// How much of data or of parity has arrived: chunks, whether the last one, which need not be a whole one, is there, and duplicates; and with best
+/// How much of data or of parity has arrived: packets, whether the last chunk, which need not be a whole one, is there, and duplicates; and with best
 /// effort, for which it ends the message, whether the last packet is.
 type Seen = (u32, bool, u32, bool);
 
@@ -92,6 +95,8 @@ pub(crate) enum Step {
     Failed(MessageError),
 }
 
+/// Filling this much takes 0.1 to 0.2 ms. To wake a thread that does it, and to be woken by it, takes about as long.
+const FILLED_AT_ONCE_BYTES_MAX: u64 = 1 << 20;
 /// How often in a timeout is looked whether there is progress.
 const LOOKS_A_TIMEOUT: u32 = 4;
 
@@ -121,17 +126,19 @@ impl OpenReceive {
     /// A receive that was posted: for a first part, or for one of a message that has begun.
     pub(crate) fn new(
         message: u64,
-        part: Option<Part>,
+        begun_as: Option<(Part, MessageTerms)>,
         data: Receive,
         parity: Option<(Receive, Memory)>,
         checksum: ExpectedChecksum,
         begun: Option<Instant>,
         now: Instant,
     ) -> Self {
+        let (part, terms) = begun_as.unzip();
         OpenReceive {
             message,
             index: part.map_or(0, |part| part.index),
             part,
+            terms,
             data,
             parity,
             source: None,
@@ -183,17 +190,31 @@ impl OpenReceive {
         self.data.number()
     }
 
-    /// What is received here is known now, with the checksum that the offer has.
-    pub(crate) fn begin(&mut self, part: Part, checksum: Option<u64>, now: Instant) {
+    /// What is received here is known now, with the checksum that the offer has. Returns the memory for parity that does not come.
+    pub(crate) fn begin(
+        &mut self,
+        part: Part,
+        terms: MessageTerms,
+        checksum: Option<u64>,
+        now: Instant,
+    ) -> Option<Memory> {
         self.part.get_or_insert(part);
+        if terms.is_best_effort() {
+            self.bound.get_or_insert_with(ReceiveBound::best_effort);
+        }
+        let unused = if terms.has_parity() { None } else { self.parity.take() };
+        self.terms.get_or_insert(terms);
         if let Some(checksum) = checksum {
             self.checksum = ExpectedChecksum::Is(checksum);
         }
         self.begin_clock(now);
+        // Its receive ends here.
+        unused.map(|(_, memory)| memory)
     }
 
     /// The offer has brought all bytes.
-    pub(crate) fn take_contents(&mut self, contents: &[u8], terms: &Terms) {
+    pub(crate) fn take_contents(&mut self, contents: &[u8]) {
+        let Some(terms) = &self.terms else { return };
         self.source = Some((terms.shape_of(contents.len() as u64), Source::Offer(contents.into())));
         (self.is_finished, self.half_deadline) = (true, None);
     }
@@ -204,7 +225,7 @@ impl OpenReceive {
         let is_believed = terms.attributes.mutation == Some(crate::attributes::Mutation::OfferLengthIgnored);
         let length = self.data.user_immediate().filter(|length| *length > 0 && is_believed && self.part.is_none())?;
         let part_bytes = terms.queue_pair.message_bytes_max()?;
-        let room = u64::from(self.data.bitmap().packet_count()) * u64::from(terms.shape_of(0).packet_bytes);
+        let room = u64::from(self.data.bitmap().packet_count()) * u64::from(terms.packet_bytes());
         let is_possible = u64::from(length) <= part_bytes.min(room);
         is_possible.then(|| crate::parts::Cut::new(length.into(), part_bytes).part(0))
     }
@@ -220,6 +241,12 @@ impl OpenReceive {
     pub(crate) fn duplicates(&self) -> u64 {
         let parity = self.parity.as_ref().map_or(0, |(receive, _)| receive.bitmap().duplicates());
         u64::from(self.data.bitmap().duplicates()) + u64::from(parity)
+    }
+
+    /// Memory for parity, while it is not known whether there is any.
+    pub(crate) fn parity_ahead_bytes(&self) -> u64 {
+        let memory = self.parity.as_ref().filter(|_| self.terms.is_none());
+        memory.map_or(0, |(_, memory)| memory.len() as u64)
     }
 
     /// Packets of data and of parity that have arrived.
@@ -261,15 +288,15 @@ impl OpenReceive {
     }
 
     /// The sender wants to know how far it is.
-    pub(crate) fn ask(&mut self, terms: &Terms) {
+    pub(crate) fn ask(&mut self) {
         self.is_asked = true;
-        self.make_half(terms);
+        self.make_half();
     }
 
-    fn make_half(&mut self, terms: &Terms) {
-        if let (Some(part), None) = (self.part, &self.source) {
+    fn make_half(&mut self) {
+        if let (Some(part), Some(terms), None) = (self.part, &self.terms, &self.source) {
             let shape = terms.shape_of(part.bytes());
-            self.source = Some((shape, Source::Half(terms.scheme.receiver(&shape))));
+            self.source = Some((shape, Source::Half(terms.agreed.scheme.receiver(&shape))));
         }
     }
 
@@ -283,20 +310,21 @@ impl OpenReceive {
     ) -> Step {
         // Nobody waits for a later part before it is in flight: the sender may be busy with others.
         if self.source.is_none() && (self.index == 0 || self.data.bitmap().whole_chunks() > 0) {
-            self.make_half(terms);
+            self.make_half();
         }
         if self.is_finished {
             self.is_asked = false;
         } else if let Some((shape, Source::Half(half))) = &mut self.source {
+            let is_best_effort = self.terms.as_ref().is_some_and(MessageTerms::is_best_effort);
             let data = shape.arrivals(self.data.bitmap(), shape.message_bytes);
             let parity = self.parity.as_ref();
             let parity = parity.map(|(receive, _)| shape.arrivals(receive.bitmap(), shape.parity_bytes));
-            let mut parity_seen = parity.map_or_else(Seen::default, |parity| seen(parity, terms));
+            let mut parity_seen = parity.map_or_else(Seen::default, |parity| seen(parity, is_best_effort));
             if let (Some(parity), true) = (parity, shape.message_bytes < shape.chunk_bytes.into()) {
                 // A packet of its parity may be all that a short message needs, and is no whole chunk.
                 parity_seen.0 = parity.arrived_packets();
             }
-            let seen = Some([seen(data, terms), parity_seen]);
+            let seen = Some([seen(data, is_best_effort), parity_seen]);
             let is_due = self.half_deadline.is_some_and(|at| at <= moment.now);
             if self.is_asked || self.seen != seen || is_due {
                 let mut io = ReceiveIo {
@@ -333,7 +361,7 @@ impl OpenReceive {
         };
         match self.bound.is_some() && self.part.is_some() {
             true => {
-                self.make_half(terms);
+                self.make_half();
                 self.end_at_deadline()
             }
             false => Step::Failed(error),
@@ -379,7 +407,7 @@ impl OpenReceive {
     /// End it: from here on no packet changes its bytes. `None` when it has not begun, and is not bounded.
     pub(crate) fn complete(self, moment: &Moment, terms: &Terms) -> Option<Result<CompletedPart, CompleteError>> {
         let OpenReceive { data, parity, source, checksum, bound, ending, room, mut report, .. } = self;
-        let unheard = || bound.is_some().then(|| (terms.shape_of(room), Source::Unheard));
+        let unheard = || bound.is_some().then(|| (terms.shape_of_unheard(room), Source::Unheard));
         let (shape, source) = source.or_else(unheard)?;
         let completed = data.complete().and_then(|data| match parity {
             None => Ok((data, None)),
@@ -392,6 +420,8 @@ impl OpenReceive {
         let parity_duplicates = parity.as_ref().map_or(0, |(message, _)| message.bitmap().duplicates());
         report.duplicate_packets = u64::from(data.bitmap().duplicates()) + u64::from(parity_duplicates);
         report.round_trip = Some(moment.round_trip);
+        let deadline = bound.as_ref().and_then(|bound| bound.deadline);
+        report.late = deadline.map_or(Duration::ZERO, |deadline| moment.now.saturating_since(deadline));
         Some(Ok(CompletedPart { shape, source, data, parity, checksum, bound, ending, report }))
     }
 }
@@ -416,6 +446,18 @@ impl CompletedPart {
     /// Packets of data and of parity, whether they have arrived or not.
     pub(crate) fn packet_count(&self) -> u64 {
         self.shape.packets_with_parity()
+    }
+
+    /// Whether missing bytes only have to be filled, and that takes no longer than to wake somebody who does it.
+    pub(crate) fn is_soon_filled(&self) -> bool {
+        if matches!(self.source, Source::Offer(_)) || self.parity.is_some() {
+            return false;
+        }
+        // Of the message: packets beyond it, within the receive, may have come from a peer that lies.
+        let arrived = self.shape.arrivals(self.data.bitmap(), self.shape.message_bytes);
+        let missing: u64 = arrived.missing_packets().map(|run| u64::from(run.end - run.start)).sum();
+        let bytes = missing * u64::from(self.shape.packet_bytes);
+        (1..=FILLED_AT_ONCE_BYTES_MAX).contains(&bytes)
     }
 
     /// Bytes to go through, if anything has to be computed.
@@ -500,10 +542,16 @@ fn mutated(mut missing: Vec<Range<u64>>, bound: Option<&ReceiveBound>, packet_by
     missing
 }
 
-fn seen(arrivals: Arrivals<'_>, terms: &Terms) -> Seen {
+fn seen(arrivals: Arrivals<'_>, is_best_effort: bool) -> Seen {
     let last = arrivals.chunk_count().checked_sub(1);
-    let has_last_packet = terms.is_best_effort && arrivals.has_last_packet();
-    (arrivals.whole_count(), last.is_some_and(|last| arrivals.is_whole(last)), arrivals.duplicates(), has_last_packet)
+    let has_last_packet = is_best_effort && arrivals.has_last_packet();
+    // Packets, not whole chunks: on a slow link a chunk may take longer than the sender waits for an answer.
+    (
+        arrivals.arrived_packets(),
+        last.is_some_and(|last| arrivals.is_whole(last)),
+        arrivals.duplicates(),
+        has_last_packet,
+    )
 }
 
 #[cfg(test)]

@@ -34,6 +34,8 @@ pub struct MessageReport {
     pub offers: u64,
     /// Bytes that did not arrive and could not be computed: what the receiver found, and what the sender heard of that.
     pub missing_bytes: u64,
+    /// Receiver: how long after its deadline a bounded message ended; zero if it ended by then. What arrives after the end changes nothing.
+    pub late: Duration,
     /// Bytes whose checksum was sent (sender) or verified (receiver): all of the message, or none of it when the sender has
     /// checksums off ([`crate::Attributes::checksum`]).
     pub checksummed_bytes: u64,
@@ -78,6 +80,7 @@ impl MessageReport {
         self.feedback_records += part.feedback_records;
         self.offers += part.offers;
         self.missing_bytes += part.missing_bytes;
+        self.late = self.late.max(part.late);
         self.checksummed_bytes += part.checksummed_bytes;
     }
 }

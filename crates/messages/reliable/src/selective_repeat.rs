@@ -205,7 +205,7 @@ struct Receiver {
     scheme: SelectiveRepeat,
     /// Every packet below is there.
     cumulative: u32,
-    /// Whole chunks and duplicates, when something came last.
+    /// Packets and duplicates, when something came last.
     seen: (u32, u32),
     news_at: Option<Instant>,
     told_at: Option<Instant>,
@@ -227,7 +227,8 @@ impl ReceiveHalf for Receiver {
             None => return Progress::Finished,
         }
         let now = io.now();
-        let seen = (arrived.whole_count(), arrived.duplicates());
+        // By the packet: on a slow link a chunk may take longer than the sender waits.
+        let seen = (arrived.arrived_packets(), arrived.duplicates());
         if seen != self.seen || self.news_at.is_none() {
             (self.seen, self.news_at) = (seen, Some(now));
             (self.untold, self.silences) = (TOLD_TIMES, 0);
@@ -376,6 +377,39 @@ mod tests {
         assert_eq!(poll(&mut *half, &bitmap, 51, false).1, [(10, 0)]);
         arrive(&bitmap, 0..200);
         assert_eq!(poll(&mut *half, &bitmap, 52, false), (Progress::Finished, vec![]));
+    }
+
+    #[test]
+    fn packets_of_a_chunk_that_is_not_whole_are_told_too() {
+        let shape = MessageShape { chunk_bytes: 4 * 4096, ..SHAPE };
+        let mut half = SelectiveRepeat::default().receiver(&shape);
+        let bitmap = MessageBitmap::new(200, 4);
+        let told = |half: &mut dyn ReceiveHalf, millis| {
+            let (mut feedback, mut report) = (Vec::new(), MessageReport::default());
+            let mut io = ReceiveIo {
+                now: at(millis),
+                round_trip: ROUND_TRIP,
+                shape: &shape,
+                data: shape.arrivals(&bitmap, shape.message_bytes),
+                parity: None,
+                is_asked: false,
+                is_sender_through: false,
+                feedback: &mut feedback,
+                feedback_bytes_max: 500,
+                report: &mut report,
+            };
+            assert_eq!(half.poll(&mut io), Progress::Waiting);
+            feedback
+                .iter()
+                .filter_map(|bytes| Acknowledgement::parse(bytes))
+                .map(|told| told.header.cumulative)
+                .collect()
+        };
+        let cumulative: [Vec<u32>; 3] = [0, 1, 2].map(|pair| {
+            arrive(&bitmap, 2 * pair..2 * pair + 2);
+            told(&mut *half, 100 * u64::from(pair))
+        });
+        assert_eq!(cumulative, [[2], [4], [6]]);
     }
 
     #[test]

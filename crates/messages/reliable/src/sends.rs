@@ -10,6 +10,7 @@ use longhaul_wire::record::{Offer, Record, Refusal};
 use crate::attributes::Attributes;
 use crate::bounded::byte_count;
 use crate::checksum::SendChecksum;
+use crate::choice::MessageTerms;
 use crate::ended::Gathering;
 use crate::moment::Moment;
 use crate::parts::Part;
@@ -75,6 +76,7 @@ pub(crate) struct OpenSend {
     pub(crate) message: u64,
     part: Part,
     shape: MessageShape,
+    terms: MessageTerms,
     outbox: Outbox,
     half: Box<dyn SendHalf>,
     way: Way,
@@ -112,17 +114,19 @@ impl OpenSend {
     pub(crate) fn new(
         message: u64,
         part: Part,
-        shape: MessageShape,
+        terms: MessageTerms,
         outbox: Outbox,
         half: Box<dyn SendHalf>,
         has_checksum: bool,
         begun: Instant,
     ) -> Self {
+        let shape = terms.shape_of(part.bytes());
         OpenSend {
             number: outbox.data.number(),
             message,
             part,
             shape,
+            terms,
             outbox,
             half,
             way: Way::Undecided,
@@ -240,13 +244,13 @@ impl OpenSend {
         if self.offer_at(moment, terms.attributes.message_timeout).is_some_and(|due| due <= moment.now) {
             match &self.way {
                 Way::Offer(bytes) => {
-                    terms.tell_contents(self.number, &Record::Offer(self.offer(Some(bytes), terms)), moment.now);
+                    terms.tell_contents(self.number, &Record::Offer(self.offer(Some(bytes))), moment.now);
                     self.report.data_packets_sent += 1;
                     // The second copy is the offer's, which every message has.
                     self.report.data_packets_repeated += u64::from(self.report.offers >= OFFERED_UNASKED.into());
                 }
                 Way::Scheme | Way::Undecided => {
-                    terms.tell(self.number, &Record::Offer(self.offer(None, terms)));
+                    terms.tell(self.number, &Record::Offer(self.offer(None)));
                 }
             }
             match self.report.offers < OFFERED_UNASKED.into() {
@@ -258,8 +262,8 @@ impl OpenSend {
                 terms.tell(self.number, &Record::Sent);
             }
         }
-        if terms.is_best_effort && self.through_at(moment).is_some_and(|due| due <= moment.now) {
-            terms.tell(self.number, &Record::Offer(self.offer(None, terms)));
+        if self.terms.is_best_effort() && self.through_at(moment).is_some_and(|due| due <= moment.now) {
+            terms.tell(self.number, &Record::Offer(self.offer(None)));
             terms.tell(self.number, &Record::Sent);
             self.through = (self.through.0 + 1, Some(moment.now));
             self.report.offers += 1;
@@ -282,7 +286,7 @@ impl OpenSend {
         Some(at.map_or(moment.now, |at| at + pause))
     }
 
-    fn offer<'a>(&self, contents: Option<&'a [u8]>, terms: &'a Terms) -> Offer<'a> {
+    fn offer<'a>(&'a self, contents: Option<&'a [u8]>) -> Offer<'a> {
         Offer {
             length: self.part.cut.whole_bytes(),
             offset: self.part.offset(),
@@ -290,7 +294,7 @@ impl OpenSend {
             chunk_bytes: self.shape.chunk_bytes,
             parity_bytes: self.shape.parity_bytes,
             checksum: self.checksum.as_ref().and_then(SendChecksum::value),
-            scheme: &terms.scheme_name,
+            scheme: self.terms.name(),
             contents,
         }
     }
@@ -307,7 +311,7 @@ impl OpenSend {
         }
         // The program may be writing to them; the scheme's half reports that.
         let bytes = memory.read_owned(range.clone()).ok()?;
-        terms.fits(&Record::Offer(self.offer(Some(&bytes), terms))).then_some(bytes)
+        terms.fits(&Record::Offer(self.offer(Some(&bytes)))).then_some(bytes)
     }
 
     /// Let the scheme's half do something with the part.
@@ -377,7 +381,7 @@ impl OpenSend {
         self.progressed = self.progressed.max(at);
     }
 
-    pub(crate) fn on_record(&mut self, record: &Record<'_>, moment: &Moment, scheme: &str) {
+    pub(crate) fn on_record(&mut self, record: &Record<'_>, moment: &Moment) {
         if self.outcome.is_some() {
             return;
         }
@@ -402,9 +406,10 @@ impl OpenSend {
             }
             Record::Refused(refused) => {
                 let error = match refused.reason {
-                    Refusal::OtherScheme => {
-                        MessageError::OtherScheme { ours: scheme.to_owned(), theirs: refused.scheme.to_owned() }
-                    }
+                    Refusal::OtherScheme => MessageError::OtherScheme {
+                        ours: self.terms.name().to_owned(),
+                        theirs: refused.scheme.to_owned(),
+                    },
                     Refusal::TimedOut => MessageError::PeerTimedOut,
                     Refusal::TooLong => MessageError::TooLongForPeer(self.part.cut.whole_bytes()),
                     Refusal::Failed => MessageError::PeerFailed,
@@ -467,7 +472,7 @@ impl OpenSend {
         let checksum = self.checksum.as_ref().and_then(|checksum| checksum.continues_at(moment.now));
         let own = checksum.or_else(|| {
             let half = if matches!(self.way, Way::Scheme) { self.half.next_deadline() } else { None };
-            let told = terms.is_best_effort.then(|| self.through_at(moment)).flatten();
+            let told = self.terms.is_best_effort().then(|| self.through_at(moment)).flatten();
             Instant::earlier_of(told, Instant::earlier_of(half, self.offer_at(moment, attributes.message_timeout)))
         });
         Instant::earlier_of(own, Some(timeout))

@@ -65,6 +65,21 @@ pub enum MessageError {
         /// The smaller of the two ends'.
         message_bytes_max: u64,
     },
+    /// The message's chunks are so long that its parity does not fit the room that receivers have for it.
+    #[error(
+        "chunks of {chunk_bytes} bytes give a part of the message {parity_bytes} bytes of parity with {scheme}, and its receiver has room for \
+         {room}; name shorter chunks, or connect with longer ones"
+    )]
+    ChunksTooLong {
+        /// The message's scheme.
+        scheme: String,
+        /// Its chunks.
+        chunk_bytes: u32,
+        /// What they give.
+        parity_bytes: u64,
+        /// What fits.
+        room: u64,
+    },
     /// The bytes that arrived are not those that the sender computed the checksum of.
     #[error(
         "the message was damaged: bytes {range:?} have the checksum {got:016x}, the sender computed {expected:016x}; likely the sender's program \

@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use longhaul_reliable::{
-    Bound, BoundedSendTicket, Connection as Reliable, ConnectionError, Deadline, ReceiveTicket, SendTicket, Workers,
+    Bound, BoundedSendTicket, Choice, Connection as Reliable, ConnectionError, Deadline, ReceiveTicket, SendTicket,
+    Workers,
 };
 use longhaul_sdr::{Context, Memory, Saying};
 use longhaul_time::{Duration, Instant};
@@ -302,11 +303,16 @@ impl Shared {
     }
 
     /// Send bytes as one message.
-    pub fn send(&self, memory: &Memory, range: Range<usize>) -> Result<Result<SendTicket, ConnectionError>, End> {
+    pub fn send(
+        &self,
+        memory: &Memory,
+        range: Range<usize>,
+        choice: &Choice,
+    ) -> Result<Result<SendTicket, ConnectionError>, End> {
         // The first of several goes at once. What the peer has to know of the others it is told together.
         let mut state = self.state();
         let saying = if std::mem::replace(&mut state.has_sent, true) { Saying::Urgent } else { Saying::All };
-        self.post(state, Posting::Send(saying), |reliable, now| reliable.send(memory, range, now))
+        self.post(state, Posting::Send(saying), |reliable, now| reliable.send_chosen(memory, range, choice, now))
     }
 
     /// Receive the peer's next message here.
@@ -326,10 +332,13 @@ impl Shared {
         memory: &Memory,
         range: Range<usize>,
         deadline: Deadline,
+        choice: &Choice,
     ) -> Result<Result<BoundedSendTicket, ConnectionError>, End> {
         let mut state = self.state();
         let saying = if std::mem::replace(&mut state.has_sent, true) { Saying::Urgent } else { Saying::All };
-        self.post(state, Posting::Send(saying), |reliable, now| reliable.send_bounded(memory, range, deadline, now))
+        self.post(state, Posting::Send(saying), |reliable, now| {
+            reliable.send_bounded_chosen(memory, range, deadline, choice, now)
+        })
     }
 
     /// Receive the peer's next message here, and end by a deadline.

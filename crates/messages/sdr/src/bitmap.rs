@@ -87,6 +87,11 @@ impl MessageBitmap {
         self.packet_count
     }
 
+    /// Packets of a chunk, as the bitmap counts them.
+    pub fn chunk_packets(&self) -> u32 {
+        self.chunk_packets
+    }
+
     /// Chunks of the message.
     pub fn chunk_count(&self) -> u32 {
         self.packet_count.div_ceil(self.chunk_packets)
@@ -238,6 +243,30 @@ impl MessageBitmap {
         None
     }
 
+    /// Whether all of these packets have arrived. Looks at no others, so that going through all chunks of a message is one pass.
+    pub fn has_packets(&self, packets: Range<u32>) -> bool {
+        if packets.end > self.packet_count {
+            return false;
+        }
+        let is_multiple_of_words = self.chunk_packets == 1 || self.chunk_packets.is_multiple_of(WORD_BITS);
+        if !is_multiple_of_words {
+            return packets.clone().all(|packet| {
+                let (chunk, within) = (packet / self.chunk_packets, packet % self.chunk_packets);
+                let word = &self.packets[(chunk * self.words_per_chunk + within / WORD_BITS) as usize];
+                word.load(Ordering::Acquire) >> (within % WORD_BITS) & 1 == 1
+            });
+        }
+        (packets.start / WORD_BITS..packets.end.div_ceil(WORD_BITS)).all(|index| {
+            let first = index * WORD_BITS;
+            let from: u64 = !0 << packets.start.saturating_sub(first);
+            let until = match packets.end - first {
+                WORD_BITS.. => !0,
+                left => (1 << left) - 1,
+            };
+            !self.packet_word(index as usize) & from & until == 0
+        })
+    }
+
     /// Runs of packets that have not arrived, as they are found: exact to the packet, whatever a chunk is.
     pub fn missing_packets(&self) -> impl Iterator<Item = Range<u32>> + '_ {
         let mut from = 0;
@@ -370,6 +399,10 @@ mod tests {
                 assert_eq!(bit == 1, is_there(packet), "packet {packet}, {chunk_packets} to a chunk");
                 let missing = (packet..500).find(|packet| !is_there(*packet));
                 assert_eq!(bitmap.first_missing_packet(packet), missing, "from {packet}, {chunk_packets} to a chunk");
+                for end in [packet, packet + 1, packet + 6, packet + 70, packet + 200] {
+                    let has_all = end <= 500 && (packet..end).all(is_there);
+                    assert_eq!(bitmap.has_packets(packet..end), has_all, "{packet}..{end}, {chunk_packets} to a chunk");
+                }
             }
             assert_eq!(
                 (bitmap.last_packet(), bitmap.arrived_packets()),

@@ -456,3 +456,47 @@ fn what_finds_no_room_keeps_its_place() {
     assert_same(&received, &[0, 3, 5, 9].map(|place: usize| message[place].clone()));
     assert_same(&decode(&mut receiver, &data[10..], at(0)), &message[10..]);
 }
+
+/// A message follows a whole one. Its first packets are lost, and its repair packets overtake the one that arrives: what is before that one
+/// exists, because their header says so.
+#[test]
+fn the_lost_beginning_of_a_message_whose_repair_packets_are_early_is_restored() {
+    for (code, is_restored) in [("mds:4,3", true), ("xor:4,1", false)] {
+        let (mut sender, mut receiver) = pair(code);
+        let mut flow = Flow::writes(7, 100);
+        decode(&mut receiver, &encode(&mut sender, &flow.message(2), at(0)), at(0));
+        let message = flow.message(4);
+        let (mut repairs, data): (Vec<_>, Vec<_>) =
+            encode(&mut sender, &message, at(1)).into_iter().partition(is_repair);
+        repairs.extend(data.into_iter().skip(3));
+        let received = decode(&mut receiver, &repairs, at(1));
+        if is_restored {
+            assert_same(&received, &message);
+        }
+        let late = poll(&mut receiver, at(100_000)).incoming;
+        assert_eq!(late.is_empty(), is_restored);
+        assert_eq!(receiver.decoder().counters().wrong_blocks, 0, "{code}: nothing was wrong");
+        assert_protected(&mut sender, &mut receiver, &mut flow, 200_000);
+    }
+}
+
+/// The same, and the packets in between come late, without the first.
+#[test]
+fn a_block_whose_first_packet_was_skipped_is_not_computed_without_it() {
+    let (mut sender, mut receiver) = pair("xor:8,1");
+    let mut flow = Flow::writes(7, 100);
+    decode(&mut receiver, &encode(&mut sender, &flow.message(2), at(0)), at(0));
+    let sent = encode(&mut sender, &flow.message(6), at(1));
+    let of = |number: u32| sent.iter().filter(move |packet| !is_repair(packet) && psn(packet) == 102 + number).cloned();
+    // The third packet makes the flow skip the first; the fifth is lost.
+    let arrived: Vec<Packet> = of(2)
+        .chain(of(1))
+        .chain(of(3))
+        .chain(of(5))
+        .chain(sent.iter().filter(|packet| is_repair(packet)).cloned())
+        .collect();
+    decode(&mut receiver, &arrived, at(1));
+    poll(&mut receiver, at(100_000));
+    assert_eq!(receiver.decoder().counters().wrong_blocks, 0, "nothing was wrong");
+    assert_protected(&mut sender, &mut receiver, &mut flow, 200_000);
+}

@@ -100,6 +100,8 @@ pub struct Row {
     pub target: Option<f64>,
     /// Share of bytes that the rank with the largest loss of any run lost to deadlines.
     pub undelivered_worst_rank: f64,
+    /// Share of its bytes that each rank lost to deadlines, in the mean of all runs.
+    pub undelivered: Vec<f64>,
     /// Of any size of operations: the largest share that a rank lost of it to deadlines, in the mean of all runs.
     pub undelivered_worst_size: f64,
     /// Share of all bytes that were lost to deadlines.
@@ -276,6 +278,7 @@ fn row(
 ) -> Row {
     let operations = (group.sizes() * plan.operations) as f64;
     let shares = || runs.iter().flat_map(|run| (0..plan.ranks).map(|rank| run.late_share(rank)));
+    let of_rank = |rank| runs.iter().map(|run| run.late_share(rank)).sum::<f64>() / runs.len() as f64;
     let of_size = |rank: usize, size: usize| {
         let sums = runs.iter().map(|run| run.late[rank][size]);
         let (all, late) = sums.fold((0.0, 0.0), |one, other| (one.0 + other.0, one.1 + other.1));
@@ -291,6 +294,7 @@ fn row(
         group: group.clone(),
         target,
         undelivered_worst_rank: shares().fold(0.0, f64::max),
+        undelivered: (0..plan.ranks).map(of_rank).collect(),
         undelivered_worst_size: of_sizes.map(|(rank, size)| of_size(rank, size)).fold(0.0, f64::max),
         undelivered_mean: shares().sum::<f64>() / count,
         lost_in_transit: runs.iter().map(|run| run.in_transit[1] / run.in_transit[0]).sum::<f64>() / runs.len() as f64,

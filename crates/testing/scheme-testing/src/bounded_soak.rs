@@ -4,6 +4,7 @@
 //! A seed decides everything. What a receive ended with is judged by code that knows only what was sent, what the program
 //! asked for, and what the receiver's device has counted:
 //!
+//! - messages of several schemes and chunks share a connection, and each has what its sender has chosen;
 //! - each end is over by its deadline, at most a microsecond later while its program runs, and never earlier without a
 //!   reason;
 //! - the bytes outside the missing ranges are those of its own message, and those inside are what the program wanted there;
@@ -82,17 +83,18 @@ struct Soak<'a> {
 
 impl<'a> Soak<'a> {
     fn new(plan: &'a Plan, attributes: Attributes) -> Self {
+        let scheme = |name: &&str| scheme_by_name(name).expect("a scheme");
         let options = GroundOptions {
             seed: plan.seed,
             mtu: longhaul_verbs::Mtu::Bytes256,
             chunk_bytes: plan.chunk_packets * PACKET as u32,
             grain: Duration::from_nanos(500),
             connection: attributes,
+            other_schemes: plan.schemes[1..].iter().map(scheme).collect(),
             round_trip_guess: plan.round_trip,
             ..GroundOptions::new(plan.link.clone(), (plan.messages.len() + 1) * SLOT_BYTES)
         };
-        let scheme = scheme_by_name(plan.scheme).expect("a scheme");
-        let mut ground = VirtualGround::with_scheme(&options, scheme);
+        let mut ground = VirtualGround::with_scheme(&options, scheme(&plan.schemes[0]));
         let memory = ground.receiver().1;
         memory.write(0..memory.len()).expect("nobody uses it").fill(STALE);
         let none = || Running { receive: None, received: None, send: None, sent: None, posted: [None; 2] };
@@ -208,7 +210,7 @@ impl<'a> Soak<'a> {
             bytes.expect("its memory is its own").iter_mut().enumerate().for_each(|(place, byte)| {
                 *byte = plan::byte_of(index, place);
             });
-            let posted = connection.send_bounded(memory, range, deadline, now);
+            let posted = connection.send_bounded_chosen(memory, range, deadline, &message.choice, now);
             posted.map(|ticket| self.running[index].send = Some(ticket))
         } else {
             let (connection, memory) = self.ground.receiver();

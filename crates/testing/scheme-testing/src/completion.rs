@@ -116,14 +116,7 @@ impl CompletionOptions {
     }
 
     fn link(&self) -> Profile {
-        let link = Profile::default()
-            .with_propagation_delay(self.round_trip / 2)
-            .with_rate_bits_per_second(self.rate_bits_per_second);
-        match (self.loss, self.burst_packets) {
-            (0.0, _) => link,
-            (loss, Some(packets)) => link.with_loss(Loss::bursts(loss, packets)),
-            (probability, None) => link.with_loss(Loss::Independent { probability }),
-        }
+        link(self.round_trip, self.rate_bits_per_second, self.loss, self.burst_packets)
     }
 
     /// How often the driver polls the ends: a fraction of what a device has queued takes to leave; and on slow links a
@@ -346,6 +339,17 @@ impl Summary {
             p99: at(0.99),
             p999: (count >= Self::SAMPLES_FOR_P999).then(|| at(0.999)),
         }
+    }
+}
+
+/// A link that delays, and loses packets on their own or in bursts of this many in the mean.
+pub(crate) fn link(round_trip: Duration, rate_bits_per_second: u64, loss: f64, burst_packets: Option<f64>) -> Profile {
+    let link =
+        Profile::default().with_propagation_delay(round_trip / 2).with_rate_bits_per_second(rate_bits_per_second);
+    match (loss, burst_packets) {
+        (0.0, _) => link,
+        (loss, Some(packets)) => link.with_loss(Loss::bursts(loss, packets)),
+        (probability, None) => link.with_loss(Loss::Independent { probability }),
     }
 }
 

@@ -7,10 +7,13 @@
 //! | [`virtual_time`] | the protocol code itself, on a simulated link | 10 % | |
 //! | [`sockets`] | the protocol code on UDP sockets, through the impaired port | 15 % | |
 //!
+//! What has arrived of a bounded message by its deadline is compared with bounded receives ([`arrived`]).
+//!
 //! A [`Point`] is a link, a message and a scheme; [`points`] are those that are compared. Everything but the sockets
 //! comes from a seed and gives the same figures every time. `docs/VALIDATION.md` has the figures, and says why the
 //! protocol and the model differ where they do.
 
+pub mod arrived;
 mod points;
 pub mod sockets;
 pub mod twin;

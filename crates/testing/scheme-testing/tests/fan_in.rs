@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use longhaul_impair::{Loss, Profile};
-use longhaul_reliable::{Attributes, Connection, ReceiveTicket, scheme_named};
+use longhaul_reliable::{Attributes, Choice, Connection, ReceiveTicket, scheme_named};
 use longhaul_runtime::{Assembly, End, Engine, Letter, Letterbox, Shared, Turn};
 use longhaul_sdr::{Memory, QueuePair, QueuePairAttributes};
 use longhaul_time::{Duration, Instant};
@@ -146,7 +146,9 @@ impl FanIn {
         let range = |message: usize| message * BYTES..(message + 1) * BYTES;
         let receive = |message| ends[1].post_receive(&memory, range(message)).expect("open").expect("room");
         let receives = (0..MESSAGES).map(receive).collect();
-        (0..MESSAGES).for_each(|message| drop(ends[0].send(&source, range(message)).expect("open").expect("room")));
+        (0..MESSAGES).for_each(|message| {
+            drop(ends[0].send(&source, range(message), &Choice::default()).expect("open").expect("room"))
+        });
         Pair { ends, memory, receives }
     }
 

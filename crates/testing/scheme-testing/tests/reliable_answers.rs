@@ -8,7 +8,7 @@ use longhaul_reliable::{
     Attributes, Connection, Erasure, ReceiveTicket, Scheme, SelectiveRepeat, SendTicket, record_bytes,
 };
 use longhaul_scheme_testing::end_to_end::{Ground, GroundOptions, VirtualGround};
-use longhaul_sdr::{Context, ContextAttributes, Memory, QueuePair, QueuePairAttributes};
+use longhaul_sdr::{Context, ContextAttributes, Memory, PeerReceive, QueuePair, QueuePairAttributes};
 use longhaul_time::Duration;
 use longhaul_verbs::Mtu;
 use longhaul_world::{World, WorldConfig};
@@ -154,7 +154,8 @@ fn no_message_ends_before_its_offer_has_come() {
 fn a_receive_that_the_device_refuses_fails_with_the_cause() {
     let mut config = WorldConfig { link: link(), ..Default::default() };
     config.nic.memory_regions_max = 64;
-    let Ends { world, receiver, .. } = Ends::new(config, |_| ());
+    let mut ends = Ends::new(config, |_| ());
+    let Ends { world, receiver, .. } = &ends;
     let (context, memory) = (&receiver.context, &receiver.memory);
     let others: Vec<_> = std::iter::from_fn(|| context.register(vec![0; 1]).ok()).collect();
     assert!(!others.is_empty());
@@ -175,6 +176,14 @@ fn a_receive_that_the_device_refuses_fails_with_the_cause() {
     let next = connection.post_receive(memory, 0..1000).expect("there is room");
     connection.poll(world.now()).expect("the connection goes on");
     assert!(!next.is_over());
+    // The peer's message for the first one has two numbers, as every message with parity: the next one has those after it.
+    ends.run_for(Duration::from_millis(5));
+    connection.poll(ends.world.now()).expect("the connection goes on");
+    let said = |number| ends.sender.queue_pair.peer_receive_of(number);
+    assert_eq!(
+        [0, 1, 2, 3].map(said),
+        [PeerReceive::Over, PeerReceive::Over, PeerReceive::Posted, PeerReceive::Posted]
+    );
 }
 
 /// Whether a long message is accepted decides how many numbers it takes. A peer that says yes and then no must not make

@@ -123,7 +123,7 @@ impl ByHand {
             attributes.message_bytes_max = part_bytes as u64;
             attributes.chunk_bytes = chunk_packets * PACKET as u32;
             let queue_pair = QueuePair::create(&context, &attributes).expect("there is room");
-            let memory = context.register(vec![7; 1 << 20]).expect("there is room");
+            let memory = context.register(vec![7; part_bytes.max(1 << 20)]).expect("there is room");
             End { context, queue_pair, memory }
         });
         ends[0].queue_pair.connect(&ends[1].queue_pair.info()).expect("both were made alike");
@@ -241,6 +241,58 @@ fn the_last_packet_is_noticed_in_a_chunk_that_is_not_whole() {
     by_hand.run_for(Duration::from_millis(20));
     let received = receive.take().expect("nothing has come for a while").expect("it has not failed");
     assert_eq!((received.ending(), received.missing()), (Ending::Quiet, &*range(PACKET..127 * PACKET)));
+}
+
+/// Every second packet of a long message has come. Its ranges take many frames, which leave a few at a time however often the sender asks, and
+/// arrive.
+#[test]
+fn a_long_answer_is_told_a_few_frames_at_a_time() {
+    const PACKETS: usize = 16_384;
+    let mut by_hand = ByHand::new(1, PACKETS * PACKET);
+    let memory = by_hand.ends[1].memory.clone();
+    let bound = Bound { deadline: Deadline::After(Duration::from_millis(100)), fill: Fill::Zero };
+    let (now, bytes) = (by_hand.world.now(), PACKETS * PACKET);
+    let receive = by_hand.connection.receive_bounded(&memory, 0..bytes, bound, now).expect("there is room");
+    by_hand.run_for(Duration::from_millis(5));
+    let stream = by_hand.ends[0].queue_pair.start_stream(None).expect("there is room");
+    by_hand.ends[0].queue_pair.set_asks_from(Some(stream.number()));
+    by_hand.offer(stream.number(), bytes, 1, None);
+    let source = by_hand.ends[0].memory.clone();
+    for packet in (0..PACKETS).step_by(2) {
+        stream.send_at((packet * PACKET) as u64, &source, packet * PACKET..(packet + 1) * PACKET).expect("it fits");
+    }
+    by_hand.run_for(Duration::from_millis(90));
+    assert!(!receive.is_over());
+    while by_hand.ends[0].queue_pair.take_from_peer().is_some() {}
+    // How many frames come in one step, and which ranges they have.
+    let (mut most, mut frames, mut told) = (0, 0, Vec::new());
+    for _ in 0..2000 {
+        by_hand.offer(stream.number(), bytes, 1, None);
+        by_hand.run_for(Duration::from_micros(20));
+        let heard: Vec<_> = std::iter::from_fn(|| by_hand.ends[0].queue_pair.take_from_peer()).collect();
+        let mut in_step = 0;
+        for (_, record) in heard.iter().filter_map(|bytes| Record::parse(bytes)) {
+            if let Record::Ended(ended) = record {
+                assert_eq!(ended.range_count as usize, PACKETS / 2);
+                in_step += 1;
+                told.extend((ended.first_range..).zip(ended.ranges()));
+            }
+        }
+        (most, frames) = (most.max(in_step), frames + in_step);
+        if told.len() >= PACKETS / 2 {
+            break;
+        }
+    }
+    assert_eq!(frames, 161);
+    assert!((1..=5).contains(&most), "{most} frames at once");
+    let wrong = told.iter().zip(0..).find(|(range, index)| **range != (*index, (2 * index + 1, 2 * index + 2)));
+    assert_eq!(
+        (wrong, told.len()),
+        (None, PACKETS / 2),
+        "each once, in order: nothing is told again while it is being told"
+    );
+    let received = receive.take().expect("its time is up").expect("it has not failed");
+    assert_eq!(received.missing().len(), PACKETS / 2);
 }
 
 /// A message of no bytes, of which its receiver never heard: nothing can be missing, and yet it has not arrived.

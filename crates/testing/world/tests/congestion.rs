@@ -20,7 +20,9 @@ const SOCKET_BUFFER_BYTES: u64 = 16 << 20;
 /// IP, UDP, BTH and ICRC.
 const HEADER_BYTES: usize = 20 + 8 + 12 + 4;
 
+/// A queue pair with what it needs, on a node.
 struct End {
+    node: usize,
     completions: CompletionQueue,
     queue_pair: QueuePair,
     region: MemoryRegion,
@@ -37,11 +39,11 @@ fn open(world: &World, node: usize) -> End {
     let transport = Transport::ReliableConnection;
     let queue_pair = domain.create_queue_pair(transport, &completions, &completions, &options).unwrap();
     queue_pair.modify(&QueuePairAttributes::init_connected(access)).unwrap();
-    End { completions, queue_pair, region }
+    End { node, completions, queue_pair, region }
 }
 
-fn connect(world: &World, end: &End, peer: &End, peer_node: usize, mtu: Mtu) {
-    let path = PathAttributes::to(world.gid(peer_node));
+fn connect(world: &World, end: &End, peer: &End, mtu: Mtu) {
+    let path = PathAttributes::to(world.gid(peer.node));
     let receive = QueuePairAttributes::ready_to_receive(path, mtu, peer.queue_pair.number(), 0);
     end.queue_pair.modify(&receive.reliable_receive(16, 12)).unwrap();
     // A time-out of 0.27 s.
@@ -51,6 +53,8 @@ fn connect(world: &World, end: &End, peer: &End, peer_node: usize, mtu: Mtu) {
 #[derive(Clone, Copy)]
 struct Scenario {
     flows: usize,
+    /// All flows are queue pairs of one device, and go to one other; otherwise each has two devices of its own.
+    is_one_pair: bool,
     loss: f64,
     marking: EcnMarking,
     mtu: Mtu,
@@ -65,6 +69,7 @@ struct Scenario {
 
 const WAN: Scenario = Scenario {
     flows: 1,
+    is_one_pair: false,
     loss: 0.0,
     marking: EcnMarking::Off,
     mtu: Mtu::Bytes4096,
@@ -103,7 +108,8 @@ fn run(scenario: Scenario) -> Outcome {
         bottleneck = bottleneck.with_loss(Loss::Independent { probability: loss / 2.0 });
     }
     let topology = Topology::Clos { leaf_count: 2, spine_count: 1 };
-    let mut config = WorldConfig { seed: scenario.seed, nodes: 2 * flows, topology, link: host, ..Default::default() };
+    let pairs = if scenario.is_one_pair { 1 } else { flows };
+    let mut config = WorldConfig { seed: scenario.seed, nodes: 2 * pairs, topology, link: host, ..Default::default() };
     config.fabric_link = Some(bottleneck);
     config.nic.payload = PayloadMode::Elided;
     config.nic.congestion = scenario.congestion;
@@ -112,11 +118,11 @@ fn run(scenario: Scenario) -> Outcome {
     config.nic.peer_window_bytes = Some(SOCKET_BUFFER_BYTES);
     config.nic.turn_packets = 60;
     let mut world = World::new(config);
-    let senders: Vec<End> = (0..flows).map(|node| open(&world, node)).collect();
-    let receivers: Vec<End> = (0..flows).map(|node| open(&world, flows + node)).collect();
-    for (node, (sender, receiver)) in senders.iter().zip(&receivers).enumerate() {
-        connect(&world, sender, receiver, flows + node, mtu);
-        connect(&world, receiver, sender, node, mtu);
+    let senders: Vec<End> = (0..flows).map(|flow| open(&world, flow % pairs)).collect();
+    let receivers: Vec<End> = (0..flows).map(|flow| open(&world, pairs + flow % pairs)).collect();
+    for (sender, receiver) in senders.iter().zip(&receivers) {
+        connect(&world, sender, receiver, mtu);
+        connect(&world, receiver, sender, mtu);
     }
     let post = |flow: usize| {
         let entry = [senders[flow].region.entry(0..MESSAGE_BYTES)];
@@ -141,7 +147,7 @@ fn run(scenario: Scenario) -> Outcome {
             }
         }
     }
-    let counters: Vec<_> = (0..2 * flows).map(|node| world.softnic(node).nic().counters()).collect();
+    let counters: Vec<_> = (0..2 * pairs).map(|node| world.softnic(node).nic().counters()).collect();
     let sum = |of: fn(&longhaul_softnic::Counters) -> u64| counters.iter().map(of).sum::<u64>();
     let payload = mtu.byte_count() as usize;
     let link = BITS_PER_SECOND as f64 / 8.0 * payload as f64 / (payload + HEADER_BYTES) as f64;
@@ -201,6 +207,20 @@ fn four_writers_get_something_each_from_a_queue_of_a_few_packets() {
             let least = outcome.of_link.iter().copied().fold(f64::INFINITY, f64::min);
             assert!(outcome.total() > 0.6 && outcome.lost < 0.05, "{mtu:?}, seed {seed}: {outcome:?}");
             assert!(least > outcome.total() / 8.0, "{mtu:?}, seed {seed}: {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn queue_pairs_of_one_device_share_the_bottleneck() {
+    // A window towards the peer is theirs together, and holds them up now and then.
+    let time = Duration::from_secs(10);
+    for (flows, least, lost) in [(4, 0.75, 0.02), (16, 0.4, 0.05)] {
+        for (seed, loss) in [(11, 0.0), (12, 1e-3)] {
+            let outcome = run(Scenario { flows, is_one_pair: true, mtu: Mtu::Bytes1024, loss, seed, time, ..WAN });
+            println!("{flows} queue pairs, {loss}: {outcome:?}");
+            let least = if loss > 0.0 { 0.85 * least } else { least };
+            assert!(outcome.total() > least && outcome.lost < lost + loss, "{flows}, {loss}, seed {seed}: {outcome:?}");
         }
     }
 }

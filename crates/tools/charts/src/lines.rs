@@ -197,16 +197,16 @@ fn draw_guide(canvas: &mut Canvas<'_>, frame: &Frame, guide: &Guide, all: &[Guid
 
 fn draw_series(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series, first_marker: f64) {
     let places: Vec<Option<Place>> = series.points.iter().map(|point| frame.place(*point)).collect();
-    for piece in places.split(Option::is_none) {
+    for piece in places.split(|place| place.is_none() || !series.style.has_line()) {
         let piece: Vec<Place> = piece.iter().flatten().copied().collect();
         for inside in clipped(&piece, frame.area) {
             canvas.line(&inside, series.style.stroke());
         }
     }
     let inside = |place: &Place| frame.area.contains(*place);
-    for place in marked(&places.iter().flatten().copied().filter(inside).collect::<Vec<_>>(), first_marker) {
-        series.style.mark(canvas, place);
-    }
+    let shown: Vec<Place> = places.iter().flatten().copied().filter(inside).collect();
+    let shown = if series.style.has_line() { marked(&shown, first_marker) } else { shown };
+    shown.into_iter().for_each(|place| series.style.mark(canvas, place));
     for (place, label) in places.iter().zip(&series.labels) {
         if let Some(place) = place.filter(inside) {
             draw_label(canvas, frame.area, place, label);
@@ -294,6 +294,27 @@ mod tests {
         let line = [(-10.0, 5.0), (5.0, 5.0), (5.0, 15.0), (8.0, 15.0), (8.0, 5.0)];
         assert_eq!(clipped(&line, area), [vec![(0.0, 5.0), (5.0, 5.0), (5.0, 10.0)], vec![(8.0, 10.0), (8.0, 5.0)]]);
         assert!(clipped(&[(-1.0, -1.0), (-1.0, 20.0)], area).is_empty());
+    }
+
+    #[test]
+    fn without_a_line_every_point_is_marked() {
+        let points: Vec<(f64, f64)> = (0..50).map(|x| (f64::from(x), 1.0)).collect();
+        let drawn = |style: Style| {
+            let chart = LineChart {
+                title: "a".to_owned(),
+                subtitle: String::new(),
+                x: Axis::new("x", crate::axis::Scale::Linear),
+                y: Axis::new("y", crate::axis::Scale::Linear),
+                series: vec![Series::new("one", style, points.clone())],
+                guides: Vec::new(),
+                notes: Vec::new(),
+            };
+            // One more in the legend.
+            crate::sheet::svg(&chart).matches("<circle").count()
+        };
+        assert_eq!(drawn(Style::numbered(0).without_line()), 51);
+        assert!((2..30).contains(&drawn(Style::numbered(0))));
+        assert_eq!(drawn(Style::numbered(0).without_marker()), 0);
     }
 
     #[test]

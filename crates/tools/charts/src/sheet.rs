@@ -136,7 +136,9 @@ fn draw_legend(entries: &[Entry], canvas: &mut Canvas<'_>, area: Area) -> Area {
         let y = area.top + (0.5 + (index / columns) as f64) * ROW;
         match &entry.swatch {
             Swatch::Line(style) => {
-                canvas.line(&[(x, y), (x + SWATCH_WIDTH, y)], style.stroke());
+                if style.has_line() {
+                    canvas.line(&[(x, y), (x + SWATCH_WIDTH, y)], style.stroke());
+                }
                 style.mark(canvas, (x + 0.5 * SWATCH_WIDTH, y));
             }
             Swatch::Filled(colour) => {

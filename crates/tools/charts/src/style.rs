@@ -25,6 +25,8 @@ pub(crate) enum Dash {
     Solid,
     Dashed,
     Dotted,
+    /// Only markers.
+    Nothing,
 }
 
 /// What is drawn at points.
@@ -71,9 +73,23 @@ impl Style {
         Style { dash: Dash::Dotted, ..self }
     }
 
+    /// Only the line, which is calculated, and whose points are only steps.
+    pub fn without_marker(self) -> Self {
+        Style { marker: None, ..self }
+    }
+
+    /// Only markers, each at what was measured.
+    pub fn without_line(self) -> Self {
+        Style { dash: Dash::Nothing, ..self }
+    }
+
+    pub(crate) fn has_line(&self) -> bool {
+        self.dash != Dash::Nothing
+    }
+
     pub(crate) fn stroke(&self) -> Stroke<'static> {
         let dashes: &[f64] = match self.dash {
-            Dash::Solid => &[],
+            Dash::Solid | Dash::Nothing => &[],
             Dash::Dashed => &[8.0, 5.0],
             Dash::Dotted => &[2.0, 4.0],
         };

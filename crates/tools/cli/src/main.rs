@@ -14,6 +14,7 @@ mod log;
 mod output;
 mod parallel;
 mod perf;
+mod pictures;
 mod plan;
 mod progress;
 mod report;

@@ -64,6 +64,11 @@ pub(crate) enum Stop {
 }
 
 impl Stop {
+    /// Why a command that checks its own figures failed, if some check did.
+    pub(crate) fn checks_failed(failed: usize, checks: usize) -> Option<Stop> {
+        (failed > 0).then(|| Stop::Failed(format!("{failed} of {checks} checks failed")))
+    }
+
     /// The status that the command exits with.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {

@@ -180,19 +180,19 @@ fn what_cannot_be_is_refused_with_its_reason() {
             r#"{{"Hello":{{"version":{version},"client":"{client}","server":"127.0.0.1","plan":{plan}}}}}"#
         ))
     };
-    let answer = hello(7, "10.1.2.3");
+    let answer = hello(8, "10.1.2.3");
     assert!(answer.contains("NAT") && answer.contains("10.1.2.3") && answer.contains("127.0.0.1"), "{answer}");
     let answer = hello(99, "127.0.0.1");
-    assert!(answer.contains("version 7 ") && answer.contains("version 99"), "{answer}");
+    assert!(answer.contains("version 8 ") && answer.contains("version 99"), "{answer}");
     let answer = server.say("0000:000011:0b3c4d:0000:00000000");
     assert!(answer.contains("Refused") && answer.contains("perftest"), "{answer}");
     let greedy = plan.replace("\"message_bytes_max\":1,", "\"message_bytes_max\":4000000000,");
     let answer = server
-        .say(&format!(r#"{{"Hello":{{"version":7,"client":"127.0.0.1","server":"127.0.0.1","plan":{greedy}}}}}"#));
+        .say(&format!(r#"{{"Hello":{{"version":8,"client":"127.0.0.1","server":"127.0.0.1","plan":{greedy}}}}}"#));
     assert!(answer.contains("Refused"), "{answer}");
     let large = plan.replace("\"message_bytes_max\":1,", "\"message_bytes_max\":1073741824,");
     let answer =
-        server.say(&format!(r#"{{"Hello":{{"version":7,"client":"127.0.0.1","server":"127.0.0.1","plan":{large}}}}}"#));
+        server.say(&format!(r#"{{"Hello":{{"version":8,"client":"127.0.0.1","server":"127.0.0.1","plan":{large}}}}}"#));
     assert!(answer.contains("Refused") && answer.contains("512 MiB"), "{answer}");
     // And the server is still there for the next one.
     server.measure(&["send_lat", "-n", "10"]);

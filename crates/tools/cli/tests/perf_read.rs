@@ -156,7 +156,7 @@ fn only_rc_reads() {
     // Nor does a server that gets another plan.
     let server = Server::start(&[]);
     let plan = r#"{"test":"read_bw","operation":"read","connection":"Uc","queue_pairs":1,"message_bytes_max":1,"send_depth":1,"receive_depth":1,"outstanding_reads":1,"sleeps":false,"timeout":14,"rate":"Careful","verify_seed":null}"#;
-    let hello = format!(r#"{{"Hello":{{"version":7,"client":"127.0.0.1","server":"127.0.0.1","plan":{plan}}}}}"#);
+    let hello = format!(r#"{{"Hello":{{"version":8,"client":"127.0.0.1","server":"127.0.0.1","plan":{plan}}}}}"#);
     let answer = server.say(&hello);
     assert!(answer.contains("Refused") && answer.contains("need RC"), "{answer}");
 }

@@ -28,6 +28,8 @@ fn the_report_has_the_documented_keys() {
         assert_eq!(report["worst"].get(missing), Some(&Value::Null), "nothing was compared: {report}");
     }
     assert!(report["worst_p999_rank"].as_f64().is_some(), "{report}");
+    // Bounded messages have no twin.
+    assert_eq!(report["arrived"]["points"], Value::Array(Vec::new()), "{report}");
     let points = report["points"].as_array().expect("a list");
     assert!(points.len() >= 24, "{}", points.len());
     for point in points {
@@ -61,6 +63,31 @@ fn the_table_ends_with_the_worst() {
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.contains("worst mean, twin: ") && text.contains("not judged with 2000 samples"), "{text}");
     assert!(!text.contains("FAILED"), "{text}");
+}
+
+#[test]
+fn what_has_arrived_of_bounded_messages_is_compared_on_virtual_time() {
+    let output = validate(&["--only", "virtual", "--arrived", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!((output.status.code(), &report["passed"]), (Some(0), &true.into()), "{report}");
+    let arrived = &report["arrived"];
+    let worst = arrived["worst"]["virtual"].as_f64().expect("it was compared");
+    assert!(worst > 0.0 && worst <= arrived["bounds"]["virtual"].as_f64().expect("a bound"), "{arrived}");
+    let points = arrived["points"].as_array().expect("a list");
+    assert!(points.len() >= 20 && report["points"] == Value::Array(Vec::new()), "{}", points.len());
+    for point in points {
+        for key in ["rate_bits_per_second", "rtt_seconds", "loss", "size_bytes", "deadline_seconds"] {
+            assert!(point[key].as_f64().is_some_and(|value| value > 0.0), "{key} in {point}");
+        }
+        let [model, measured] = ["model", "virtual"].map(|of| point[of]["mean"].as_f64().expect("a share"));
+        let difference = point["virtual"]["difference"].as_f64().expect("a number");
+        assert!(
+            (model - measured - difference).abs() < 1e-9 && point["virtual"]["at_least_p99"].is_number(),
+            "{point}"
+        );
+        assert_eq!(point["sockets"], Value::Null);
+    }
+    assert_eq!(validate(&["--only", "twin", "--arrived"]).status.code(), Some(2));
 }
 
 #[test]

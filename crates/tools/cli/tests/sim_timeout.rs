@@ -33,6 +33,20 @@ fn the_learned_rule_holds_its_budget_and_the_papers_does_not() {
 }
 
 #[test]
+fn pictures_are_written() {
+    let directory = std::env::temp_dir().join(format!("longhaul-sim-timeout-{}", std::process::id()));
+    let name = directory.to_str().expect("UTF-8");
+    let output = timeout(&["--operations", "500", "--seeds", "1", "--svg", name]);
+    // So few operations may break a bound.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+    for (picture, words) in [("timeout-tails", "budget 5 %"), ("timeout-ranks", "7: late")] {
+        let svg = std::fs::read_to_string(directory.join(format!("{picture}.svg"))).expect("it is written");
+        assert!(svg.contains(words), "{picture}: {words}");
+    }
+    std::fs::remove_dir_all(&directory).expect("nobody else uses it");
+}
+
+#[test]
 fn a_check_that_fails_is_exit_status_1() {
     // Far too few operations for so small a budget.
     let output = timeout(&["--target", "0.05%", "--operations", "100", "--seeds", "20", "--json"]);

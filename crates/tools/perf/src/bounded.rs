@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use longhaul::{Connection, Deadline, Delivery, Ending, Memory, Message, MessageReport, Sent};
+use longhaul::{Chosen, Deadline, Delivery, Ending, Memory, Message, MessageReport, Sent};
 use serde::{Deserialize, Serialize};
 
+use crate::histogram::Histogram;
 use crate::in_flight::{Ended, InFlight};
 
 /// The sender of a message gives it this many times the receiver's deadline, and at least this long: it hears of the ending
@@ -25,8 +26,53 @@ pub struct BoundedReceived {
     pub quiet: u64,
     /// Messages that ended by their deadline.
     pub deadline: u64,
-    /// How long after it their receivers had them: the 99th percentile and the longest, in microseconds.
-    pub late_us: Option<[f64; 2]>,
+    /// How long after it their receivers had them, if there were any.
+    pub late: Option<Lateness>,
+    /// The part of that until they ended: what came later changed nothing.
+    pub ended_late: Option<Lateness>,
+    /// The rest: what could be computed was, what was missing was filled, and the program was woken.
+    pub after_end: Option<Lateness>,
+}
+
+/// How late messages were, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Lateness {
+    /// Half of them were no later.
+    pub p50: f64,
+    /// 99 of 100 were no later.
+    pub p99: f64,
+    /// The latest.
+    pub max: f64,
+}
+
+/// How late messages were that ended by their deadline.
+#[derive(Debug, Default)]
+pub(crate) struct Late {
+    there: Histogram,
+    ended: Histogram,
+    after_end: Histogram,
+}
+
+impl Late {
+    /// A message was there this long after it was posted.
+    pub(crate) fn add(&mut self, message: &Message, deadline: Duration, there: Duration) {
+        if message.ending() == Ending::Deadline {
+            let (there, ended) = (there.saturating_sub(deadline), message.report().late);
+            self.there.record(there);
+            self.ended.record(ended);
+            self.after_end.record(there.saturating_sub(ended));
+        }
+    }
+
+    /// Add it to what became of them.
+    pub(crate) fn tell(&self, received: &mut BoundedReceived) {
+        let of = |times: &Histogram| {
+            let at = |percent| times.percentile(percent);
+            (times.count() > 0).then(|| Lateness { p50: at(50.0), p99: at(99.0), max: times.longest() })
+        };
+        (received.late, received.ended_late, received.after_end) =
+            (of(&self.there), of(&self.ended), of(&self.after_end));
+    }
 }
 
 impl BoundedReceived {
@@ -107,7 +153,7 @@ impl Writes {
 
     pub(crate) fn post(
         &mut self,
-        connection: &Connection,
+        connection: &Chosen<'_>,
         memory: &Memory,
         range: std::ops::Range<usize>,
         which: (u64, usize),

@@ -27,8 +27,8 @@ pub fn measure(request: &ClientRequest, tell: &mut dyn FnMut(ClientEvent<'_>)) -
     let mut control = Control::new(stream)?;
     let mtu_max = request.mtu.unwrap_or(Mtu::Bytes4096);
     let towards = Towards { local, peer, gid_index: request.end.gid_index };
-    if let Some(scheme) = request.scheme {
-        return scheme_client::measure(request, scheme, plan, &mut control, towards, tell);
+    if let Some(schemes) = request.schemes.clone() {
+        return scheme_client::measure(request, schemes, plan, &mut control, towards, tell);
     }
     control.send(&Request::Hello { version: VERSION, client: local, server: peer, plan: plan.clone() })?;
     let mut note = |note| tell(ClientEvent::Note(note));
@@ -91,7 +91,7 @@ fn make_plan(request: &ClientRequest, peer: IpAddr, tell: &mut dyn FnMut(ClientE
         fec: request.fec.map(|fec| fec.to_string()),
         scheme: None,
     };
-    if rate == Rate::Careful && request.scheme.is_none() && !path::is_of_this_host(peer) {
+    if rate == Rate::Careful && request.schemes.is_none() && !path::is_of_this_host(peer) {
         let how = match session::congestion(&request.end, &plan, peer) {
             Some(name) => format!("congestion control ({name}) finds the rate; --rate_limit GBITS sets one, 0 none"),
             None => "sending is paced at 1 Gbit/s; --rate_limit GBITS sets another rate, 0 none".to_owned(),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use longhaul_softnic_udp::{Agreement, BlockCode};
+use longhaul_softnic_udp::{Fec, FecPeer, Protection};
 use longhaul_verbs::{
     Access, AddressHandle, Capabilities, CompletionChannel, CompletionQueue, CompletionStatus, Gid, MemoryRegion, Mtu,
     ProtectionDomain, QueuePair, QueuePairAttributes, QueuePairLimits, QueuePairNumber, QueuePairOptions, RemoteMemory,
@@ -172,6 +172,8 @@ pub(crate) struct Group {
     device: Rc<OpenedDevice>,
     /// Whether peers may listen at another port than RoCE's.
     has_free_udp_ports: bool,
+    /// Of its queue pairs by forward error correction, for as long as they are there.
+    protections: Vec<Protection>,
     peer: Option<Peer>,
 }
 
@@ -269,6 +271,7 @@ impl Group {
             paced_bits_per_second,
             device,
             has_free_udp_ports: most.capabilities.contains(Capabilities::FREE_UDP_PORT),
+            protections: Vec::new(),
             peer: None,
         })
     }
@@ -296,13 +299,13 @@ impl Group {
     }
 
     /// Protects each queue pair with forward error correction, before it is connected: from then on the peer sends.
-    pub(crate) fn protect(&self, peer: &Contact, code: BlockCode) -> Result<(), PerfError> {
-        let numbers = self.queue_pairs.iter().map(|pair| pair.number().value());
-        for (ours, (theirs, _)) in numbers.zip(&peer.queue_pairs) {
-            let agreement = Agreement { peer: peer.address, ours, theirs: *theirs, code };
-            let softnic = self.device.endpoint().softnic();
-            let softnic = softnic.ok_or_else(|| PerfError::Failed("--fec needs -d softnic".to_owned()))?;
-            softnic.protect(&agreement).map_err(|error| PerfError::failed("--fec", error))?;
+    pub(crate) fn protect(&mut self, peer: &Contact, fec: Fec) -> Result<(), PerfError> {
+        let softnic = self.device.endpoint().softnic();
+        let softnic = softnic.ok_or_else(|| PerfError::Failed("--fec needs -d softnic".to_owned()))?;
+        for (ours, (theirs, _)) in self.queue_pairs.iter().zip(&peer.queue_pairs) {
+            let peer = FecPeer { address: peer.address, queue_pair: QueuePairNumber::new(*theirs), fec: Some(fec) };
+            let protection = softnic.protect_queue_pair(ours, &peer);
+            self.protections.push(protection.map_err(|error| PerfError::failed("--fec", error))?);
         }
         Ok(())
     }

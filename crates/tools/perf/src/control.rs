@@ -37,7 +37,7 @@ use crate::scheme_stream::SchemeTotals;
 use crate::stream::{Received, Run};
 
 /// The version of this exchange. It changes when older programs could not take part.
-pub(crate) const VERSION: u32 = 7;
+pub(crate) const VERSION: u32 = 8;
 /// Repair packets of a block that the shim's default configuration takes.
 pub const FEC_REPAIR_PACKETS_MAX: u8 = 32;
 /// The longest line: room for a quarter of a million queue pairs.

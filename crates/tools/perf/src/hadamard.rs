@@ -19,7 +19,7 @@ use crate::error::PerfError;
 /// Encoding reaches at least this share of a memory copy's speed …
 const OF_COPY_MIN: f64 = 0.5;
 /// … in layouts with this block, signs, and a stride of more than one and at most this. With single elements of 2 bytes
-/// in packets it is a little slower than the bound on the machine that it was written on: rows without a check, whose
+/// in packets it is slower than the bound on the machine that it was written on: rows without a check, whose
 /// figures are in docs/COMMANDS.md.
 const OF_COPY_BLOCK: usize = 1024;
 const OF_COPY_STRIDE_MAX: [(ElementKind, usize); 3] =

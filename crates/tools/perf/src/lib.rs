@@ -64,7 +64,7 @@ mod processor;
 mod report;
 mod statistics;
 
-pub use bounded::{BoundedReceived, BoundedSent};
+pub use bounded::{BoundedReceived, BoundedSent, Lateness};
 pub use checksum::ChecksumCost;
 pub use client::measure;
 pub use connection::{Connection, Contact};

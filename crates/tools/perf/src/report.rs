@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use longhaul_congestion::ControllerName;
-use longhaul_reliable::NamedScheme;
+use longhaul_reliable::SchemeList;
 use longhaul_verbs::Mtu;
 
 use crate::checksum::ChecksumCost;
@@ -94,8 +94,8 @@ impl Heading {
 
 /// The same, for messages with a scheme.
 pub struct SchemeHeading {
-    /// The scheme.
-    pub scheme: NamedScheme,
+    /// The schemes that messages have in turn.
+    pub schemes: SchemeList,
     /// What is measured.
     pub plan: Plan,
     /// Payload of a packet.
@@ -229,8 +229,8 @@ impl SchemeLine {
 pub struct ServerReport {
     /// What was measured.
     pub test: Test,
-    /// With which scheme, if any.
-    pub scheme: Option<NamedScheme>,
+    /// With which schemes, if any.
+    pub schemes: Option<SchemeList>,
     /// The client's address.
     pub client: IpAddr,
     /// The client's device, for people.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longhaul_reliable::NamedScheme;
+use longhaul_reliable::SchemeList;
 use longhaul_softnic_udp::Fec;
 use longhaul_verbs::Mtu;
 
@@ -38,8 +38,8 @@ pub struct ClientRequest {
     pub connection: Option<Connection>,
     /// Forward error correction below the transport, which the server agrees to.
     pub fec: Option<Fec>,
-    /// Messages have a reliability scheme instead of a transport.
-    pub scheme: Option<NamedScheme>,
+    /// Messages have reliability schemes, in turn, instead of a transport.
+    pub schemes: Option<SchemeList>,
     /// Bytes of a chunk of the scheme.
     pub chunk: Option<u32>,
     /// Messages of the scheme have a checksum.
@@ -89,7 +89,7 @@ impl ClientRequest {
 
     /// The connection type.
     pub fn connection(&self) -> Connection {
-        self.connection.unwrap_or(if self.scheme.is_some() { Connection::Uc } else { Connection::Rc })
+        self.connection.unwrap_or(if self.schemes.is_some() { Connection::Uc } else { Connection::Rc })
     }
 
     /// The sizes of messages, one run each; datagrams are at most a packet.

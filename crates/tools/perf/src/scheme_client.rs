@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longhaul_reliable::NamedScheme;
+use longhaul_reliable::SchemeList;
 use longhaul_verbs::Mtu;
 
 use crate::checksum::ChecksumCost;
@@ -23,7 +23,7 @@ const REASON_PATIENCE: Duration = Duration::from_millis(250);
 /// Measures with the server at the other end of a connection.
 pub(crate) fn measure(
     request: &ClientRequest,
-    scheme: NamedScheme,
+    schemes: SchemeList,
     mut plan: Plan,
     control: &mut Control,
     towards: Towards,
@@ -42,7 +42,7 @@ pub(crate) fn measure(
         );
         return Err(PerfError::Request(text));
     }
-    plan.scheme = Some(SchemePlan { name: scheme.to_string(), chunk_bytes, depth, deadline: request.deadline });
+    plan.scheme = Some(SchemePlan { name: schemes.to_string(), chunk_bytes, depth, deadline: request.deadline });
     let buffer_bytes = buffer_bytes(&plan)?;
     let (client, server) = (towards.local, towards.peer);
     control.send(&Request::Hello { version: VERSION, client, server, plan: plan.clone() })?;
@@ -58,7 +58,7 @@ pub(crate) fn measure(
     let ours = SchemeContact::new(&device, None);
     control.send(&Request::SchemeContact(ours.clone()))?;
     let options = SchemeOptions {
-        scheme,
+        schemes: schemes.clone(),
         mtu,
         chunk_bytes,
         congestion: request.end.softnic.congestion,
@@ -82,7 +82,7 @@ pub(crate) fn measure(
     let depth = sender.depth();
     let (checksum, deadline) = (request.checksum, request.deadline);
     let heading =
-        SchemeHeading { scheme, plan, mtu_bytes, chunk_bytes, depth, checksum, congestion, ours, theirs, deadline };
+        SchemeHeading { schemes, plan, mtu_bytes, chunk_bytes, depth, checksum, congestion, ours, theirs, deadline };
     tell(ClientEvent::SchemeConnected(&heading));
     tell(ClientEvent::Begun { bytes: size, index: 0, count: 1 });
     let result = run(request, &heading.plan, control, &mut sender, size);

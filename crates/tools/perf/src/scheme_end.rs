@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use longhaul::{ConnectError, Connection, Endpoint, Listener, Memory, Options, TransferError};
-use longhaul_reliable::{NamedScheme, scheme_named};
+use longhaul::{Choice, ConnectError, Connection, Endpoint, Listener, Memory, Options, TransferError};
+use longhaul_reliable::SchemeList;
 use longhaul_verbs::Mtu;
 
 use crate::error::PerfError;
@@ -16,10 +16,10 @@ pub const CHUNK_BYTES_MAX: u32 = 1 << 20;
 const ACCEPT_LOOK: Duration = Duration::from_millis(20);
 
 /// What is asked of a connection; everything else is as the library has it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SchemeOptions {
-    /// The scheme; the other end has the same.
-    pub(crate) scheme: NamedScheme,
+    /// The schemes that messages take in turn; the other end has the same.
+    pub(crate) schemes: SchemeList,
     /// The largest payload of a packet.
     pub(crate) mtu: Mtu,
     /// Bytes of a chunk, a multiple of the MTU; the other end has the same. By default the library's.
@@ -35,8 +35,7 @@ pub(crate) struct SchemeOptions {
 impl SchemeOptions {
     /// In the library's words.
     pub(crate) fn for_library(&self) -> Options {
-        let mut options = Options::default();
-        options.scheme = scheme_named(self.scheme);
+        let mut options = Options::with_schemes(&self.schemes);
         options.mtu = self.mtu;
         options.chunk_bytes = self.chunk_bytes;
         options.congestion = match self.congestion {
@@ -54,6 +53,8 @@ impl SchemeOptions {
 pub(crate) struct SchemeEnd {
     pub(crate) connection: Connection,
     pub(crate) memory: Memory,
+    /// What messages that this end sends have in turn.
+    pub(crate) choices: Vec<Choice>,
 }
 
 impl SchemeEnd {
@@ -74,7 +75,8 @@ impl SchemeEnd {
             }
             error => PerfError::failed("cannot connect", error),
         })?;
-        Ok(SchemeEnd { connection, memory })
+        let choices = options.schemes.iter().map(|scheme| Choice::scheme(scheme.to_string())).collect();
+        Ok(SchemeEnd { connection, memory, choices })
     }
 
     /// Accepts the one that connects, until it `is_gone` or for this long.
@@ -93,7 +95,7 @@ impl SchemeEnd {
                 Ok(accepted) => {
                     let connection =
                         accepted.map_err(|error| PerfError::failed("cannot accept a connection", error))?;
-                    return Ok(SchemeEnd { connection, memory });
+                    return Ok(SchemeEnd { connection, memory, choices: Vec::new() });
                 }
                 Err(waiting) => accepting = waiting,
             }

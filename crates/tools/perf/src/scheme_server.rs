@@ -1,6 +1,6 @@
 //! The server's end of messages with a reliability scheme.
 
-use longhaul_reliable::NamedScheme;
+use longhaul_reliable::SchemeList;
 use longhaul_verbs::Mtu;
 
 use crate::control::{Control, Plan, Reply, Request, SchemeContact, SchemePlan, VERSION};
@@ -24,12 +24,12 @@ pub(crate) fn serve(
 ) -> Result<ServerReport, PerfError> {
     let (peer, message_bytes_max) = (towards.peer, plan.message_bytes_max);
     let (chunk_bytes, depth, deadline) = (scheme.chunk_bytes, scheme.depth, scheme.deadline);
-    let scheme: NamedScheme = scheme.name.parse().map_err(|error| PerfError::failed("the client's scheme", error))?;
-    note(format!("{peer}: {} with {scheme}", plan.test.name()));
+    let schemes: SchemeList = scheme.name.parse().map_err(|error| PerfError::failed("the client's scheme", error))?;
+    note(format!("{peer}: {} with {schemes}", plan.test.name()));
     let (device, mtu) = open_device(Side::Server, settings, plan, towards, Mtu::Bytes4096, note)?;
     // It only receives.
     let options = SchemeOptions {
-        scheme,
+        schemes: schemes.clone(),
         mtu,
         chunk_bytes,
         congestion: settings.softnic.congestion,
@@ -73,7 +73,7 @@ pub(crate) fn serve(
     }
     Ok(ServerReport {
         test: plan.test,
-        scheme: Some(scheme),
+        schemes: Some(schemes),
         client: peer,
         client_device: theirs.device,
         server_device: ours.device,

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use longhaul::with_sources;
-use longhaul::{Bound as ReceiveBound, Deadline, Ending, Fill, Message, MessageReport};
+use longhaul::{Bound as ReceiveBound, Deadline, Fill, Message, MessageReport};
 use serde::{Deserialize, Serialize};
 
-use crate::bounded::{BoundedReceived, BoundedSent, Writes};
+use crate::bounded::{BoundedReceived, BoundedSent, Late, Writes};
 use crate::error::PerfError;
 use crate::histogram::Histogram;
 use crate::in_flight::{Ended, InFlight};
@@ -242,8 +242,9 @@ impl SchemeSender {
             let mut bytes = bytes.map_err(|error| PerfError::failed("cannot send a message", with_sources(&error)))?;
             Pattern::new(seed).fill(self.next, &mut bytes);
         }
-        let SchemeEnd { connection, memory } = &self.end;
-        self.in_flight.post(connection, memory, range, (self.next, place), posted);
+        let SchemeEnd { connection, memory, choices } = &self.end;
+        let choice = choices.get(self.next as usize % choices.len().max(1)).cloned().unwrap_or_default();
+        self.in_flight.post(&connection.choose(choice), memory, range, (self.next, place), posted);
         self.next += 1;
         Ok(())
     }
@@ -260,8 +261,7 @@ pub(crate) struct SchemeReceiver {
     deadline: Option<Duration>,
     /// Bounded messages of which nothing came: the sender may never have sent them.
     empty: Vec<u64>,
-    /// How long after their deadlines bounded messages were there.
-    late: Histogram,
+    late: Late,
 }
 
 impl SchemeReceiver {
@@ -270,7 +270,7 @@ impl SchemeReceiver {
     pub(crate) fn new(end: SchemeEnd, message_bytes: u32, depth: Option<u32>, deadline: Option<Duration>) -> Self {
         let message_bytes = message_bytes as usize;
         let places = Places::new(&end, message_bytes, depth.map(|depth| depth as usize));
-        let (posted, empty, late) = (InFlight::default(), Vec::new(), Histogram::default());
+        let (posted, empty, late) = (InFlight::default(), Vec::new(), Late::default());
         let mut receiver = SchemeReceiver { end, places, message_bytes, next: 0, posted, deadline, empty, late };
         if deadline.is_none() {
             receiver.post();
@@ -284,7 +284,8 @@ impl SchemeReceiver {
             && let Some(place) = self.places.free.pop_front()
         {
             let range = self.places.range(place, self.message_bytes);
-            let SchemeEnd { connection, memory } = &self.end;
+            let SchemeEnd { connection, memory, .. } = &self.end;
+            let posted = Instant::now();
             let receive = match self.deadline {
                 None => connection.receive_into(memory, range),
                 Some(deadline) => {
@@ -292,7 +293,7 @@ impl SchemeReceiver {
                     connection.receive_bounded_into(memory, range, bound)
                 }
             };
-            self.posted.add(receive, (self.next, place), Instant::now());
+            self.posted.add(receive, (self.next, place), posted);
             self.next += 1;
         }
     }
@@ -337,9 +338,7 @@ impl SchemeReceiver {
         received.elapsed = first.map_or(Duration::ZERO, |first| last.duration_since(first));
         received.processor = processor::time_used() - used;
         totals.longest_pause = looks.longest_pause;
-        if let Some(bounded) = totals.bounded_received.as_mut().filter(|_| self.late.count() > 0) {
-            bounded.late_us = Some([self.late.percentile(99.0), self.late.longest()]);
-        }
+        totals.bounded_received.iter_mut().for_each(|bounded| self.late.tell(bounded));
         totals.late_packets = self.end.late_packets() - late_before;
         Ok((received, totals))
     }
@@ -362,9 +361,7 @@ impl SchemeReceiver {
         totals.add(message.report());
         if let Some(bounded) = &mut totals.bounded_received {
             bounded.add(&message);
-            if let (Ending::Deadline, Some(deadline)) = (message.ending(), self.deadline) {
-                self.late.record(ended.duration.saturating_sub(deadline));
-            }
+            self.deadline.iter().for_each(|deadline| self.late.add(&message, *deadline, ended.duration));
             if message.report().missing_bytes == self.message_bytes as u64 {
                 self.empty.push(ended.number);
             }

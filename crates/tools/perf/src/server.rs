@@ -199,7 +199,7 @@ fn serve_plan(
     let device = &session.nic.device;
     Ok(ServerReport {
         test: plan.test,
-        scheme: None,
+        schemes: None,
         client: peer,
         client_device,
         server_device: device.describe().to_owned(),

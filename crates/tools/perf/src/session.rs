@@ -122,7 +122,7 @@ impl Session {
         }
         let mtu = self.mtu;
         if let Some(fec) = plan.agreed_fec()? {
-            self.group().protect(peer, fec.first_code())?;
+            self.group().protect(peer, fec)?;
         }
         self.group().connect(peer, mtu)?;
         match &mut self.half {

@@ -4,7 +4,10 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::element::HadamardElement;
+use super::kernel::HadamardKernel;
 use super::streaming::Streaming;
+#[cfg(target_arch = "x86_64")]
+use super::x86_memory;
 
 /// Where pieces come from, or where they go: the first one, and how far apart rows are.
 #[derive(Debug, Clone, Copy)]
@@ -42,9 +45,19 @@ pub(super) fn interleave<E: HadamardElement>(
     to: Place,
     pieces: Pieces,
     along: Along,
+    kernel: HadamardKernel,
 ) {
     let Pieces { rows, columns, elements } = pieces;
+    // Only x86-64 has kernels of its own for this.
+    let _ = kernel;
     match elements {
+        #[cfg(target_arch = "x86_64")]
+        1 if kernel == HadamardKernel::Avx512
+            && rows.is_multiple_of(x86_memory::turned_rows::<E>())
+            && columns.is_multiple_of(x86_memory::TURNED_COLUMNS) =>
+        {
+            lines(source, from, target, to, pieces, along)
+        }
         // Small pieces in squares, which are turned in registers.
         1 if size_of::<E>() == 2 && rows.is_multiple_of(8) && columns.is_multiple_of(8) => {
             squares::<E, 8>(source, from, target, to, pieces, along)
@@ -169,6 +182,44 @@ fn squares<E: HadamardElement, const SIDE: usize>(
 /// Elements of a line of the target that are put together before they are written.
 const RUN: usize = 256;
 
+/// Single elements, in lines of 64 bytes.
+#[cfg(target_arch = "x86_64")]
+fn lines<E: HadamardElement>(source: &[E], from: Place, target: &mut [E], to: Place, pieces: Pieces, along: Along) {
+    use x86_memory::{TURNED_COLUMNS, turn_lines, turned_rows};
+    let Pieces { rows, columns, .. } = pieces;
+    match along {
+        Along::Source => {
+            for row in (0..rows).step_by(turned_rows::<E>()) {
+                for column in (0..columns).step_by(TURNED_COLUMNS) {
+                    let at = from.first + row * from.row + column;
+                    for line in turned_rows::<E>()..2 * turned_rows::<E>() {
+                        prefetch(source.as_ptr().wrapping_add(at + line * from.row));
+                    }
+                    let turned = to.first + column * to.row + row;
+                    turn_lines(source, (at, from.row), target, (turned, to.row));
+                }
+            }
+        }
+        Along::Target(_) => {
+            // As in `squares`.
+            let mut runs = [[E::default(); RUN]; TURNED_COLUMNS];
+            for column in (0..columns).step_by(TURNED_COLUMNS) {
+                for first in (0..rows).step_by(RUN) {
+                    let run = RUN.min(rows - first);
+                    for row in (0..run).step_by(turned_rows::<E>()) {
+                        let at = from.first + (first + row) * from.row + column;
+                        turn_lines(source, (at, from.row), runs.as_flattened_mut(), (row, RUN));
+                    }
+                    for (line, turned) in runs.iter().enumerate() {
+                        let at = to.first + (column + line) * to.row + first;
+                        copy(&turned[..run], &mut target[at..][..run], along);
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// The square at `at`, rows as columns.
 #[inline(always)]
 fn turned<E: HadamardElement, const SIDE: usize>(source: &[E], at: usize, row: usize) -> [[E; SIDE]; SIDE] {
@@ -177,7 +228,7 @@ fn turned<E: HadamardElement, const SIDE: usize>(source: &[E], at: usize, row: u
         square[line] = *source[at + line * row..].first_chunk().expect("the source has all rows");
     }
     #[cfg(target_arch = "x86_64")]
-    super::x86_memory::turn(&mut square);
+    x86_memory::turn(&mut square);
     #[cfg(not(target_arch = "x86_64"))]
     for line in 0..SIDE {
         for element in 0..line {
@@ -194,7 +245,7 @@ pub(super) fn prefetch_rows<E>(source: &[E], from: Place, pieces: Pieces, part: 
         if let Some(row) =
             source.get(from.first + row * from.row..).and_then(|rest| rest.get(..pieces.columns * pieces.elements))
         {
-            super::x86_memory::prefetch_for_later(row);
+            x86_memory::prefetch_for_later(row);
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -204,7 +255,7 @@ pub(super) fn prefetch_rows<E>(source: &[E], from: Place, pieces: Pieces, part: 
 /// A hint that this is read soon.
 fn prefetch<E>(at: *const E) {
     #[cfg(target_arch = "x86_64")]
-    super::x86_memory::prefetch(at);
+    x86_memory::prefetch(at);
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
 }
@@ -229,16 +280,18 @@ mod tests {
             }
         }
         for along in [Along::Source, Along::Target(Streaming::for_target(&target, 1))] {
-            target.fill(E::default());
-            interleave(&source, from, &mut target, to, pieces, along);
-            assert!(target == expected, "{pieces:?} of {} bytes along {along:?}", size_of::<E>());
+            for kernel in HadamardKernel::ALL.into_iter().filter(|kernel| kernel.is_available()) {
+                target.fill(E::default());
+                interleave(&source, from, &mut target, to, pieces, along, kernel);
+                assert!(target == expected, "{pieces:?} of {} bytes along {along:?}, {kernel}", size_of::<E>());
+            }
         }
     }
 
     #[test]
     fn pieces_change_rows_and_columns() {
-        for rows in [1, 2, 4, 8, 16, 32] {
-            for columns in [1, 2, 4, 8, 16] {
+        for rows in [1, 2, 4, 8, 16, 32, 64] {
+            for columns in [1, 2, 4, 8, 16, 32] {
                 for elements in [1, 2, 4, 8, 16, 32, 64] {
                     check(Pieces { rows, columns, elements }, |at| Bf16(at as u16));
                     check(Pieces { rows, columns, elements }, |at| at as f32);

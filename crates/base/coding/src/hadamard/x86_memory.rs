@@ -59,6 +59,80 @@ pub(super) fn turn<E: HadamardElement, const SIDE: usize>(square: &mut [[E; SIDE
     }
 }
 
+/// Columns that [`turn_lines`] turns at once.
+pub(super) const TURNED_COLUMNS: usize = 16;
+
+/// Rows that [`turn_lines`] turns at once: each column becomes a line of 64 bytes.
+pub(super) const fn turned_rows<E>() -> usize {
+    64 / size_of::<E>()
+}
+
+/// Turns [`turned_rows`] rows of [`TURNED_COLUMNS`] elements, of 2 or 4 bytes, with AVX-512: column `c` of what is at
+/// `from`, with `from_row` elements from row to row, is written to `to + c · to_row`.
+pub(super) fn turn_lines<E: HadamardElement>(
+    source: &[E],
+    (from, from_row): (usize, usize),
+    target: &mut [E],
+    (to, to_row): (usize, usize),
+) {
+    let rows = turned_rows::<E>();
+    assert!(super::x86::has_avx512(), "a processor with AVX-512");
+    assert!(from + (rows - 1) * from_row + TURNED_COLUMNS <= source.len(), "the source has all rows");
+    assert!(to + (TURNED_COLUMNS - 1) * to_row + rows <= target.len(), "the target has all columns");
+    // SAFETY: the processor has the features, and all that is read and written is in the slices, as checked above.
+    // Elements are plain numbers of 2 or 4 bytes, of which any bytes are valid.
+    unsafe { turn_lines_avx512(source.as_ptr().add(from), from_row, target.as_mut_ptr().add(to), to_row) }
+}
+
+/// # Safety
+///
+/// [`turned_rows`] rows of 16 elements may be read at `from`, and 16 rows of 64 bytes written at `to`.
+#[target_feature(enable = "avx512f")]
+unsafe fn turn_lines_avx512<E: HadamardElement>(from: *const E, from_row: usize, to: *mut E, to_row: usize) {
+    let mut lines = [_mm512_setzero_si512(); 16];
+    for (number, line) in lines.iter_mut().enumerate() {
+        // SAFETY: as the caller promises: two rows of 32 bytes for each line, or one of 64.
+        *line = unsafe {
+            if size_of::<E>() == 2 {
+                // Elements of two rows, one next to the other, are turned as one.
+                let low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.add(2 * number * from_row).cast()));
+                let high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.add((2 * number + 1) * from_row).cast()));
+                _mm512_or_si512(low, _mm512_slli_epi32::<16>(high))
+            } else {
+                _mm512_loadu_si512(from.add(number * from_row).cast())
+            }
+        };
+    }
+    // In fours: each quarter of `quads[k]` of four rows gets their column `4 · quarter + k`.
+    for quads in lines.as_chunks_mut::<4>().0 {
+        let [a, b, c, d] = *quads;
+        let [low, high] = [_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)];
+        let [low_next, high_next] = [_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d)];
+        *quads = [
+            _mm512_unpacklo_epi64(low, low_next),
+            _mm512_unpackhi_epi64(low, low_next),
+            _mm512_unpacklo_epi64(high, high_next),
+            _mm512_unpackhi_epi64(high, high_next),
+        ];
+    }
+    // And the quarters of four of those.
+    for k in 0..4 {
+        let [a, b, c, d] = [lines[k], lines[4 + k], lines[8 + k], lines[12 + k]];
+        let [even, odd] = [_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b)];
+        let [even_next, odd_next] = [_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d)];
+        let columns = [
+            _mm512_shuffle_i32x4::<0x88>(even, even_next),
+            _mm512_shuffle_i32x4::<0x88>(odd, odd_next),
+            _mm512_shuffle_i32x4::<0xdd>(even, even_next),
+            _mm512_shuffle_i32x4::<0xdd>(odd, odd_next),
+        ];
+        for (quarter, column) in columns.into_iter().enumerate() {
+            // SAFETY: as the caller promises: 64 bytes of each of 16 rows.
+            unsafe { _mm512_storeu_si512(to.add((4 * quarter + k) * to_row).cast(), column) };
+        }
+    }
+}
+
 /// Copies past the caches, in steps of 16 bytes, which the target must be aligned to: the memory that is written need
 /// not be read first. [`end_of_streams`] must follow.
 #[inline]

@@ -122,6 +122,24 @@ fn a_packet_that_others_have_overtaken_hides_nothing() {
 }
 
 #[test]
+fn all_that_was_sent_with_a_packet_may_overtake_it() {
+    let mut sampler = Sampler::default();
+    // Nine at once, of which the first arrives last: more than half of what is in flight, and reported in one go.
+    sampler.on_sent(at(0), 9, 9000);
+    sampler.on_left(at(0), 9);
+    let sample = sampler.on_report(at(10), &report(9, 0), HORIZON);
+    assert_eq!((sample.delivered_packets, sampler.in_flight_packets()), (9, 0));
+    // Without that, one of them would be taken for a duplicate, and be missing for good.
+    send(&mut sampler, 20, 10);
+    sampler.on_report(at(40), &report(19, 18), HORIZON);
+    assert_eq!((sampler.delivered_packets(), sampler.lost_packets()), (19, 0));
+    // What was sent later than that cannot have: twelve more at half of a round trip.
+    send(&mut sampler, 50, 12);
+    sampler.on_report(at(62), &report(31, 19), HORIZON);
+    assert!(sampler.delivered_packets() < 31, "{}", sampler.delivered_packets());
+}
+
+#[test]
 fn duplicates_do_not_hide_what_is_in_flight() {
     let mut sampler = Sampler::default();
     let (mut arrived, mut lost) = (0, 0);

@@ -1,21 +1,23 @@
 //! A receive of the program: its parts are opened one after another, and put together when they are there.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use longhaul_sdr::memory::ReceivedBytes;
 use longhaul_sdr::{ReceiveError, RegisterError};
-use longhaul_time::Instant;
+use longhaul_time::{Duration, Instant};
 use longhaul_wire::record::{Offer, Refusal};
 
 use super::IncomingMessage;
 use crate::bounded::{Ending, ReceiveBound, tidy};
+use crate::choice::{self, MessageTerms};
 use crate::ended::EndedPart;
 use crate::moment::Moment;
 use crate::parity_pool::ParityPool;
 use crate::parts::{Cut, Part};
 use crate::receives::{ExpectedChecksum, OpenReceive, ReceivedPart};
 use crate::report::MessageReport;
-use crate::terms::{self, Terms};
+use crate::terms::Terms;
 use crate::ticket::{MessageError, Received};
 
 /// Why a part could not be opened.
@@ -98,8 +100,8 @@ impl IncomingMessage {
             }
         };
         let mut parity = None;
-        if terms.has_parity {
-            let bytes = terms.shape_of(room).parity_bytes as usize;
+        if let Some(bytes) = self.parity_room(room, terms) {
+            let bytes = bytes as usize;
             let spare = self.spare.take().map_or_else(|| pool.take(terms.queue_pair.context(), bytes), Ok);
             let posted = spare.map_err(ReceiveError::from).and_then(|memory| {
                 let posted = terms.queue_pair.post_receive(&memory, 0..bytes);
@@ -116,30 +118,68 @@ impl IncomingMessage {
                 }
             }
             self.numbers_used += 1;
+        } else if terms.numbers_a_part() > 1
+            && let Err(error) = self.use_number(terms)
+        {
+            self.half_open = Some(data);
+            return Err(error);
         }
         self.open_parts += 1;
         // A first part has nothing before its offer; of a later one packets may come first.
         let checksum = if self.has_checksums { ExpectedChecksum::Awaited } else { ExpectedChecksum::None };
-        let bound = self.bound.take().or_else(|| terms.is_best_effort.then(ReceiveBound::best_effort));
+        let is_best_effort = self.terms.as_ref().is_some_and(MessageTerms::is_best_effort);
+        let bound = self.bound.take().or_else(|| is_best_effort.then(ReceiveBound::best_effort));
         #[cfg(feature = "mutations")]
         let bound = bound.map(|bound| bound.mutated(terms.attributes.mutation));
         let now = self.quiet_since.map_or(now, |since| since.min(now));
-        let receive = OpenReceive::new(own, part, data, parity, checksum, part.map(|_| self.begun), now);
+        let begun = part.zip(self.terms.clone());
+        let receive = OpenReceive::new(own, begun, data, parity, checksum, part.map(|_| self.begun), now);
         Ok(receive.with_bound(bound, room))
     }
 
-    /// The part that an offer is about, or why the message is refused.
+    /// Whether its parity may have memory before it is known whether there is any.
+    pub(super) fn has_room_ahead(
+        &self,
+        part_bytes: u64,
+        terms: &Terms,
+        open: &BTreeMap<u64, Box<OpenReceive>>,
+    ) -> bool {
+        if self.terms.is_some() || self.half_open.is_some() || terms.numbers_a_part() == 1 {
+            return true;
+        }
+        let ahead: u64 = open.values().map(|receive| receive.parity_ahead_bytes()).sum();
+        let own = terms.parity_room(part_bytes.min(self.range.len() as u64));
+        ahead == 0 || ahead + own <= terms.attributes.parity_ahead_bytes_max
+    }
+
+    /// Room for the parity of a part of at most this many bytes; none if its sender is known to send none.
+    fn parity_room(&self, bytes: u64, terms: &Terms) -> Option<u64> {
+        match &self.terms {
+            Some(known) => known.has_parity().then(|| known.shape_of(bytes).parity_bytes),
+            None => (terms.numbers_a_part() > 1).then(|| terms.parity_room(bytes)),
+        }
+    }
+
+    /// The part that an offer is about and how it is brought over, or why the message is refused.
     pub(super) fn check_offer(
         &self,
         offer: &Offer<'_>,
         index: u64,
         part_bytes: u64,
         terms: &Terms,
-    ) -> Result<Part, (Refusal, MessageError)> {
+    ) -> Result<(Part, MessageTerms), (Refusal, MessageError)> {
         let other = |ours, theirs| Err((Refusal::OtherScheme, MessageError::OtherScheme { ours, theirs }));
-        if !terms.are_those_of(offer) {
-            return other(terms.describe(), terms::describe(offer.scheme, offer.chunk_bytes));
-        }
+        // What its sender has said once holds.
+        let is_other = |known: &MessageTerms| (known.name(), known.chunk_bytes()) != (offer.scheme, offer.chunk_bytes);
+        let offered = match &self.terms {
+            Some(known) if is_other(known) => Err(known.describe()),
+            Some(known) => Ok(known.clone()),
+            None => terms.offered(offer).ok_or_else(|| terms.describe()),
+        };
+        let offered = match offered {
+            Ok(offered) => offered,
+            Err(ours) => return other(ours, choice::describe(offer.scheme, offer.chunk_bytes)),
+        };
         let (bytes, room) = (offer.length, self.range.len() as u64);
         if bytes > room {
             return Err((Refusal::TooLong, MessageError::TooLong { bytes, room }));
@@ -148,7 +188,7 @@ impl IncomingMessage {
         let part = self.cut.unwrap_or(Cut::new(bytes, part_bytes)).part(index);
         let is_cut_alike = offer.part_bytes == part_bytes || part.cut.count() == 1 && bytes <= offer.part_bytes;
         if !is_cut_alike || bytes != part.cut.whole_bytes() || offer.offset != part.offset() {
-            let ours = terms.describe();
+            let ours = offered.describe();
             let part_of = |cut_at: u64, offset: u64, bytes: u64| {
                 format!("{ours}, messages cut at {cut_at} bytes, a part at {offset} of {bytes} bytes")
             };
@@ -156,18 +196,21 @@ impl IncomingMessage {
             return other(ours, part_of(offer.part_bytes, offer.offset, bytes));
         }
         // A peer of another version may lay its parity out otherwise.
-        let parity_bytes = terms.shape_of(part.bytes()).parity_bytes;
-        if offer.parity_bytes != parity_bytes {
-            let ours = terms.describe();
+        let parity_bytes = offered.shape_of(part.bytes()).parity_bytes;
+        let has_room = parity_bytes <= terms.parity_room(part.bytes());
+        if offer.parity_bytes != parity_bytes || !has_room {
+            let ours = offered.describe();
             let with_parity = |bytes: u64| format!("{ours}, with {bytes} bytes of parity");
-            return other(with_parity(parity_bytes), with_parity(offer.parity_bytes));
+            let most = parity_bytes.min(terms.parity_room(part.bytes()));
+            return other(with_parity(most), with_parity(offer.parity_bytes));
         }
-        Ok(part)
+        Ok((part, offered))
     }
 
-    pub(super) fn begin(&mut self, cut: Cut, has_checksums: bool, moment: &Moment) {
+    pub(super) fn begin(&mut self, cut: Cut, terms: &MessageTerms, has_checksums: bool, moment: &Moment) {
         if self.cut.is_none() {
             (self.cut, self.has_checksums, self.begun) = (Some(cut), has_checksums, moment.now);
+            self.terms = Some(terms.clone());
         }
     }
 
@@ -209,7 +252,9 @@ impl IncomingMessage {
         let outcome = self.memory.write_owned(self.range.clone()).map(|mut guard| {
             bound.fill(&mut guard, &missing);
             let duration = now - self.posted.unwrap_or(now);
-            let report = MessageReport { message_bytes: bytes, missing_bytes: bytes, duration, ..Default::default() };
+            let late = bound.deadline.map_or(Duration::ZERO, |deadline| now.saturating_since(deadline));
+            let report =
+                MessageReport { message_bytes: bytes, missing_bytes: bytes, duration, late, ..Default::default() };
             Received::of_nothing(guard, missing, report)
         });
         promise.keep(outcome.map_err(|error| MessageError::Receive(Arc::new(error.into()))));

@@ -28,6 +28,8 @@ pub(super) struct Passed {
     pub(super) is_marked: bool,
     /// Whether the flow was proven when the block began; others may take fewer units.
     is_proven: bool,
+    /// Packets in the sums: all of the block before the next, unless some were skipped.
+    added: u8,
     /// When the first and the newest packet of the block were handed on. A block may begin long after the one before it ended.
     handed_on_at: Option<(Instant, Instant)>,
 }
@@ -35,7 +37,7 @@ pub(super) struct Passed {
 impl Passed {
     pub(super) fn new(code: BlockCode, base: u64, is_whole: bool, is_proven: bool) -> Passed {
         let (sums, digest) = (Vec::new(), 0);
-        Passed { code, base, sums, digest, is_whole, is_marked: false, is_proven, handed_on_at: None }
+        Passed { code, base, sums, digest, is_whole, is_marked: false, is_proven, added: 0, handed_on_at: None }
     }
 
     /// A packet of the block is handed on.
@@ -57,6 +59,10 @@ impl Passed {
     /// Adds the packet at a place of the block, if all before it are there.
     pub(super) fn add(&mut self, place: u8, checked: &Checked, shared: &mut Shared) {
         if !self.is_whole {
+            return;
+        }
+        if place != self.added {
+            self.give_up(shared);
             return;
         }
         let count = usize::from(self.code.repair_packets());
@@ -84,12 +90,18 @@ impl Passed {
                         add_to_all(&shared.coder, at, &bytes, &mut self.sums);
                     }
                 }
+                self.added += 1;
                 self.digest = self.digest.wrapping_add(repair::digest_of(place, coded.icrc));
                 self.is_marked |= is_marked(&checked.packet.envelope);
             }
             None => self.give_up(shared),
         }
         shared.coded = bytes;
+    }
+
+    /// The number of the packet that its sums end before.
+    pub(super) fn end(&self) -> u64 {
+        self.base + u64::from(self.added)
     }
 
     /// Gives the units back. The block cannot be repaired any more, unless none of its packets is needed.

@@ -208,9 +208,7 @@ impl Following {
             self.hand_on(checked, now, shared, out);
         } else {
             if self.is_open {
-                // The message has begun with a packet that is missing, at least the one before this.
-                self.skip_to(number - 1);
-                self.is_open = false;
+                self.begin_with_missing(number, shared);
             }
             if !self.hold(number, checked, now, shared, out) {
                 return;
@@ -468,8 +466,7 @@ impl Following {
                 let begins_message =
                     self.waiting.get(number).is_some_and(|held| held.checked.summary.position().is_start());
                 if !begins_message {
-                    self.skip_to(number - 1);
-                    self.is_open = false;
+                    self.begin_with_missing(number, shared);
                     return;
                 }
                 self.skip_to(number);
@@ -533,6 +530,18 @@ impl Following {
     pub(super) fn skip_to(&mut self, number: u64) {
         debug_assert!(self.waiting.first().is_none_or(|first| first >= number), "a packet that waits is not skipped");
         self.next = self.next.max(number);
+    }
+
+    /// The message that a packet belongs to has begun with one that is missing: at least the one before it, or all from where a block
+    /// begins that a header has told of.
+    fn begin_with_missing(&mut self, number: u64, shared: &mut Shared) {
+        let told =
+            self.repairs.iter().map(|repairs| repairs.base).filter(|base| (self.next..number).contains(base)).min();
+        self.skip_to(told.unwrap_or(number - 1));
+        self.is_open = false;
+        if let Some(base) = told.filter(|base| self.passed.as_ref().is_none_or(|passed| passed.base != *base)) {
+            self.begin_block(base, true, shared);
+        }
     }
 
     /// The next packet has an earlier number, of those that were skipped.

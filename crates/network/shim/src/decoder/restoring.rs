@@ -93,7 +93,9 @@ impl Following {
 
     /// The packets of the block that were handed on, if all of them are known.
     fn passed_of(&self, repairs: &Repairs) -> Option<&Passed> {
-        let is_of = |passed: &&Passed| passed.is_whole && passed.base == repairs.base && passed.code == repairs.code;
+        let is_of = |passed: &&Passed| {
+            passed.is_whole && passed.base == repairs.base && passed.code == repairs.code && passed.end() == self.next
+        };
         self.passed.as_ref().filter(is_of).filter(|_| repairs.base < self.next)
     }
 

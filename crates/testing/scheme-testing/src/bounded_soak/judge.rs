@@ -61,7 +61,7 @@ impl Judge {
         }
         let is_early = ending == Ending::Deadline && now < due;
         self.must(!is_early, || format!("receive {index} ended by its deadline at {now:?}, due at {due:?}"));
-        let may_be_quiet = self.plan.scheme.starts_with("be");
+        let may_be_quiet = self.plan.messages[index].scheme.starts_with("be");
         self.must(ending != Ending::Quiet || may_be_quiet, || {
             format!("receive {index} with a reliable scheme is quiet")
         });

@@ -1,7 +1,7 @@
 //! What a seed of bounded messages stands for.
 
 use longhaul_impair::{Loss, Profile};
-use longhaul_reliable::Fill;
+use longhaul_reliable::{Choice, Fill};
 use longhaul_time::{Duration, Instant};
 use longhaul_world::Dice;
 
@@ -18,7 +18,8 @@ const SCHEMES: [&str; 9] =
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
-    pub(crate) scheme: &'static str,
+    /// What the ends have agreed on.
+    pub(crate) schemes: Vec<&'static str>,
     pub(crate) link: Profile,
     rate: Option<u64>,
     pub(crate) round_trip: Duration,
@@ -38,6 +39,9 @@ pub(crate) enum Fault {
 #[derive(Clone, Debug)]
 pub(crate) struct MessagePlan {
     pub(crate) bytes: usize,
+    /// What its sender chooses.
+    pub(crate) scheme: &'static str,
+    pub(crate) choice: Choice,
     pub(crate) room: usize,
     /// When its send (0) and its receive are posted.
     pub(crate) at: [Duration; 2],
@@ -70,7 +74,8 @@ impl Plan {
         if dice.chance(20) {
             link = link.with_duplication(dice.fraction(0.3));
         }
-        let scheme = dice.pick(&SCHEMES);
+        // Half of the connections have one scheme, and some the same one more than once.
+        let schemes: Vec<_> = (0..dice.pick(&[1, 1, 1, 2, 3, 5])).map(|_| dice.pick(&SCHEMES)).collect();
         let chunk_packets = dice.pick(&[1, 1, 2, 4, 16]);
         let count = dice.within(1..=24) as usize;
         let span = round_trip * dice.pick(&[1, 4, 20]);
@@ -100,7 +105,8 @@ impl Plan {
             let deadline = [deadline(), deadline()];
             let fill = dice.pick(&[Fill::Zero, Fill::Value(0xdd), Fill::Stale]);
             let is_absolute = [dice.chance(30), dice.chance(30)];
-            messages.push(MessagePlan { bytes, room, at, deadline, is_absolute, fill });
+            let (scheme, choice) = choice(&mut dice, &schemes, chunk_packets);
+            messages.push(MessagePlan { bytes, scheme, choice, room, at, deadline, is_absolute, fill });
         }
         let length = at[0].max(at[1]);
         let mut faults = Vec::new();
@@ -115,7 +121,7 @@ impl Plan {
             };
             faults.push((begin, begin + lasts, fault));
         }
-        Plan { seed, scheme, link, rate, round_trip, chunk_packets, messages, faults }
+        Plan { seed, schemes, link, rate, round_trip, chunk_packets, messages, faults }
     }
 
     /// The link without anything that goes wrong.
@@ -152,8 +158,22 @@ impl Plan {
 
     /// Nothing is sent twice, by the ends or by the link, and nothing is computed: what came once is there.
     pub(crate) fn is_exact(&self) -> bool {
-        self.scheme == "be" && self.link.duplication_probability == 0.0
+        self.schemes.iter().all(|scheme| *scheme == "be") && self.link.duplication_probability == 0.0
     }
+}
+
+/// What a message has: a scheme and chunks, or what the connection has for those that choose nothing.
+fn choice(dice: &mut Dice, schemes: &[&'static str], chunk_packets: u32) -> (&'static str, Choice) {
+    let scheme = dice.pick(schemes);
+    let choice = if scheme == schemes[0] && dice.chance(50) { Choice::default() } else { Choice::scheme(scheme) };
+    // Parity of longer chunks may not fit the room that receivers have for it.
+    let fits = |packets: &u32| *packets <= chunk_packets || !scheme.contains("ec:");
+    let chunks = dice.pick(&[1, 2, 4, 16]);
+    let choice = match dice.chance(50) && fits(&chunks) {
+        true => choice.with_chunk_bytes(chunks * PACKET as u32),
+        false => choice,
+    };
+    (scheme, choice)
 }
 
 fn loss(dice: &mut Dice) -> Loss {

@@ -42,6 +42,8 @@ pub struct GroundOptions {
     pub payload: PayloadMode,
     /// Of both connections.
     pub connection: Attributes,
+    /// Schemes that messages may have, next to that of the ground.
+    pub other_schemes: Vec<Arc<dyn Scheme>>,
     /// What each end paces its data at, where its device can; as fast as the device takes it if not given.
     pub rate_bits_per_second: Option<u64>,
     /// Taken for the round-trip time until it has been measured.
@@ -65,6 +67,7 @@ impl GroundOptions {
             egress_limit_bytes: EGRESS_LIMIT_BYTES,
             payload: PayloadMode::Carried,
             connection: Attributes::default(),
+            other_schemes: Vec::new(),
             rate_bits_per_second: None,
             round_trip_guess: Duration::from_millis(50),
         }
@@ -105,7 +108,8 @@ impl End {
         let context = Context::create(&at.device, &context).map_err(CaseError::of_ground)?;
         let queue_pair = QueuePair::create(&context, &attributes).map_err(CaseError::of_ground)?;
         let memory = context.register(vec![0; options.memory_bytes]).map_err(CaseError::of_ground)?;
-        Ok(End { context, connection: Connection::new(queue_pair, scheme, options.connection), memory })
+        let connection = Connection::new(queue_pair, scheme, options.connection);
+        Ok(End { context, connection: connection.with_others(options.other_schemes.iter().cloned()), memory })
     }
 
     /// Connect two ends of one process.

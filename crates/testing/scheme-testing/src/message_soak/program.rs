@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use longhaul_impair::Profile;
-use longhaul_reliable::{ReceiveTicket, SendTicket};
+use longhaul_reliable::{Choice, ReceiveTicket, SendTicket};
 use longhaul_sdr::{Receive, ReceiveError, SendError, SendStream};
 use longhaul_time::{Duration, Instant};
 use longhaul_verbs::Mtu;
@@ -299,7 +299,7 @@ impl<'a> Program<'a> {
         match (&end.carrier, half) {
             (Carrier::Scheme(shared), 0) => {
                 ends::fill(&end.memory, range.clone(), label);
-                match shared.send(&end.memory, range) {
+                match shared.send(&end.memory, range, &Choice::default()) {
                     Ok(Ok(ticket)) if plan.drops[0] => drop((ticket, state.send = Half::Dropped)),
                     Ok(Ok(ticket)) => state.send = Half::Pending(Sending::Ticket(ticket)),
                     Ok(Err(error)) => state.send = Half::Failed(error.to_string()),

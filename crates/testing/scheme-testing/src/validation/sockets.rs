@@ -15,7 +15,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use longhaul_impair::{Loss, Profile};
+use longhaul_impair::Profile;
 use longhaul_plan::link::PlanError;
 use longhaul_reliable::{NamedScheme, scheme_named};
 use longhaul_softnic_udp::{Impair, UdpConfig, UdpPortChoice};
@@ -188,14 +188,7 @@ impl Witness {
 }
 
 fn profile(point: &Point) -> Profile {
-    let link = Profile::default()
-        .with_propagation_delay(point.round_trip / 2)
-        .with_rate_bits_per_second(point.rate_bits_per_second);
-    match (point.loss, point.burst_packets) {
-        (0.0, _) => link,
-        (loss, Some(packets)) => link.with_loss(Loss::bursts(loss, packets)),
-        (probability, None) => link.with_loss(Loss::Independent { probability }),
-    }
+    crate::completion::link(point.round_trip, point.rate_bits_per_second, point.loss, point.burst_packets)
 }
 
 /// Send a message; how long it took, in seconds.

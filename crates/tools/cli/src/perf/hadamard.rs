@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     };
     let report = hadamard::measure(&request, &mut |step| eprintln!("{step}"))?;
     let failed = report.checks.iter().filter(|check| !check.passed).count();
-    let stop = (failed > 0).then(|| Stop::Failed(format!("{failed} of {} checks failed", report.checks.len())));
+    let stop = Stop::checks_failed(failed, report.checks.len());
     stop::tell(arguments.json, || to_json(&request, &report), || to_table(&request, &report), stop)
 }
 

@@ -7,7 +7,7 @@ use longhaul_perf::{
     CHUNK_BYTES_MAX, ClientRequest, Congestion, Connection, DeviceChoice, EndSettings, MESSAGE_BYTES_MAX, Operation,
     PORT, Rate, SCHEME_DEPTH_MAX, SOFTNIC, Test,
 };
-use longhaul_reliable::NamedScheme;
+use longhaul_reliable::{NamedScheme, SchemeList};
 use longhaul_verbs::Mtu;
 
 use super::fec_options::FecOptions;
@@ -118,9 +118,10 @@ pub(crate) struct ClientArguments {
     /// chunks of data, Reed-Solomon or XOR. A message is written packet by packet on unreliable connections, and the
     /// scheme makes sure that all of it arrives. The report shows the time from posting a message to its completion,
     /// retransmissions and duplicates. write_lat sends one message at a time. be is best effort: everything is sent
-    /// once, with parity or without, and --deadline says when a message ends.
+    /// once, with parity or without, and --deadline says when a message ends. With several schemes, such as
+    /// sr:nack,ec:mds:32,8, messages of one connection take turns.
     #[arg(long, value_name = "SCHEME")]
-    pub(crate) scheme: Option<NamedScheme>,
+    pub(crate) scheme: Option<SchemeList>,
 
     /// With --scheme: chunk size, a multiple of the MTU, such as 4KiB [default: that of the longhaul crate]
     #[arg(long, value_name = "SIZE", requires = "scheme", value_parser = chunk)]
@@ -328,11 +329,11 @@ impl ClientArguments {
 
     /// What does not fit a reliability scheme, and why.
     fn check_scheme(&self) -> Result<(), Stop> {
-        let Some(scheme) = self.scheme else { return Ok(()) };
+        let Some(schemes) = &self.scheme else { return Ok(()) };
         let test = Test::from(self.test);
         let other_test = format!("{} is not measured with a scheme; use write_bw or write_lat", test.name());
         let too_deep = format!("-r must be between 1 and {SCHEME_DEPTH_MAX}");
-        let is_best_effort = matches!(scheme, NamedScheme::BestEffort(_));
+        let is_best_effort = schemes.iter().any(|scheme| matches!(scheme, NamedScheme::BestEffort(_)));
         let reasons = [
             (
                 is_best_effort && self.deadline.is_none(),
@@ -357,7 +358,7 @@ impl ClientArguments {
             (self.timeout != TIMEOUT, "its time-outs follow from the round-trip time; leave -u out"),
         ];
         match reasons.into_iter().find(|(is_so, _)| *is_so) {
-            Some((_, reason)) => Err(Stop::Usage(format!("--scheme {scheme}: {reason}"))),
+            Some((_, reason)) => Err(Stop::Usage(format!("--scheme {schemes}: {reason}"))),
             None => Ok(()),
         }
     }
@@ -370,7 +371,7 @@ impl ClientArguments {
             end: self.fec.apply_to(self.end.settings()?),
             connection: self.connection.map(Connection::from),
             fec: self.fec.agreed(),
-            scheme: self.scheme,
+            schemes: self.scheme.clone(),
             chunk: self.chunk,
             checksum: self.checksum,
             deadline: self.deadline,

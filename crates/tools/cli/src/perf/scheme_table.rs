@@ -1,6 +1,6 @@
 //! What a client with a reliability scheme prints.
 
-use longhaul_perf::{ChecksumCost, SchemeHeading, SchemeLine};
+use longhaul_perf::{ChecksumCost, Lateness, SchemeHeading, SchemeLine};
 use serde_json::{Value, json};
 
 use super::table;
@@ -14,11 +14,11 @@ pub(super) fn heading(heading: &SchemeHeading, report_gbits: bool) -> String {
     let congestion = heading.congestion.map_or_else(|| "none".to_owned(), |name| name.to_string());
     let is_latency = heading.plan.test.is_latency();
     let kind = if is_latency { "Completion" } else { "BW" };
-    let mut text = format!("{}                    RDMA_Write {kind} Test with {}\n", table::RULE, heading.scheme);
+    let mut text = format!("{}                    RDMA_Write {kind} Test with {}\n", table::RULE, heading.schemes);
     let mut pair = |left: (&str, String), right: (&str, String)| {
         text += &format!(" {:<16}: {:<18} {:<16}: {}\n", left.0, left.1, right.0, right.1);
     };
-    pair(("Scheme", heading.scheme.to_string()), ("Connection type", "SDR over UC".to_owned()));
+    pair(("Scheme", heading.schemes.to_string()), ("Connection type", "SDR over UC".to_owned()));
     pair(("Mtu", format!("{}[B]", heading.mtu_bytes)), ("Chunk", format!("{}[B]", heading.chunk_bytes)));
     pair(("In flight", format!("{} messages", heading.depth)), ("Rate limit", rate_limit));
     pair(
@@ -48,7 +48,7 @@ pub(super) fn to_json(heading: &SchemeHeading, line: &SchemeLine, impairment: Va
         "schema": 1,
         "test": plan.test.name(),
         "operation": plan.operation.name(),
-        "scheme": heading.scheme.to_string(),
+        "scheme": heading.schemes.to_string(),
         "client_device": ours.device,
         "server_device": theirs.device,
         "connection": plan.connection.transport().abbreviation(),
@@ -79,7 +79,11 @@ fn add_bounded(line: &SchemeLine, value: &mut Value) {
     value["missing_bytes"] = json!(received.missing_bytes);
     value["missing_ranges"] = json!(received.missing_ranges);
     value["ended"] = json!({ "whole": received.whole, "quiet": received.quiet, "deadline": received.deadline });
-    value["late_us"] = json!(received.late_us.map(|[p99, max]| json!({ "p99": p99, "max": max })));
+    let lateness =
+        |late: Option<Lateness>| json!(late.map(|late| json!({ "p50": late.p50, "p99": late.p99, "max": late.max })));
+    value["late_us"] = lateness(received.late);
+    value["ended_late_us"] = lateness(received.ended_late);
+    value["after_end_us"] = lateness(received.after_end);
     let Some(sent) = line.sender.bounded_sent else { return };
     value["sender"] = json!({
         "missing_bytes": sent.missing_bytes,
@@ -126,8 +130,14 @@ pub(super) fn row(result: &SchemeLine, report_gbits: bool) -> String {
             "ended: {} whole, {} quiet, {} by the deadline; {} bytes missing, in {} ranges",
             received.whole, received.quiet, received.deadline, received.missing_bytes, received.missing_ranges
         ));
-        if let Some([p99, max]) = received.late_us {
-            line(format!("those of the deadline were there p99 {p99:.1}, max {max:.1} µs after it"));
+        if let (Some(late), Some(ended), Some(after)) = (received.late, received.ended_late, received.after_end) {
+            let text = |late: Lateness| format!("p50 {:.1}, p99 {:.1}, max {:.1} µs", late.p50, late.p99, late.max);
+            line(format!("those of the deadline ended {} after it", text(ended)));
+            line(format!(
+                "filling and handing over took {} more; they were there {} after it",
+                text(after),
+                text(late)
+            ));
         }
         line(format!(
             "the sender heard of {} bytes missing in {} ranges; of {} messages it heard nothing in time",

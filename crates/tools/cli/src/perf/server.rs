@@ -63,7 +63,7 @@ fn to_json(report: &ServerReport) -> Value {
         "fec_paths": device_report::fec_paths_json(&report.finish.fec_paths),
         "results": report.results.iter().map(row).collect::<Vec<_>>(),
     });
-    if let Some(scheme) = report.scheme {
+    if let Some(scheme) = &report.schemes {
         value["scheme"] = scheme.to_string().into();
     }
     value

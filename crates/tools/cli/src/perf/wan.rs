@@ -186,8 +186,8 @@ fn wrong(report: &Report, verdict: &Verdict) -> Option<Stop> {
     match report.unfinished.first() {
         Some(first) if nothing && first.is_missing => Some(Stop::Missing(first.why.clone())),
         Some(first) if nothing => Some(Stop::Failed(first.why.clone())),
-        _ if failed > 0 => Some(Stop::Failed(format!("{failed} of {} checks failed", verdict.checks.len()))),
-        _ => verdict.is_all_invalid.then(|| Stop::Failed(ALL_INVALID.to_owned())),
+        _ => Stop::checks_failed(failed, verdict.checks.len())
+            .or_else(|| verdict.is_all_invalid.then(|| Stop::Failed(ALL_INVALID.to_owned()))),
     }
 }
 

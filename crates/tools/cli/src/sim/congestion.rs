@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
         add(wide_area(&seeds, &mut progress));
     }
     let failed = report.checks.iter().filter(|check| !check.is_good()).count();
-    let stop = (failed > 0).then(|| Stop::Failed(format!("{failed} of {} checks failed", report.checks.len())));
+    let stop = Stop::checks_failed(failed, report.checks.len());
     stop::tell(arguments.json, || to_json(&report), || to_table(&report), stop)
 }
 

@@ -3,7 +3,7 @@
 mod output;
 mod plots;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use longhaul_impair::Loss;
@@ -12,6 +12,7 @@ use longhaul_world::lowar::{Check, Figure, Measured, Outcome, Point, Recovery, R
 use longhaul_world::lowar::{checks, paper};
 
 use crate::parallel;
+use crate::pictures;
 use crate::progress;
 use crate::stop::{self, Stop};
 
@@ -107,25 +108,15 @@ enum Done {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     if let Some(directory) = &arguments.svg {
         // Not after minutes of work.
-        make(directory)?;
+        pictures::make(directory)?;
     }
     let report = measure(arguments, points(arguments)?);
     if let Some(directory) = &arguments.svg {
-        for (name, svg) in plots::draw(&report) {
-            let path = directory.join(format!("{name}.svg"));
-            std::fs::write(&path, svg)
-                .map_err(|error| Stop::failed(format!("cannot write {}", path.display()), error))?;
-        }
+        pictures::write(directory, plots::draw(&report))?;
     }
     let failed = report.checks.iter().filter(|check| !check.passed).count();
-    let stop = (failed > 0).then(|| Stop::Failed(format!("{failed} of {} checks failed", report.checks.len())));
+    let stop = Stop::checks_failed(failed, report.checks.len());
     stop::tell(arguments.json, || output::to_json(&report), || output::to_table(&report), stop)
-}
-
-fn make(directory: &Path) -> Result<(), Stop> {
-    let name = directory.display();
-    std::fs::create_dir_all(directory)
-        .map_err(|error| Stop::missing(format!("cannot make the directory --svg {name}"), error))
 }
 
 fn points(arguments: &Arguments) -> Result<Vec<Point>, Stop> {

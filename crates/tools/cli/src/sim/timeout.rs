@@ -1,8 +1,13 @@
 //! `longhaul sim timeout`: deadlines of bounded operations, and what each rule loses, on virtual time.
 
+mod plots;
+
+use std::path::PathBuf;
+
 use longhaul_deadline_testing::{Check, Plan, Report, Row, timeouts};
 use serde_json::{Value, json};
 
+use crate::pictures;
 use crate::stop::{self, Stop};
 
 /// Show what deadlines of bounded operations lose: the rule that learns a loss budget, and the OptiNIC paper's rule
@@ -35,6 +40,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 1001)]
     first_seed: u64,
 
+    /// Write pictures (SVG) into a directory
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+
     /// Print one line of JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,
@@ -62,9 +71,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
         seeds: (arguments.first_seed..seeds_end).collect(),
     };
     plan.check().map_err(Stop::Usage)?;
+    arguments.svg.as_deref().map_or(Ok(()), pictures::make)?;
     let report = timeouts(&plan, &mut |step| eprintln!("{step}"));
+    if let Some(directory) = &arguments.svg {
+        pictures::write(directory, plots::draw(&plan, &report))?;
+    }
     let failed = report.checks.iter().filter(|check| !check.passed).count();
-    let stop = (failed > 0).then(|| Stop::Failed(format!("{failed} of {} checks failed", report.checks.len())));
+    let stop = Stop::checks_failed(failed, report.checks.len());
     stop::tell(arguments.json, || to_json(&plan, &report), || to_table(&plan, &report), stop)
 }
 
@@ -78,6 +91,7 @@ fn to_json(plan: &Plan, report: &Report) -> Value {
             "mixed_sizes": row.group.mixed_sizes,
             "target": row.target,
             "undelivered_worst_rank": row.undelivered_worst_rank,
+            "undelivered": row.undelivered,
             "undelivered_worst_size": row.undelivered_worst_size,
             "undelivered_mean": row.undelivered_mean,
             "lost_in_transit": row.lost_in_transit,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use longhaul::{Endpoint, Listener};
-use longhaul_reliable::NamedScheme;
+use longhaul_reliable::SchemeList;
 use longhaul_verbs::Mtu;
 
 use super::measurement::{Buffers, Measurement, StopSign};
@@ -34,9 +34,9 @@ pub(super) fn prepare(
         _ => device.endpoint().clone(),
     };
     let name = subject.scheme().unwrap_or_default();
-    let scheme: NamedScheme = name.parse().map_err(|error| PerfError::failed("there is no such scheme", error))?;
+    let schemes: SchemeList = name.parse().map_err(|error| PerfError::failed("there is no such scheme", error))?;
     let options = SchemeOptions {
-        scheme,
+        schemes,
         mtu,
         chunk_bytes: None,
         congestion: Congestion::Default,
@@ -60,8 +60,8 @@ pub(super) fn prepare(
 enum Half {
     Connecting,
     Listening(Listener),
-    Sender(SchemeSender),
-    Receiver(SchemeReceiver),
+    Sender(Box<SchemeSender>),
+    Receiver(Box<SchemeReceiver>),
 }
 
 struct Scheme {
@@ -86,11 +86,11 @@ impl Measurement for Scheme {
         *half = match (&half, peer.socket) {
             (Half::Listening(listener), _) => {
                 let end = SchemeEnd::accept(endpoint, listener, *buffer_bytes, ACCEPT_PATIENCE, &|| false)?;
-                Half::Receiver(SchemeReceiver::new(end, MESSAGE_BYTES, None, None))
+                Half::Receiver(Box::new(SchemeReceiver::new(end, MESSAGE_BYTES, None, None)))
             }
             (_, Some(to)) => {
                 let end = SchemeEnd::connect(endpoint, &to.to_string(), options, *buffer_bytes)?;
-                Half::Sender(SchemeSender::new(end, MESSAGE_BYTES, None, None))
+                Half::Sender(Box::new(SchemeSender::new(end, MESSAGE_BYTES, None, None)))
             }
             (_, None) => return Err(PerfError::Failed("the other end does not listen".to_owned())),
         };

@@ -8,15 +8,23 @@ use longhaul_scheme_testing::{
 };
 use serde_json::{Map, Value, json};
 
+use super::arrived::{self, ArrivedCompared};
 use super::work::{Compared, Results, Work};
 
 pub(super) fn to_json(results: &Results, work: &Work, seconds: f64) -> Value {
     let [twin, virtual_time, sockets] = results.worst();
+    let arrived_worst: Map<String, Value> =
+        arrived::worst(&results.arrived).into_iter().map(|(what, _, worst)| (what.to_owned(), worst.into())).collect();
     json!({
         "schema": 1,
-        "points": results.0.iter().map(point_to_json).collect::<Vec<_>>(),
+        "points": results.points.iter().map(point_to_json).collect::<Vec<_>>(),
         "worst": { "twin": twin, "virtual": virtual_time, "sockets": sockets },
         "worst_p999_rank": results.worst_p999_rank(),
+        "arrived": {
+            "points": results.arrived.iter().map(ArrivedCompared::to_json).collect::<Vec<_>>(),
+            "worst": arrived_worst,
+            "bounds": arrived::bounds_json(),
+        },
         "bounds": {
             "twin": TWIN_BOUND,
             "virtual": VIRTUAL_BOUND,
@@ -92,11 +100,25 @@ fn sockets_to_json(sockets: &SocketsComparison) -> Value {
 }
 
 pub(super) fn to_table(results: &Results, work: &Work, seconds: f64) -> String {
+    let mut table = String::new();
+    if !results.points.is_empty() {
+        table += &points_table(results, work);
+        table.push('\n');
+    }
+    table += &arrived::to_table(&results.arrived);
+    for failure in results.failures() {
+        table += &format!("FAILED {failure}\n");
+    }
+    table += &format!("{} points in {seconds:.0} s\n", results.points.len() + results.arrived.len());
+    table
+}
+
+fn points_table(results: &Results, work: &Work) -> String {
     let mut table = format!(
         "{:<68} {:>10} {:>10}  {:>8} {:>7}  {:>15}  {:>15} {:>6}\n",
         "times in ms; what the model is more by", "mean", "p99.9", "twin", "p99.9 is", "virtual", "sockets", "noise"
     );
-    for Compared { point, model, twin, virtual_time, sockets } in &results.0 {
+    for Compared { point, model, twin, virtual_time, sockets } in &results.points {
         let model = model.summary();
         let percent = |deviation: f64| format!("{:+.2} %", deviation * 100.0);
         let measured = |comparison: &MeanComparison| {
@@ -138,10 +160,6 @@ pub(super) fn to_table(results: &Results, work: &Work, seconds: f64) -> String {
         };
         table += &format!("worst p99.9: the twin's p{:.3} (bounds {low:.2} and {high:.2}{is_judged})\n", rank * 100.0);
     }
-    for failure in results.failures() {
-        table += &format!("FAILED {failure}\n");
-    }
-    table += &format!("{} points in {seconds:.0} s\n", results.0.len());
     table
 }
 

@@ -9,14 +9,15 @@ use longhaul_scheme_testing::{
     validation::{MeanComparison, Point, points, sockets, twin, virtual_time},
 };
 
+use super::arrived::{self, ArrivedCompared};
 use crate::parallel::on_threads;
 
 /// Links on sockets at the same time: mostly they wait.
-const LINKS_AT_ONCE: usize = 3;
+pub(super) const LINKS_AT_ONCE: usize = 3;
 /// What a point on the twin and a message of the protocol count for, on the progress bar: about milliseconds.
 const TWIN_WEIGHT: u64 = 250;
 const VIRTUAL_WEIGHT: u64 = 8;
-const SOCKETS_WEIGHT: u64 = 80;
+pub(super) const SOCKETS_WEIGHT: u64 = 80;
 
 /// Noise on sockets that is worth reporting next to a broken bound.
 const NOISE_TOLD: f64 = 0.02;
@@ -30,6 +31,8 @@ pub(super) struct Work {
     pub(super) with_twin: bool,
     pub(super) with_virtual_time: bool,
     pub(super) with_sockets: bool,
+    /// Only bounded messages are compared.
+    pub(super) is_only_arrived: bool,
 }
 
 /// A point, and what each comparison there said.
@@ -42,18 +45,21 @@ pub(super) struct Compared {
 }
 
 /// All of them.
-pub(super) struct Results(pub(super) Vec<Compared>);
+pub(super) struct Results {
+    pub(super) points: Vec<Compared>,
+    pub(super) arrived: Vec<ArrivedCompared>,
+}
 
 impl Work {
     pub(super) fn run(&self, bar: &ProgressBar) -> Result<Results, String> {
         let mut all = Vec::new();
-        for point in points() {
+        for point in points().into_iter().filter(|_| !self.is_only_arrived) {
             let model = point.model().map_err(|error| format!("{point}: {error}"))?;
             all.push(Compared { point, model, twin: None, virtual_time: None, sockets: None });
         }
         let on_virtual_time = |point: &Point| self.with_virtual_time && point.is_on_virtual_time;
         let on_sockets = |point: &Point| self.with_sockets && point.is_on_sockets;
-        bar.set_length(self.weight(&all, on_virtual_time, on_sockets)?);
+        bar.set_length(self.weight(&all, on_virtual_time, on_sockets)? + arrived::weight(self));
         for compared in &mut all {
             let (point, mean) = (compared.point, compared.model.mean());
             if self.with_twin {
@@ -75,7 +81,7 @@ impl Work {
             let point = all[*place].point;
             all[*place].sockets = Some(comparison.map_err(|error| format!("{point}, on sockets: {error}"))?);
         }
-        Ok(Results(all))
+        Ok(Results { points: all, arrived: arrived::compare(self, bar)? })
     }
 
     fn weight(
@@ -119,7 +125,7 @@ impl Results {
     /// The largest deviation of the mean from the twin, from virtual time, and from sockets; none where nothing was
     /// compared.
     pub(super) fn worst(&self) -> [Option<f64>; 3] {
-        let worst = |of: fn(&Compared) -> Option<f64>| self.0.iter().filter_map(of).map(f64::abs).reduce(f64::max);
+        let worst = |of: fn(&Compared) -> Option<f64>| self.points.iter().filter_map(of).map(f64::abs).reduce(f64::max);
         [
             worst(|compared| compared.twin.map(|twin| twin.mean.deviation)),
             worst(|compared| compared.virtual_time.map(|comparison| comparison.deviation)),
@@ -129,14 +135,14 @@ impl Results {
 
     /// The rank of the model's 99.9th percentile among the twin's samples that is farthest from 0.999.
     pub(super) fn worst_p999_rank(&self) -> Option<f64> {
-        let ranks = self.0.iter().filter_map(|compared| compared.twin.map(|twin| twin.p999_rank));
+        let ranks = self.points.iter().filter_map(|compared| compared.twin.map(|twin| twin.p999_rank));
         ranks.reduce(|one, other| if (other - 0.999).abs() > (one - 0.999).abs() { other } else { one })
     }
 
     /// Every bound that is broken, in words.
     pub(super) fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
-        for Compared { point, twin, virtual_time, sockets, .. } in &self.0 {
+        for Compared { point, twin, virtual_time, sockets, .. } in &self.points {
             let mut mean = |what: &str, bound: f64, comparison: Option<MeanComparison>| {
                 if let Some(MeanComparison { deviation, standard_error, .. }) = comparison.filter(|mean| !mean.passed) {
                     failures.push(format!(
@@ -168,6 +174,7 @@ impl Results {
                 ));
             }
         }
+        failures.extend(self.arrived.iter().flat_map(ArrivedCompared::failures));
         failures
     }
 }
