@@ -169,6 +169,7 @@ fn connect_now(to: &Destination, device: Device, options: &Options) -> Result<Co
         Device::Closed(choice) => choice.udp.fec,
     })
     .map_err(HandshakeError::Fec)?;
+    options.check_names().map_err(HandshakeError::from)?;
     let deadline = deadline_in(options.connect_timeout);
     let stream = reach(to, deadline)?;
     let mut carrier = Carrier::new(Arc::new(stream), deadline.saturating_duration_since(Instant::now()))?;

@@ -114,7 +114,10 @@ impl Connection {
         self.choose(Choice::default()).write_from(memory, range)
     }
 
-    /// Receive the peer's next message, of at most `bytes_max` bytes. A longer one fails, at both ends.
+    /// Receive the peer's next message, of at most `bytes_max` bytes. A longer one fails, at both ends. What this gives is all of the message: one
+    /// that ends with bytes missing, because its sender has chosen best effort, fails at both ends with
+    /// [`MessageError::Incomplete`](longhaul_reliable::MessageError::Incomplete), which names them. [`Connection::receive_bounded`] and
+    /// [`Connection::receive_partial`] are for messages that may end so.
     ///
     /// The sender waits until it knows where its message goes: keep several receives posted for a stream of messages. A
     /// receive that was begun stays so; dropping the value gives the message away.
@@ -135,6 +138,23 @@ impl Connection {
     /// completed and the message dropped.
     pub fn receive_into(&self, memory: &Memory, range: Range<usize>) -> Pending<Message, TransferError> {
         self.post_receive(memory, range, None)
+    }
+
+    /// Receive what arrives of the peer's next message, of at most `bytes_max` bytes: [`Message::missing`] names the bytes that did not, which are zero.
+    /// For best-effort messages that are too long to be bounded; it has no deadline.
+    pub fn receive_partial(&self, bytes_max: usize) -> Pending<Message, TransferError> {
+        match self.pool.take(self.shared.context(), bytes_max) {
+            Ok(memory) => {
+                let posted = self.shared.post_receive_partial(&memory, 0..bytes_max);
+                self.receiving(posted, &memory, Some(self.pool.clone()))
+            }
+            Err(error) => Pending::ready(Err(error)),
+        }
+    }
+
+    /// The same into registered memory.
+    pub fn receive_partial_into(&self, memory: &Memory, range: Range<usize>) -> Pending<Message, TransferError> {
+        self.receiving(self.shared.post_receive_partial(memory, range), memory, None)
     }
 
     /// Write bytes as one message that ends by a deadline, whatever has arrived then; returns what is known of that. Best for the schemes `be`

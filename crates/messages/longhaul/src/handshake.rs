@@ -59,6 +59,7 @@ impl Connecting {
     /// Begin; [`Connecting::hello`] goes to the other end.
     pub fn new(endpoint: &Endpoint, options: &Options, meeting: &Meeting) -> Result<Self, HandshakeError> {
         check_fec(endpoint.fec())?;
+        options.check_names()?;
         let peer = meeting.addresses.map(|(_, peer)| peer);
         let mtu = own_mtu(endpoint, options, peer)?;
         let message_bytes_max = message_bytes_max(options.mtu);
@@ -150,6 +151,7 @@ impl Accepting {
     ) -> Result<(Self, Vec<u8>), HandshakeError> {
         let hello = check_token(meeting, needs_token, hello)?;
         check_fec(endpoint.fec())?;
+        options.check_names()?;
         let ours = options.scheme_names();
         if hello.scheme != ours {
             return Err(HandshakeError::OtherScheme { ours, theirs: hello.scheme.to_owned() });

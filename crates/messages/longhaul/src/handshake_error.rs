@@ -13,6 +13,7 @@ use crate::agreement::CHUNK_BYTES_FROM_PEER_MAX;
 use crate::carrier::to_bytes;
 use crate::device::FecOnMessagesError;
 use crate::endpoint::UDP_PORT_ROCE;
+use crate::options::SchemeNamesTooLong;
 use crate::runtime::StartError;
 
 /// Why two ends do not come to a connection.
@@ -35,6 +36,9 @@ pub enum HandshakeError {
         /// There.
         theirs: String,
     },
+    /// Our schemes have names that are too long.
+    #[error(transparent)]
+    SchemeNames(#[from] SchemeNamesTooLong),
     /// Both want chunks of a size.
     #[error(
         "the ends have different chunks: {ours} bytes here, {theirs} bytes at the peer; give both the same, or only one"

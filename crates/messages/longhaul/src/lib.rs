@@ -110,7 +110,7 @@ pub use longhaul_sdr::{Memory, RoundTripTime};
 pub use longhaul_verbs::Mtu;
 pub use longhaul_wire::fields::{FieldError, FieldProblem};
 pub use message::Message;
-pub use options::Options;
+pub use options::{Options, SchemeNamesTooLong};
 pub use own_memory::{ScopedMemory, ScopedMessage, ScopedReceive};
 pub use path_check::{LostDirection, PathError};
 pub use pending::Pending;

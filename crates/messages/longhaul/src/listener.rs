@@ -30,7 +30,7 @@ use crate::endpoint::{Endpoint, OpenError, Towards};
 use crate::handle::ListenHandle;
 use crate::handshake::Accepting;
 use crate::handshake_error::HandshakeError;
-use crate::options::Options;
+use crate::options::{Options, SchemeNamesTooLong};
 use crate::path_check::{self, VerifyError};
 use crate::peer_claims::{self, own_addresses};
 use crate::pending::Pending;
@@ -69,6 +69,9 @@ pub enum ListenError {
     /// The device is not for messages.
     #[error(transparent)]
     Fec(#[from] FecOnMessagesError),
+    /// The schemes have names that are too long.
+    #[error(transparent)]
+    SchemeNames(#[from] SchemeNamesTooLong),
     /// The address cannot be listened at.
     #[error("cannot listen at this address; is it one of this host, and its port free?")]
     Bind(#[source] io::Error),
@@ -192,6 +195,7 @@ impl Listener {
             DeviceSource::Choice(choice, _) => choice.udp.fec,
             DeviceSource::Open(endpoint) => endpoint.fec(),
         })?;
+        options.check_names()?;
         let listener = TcpListener::bind(at).map_err(ListenError::Bind)?;
         listener.set_nonblocking(true).map_err(ListenError::System)?;
         let address = listener.local_addr().map_err(ListenError::System)?;

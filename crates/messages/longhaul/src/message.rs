@@ -39,7 +39,7 @@ impl Message {
     }
 
     /// The ranges of bytes that did not arrive and could not be computed, in order and exact to the packet. There are none unless the receive
-    /// was bounded, or the scheme is best effort. Without such ranges, [`Message::bytes`] is what was sent; with them, the bytes in them are
+    /// was bounded or partial. Without such ranges, [`Message::bytes`] is what was sent; with them, the bytes in them are
     /// what the receive's [`Fill`](longhaul_reliable::Fill) says.
     pub fn missing(&self) -> &[Range<u64>] {
         self.received().missing()

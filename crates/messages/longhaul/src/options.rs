@@ -7,6 +7,8 @@ use longhaul_reliable::{NamedScheme, Scheme, SchemeList, SchemeNameError, scheme
 use longhaul_sdr::QueuePairAttributes;
 use longhaul_time::Duration;
 use longhaul_verbs::{Capabilities, DeviceAttributes, Mtu};
+use longhaul_wire::handshake::SCHEME_BYTES_MAX;
+use thiserror::Error;
 
 use crate::agreement::Agreement;
 use crate::endpoint::Endpoint;
@@ -30,8 +32,8 @@ pub struct Options {
     /// How messages are brought over whose sender chooses nothing.
     pub scheme: Arc<dyn Scheme>,
     /// What they may be brought over with as well, if their sender says so ([`crate::Connection::choose`]). The ends must have the same, in the
-    /// same order; all names together have at most 256 bytes. With best effort among them, every receive has to look at
-    /// [`crate::Message::missing`], because the sender may choose that for any message. With a code among them, each receive also holds memory for the longest parity that
+    /// same order; all names together have at most 256 bytes. With best effort among them, the sender may choose that for any message: one that is
+    /// received with [`crate::Connection::receive`] then arrives whole or fails at both ends. With a code among them, each receive also holds memory for the longest parity that
     /// its message may have, until it is known that there is less.
     pub other_schemes: Vec<Arc<dyn Scheme>>,
     /// Bytes of a chunk, a multiple of the MTU; one packet by default ([`longhaul_sdr::default_chunk_bytes`]), because
@@ -73,6 +75,16 @@ pub struct Options {
     /// Accept peers on other hosts that do not have the listener's handle ([`crate::Listener::handle`]), which has a
     /// secret token. Set this only where you trust everybody who reaches the port. Peers on this host need no token.
     pub allow_without_token: bool,
+}
+
+/// The names of the schemes do not fit into the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "the names of this end's schemes have {bytes} bytes together, with commas, and may have {SCHEME_BYTES_MAX}; name fewer schemes, or shorter ones"
+)]
+pub struct SchemeNamesTooLong {
+    /// What they have.
+    pub bytes: usize,
 }
 
 /// Where the other end of a connection is.
@@ -123,6 +135,12 @@ impl Options {
     pub(crate) fn scheme_names(&self) -> String {
         let all = std::iter::once(&self.scheme).chain(&self.other_schemes);
         all.map(|scheme| scheme.name()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Why they cannot be told to a peer.
+    pub(crate) fn check_names(&self) -> Result<(), SchemeNamesTooLong> {
+        let bytes = self.scheme_names().len();
+        if bytes > SCHEME_BYTES_MAX { Err(SchemeNamesTooLong { bytes }) } else { Ok(()) }
     }
 
     /// How the send rate to a peer is controlled.

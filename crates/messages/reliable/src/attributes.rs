@@ -26,9 +26,10 @@ pub struct Attributes {
     /// Parts of one message that may be in flight. They should cover the bandwidth-delay product and some more for what has to be repeated; each
     /// takes memory for its parity.
     pub parts_open_max: usize,
-    /// Bytes of memory for the parity of messages that have not been announced, where the ends have agreed on a code: a receive has it before its
-    /// sender says which scheme the message has. Receives beyond wait for the announcements of those before, except the first.
-    pub parity_ahead_bytes_max: u64,
+    /// Bytes of memory for the parity of everything that is received, where the ends have agreed on a code, together with memory that is kept for
+    /// reuse; or enough for two parts, if that is more, so that one can arrive while the one before is completed. A receive has its memory before
+    /// its sender says which scheme the message has, until it ends or turns out to have no parity. Receives beyond wait for those before.
+    pub parity_bytes_max: u64,
     /// Send a checksum with every message: 64 bits over the bytes of each part, computed before the first of them leaves
     /// and verified by the receiver when it has them all, before its program gets them. Only the sender needs this; a
     /// receiver always verifies a checksum that was sent. If it differs, the message has failed at both ends. When a
@@ -72,7 +73,7 @@ impl Default for Attributes {
             message_deadline: None,
             waiting_max: 4096,
             parts_open_max: 16,
-            parity_ahead_bytes_max: 256 << 20,
+            parity_bytes_max: 256 << 20,
             checksum: false,
             #[cfg(feature = "mutations")]
             mutation: None,

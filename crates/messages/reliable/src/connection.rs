@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::attributes::Attributes;
 use crate::bounded::{Bound, Deadline, ReceiveBound};
 use crate::choice::{Choice, ChoiceError};
-use crate::incoming::Incoming;
+use crate::incoming::{Incoming, Wanted};
 use crate::jobs::{JobOf, Jobs, Workers};
 use crate::moment::Moment;
 use crate::outgoing::Outgoing;
@@ -182,15 +182,36 @@ impl Connection {
         Ok(ticket)
     }
 
-    /// Receive the peer's next message here. Messages take their receives in order; one may be shorter than its receive. A receive that is longer than
-    /// [`Connection::part_bytes`] holds up those that follow, until the sender has told how long its message is.
+    /// Receive the peer's next message here, all of it: one that ends with bytes missing, because its sender has chosen [`crate::BestEffort`], fails with
+    /// [`MessageError::Incomplete`], which names them. Messages take their receives in order; one may be shorter than its receive. A receive that is
+    /// longer than [`Connection::part_bytes`] holds up those that follow, until the sender has told how long its message is.
     pub fn post_receive(&mut self, memory: &Memory, range: Range<usize>) -> Result<ReceiveTicket, ConnectionError> {
+        self.receive(memory, range, Wanted::Whole)
+    }
+
+    /// The same for a program that looks at [`Received::missing`](crate::Received::missing): whatever its scheme leaves of the message, which may be a
+    /// long one. It has no deadline of its own.
+    pub fn post_receive_partial(
+        &mut self,
+        memory: &Memory,
+        range: Range<usize>,
+    ) -> Result<ReceiveTicket, ConnectionError> {
+        self.receive(memory, range, Wanted::Partial)
+    }
+
+    fn receive(
+        &mut self,
+        memory: &Memory,
+        range: Range<usize>,
+        wanted: Wanted,
+    ) -> Result<ReceiveTicket, ConnectionError> {
         self.check(memory, self.incoming.waiting())?;
         drop(memory.write(range.clone())?);
         let (promise, ticket) = ticket::receive_ticket();
-        self.incoming.add(memory.clone(), range, None, promise);
+        self.incoming.add(memory.clone(), range, wanted, promise);
         // A first part's clock begins with its message, so the time of posting does not matter.
         self.over_count += self.incoming.open(Instant::ZERO, &mut self.terms, &mut self.pool);
+        self.trim_pool();
         Ok(ticket)
     }
 
@@ -212,8 +233,9 @@ impl Connection {
         drop(memory.write(range.clone())?);
         let bound = ReceiveBound::new(bound, memory, range.clone(), now)?;
         let (promise, ticket) = ticket::receive_ticket();
-        self.incoming.add(memory.clone(), range, Some((bound, now)), promise);
+        self.incoming.add(memory.clone(), range, Wanted::Bounded(bound, now), promise);
         self.over_count += self.incoming.open(now, &mut self.terms, &mut self.pool);
+        self.trim_pool();
         Ok(ticket)
     }
 
@@ -280,6 +302,8 @@ impl Connection {
         match self.terms.queue_pair.poll_saying(now, saying) {
             Err(QueuePairError::NotConnected) => {
                 let moment = Moment::new(&self.terms, now);
+                // What ended while it waited for the peer is being filled.
+                self.take_ended_work(&moment);
                 self.over_count += self.incoming.expire_waiting(now, &self.terms);
                 self.over_count += self.outgoing.expire_waiting(&moment, &self.terms);
                 return Ok(());
@@ -307,12 +331,8 @@ impl Connection {
             }
         }
         terms.queue_pair.take_send_news().into_iter().for_each(|number| outgoing.on_news(number));
-        for ended in terms.jobs.take_ended() {
-            match ended {
-                JobOf::Send(number) => outgoing.on_news(number),
-                JobOf::Receive(number) => *over_count += incoming.on_recovered(number, &moment, terms, pool),
-            }
-        }
+        self.take_ended_work(&moment);
+        let Connection { terms, outgoing, incoming, pool, over_count, .. } = self;
         loop {
             *over_count += incoming.open(now, terms, pool) + outgoing.open(&moment, terms, pool);
             let received = incoming.poll(&moment, terms, pool);
@@ -325,8 +345,31 @@ impl Connection {
             }
         }
         terms.queue_pair.set_asks_from(outgoing.asks_from());
+        self.trim_pool();
         // What was queued just now goes out at once.
-        unless_connecting(terms.queue_pair.advance(now, saying))
+        unless_connecting(self.terms.queue_pair.advance(now, saying))
+    }
+
+    /// What is kept for parity counts, too.
+    fn trim_pool(&mut self) {
+        if !self.pool.is_empty() {
+            self.pool.trim(self.terms.attributes.parity_bytes_max.saturating_sub(self.incoming.parity_bytes()));
+        }
+    }
+
+    /// Go on with what workers have ended.
+    fn take_ended_work(&mut self, moment: &Moment) {
+        let Connection { terms, outgoing, incoming, pool, over_count, .. } = self;
+        for ended in terms.jobs.take_ended() {
+            *over_count += match ended {
+                JobOf::Send(number) => {
+                    outgoing.on_news(number);
+                    0
+                }
+                JobOf::Receive(number) => incoming.on_recovered(number, moment, terms, pool),
+                JobOf::Expired(own) => incoming.on_filled(own),
+            };
+        }
     }
 
     /// When [`Connection::poll`] must be called if nothing completes before.

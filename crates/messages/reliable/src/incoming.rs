@@ -1,6 +1,8 @@
 //! Receives of the program, each in as many parts as its message turns out to have.
 
+mod expired;
 mod message;
+mod parity;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -27,6 +29,7 @@ use crate::report::{ConnectionCounters, MessageReport};
 use crate::terms::Terms;
 use crate::ticket::{MessageError, Promise, Received};
 
+use expired::Filling;
 use message::NotOpened;
 
 /// Done messages that are told again without being asked.
@@ -39,6 +42,8 @@ pub(crate) struct Incoming {
     /// Parts that are complete, and of which something is being computed. Dropped first: jobs give the memory back before the program hears that
     /// its message is over.
     recovering: BTreeMap<u64, Recovering>,
+    /// Receives that ended before they had a number, and whose memory is being filled, by their own.
+    filling: BTreeMap<u64, Filling>,
     /// Parts, by number. In boxes, as messages are: a map keeps room for eleven, and thousands of connections have none. Dropped before the
     /// messages, so that the peer's device can write no longer when the program hears that they are over.
     open: BTreeMap<u64, Box<OpenReceive>>,
@@ -61,8 +66,19 @@ pub(crate) struct Incoming {
     filled_at: Instant,
 }
 
+/// What a program has asked for.
+pub(crate) enum Wanted {
+    /// All of a message, or an error.
+    Whole,
+    /// What its scheme leaves of it.
+    Partial,
+    /// What is there in time; posted now.
+    Bounded(ReceiveBound, Instant),
+}
+
 struct IncomingMessage {
-    memory: Memory,
+    /// `None` when it has ended for the program, which may use the memory for something else.
+    memory: Option<Memory>,
     range: Range<usize>,
     /// A part whose parity has no place yet, and memory for that. Dropped before the program hears that the message is over.
     half_open: Option<Receive>,
@@ -78,6 +94,8 @@ struct IncomingMessage {
     /// The sender sends checksums: no part ends without one.
     has_checksums: bool,
     begun: Instant,
+    /// Its program looks at what is missing.
+    may_miss: bool,
     /// If its program has bounded it, until its part is open.
     bound: Option<ReceiveBound>,
     /// When its program has bounded it, and when it ended before it had all its numbers, what its sender is told.
@@ -102,6 +120,8 @@ struct Recovering {
     /// Of data and of parity, whether they have arrived or not.
     packets: u64,
     is_bounded: bool,
+    /// Memory for its parity.
+    parity_bytes: Option<u64>,
     /// If nothing came any more when it ended: the last progress.
     quiet_since: Option<Instant>,
     task: Task<Result<ReceivedPart, PartError>>,
@@ -115,18 +135,16 @@ struct DoneToTell {
 }
 
 impl Incoming {
-    /// A receive is posted, bounded now if there is a bound.
-    pub(crate) fn add(
-        &mut self,
-        memory: Memory,
-        range: Range<usize>,
-        bound: Option<(ReceiveBound, Instant)>,
-        promise: Promise<Received>,
-    ) {
-        let (bound, posted) = bound.unzip();
+    /// A receive is posted.
+    pub(crate) fn add(&mut self, memory: Memory, range: Range<usize>, wanted: Wanted, promise: Promise<Received>) {
+        let may_miss = !matches!(wanted, Wanted::Whole);
+        let (bound, posted) = match wanted {
+            Wanted::Bounded(bound, posted) => (Some(bound), Some(posted)),
+            Wanted::Whole | Wanted::Partial => (None, None),
+        };
         self.waiting_deadlines.set(self.next, bound.as_ref().and_then(|bound| bound.deadline));
         let message = IncomingMessage {
-            memory,
+            memory: Some(memory),
             range,
             promise: Some(promise),
             first_number: 0,
@@ -135,6 +153,7 @@ impl Incoming {
             terms: None,
             has_checksums: false,
             begun: Instant::ZERO,
+            may_miss,
             bound,
             posted,
             ended_early: None,
@@ -181,12 +200,14 @@ impl Incoming {
                     let opened = match message.has_failed {
                         true => message.use_number(terms),
                         false => {
-                            if !message.has_room_ahead(part_bytes, terms, &self.open) {
+                            let needed = message.parity_needed(part_bytes, terms);
+                            let Some(parity_left) = parity::left(&self.open, &self.recovering, needed, terms) else {
                                 return over;
-                            }
+                            };
                             // What others of this connection hold comes back.
                             let has_others = !self.open.is_empty() || !self.recovering.is_empty();
-                            let opened = message.open_part(self.opening, part_bytes, terms, pool, has_others, now);
+                            let own = self.opening;
+                            let opened = message.open_part(own, part_bytes, terms, pool, parity_left, has_others, now);
                             opened.map(|receive| {
                                 self.open.insert(receive.number(), Box::new(receive));
                             })
@@ -224,20 +245,6 @@ impl Incoming {
             }
             self.waiting_deadlines.set(self.opening, None);
             self.opening += 1;
-        }
-        over
-    }
-
-    /// Bounded receives that wait for a number end by their deadlines, too: with nothing. They take their numbers all the same, so that each
-    /// message finds the receive that was meant for it. Returns the messages that are over.
-    pub(crate) fn expire_waiting(&mut self, now: Instant, terms: &Terms) -> u64 {
-        let due: Vec<u64> = self.waiting_deadlines.due(now).collect();
-        let mut over = 0;
-        for own in due {
-            self.waiting_deadlines.set(own, None);
-            if let Some(message) = self.messages.get_mut(&own) {
-                over += u64::from(message.end_early(now, terms.packet_bytes()));
-            }
         }
         over
     }
@@ -299,7 +306,7 @@ impl Incoming {
         let own = self.opening;
         match self.messages.get_mut(&own) {
             Some(message) if message.numbers_used == 0 => {
-                message.has_failed = true;
+                (message.memory, message.has_failed) = (None, true);
                 message.promise.take().into_iter().for_each(|promise| promise.keep(Err(error.clone())));
             }
             Some(_) => self.fail_message(own, Refusal::Failed, error, terms),
@@ -438,10 +445,12 @@ impl Incoming {
                 // Only one at a time: others that end now do so now, and not when this is done.
                 let is_at_once = self.filled_at != moment.now && completed.is_soon_filled();
                 let bytes = if is_at_once { 0 } else { completed.bytes_to_compute() };
+                let parity_bytes = completed.parity_memory_bytes();
                 self.filled_at = if is_at_once { moment.now } else { self.filled_at };
                 let recover = move |is_wanted: &dyn Fn() -> bool| completed.recover(is_wanted);
                 let task = terms.jobs.start(JobOf::Receive(number), bytes, recover);
-                let recovering = Recovering { message: own, index, packets, is_bounded, quiet_since, task };
+                let recovering =
+                    Recovering { message: own, index, packets, is_bounded, parity_bytes, quiet_since, task };
                 self.recovering.insert(number, recovering);
                 self.on_recovered(number, moment, terms, pool)
             }
@@ -533,7 +542,7 @@ impl Incoming {
         // The keys go before the program hears of it: it may use the memory again then.
         self.open.retain(|_, receive| receive.message != own);
         self.recovering.retain(|_, recovering| recovering.message != own);
-        (message.half_open, message.spare, message.has_failed) = (None, None, true);
+        (message.half_open, message.spare, message.memory, message.has_failed) = (None, None, None, true);
         message.pieces.clear();
         if let Some(promise) = message.promise.take() {
             promise.keep(Err(error));
@@ -566,12 +575,13 @@ impl Incoming {
     /// Everything has failed.
     pub(crate) fn fail(&mut self, error: &MessageError) {
         self.recovering.clear();
+        self.fail_filling(error);
         self.open.clear();
         self.long_answers.clear();
         self.waiting_deadlines.clear();
         self.opening = self.next;
         for mut message in std::mem::take(&mut self.messages).into_values() {
-            message.half_open = None;
+            (message.half_open, message.memory) = (None, None);
             message.promise.take().into_iter().for_each(|promise| promise.keep(Err(error.clone())));
         }
     }

@@ -127,6 +127,8 @@ impl<T> Drop for Task<T> {
 pub(crate) enum JobOf {
     Send(u64),
     Receive(u64),
+    /// A receive that ended before it had a number, by its own.
+    Expired(u64),
 }
 
 /// How a connection has jobs done. Clones are of the same connection.

@@ -1,10 +1,11 @@
 //! Outgoing messages of the program, each in as many parts as it takes.
 
+mod not_opened;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
 
-use longhaul_sdr::{BackOff, Memory, PeerReceive, RegisterError, SendStream};
+use longhaul_sdr::{BackOff, Memory, PeerReceive, RegisterError, SendError, SendStream};
 use longhaul_time::Instant;
 use longhaul_wire::record::Record;
 
@@ -22,6 +23,8 @@ use crate::scheme::Outbox;
 use crate::sends::{CARRIED_MESSAGES_MAX, OpenSend};
 use crate::terms::Terms;
 use crate::ticket::{MessageError, Promise};
+
+use not_opened::NotOpened;
 
 #[derive(Default)]
 pub(crate) struct Outgoing {
@@ -49,7 +52,8 @@ pub(crate) struct Outgoing {
 }
 
 struct OutgoingMessage {
-    memory: Memory,
+    /// `None` when it has ended for the program, which may use the memory for something else.
+    memory: Option<Memory>,
     range: Range<usize>,
     /// What its sender has chosen.
     terms: MessageTerms,
@@ -95,7 +99,7 @@ impl Outgoing {
     ) {
         self.waiting_deadlines.set(self.next, deadline);
         let message = OutgoingMessage {
-            memory,
+            memory: Some(memory),
             range,
             terms,
             promise: Some(promise),
@@ -150,7 +154,7 @@ impl Outgoing {
                     self.open.insert(send.number, Box::new(send));
                 };
                 let opened = message.open_parts(self.opening, cut, terms, pool, &mut opened);
-                if message.numbers_used > 0 {
+                if !message.is_unopened() {
                     self.waiting_deadlines.set(self.opening, None);
                 }
                 // Its time ran out while it waited. It takes its numbers all the same, so that its receive ends with it and those after it
@@ -163,9 +167,9 @@ impl Outgoing {
                     Ok(true) => {}
                     Ok(false) => return over,
                     // The device's limit; others of ours give memory back when they are done.
-                    Err(RegisterError::TooMany { .. }) if has_others => return over,
+                    Err(NotOpened::Parity(RegisterError::TooMany { .. })) if has_others => return over,
                     Err(error) => {
-                        over += u64::from(self.fail_opening(MessageError::Parity(Arc::new(error)), moment));
+                        over += u64::from(self.fail_opening(error.into(), moment));
                         continue;
                     }
                 }
@@ -290,22 +294,20 @@ impl Outgoing {
         let mut expired = 0;
         for own in self.waiting_deadlines.due(moment.now).collect::<Vec<_>>() {
             self.waiting_deadlines.set(own, None);
-            if let Some(message) = self.messages.get_mut(&own).filter(|message| message.numbers_used == 0) {
-                message.failure = Some(MessageError::Deadline(moment.now.saturating_since(message.begun)));
-                message.ended = moment.now;
-                expired += u64::from(message.tell_program());
+            if let Some(message) = self.messages.get_mut(&own).filter(|message| message.is_unopened()) {
+                let error = MessageError::Deadline(moment.now.saturating_since(message.begun));
+                expired += u64::from(message.fail_unopened(error, moment.now, terms, &mut self.withdrawn));
             }
         }
         for message in self.messages.range_mut(self.opening..).map(|(_, message)| message) {
-            if message.numbers_used > 0 || message.promise.is_none() || message.deadline.is_some() {
+            if !message.is_unopened() || message.promise.is_none() || message.deadline.is_some() {
                 continue;
             }
             let (at, error) = message.waits_until(terms);
             if at > moment.now {
                 break;
             }
-            message.failure = Some(error);
-            expired += u64::from(message.tell_program());
+            expired += u64::from(message.fail_unopened(error, moment.now, terms, &mut self.withdrawn));
         }
         expired
     }
@@ -359,8 +361,8 @@ impl Outgoing {
             return Some(moment.now);
         }
         let mut waiting = self.messages.range(self.opening..).map(|(_, message)| message);
-        let waiting = waiting
-            .find(|message| message.numbers_used == 0 && message.promise.is_some() && message.deadline.is_none());
+        let waiting =
+            waiting.find(|message| message.is_unopened() && message.promise.is_some() && message.deadline.is_none());
         let waiting = waiting.map(|message| message.waits_until(terms).0);
         let waiting = Instant::earlier_of(waiting, self.waiting_deadlines.next());
         let own = Instant::earlier_of(waiting, self.agenda.next());
@@ -393,7 +395,7 @@ impl OutgoingMessage {
         terms: &Terms,
         pool: &mut ParityPool,
         opened: &mut impl FnMut(OpenSend),
-    ) -> Result<bool, RegisterError> {
+    ) -> Result<bool, NotOpened> {
         let numbers_a_part = terms.numbers_a_part();
         loop {
             let index = self.numbers_used / numbers_a_part;
@@ -418,7 +420,8 @@ impl OutgoingMessage {
                 // Nothing more is sent of it, but its numbers are its own.
                 Some(_) => {
                     self.half_open = None;
-                    self.start_stream(None, terms).is_some()
+                    // Its program has heard an error already, and the numbers are used as soon as they can be.
+                    matches!(self.start_stream(None, terms), Ok(Some(_)))
                 }
                 None => {
                     self.open_parts < terms.attributes.parts_open_max.max(1) && {
@@ -432,9 +435,33 @@ impl OutgoingMessage {
         }
     }
 
-    /// Whether its parity fits, in whole parts and in the last one. What has numbers already was looked at.
+    /// Whether it still waits for the numbers of its first part: for both, or for that of the parity.
+    fn is_unopened(&self) -> bool {
+        self.numbers_used == 0 || self.half_open.is_some() && self.numbers_used == 1
+    }
+
+    /// It has failed before it had the numbers of its first part. Returns whether it has ended now for the program.
+    fn fail_unopened(
+        &mut self,
+        error: MessageError,
+        now: Instant,
+        terms: &Terms,
+        withdrawn: &mut BTreeMap<u64, Withdrawal>,
+    ) -> bool {
+        // It would have failed with this as soon as its turn had come, which is no matter of time.
+        let checked = terms.known_part_bytes().map_or(Ok(()), |part_bytes| self.check_parity(part_bytes, terms));
+        (self.failure, self.ended) = (Some(checked.err().unwrap_or(error)), now);
+        if self.half_open.take().is_some() {
+            // The receiver may have a receive for it already.
+            withdrawn.insert(self.first_number, Withdrawal::new(self.range.len() as u64));
+        }
+        self.tell_program()
+    }
+
+    /// Whether its parity fits, in whole parts and in the last one. What has numbers already was looked at. One that does not fit uses no number,
+    /// also when it has failed before its turn came: which receives its successors find must not depend on time.
     fn check_parity(&self, part_bytes: u64, terms: &Terms) -> Result<(), MessageError> {
-        if self.numbers_used > 0 || self.failure.is_some() {
+        if self.numbers_used > 0 || part_bytes == 0 {
             return Ok(());
         }
         let cut = Cut::new(self.range.len() as u64, part_bytes);
@@ -451,14 +478,18 @@ impl OutgoingMessage {
         }
     }
 
-    fn start_stream(&mut self, immediate: Option<u32>, terms: &Terms) -> Option<SendStream> {
-        // Only a full table keeps a stream from being started.
-        let stream = terms.queue_pair.start_stream(immediate).ok()?;
+    /// `None` while no number is free.
+    fn start_stream(&mut self, immediate: Option<u32>, terms: &Terms) -> Result<Option<SendStream>, SendError> {
+        let stream = match terms.queue_pair.start_stream(immediate) {
+            Ok(stream) => stream,
+            Err(SendError::TableFull(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
         if self.numbers_used == 0 {
             self.first_number = stream.number();
         }
         self.numbers_used += 1;
-        Some(stream)
+        Ok(Some(stream))
     }
 
     fn open_part(
@@ -467,39 +498,47 @@ impl OutgoingMessage {
         part: Part,
         terms: &Terms,
         pool: &mut ParityPool,
-    ) -> Result<Option<OpenSend>, RegisterError> {
+    ) -> Result<Option<OpenSend>, NotOpened> {
         let shape = self.terms.shape_of(part.bytes());
         // First, because a message without it must not take a number.
         let memory = match self.terms.has_parity() {
-            true => Some(pool.take(terms.queue_pair.context(), shape.parity_bytes as usize)?),
+            true => Some(
+                pool.take(terms.queue_pair.context(), shape.parity_bytes as usize, u64::MAX)
+                    .map_err(NotOpened::Parity)?,
+            ),
             false => None,
         };
+        // It is there until the message has ended, after which no part is opened.
+        let Some(message_memory) = self.memory.clone() else { return Ok(None) };
         // Packets of a message in one part tell its length; that of a long one comes with the offer alone.
         let length = (part.cut.count() == 1).then_some(part.bytes() as u32);
         let data = match self.half_open.take() {
             Some(data) => data,
             None => match self.start_stream(length, terms) {
-                Some(data) => data,
-                None => {
+                Ok(Some(data)) => data,
+                other => {
                     memory.into_iter().for_each(|memory| pool.put_back(memory));
-                    return Ok(None);
+                    return other.map(|_| None).map_err(NotOpened::Stream);
                 }
             },
         };
         let parity = match memory {
             Some(memory) => match self.start_stream(None, terms) {
-                Some(stream) => Some((stream, memory)),
-                None => {
+                Ok(Some(stream)) => Some((stream, memory)),
+                other => {
                     pool.put_back(memory);
                     self.half_open = Some(data);
-                    return Ok(None);
+                    return other.map(|_| None).map_err(NotOpened::Stream);
                 }
             },
             // The number of its parity is used for nothing.
-            None if terms.numbers_a_part() > 1 && self.start_stream(None, terms).is_none() => {
-                self.half_open = Some(data);
-                return Ok(None);
-            }
+            None if terms.numbers_a_part() > 1 => match self.start_stream(None, terms) {
+                Ok(Some(_)) => None,
+                other => {
+                    self.half_open = Some(data);
+                    return other.map(|_| None).map_err(NotOpened::Stream);
+                }
+            },
             None => None,
         };
         let attributes = terms.queue_pair.attributes();
@@ -507,7 +546,7 @@ impl OutgoingMessage {
         let start = self.range.start + part.offset() as usize;
         let outbox = Outbox {
             data,
-            memory: self.memory.clone(),
+            memory: message_memory,
             range: start..start + part.bytes() as usize,
             parity,
             queued_data_bytes: 0,
@@ -527,6 +566,7 @@ impl OutgoingMessage {
     /// Tell the program how it ended, if it does not know.
     fn tell_program(&mut self) -> bool {
         let Some(promise) = self.promise.take() else { return false };
+        self.memory = None;
         let report = MessageReport { duration: self.ended - self.begun, ..self.report };
         let delivery = match &self.failure {
             // It ended by its own deadline, which its program wanted; the receiver will hear that nothing more comes.

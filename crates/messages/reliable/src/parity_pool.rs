@@ -9,15 +9,17 @@ const EXCESS_MAX: usize = 8;
 
 #[derive(Default)]
 pub(crate) struct ParityPool {
+    /// The oldest first.
     free: Vec<Memory>,
 }
 
 impl ParityPool {
-    /// Memory of at least this many bytes.
-    pub(crate) fn take(&mut self, context: &Context, bytes: usize) -> Result<Memory, RegisterError> {
+    /// Memory of at least this many bytes, and at most `most` if that is more.
+    pub(crate) fn take(&mut self, context: &Context, bytes: usize, most: u64) -> Result<Memory, RegisterError> {
         // A message of nothing has parity of nothing, and a region has bytes.
         let bytes = bytes.max(1);
-        let fits = |memory: &Memory| memory.len() >= bytes && memory.len() / EXCESS_MAX <= bytes;
+        let most = bytes.max(usize::try_from(most).unwrap_or(usize::MAX));
+        let fits = |memory: &Memory| (bytes..=most).contains(&memory.len()) && memory.len() / EXCESS_MAX <= bytes;
         // One that is still being sent from stays here.
         let is_unused = |memory: &Memory| memory.write(0..memory.len()).is_ok();
         match self.free.iter().position(|memory| fits(memory) && is_unused(memory)) {
@@ -32,5 +34,22 @@ impl ParityPool {
             self.free.remove(0);
         }
         self.free.push(memory);
+    }
+
+    /// Keep no more than this many bytes.
+    pub(crate) fn trim(&mut self, bytes_max: u64) {
+        let mut kept: u64 = self.free.iter().map(|memory| memory.len() as u64).sum();
+        let oldest = self.free.iter().take_while(|memory| {
+            let is_too_much = kept > bytes_max;
+            kept -= memory.len() as u64;
+            is_too_much
+        });
+        let count = oldest.count();
+        self.free.drain(..count);
+    }
+
+    /// Whether nothing is kept.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.free.is_empty()
     }
 }

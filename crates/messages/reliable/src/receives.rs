@@ -96,7 +96,7 @@ pub(crate) enum Step {
 }
 
 /// Filling this much takes 0.1 to 0.2 ms. To wake a thread that does it, and to be woken by it, takes about as long.
-const FILLED_AT_ONCE_BYTES_MAX: u64 = 1 << 20;
+pub(crate) const FILLED_AT_ONCE_BYTES_MAX: u64 = 1 << 20;
 /// How often in a timeout is looked whether there is progress.
 const LOOKS_A_TIMEOUT: u32 = 4;
 
@@ -243,10 +243,9 @@ impl OpenReceive {
         u64::from(self.data.bitmap().duplicates()) + u64::from(parity)
     }
 
-    /// Memory for parity, while it is not known whether there is any.
-    pub(crate) fn parity_ahead_bytes(&self) -> u64 {
-        let memory = self.parity.as_ref().filter(|_| self.terms.is_none());
-        memory.map_or(0, |(_, memory)| memory.len() as u64)
+    /// Memory for its parity, if it has some.
+    pub(crate) fn parity_memory_bytes(&self) -> Option<u64> {
+        self.parity.as_ref().map(|(_, memory)| memory.len() as u64)
     }
 
     /// Packets of data and of parity that have arrived.
@@ -443,6 +442,11 @@ impl CompletedPart {
         self.report.duplicate_packets
     }
 
+    /// Memory for its parity, if it has some.
+    pub(crate) fn parity_memory_bytes(&self) -> Option<u64> {
+        self.parity.as_ref().map(|(_, memory)| memory.len() as u64)
+    }
+
     /// Packets of data and of parity, whether they have arrived or not.
     pub(crate) fn packet_count(&self) -> u64 {
         self.shape.packets_with_parity()
@@ -555,45 +559,4 @@ fn seen(arrivals: Arrivals<'_>, is_best_effort: bool) -> Seen {
 }
 
 #[cfg(test)]
-mod tests {
-    use longhaul_sdr::MessageBitmap;
-
-    use super::*;
-
-    #[test]
-    fn of_an_unheard_message_the_last_packet_and_all_behind_it_are_missing() {
-        let bitmap = MessageBitmap::new(200, 64);
-        let missing = || tidy_packets(missing_of_unheard(Arrivals::new(&bitmap, 200, 64)));
-        assert_eq!(missing(), [(0, 200)]);
-        bitmap.record(0);
-        assert_eq!(missing(), [(0, 200)]);
-        bitmap.record_run(1, 70);
-        bitmap.record(130);
-        assert_eq!(missing(), [(71, 200)]);
-        bitmap.record(199);
-        assert_eq!(missing(), [(71, 130), (131, 200)]);
-        bitmap.record_run(0, 200);
-        assert_eq!(missing(), [(199, 200)]);
-        assert!(missing_of_unheard(Arrivals::new(&bitmap, 0, 64)).is_empty());
-    }
-
-    /// Whatever is noted while it is looked for: what is not missing lies before a packet that is.
-    #[test]
-    fn packets_that_come_meanwhile_are_not_behind_the_end() {
-        for _ in 0..200 {
-            let bitmap = MessageBitmap::new(4096, 64);
-            std::thread::scope(|scope| {
-                scope.spawn(|| bitmap.record_run(0, 4096));
-                for _ in 0..20 {
-                    let missing = tidy_packets(missing_of_unheard(Arrivals::new(&bitmap, 4096, 64)));
-                    assert_eq!(missing.last().map(|run| run.1), Some(4096), "{missing:?}");
-                }
-            });
-        }
-    }
-
-    fn tidy_packets(runs: Vec<Range<u32>>) -> Vec<(u64, u64)> {
-        let runs = tidy(runs.into_iter().map(|run| run.start.into()..run.end.into()).collect());
-        runs.into_iter().map(|run| (run.start, run.end)).collect()
-    }
-}
+mod tests;

@@ -85,6 +85,11 @@ impl Terms {
         self.part_bytes
     }
 
+    /// The same, if it has been asked for since the ends are connected.
+    pub(crate) fn known_part_bytes(&self) -> Option<u64> {
+        self.part_bytes
+    }
+
     /// Why nothing can be sent when parts have no bytes.
     pub(crate) fn no_room_for_parity(&self) -> MessageError {
         let message_bytes_max = self.queue_pair.message_bytes_max().unwrap_or(0);

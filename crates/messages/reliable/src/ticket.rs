@@ -46,8 +46,12 @@ pub enum MessageError {
     /// Longer than the receive that was posted for it, says the peer.
     #[error("the message of {0} bytes does not fit the receive that the peer has posted for it")]
     TooLongForPeer(u64),
-    /// The receiver has ended it without all of its bytes: it was bounded there, or the scheme is best effort.
-    #[error("the receiver ended the message with {} of its bytes missing, in {} ranges", crate::bounded::byte_count(.missing), .missing.len())]
+    /// It has ended without all of its bytes: its receive was bounded, or its scheme is best effort. Both ends fail with this, unless their programs
+    /// allow it: a sender with a bounded send, a receiver with a bounded or a partial receive.
+    #[error(
+        "the message ended with {} of its bytes missing, in {} ranges, because its receive was bounded or its scheme sends everything once; send it          with another scheme, or bound both ends to accept that",
+        crate::bounded::byte_count(.missing), .missing.len()
+    )]
     Incomplete {
         /// The ranges, in order.
         missing: Vec<Range<u64>>,
@@ -350,7 +354,7 @@ impl Received {
     }
 
     /// The ranges of bytes that did not arrive and could not be computed, in order and exact to the packet. There are none unless the receive
-    /// was bounded, or the scheme is best effort.
+    /// was bounded or partial.
     pub fn missing(&self) -> &[Range<u64>] {
         &self.missing
     }

@@ -315,7 +315,7 @@ impl Shared {
         self.post(state, Posting::Send(saying), |reliable, now| reliable.send_chosen(memory, range, choice, now))
     }
 
-    /// Receive the peer's next message here.
+    /// Receive the peer's next message here, all of it.
     pub fn post_receive(
         &self,
         memory: &Memory,
@@ -324,6 +324,17 @@ impl Shared {
         let mut state = self.state();
         state.receives = true;
         self.post(state, Posting::Receive, |reliable, _| reliable.post_receive(memory, range))
+    }
+
+    /// Receive what the scheme leaves of the peer's next message here.
+    pub fn post_receive_partial(
+        &self,
+        memory: &Memory,
+        range: Range<usize>,
+    ) -> Result<Result<ReceiveTicket, ConnectionError>, End> {
+        let mut state = self.state();
+        state.receives = true;
+        self.post(state, Posting::Receive, |reliable, _| reliable.post_receive_partial(memory, range))
     }
 
     /// Send bytes as one message that ends by a deadline.

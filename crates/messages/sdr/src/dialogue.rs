@@ -16,6 +16,7 @@ use crate::receive_table::ArrivedData;
 use crate::receiving::Receiving;
 use crate::scheme_queue::SchemeQueue;
 use crate::sending::Sending;
+use crate::shape::Shape;
 
 /// Marks ids of control messages that leave; those of data are numbers of internal queue pairs.
 const CONTROL_SEND: u64 = 1 << 63;
@@ -240,9 +241,23 @@ impl State {
         }
     }
 
+    /// The number of the next receive, or of the message that has to be over before.
+    pub(crate) fn next_receive_number(&mut self, shape: &Shape) -> Result<u64, u64> {
+        match self.receiving.obstacle(shape.layout.slot_count(), shape.generations) {
+            None => Ok(self.receiving.next_number()),
+            Some(number) => {
+                // The sender knows nothing of a message that only has to be completed here.
+                if !self.receiving.is_open(number) {
+                    self.wait_for_sender(number);
+                }
+                Err(number)
+            }
+        }
+    }
+
     /// The program waits for the sender to be through with this message. Questions about other things may have become rare, and the last
     /// of them may have been answered just before; this is a new one, so it is asked at once.
-    pub(crate) fn wait_for_sender(&mut self, number: u64) {
+    fn wait_for_sender(&mut self, number: u64) {
         self.waits_for_sender = true;
         if self.waited_for.replace(number) != Some(number) {
             self.asking = BackOff::default();

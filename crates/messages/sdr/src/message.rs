@@ -140,14 +140,7 @@ impl QueuePair {
         }
         let incoming = memory.lend_to_receive(range)?;
         let mut state = self.shared.state();
-        let number = state.receiving.next_number();
-        if let Some(number) = state.receiving.obstacle(shape.layout.slot_count(), shape.generations) {
-            // The sender knows nothing of a message that only has to be completed here.
-            if !state.receiving.is_open(number) {
-                state.wait_for_sender(number);
-            }
-            return Err(ReceiveError::TableFull(number));
-        }
+        let number = state.next_receive_number(shape).map_err(ReceiveError::TableFull)?;
         let (key, address, remote_key) = match root {
             Some(root) => {
                 let root_number = self.shared.root_number_of(root, number);
@@ -170,12 +163,7 @@ impl QueuePair {
         };
         let packet_count = length.div_ceil(u64::from(shape.packet_bytes)) as u32;
         let bitmap = Arc::new(MessageBitmap::new(packet_count, attributes.chunk_bytes / shape.packet_bytes));
-        // What came for the message that had this slot and this generation before may be in a completion queue still, and would count for this one.
-        // Since the slot was bound anew, nothing of that message is added. With several generations that was rounds of the table ago, so that
-        // once a round is enough.
-        if shape.generations == 1 || shape.slot_of(number) == 0 {
-            self.shared.context.drain();
-        }
+        self.drain_before(number);
         table.enter(number, bitmap.clone());
         let generation = shape.generation_of(number) as u8;
         if packet_count > 1 {
@@ -184,6 +172,31 @@ impl QueuePair {
         state.receiving.opened(ClearToSend { number, address, length, key: remote_key, generation, is_over: false });
         drop(state);
         Ok(Receive { shared: self.shared.clone(), number, bitmap, open: Some((incoming, key)) })
+    }
+}
+
+impl QueuePair {
+    /// Let the peer's next message go nowhere: it is over as soon as the peer hears of it. Returns its number; `None` while none is free. It takes
+    /// neither memory nor a key, so nothing else can keep a number from being used.
+    pub fn skip_receive(&self) -> Option<u64> {
+        let Shared { shape, .. } = &*self.shared;
+        let mut state = self.shared.state();
+        let number = state.next_receive_number(shape).ok()?;
+        self.drain_before(number);
+        let generation = shape.generation_of(number) as u8;
+        state.receiving.opened(ClearToSend { number, address: 0, length: 0, key: 0, generation, is_over: false });
+        state.receiving.completed(number);
+        Some(number)
+    }
+
+    /// What came for the message that had this slot and this generation before may be in a completion queue still, and would count for this one.
+    /// Since the slot was bound anew, nothing of that message is added. With several generations that was rounds of the table ago, so that
+    /// once a round is enough.
+    fn drain_before(&self, number: u64) {
+        let Shared { shape, context, .. } = &*self.shared;
+        if shape.generations == 1 || shape.slot_of(number) == 0 {
+            context.drain();
+        }
     }
 }
 

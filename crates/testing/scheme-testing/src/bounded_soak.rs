@@ -4,6 +4,8 @@
 //! A seed decides everything. What a receive ended with is judged by code that knows only what was sent, what the program
 //! asked for, and what the receiver's device has counted:
 //!
+//! - in half of the programs hardly any message has a number at a time, or there is hardly any memory for parity, so that most of them wait;
+//! - some receives are not bounded: they get all of their message or an error, never holes;
 //! - messages of several schemes and chunks share a connection, and each has what its sender has chosen;
 //! - each end is over by its deadline, at most a microsecond later while its program runs, and never earlier without a
 //!   reason;
@@ -16,8 +18,10 @@
 mod judge;
 mod plan;
 
+use std::ops::Range;
+
 use longhaul_reliable::{
-    Attributes, Bound, BoundedSendTicket, ConnectionError, Deadline, ReceiveTicket, Received, Sent,
+    Attributes, Bound, BoundedSendTicket, ConnectionError, Deadline, MessageError, ReceiveTicket, Received, Sent,
 };
 use longhaul_time::{Duration, Instant};
 
@@ -43,6 +47,8 @@ pub struct BoundedSeedReport {
     pub known: u64,
     /// The latter.
     pub unknown: u64,
+    /// Plain receives that got all of their message, that failed because something was missing, and whose sender gave up.
+    pub plain: [u64; 3],
     /// Bytes that were missing.
     pub missing_bytes: u64,
     /// How late a receive was at most, in a program that ran.
@@ -54,6 +60,8 @@ pub struct BoundedSeedReport {
 struct Running {
     receive: Option<ReceiveTicket>,
     received: Option<Received>,
+    /// What was missing when a plain receive failed.
+    incomplete: Option<Vec<Range<u64>>>,
     send: Option<BoundedSendTicket>,
     sent: Option<Sent>,
     posted: [Option<Instant>; 2],
@@ -82,7 +90,8 @@ struct Soak<'a> {
 }
 
 impl<'a> Soak<'a> {
-    fn new(plan: &'a Plan, attributes: Attributes) -> Self {
+    fn new(plan: &'a Plan, mut attributes: Attributes) -> Self {
+        attributes.parity_bytes_max = plan.parity_bytes_max;
         let scheme = |name: &&str| scheme_by_name(name).expect("a scheme");
         let options = GroundOptions {
             seed: plan.seed,
@@ -90,6 +99,8 @@ impl<'a> Soak<'a> {
             chunk_bytes: plan.chunk_packets * PACKET as u32,
             grain: Duration::from_nanos(500),
             connection: attributes,
+            layout: plan.layout,
+            generations: plan.generations,
             other_schemes: plan.schemes[1..].iter().map(scheme).collect(),
             round_trip_guess: plan.round_trip,
             ..GroundOptions::new(plan.link.clone(), (plan.messages.len() + 1) * SLOT_BYTES)
@@ -97,7 +108,8 @@ impl<'a> Soak<'a> {
         let mut ground = VirtualGround::with_scheme(&options, scheme(&plan.schemes[0]));
         let memory = ground.receiver().1;
         memory.write(0..memory.len()).expect("nobody uses it").fill(STALE);
-        let none = || Running { receive: None, received: None, send: None, sent: None, posted: [None; 2] };
+        let none =
+            || Running { receive: None, received: None, incomplete: None, send: None, sent: None, posted: [None; 2] };
         let running = plan.messages.iter().map(|_| none()).collect();
         Soak { plan, ground, running, judge: Judge::new(plan), runs: [(true, Instant::ZERO); 2] }
     }
@@ -123,12 +135,13 @@ impl<'a> Soak<'a> {
             return;
         }
         for (index, running) in self.running.iter().enumerate() {
-            let is_open = running.receive.is_some() || running.send.is_some();
+            let is_open = running.receive.is_some() && !self.plan.messages[index].is_plain || running.send.is_some();
             self.judge.must(!is_open, || format!("message {index} has not ended after all deadlines"));
         }
         let counters = self.ground.receiver().0.queue_pair().counters().1;
         self.judge.arrived(counters.arrived, counters.late);
         self.fresh();
+        self.plain();
         for (index, running) in self.running.iter().enumerate() {
             if let Some(received) = &running.received {
                 self.judge.contents(index, received, "at the end");
@@ -169,6 +182,17 @@ impl<'a> Soak<'a> {
         self.judge.must(is_whole, || "a message over a link that works again does not arrive".to_owned());
         let took = self.ground.now() - now;
         self.judge.must(took < FRESH, || format!("a message over a link that works again took {took:?}"));
+    }
+
+    /// Plain receives have no deadline, and end when they hear of their senders again.
+    fn plain(&mut self) {
+        let end = self.ground.now() + FRESH / 2;
+        while self.running.iter().any(|running| running.receive.is_some()) && self.judge.is_content() {
+            let now = self.ground.now();
+            self.judge.must(now < end, || "a plain receive does not end over a link that works again".to_owned());
+            self.ground.step(end).expect("the ends work");
+            self.look(now);
+        }
     }
 
     fn apply(&mut self, fault: &Fault, begins: bool, now: Instant) {
@@ -215,7 +239,11 @@ impl<'a> Soak<'a> {
         } else {
             let (connection, memory) = self.ground.receiver();
             let bound = Bound { deadline, fill: message.fill };
-            let posted = connection.receive_bounded(memory, start..start + message.room, bound, now);
+            let range = start..start + message.room;
+            let posted = match message.is_plain {
+                true => connection.post_receive(memory, range),
+                false => connection.receive_bounded(memory, range, bound, now),
+            };
             posted.map(|ticket| self.running[index].receive = Some(ticket))
         };
         match posted {
@@ -232,7 +260,16 @@ impl<'a> Soak<'a> {
             if let Some(outcome) = running.receive.as_ref().and_then(ReceiveTicket::take) {
                 running.receive = None;
                 let posted = running.posted[1].unwrap_or_default();
+                if self.plan.messages[index].is_plain {
+                    self.judge.plain(index, &outcome);
+                }
                 match outcome {
+                    Ok(received) if self.plan.messages[index].is_plain => running.received = Some(received),
+                    Err(error) if self.plan.messages[index].is_plain => {
+                        if let MessageError::Incomplete { missing } = error {
+                            running.incomplete = Some(missing);
+                        }
+                    }
                     Ok(received) => {
                         self.judge.received(index, &received, posted, now, runs[1].1);
                         running.received = Some(received);
@@ -252,9 +289,12 @@ impl<'a> Soak<'a> {
                     Err(error) => self.judge.failed(index, &error, "send"),
                 }
             }
-            if let (Some(received), Some(sent)) = (&running.received, running.sent.take()) {
-                self.judge.both(index, received, &sent);
+            match (&running.received, &running.incomplete, &running.sent) {
+                (Some(received), _, Some(sent)) => self.judge.both(index, received, sent),
+                (_, Some(missing), Some(sent)) => self.judge.both_incomplete(index, missing, sent),
+                _ => continue,
             }
+            running.sent = None;
         }
     }
 }

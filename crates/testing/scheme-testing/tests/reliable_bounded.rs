@@ -329,18 +329,37 @@ fn with_a_reliable_scheme_losses_are_repeated_until_the_deadline() {
 
 #[test]
 fn who_does_not_allow_missing_bytes_hears_of_an_error() {
-    let mut ground = ground("be", link(0.5), 13, 1);
-    let now = ground.now();
-    let (connection, memory) = ground.receiver();
-    let ticket = connection.post_receive(memory, range_of(0)).expect("there is room");
-    let (connection, memory) = ground.sender();
-    let send = connection.send(memory, range_of(0), now).expect("there is room");
-    run_until(&mut ground, 100 * DEADLINE, || send.is_over() && ticket.is_over());
-    let received = received(&ticket);
-    assert_eq!(received.ending(), Ending::Quiet);
-    match send.take().expect("it has ended") {
-        Err(MessageError::Incomplete { missing }) => assert_eq!(missing, received.missing()),
-        other => panic!("{other:?}"),
+    for is_partial in [false, true] {
+        let mut ground = ground("be", link(0.5), 13, 1);
+        let now = ground.now();
+        let (connection, memory) = ground.receiver();
+        let ticket = match is_partial {
+            true => connection.post_receive_partial(memory, range_of(0)),
+            false => connection.post_receive(memory, range_of(0)),
+        };
+        let ticket = ticket.expect("there is room");
+        let (connection, memory) = ground.sender();
+        let send = connection.send(memory, range_of(0), now).expect("there is room");
+        run_until(&mut ground, 100 * DEADLINE, || send.is_over() && ticket.is_over());
+        let missing = match is_partial {
+            true => {
+                let received = received(&ticket);
+                assert_eq!(received.ending(), Ending::Quiet);
+                received.missing().to_vec()
+            }
+            false => {
+                let Some(Err(MessageError::Incomplete { missing })) = ticket.take() else {
+                    panic!("a program that has not asked for it gets no message with holes");
+                };
+                ground.receiver().1.write(range_of(0)).expect("its memory is free");
+                missing
+            }
+        };
+        assert!(!missing.is_empty());
+        match send.take().expect("it has ended") {
+            Err(MessageError::Incomplete { missing: heard }) => assert_eq!(heard, missing),
+            other => panic!("{other:?}"),
+        }
     }
 }
 

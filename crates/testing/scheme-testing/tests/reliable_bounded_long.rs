@@ -167,7 +167,7 @@ impl ByHand {
 fn a_part_whose_checksum_never_came_is_not_whole() {
     let mut by_hand = ByHand::new(1, 4 * PACKET);
     let memory = by_hand.ends[1].memory.clone();
-    let receive = by_hand.connection.post_receive(&memory, 0..8 * PACKET).expect("there is room");
+    let receive = by_hand.connection.post_receive_partial(&memory, 0..8 * PACKET).expect("there is room");
     by_hand.run_for(Duration::from_millis(10));
     let [first, second] = [0, 1].map(|_| by_hand.ends[0].queue_pair.start_stream(None).expect("there is room"));
     by_hand.offer(first.number(), 8 * PACKET, 1, Some(1));
@@ -194,7 +194,7 @@ fn a_silent_sender_holds_a_long_receive_for_one_time_out() {
     let mut by_hand = ByHand::new(1, 4 * PACKET);
     let memory = by_hand.ends[1].memory.clone();
     // More parts than are open at a time.
-    let receive = by_hand.connection.post_receive(&memory, 0..200 * PACKET).expect("there is room");
+    let receive = by_hand.connection.post_receive_partial(&memory, 0..200 * PACKET).expect("there is room");
     by_hand.run_for(Duration::from_millis(10));
     let first = by_hand.ends[0].queue_pair.start_stream(None).expect("there is room");
     by_hand.offer(first.number(), 200 * PACKET, 1, None);

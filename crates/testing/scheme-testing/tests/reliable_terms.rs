@@ -441,7 +441,7 @@ fn memory_for_parity_is_cleared_ahead_and_bounded() {
     const COUNT: usize = 12;
     let mut connection = Attributes::default();
     // Parity of a message has half its bytes: room for three.
-    connection.parity_ahead_bytes_max = 3 * BYTES as u64 / 2;
+    connection.parity_bytes_max = 3 * BYTES as u64 / 2;
     let mut all = schemes(&["sr:nack", "ec:mds:8,4"]);
     let options = GroundOptions {
         mtu: Mtu::Bytes1024,

@@ -1,9 +1,10 @@
 //! A receive of the program: its parts are opened one after another, and put together when they are there.
 
-use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use longhaul_sdr::memory::ReceivedBytes;
+use longhaul_sdr::memory::WriteGuard;
 use longhaul_sdr::{ReceiveError, RegisterError};
 use longhaul_time::{Duration, Instant};
 use longhaul_wire::record::{Offer, Refusal};
@@ -18,7 +19,7 @@ use crate::parts::{Cut, Part};
 use crate::receives::{ExpectedChecksum, OpenReceive, ReceivedPart};
 use crate::report::MessageReport;
 use crate::terms::Terms;
-use crate::ticket::{MessageError, Received};
+use crate::ticket::{MessageError, Promise, Received};
 
 /// Why a part could not be opened.
 pub(super) enum NotOpened {
@@ -54,24 +55,44 @@ impl IncomingMessage {
         self.quiet_since.is_some() && self.open_parts == 0 && !self.has_failed
     }
 
-    /// Use a number for nothing: the message has failed, and its sender uses that number for it too.
+    /// Use a number for nothing: the message has failed, and its sender uses that number for it too. There is nothing but a number that this
+    /// could wait for, and nothing that it could fail with.
     pub(super) fn use_number(&mut self, terms: &Terms) -> Result<(), NotOpened> {
-        // Nothing needs neither memory nor a key: only the table can be full.
-        let nothing = terms.queue_pair.post_receive(&self.memory, 0..0).map_err(|_| NotOpened::Waits)?;
+        let number = terms.queue_pair.skip_receive().ok_or(NotOpened::Waits)?;
         if self.numbers_used == 0 {
-            self.first_number = nothing.number();
+            self.first_number = number;
         }
         self.numbers_used += 1;
         Ok(())
     }
 
-    /// Post the next part; `has_others`: this connection holds memory that it gives back.
+    /// The next part, if that is known, and bytes of its receive.
+    fn next_part(&self, part_bytes: u64, terms: &Terms) -> (Option<Part>, u64) {
+        let part = self.cut.map(|cut| cut.part(self.numbers_used / terms.numbers_a_part()));
+        (part, part.map_or(part_bytes.min(self.range.len() as u64), |part| part.bytes()))
+    }
+
+    /// Memory that the next part's parity needs; none if it has no parity, or the memory already.
+    pub(super) fn parity_needed(&self, part_bytes: u64, terms: &Terms) -> Option<u64> {
+        let is_open = self.half_open.is_some() || self.spare.is_some();
+        (!is_open).then(|| self.parity_room(self.next_part(part_bytes, terms).1, terms)).flatten()
+    }
+
+    /// Memory for the parity of a part that is not open yet.
+    pub(super) fn spare_bytes(&self) -> Option<u64> {
+        self.spare.as_ref().map(|memory| memory.len() as u64)
+    }
+
+    /// Post the next part, with at most `parity_bytes_max` bytes for its parity, or what it needs; `has_others`: this connection holds memory that it
+    /// gives back.
+    #[allow(clippy::too_many_arguments, reason = "each is another thing, and all of them are the caller's")]
     pub(super) fn open_part(
         &mut self,
         own: u64,
         part_bytes: u64,
         terms: &Terms,
         pool: &mut ParityPool,
+        parity_bytes_max: u64,
         has_others: bool,
         now: Instant,
     ) -> Result<OpenReceive, NotOpened> {
@@ -83,14 +104,15 @@ impl IncomingMessage {
             let (bytes, room) = (self.range.len() as u64, part_bytes);
             return Err(NotOpened::Failed(MessageError::TooLong { bytes, room }));
         }
-        let part = self.cut.map(|cut| cut.part(self.numbers_used / terms.numbers_a_part()));
+        // Without it, it has ended.
+        let Some(message_memory) = &self.memory else { return Err(NotOpened::Waits) };
+        let (part, room) = self.next_part(part_bytes, terms);
         let offset = part.map_or(0, |part| part.offset()) as usize;
-        let room = part.map_or(part_bytes.min(self.range.len() as u64), |part| part.bytes());
         let data = match self.half_open.take() {
             Some(data) => data,
             None => {
                 let start = self.range.start + offset;
-                let data = terms.queue_pair.post_receive(&self.memory, start..start + room as usize);
+                let data = terms.queue_pair.post_receive(message_memory, start..start + room as usize);
                 let data = data.map_err(|error| NotOpened::of(error, has_others))?;
                 if self.numbers_used == 0 {
                     self.first_number = data.number();
@@ -102,7 +124,8 @@ impl IncomingMessage {
         let mut parity = None;
         if let Some(bytes) = self.parity_room(room, terms) {
             let bytes = bytes as usize;
-            let spare = self.spare.take().map_or_else(|| pool.take(terms.queue_pair.context(), bytes), Ok);
+            let spare =
+                self.spare.take().map_or_else(|| pool.take(terms.queue_pair.context(), bytes, parity_bytes_max), Ok);
             let posted = spare.map_err(ReceiveError::from).and_then(|memory| {
                 let posted = terms.queue_pair.post_receive(&memory, 0..bytes);
                 if posted.is_err() {
@@ -135,21 +158,6 @@ impl IncomingMessage {
         let begun = part.zip(self.terms.clone());
         let receive = OpenReceive::new(own, begun, data, parity, checksum, part.map(|_| self.begun), now);
         Ok(receive.with_bound(bound, room))
-    }
-
-    /// Whether its parity may have memory before it is known whether there is any.
-    pub(super) fn has_room_ahead(
-        &self,
-        part_bytes: u64,
-        terms: &Terms,
-        open: &BTreeMap<u64, Box<OpenReceive>>,
-    ) -> bool {
-        if self.terms.is_some() || self.half_open.is_some() || terms.numbers_a_part() == 1 {
-            return true;
-        }
-        let ahead: u64 = open.values().map(|receive| receive.parity_ahead_bytes()).sum();
-        let own = terms.parity_room(part_bytes.min(self.range.len() as u64));
-        ahead == 0 || ahead + own <= terms.attributes.parity_ahead_bytes_max
     }
 
     /// Room for the parity of a part of at most this many bytes; none if its sender is known to send none.
@@ -236,29 +244,39 @@ impl IncomingMessage {
             return false;
         }
         let (Some((_, bytes)), Some(promise)) = (self.pieces.pop_first(), self.promise.take()) else { return false };
+        self.memory = None;
         let missing = tidy(std::mem::take(&mut self.missing));
+        if !missing.is_empty() && !self.may_miss {
+            // Its program would take what it gets for the message. The bytes are free before it hears that there are none for it.
+            drop(bytes);
+            promise.keep(Err(MessageError::Incomplete { missing }));
+            return true;
+        }
         let report = MessageReport { duration: moment.now - self.begun, ..self.report };
         promise.keep(Ok(Received::new(bytes, cut.whole_bytes(), missing, self.ending, report)));
         true
     }
 
-    /// Its deadline has come before its part was open. Returns whether it has ended now for the program.
-    pub(super) fn end_early(&mut self, now: Instant, packet_bytes: u32) -> bool {
-        let (Some(promise), Some(bound)) = (self.promise.take(), self.bound.take()) else { return false };
+    /// Its deadline has come before its part was open: it has ended, and its program gets what [`Expired`] says. It keeps nothing but its numbers.
+    pub(super) fn end_early(&mut self, now: Instant, packet_bytes: u32) -> Option<(Promise<Received>, Expired)> {
+        let bound = self.bound.take()?;
+        // The key of a part that is half open goes before the program gets the memory.
         (self.half_open, self.spare, self.has_failed) = (None, None, true);
+        let (promise, memory) = (self.promise.take()?, self.memory.take()?);
         let bytes = self.range.len() as u64;
         let missing: Vec<_> = (bytes > 0).then_some(0..bytes).into_iter().collect();
         self.ended_early = Some(EndedPart::new(Ending::Deadline, bytes, &missing, packet_bytes, 1));
-        let outcome = self.memory.write_owned(self.range.clone()).map(|mut guard| {
-            bound.fill(&mut guard, &missing);
-            let duration = now - self.posted.unwrap_or(now);
-            let late = bound.deadline.map_or(Duration::ZERO, |deadline| now.saturating_since(deadline));
-            let report =
-                MessageReport { message_bytes: bytes, missing_bytes: bytes, duration, late, ..Default::default() };
-            Received::of_nothing(guard, missing, report)
-        });
-        promise.keep(outcome.map_err(|error| MessageError::Receive(Arc::new(error.into()))));
-        true
+        let memory = match memory.write_owned(self.range.clone()) {
+            Ok(memory) => memory,
+            Err(error) => {
+                promise.keep(Err(MessageError::Receive(Arc::new(error.into()))));
+                return None;
+            }
+        };
+        let duration = now - self.posted.unwrap_or(now);
+        let late = bound.deadline.map_or(Duration::ZERO, |deadline| now.saturating_since(deadline));
+        let report = MessageReport { message_bytes: bytes, missing_bytes: bytes, duration, late, ..Default::default() };
+        Some((promise, Expired { memory, bound, missing, report }))
     }
 
     /// Keep what was received, in one piece with its neighbours.
@@ -276,5 +294,27 @@ impl IncomingMessage {
             bytes = before.join(bytes).map_err(|_| ()).expect(SIDE_BY_SIDE);
         }
         self.pieces.insert(bytes.range().start, bytes);
+    }
+}
+
+/// A receive that has ended before it had a number: all of its bytes are missing.
+pub(super) struct Expired {
+    memory: WriteGuard<'static>,
+    bound: ReceiveBound,
+    missing: Vec<Range<u64>>,
+    report: MessageReport,
+}
+
+impl Expired {
+    /// Bytes to fill.
+    pub(super) fn bytes(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Fill them, on any thread.
+    pub(super) fn fill(self) -> Received {
+        let Expired { mut memory, bound, missing, report } = self;
+        bound.fill(&mut memory, &missing);
+        Received::of_nothing(memory, missing, report)
     }
 }

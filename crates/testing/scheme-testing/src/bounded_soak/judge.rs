@@ -79,6 +79,37 @@ impl Judge {
         self.contents(index, received, "when it ended");
     }
 
+    /// A receive that is not bounded has ended.
+    pub(crate) fn plain(&mut self, index: usize, outcome: &Result<Received, MessageError>) {
+        match outcome {
+            Ok(received) => {
+                let is_whole = received.missing().is_empty() && received.ending() == Ending::Whole;
+                self.must(is_whole, || format!("plain receive {index} got a message with holes"));
+                self.report.plain[0] += 1;
+                self.contents(index, received, "when it ended");
+            }
+            Err(MessageError::Incomplete { missing }) => {
+                let message = &self.plan.messages[index];
+                let may_miss = message.scheme.starts_with("be") && !missing.is_empty();
+                self.must(may_miss, || format!("plain receive {index} has failed with {missing:?} missing"));
+                self.report.plain[1] += 1;
+            }
+            // Its sender has given up.
+            Err(MessageError::Withdrawn) => self.report.plain[2] += 1,
+            Err(error) => self.failed(index, error, "plain receive"),
+        }
+    }
+
+    /// A plain receive has failed because of what is missing, and its send has ended.
+    pub(crate) fn both_incomplete(&mut self, index: usize, missing: &[Range<u64>], sent: &Sent) {
+        let is_same = match &sent.delivery {
+            Delivery::Unknown => true,
+            Delivery::Partial { missing: heard, .. } => heard == missing,
+            Delivery::Whole => false,
+        };
+        self.must(is_same, || format!("send {index} heard {:?}, and {missing:?} is missing", sent.delivery));
+    }
+
     /// What is there is the message's own, and what is missing is what the program wanted.
     pub(crate) fn contents(&mut self, index: usize, received: &Received, when: &str) {
         let message = self.plan.messages[index].clone();

@@ -2,6 +2,7 @@
 
 use longhaul_impair::{Loss, Profile};
 use longhaul_reliable::{Choice, Fill};
+use longhaul_sdr::immediate::ImmediateLayout;
 use longhaul_time::{Duration, Instant};
 use longhaul_world::Dice;
 
@@ -24,6 +25,11 @@ pub(crate) struct Plan {
     rate: Option<u64>,
     pub(crate) round_trip: Duration,
     pub(crate) chunk_packets: u32,
+    /// How the immediate is divided: in some, hardly any messages have a place at a time.
+    pub(crate) layout: ImmediateLayout,
+    pub(crate) generations: u8,
+    /// Memory for parity.
+    pub(crate) parity_bytes_max: u64,
     pub(crate) messages: Vec<MessagePlan>,
     faults: Vec<(Duration, Duration, Fault)>,
 }
@@ -43,6 +49,8 @@ pub(crate) struct MessagePlan {
     pub(crate) scheme: &'static str,
     pub(crate) choice: Choice,
     pub(crate) room: usize,
+    /// Its receive is not bounded: it gets all of the message or an error, and has no deadline.
+    pub(crate) is_plain: bool,
     /// When its send (0) and its receive are posted.
     pub(crate) at: [Duration; 2],
     pub(crate) deadline: [Duration; 2],
@@ -106,7 +114,17 @@ impl Plan {
             let fill = dice.pick(&[Fill::Zero, Fill::Value(0xdd), Fill::Stale]);
             let is_absolute = [dice.chance(30), dice.chance(30)];
             let (scheme, choice) = choice(&mut dice, &schemes, chunk_packets);
-            messages.push(MessagePlan { bytes, scheme, choice, room, at, deadline, is_absolute, fill });
+            messages.push(MessagePlan {
+                bytes,
+                scheme,
+                choice,
+                room,
+                is_plain: false,
+                at,
+                deadline,
+                is_absolute,
+                fill,
+            });
         }
         let length = at[0].max(at[1]);
         let mut faults = Vec::new();
@@ -121,7 +139,29 @@ impl Plan {
             };
             faults.push((begin, begin + lasts, fault));
         }
-        Plan { seed, schemes, link, rate, round_trip, chunk_packets, messages, faults }
+        // With dice of their own, so that the rest of a seed is what it is without them.
+        let mut dice = Dice::new(seed ^ 0x7469_6768_7472_6f6f);
+        let (message_bits, generations, parity_bytes_max) = match dice.chance(50) {
+            true => (dice.pick(&[1, 1, 2, 3]), dice.pick(&[1, 2, 4]), dice.pick(&[0, 8 * PACKET as u64, 256 << 20])),
+            false => (10, 4, 256 << 20),
+        };
+        let layout = ImmediateLayout::new(message_bits, 28 - message_bits, 4).expect("it sums up");
+        if dice.chance(30) {
+            messages.iter_mut().for_each(|message| message.is_plain = dice.chance(25));
+        }
+        Plan {
+            seed,
+            schemes,
+            link,
+            rate,
+            round_trip,
+            chunk_packets,
+            layout,
+            generations,
+            parity_bytes_max,
+            messages,
+            faults,
+        }
     }
 
     /// The link without anything that goes wrong.
@@ -158,7 +198,9 @@ impl Plan {
 
     /// Nothing is sent twice, by the ends or by the link, and nothing is computed: what came once is there.
     pub(crate) fn is_exact(&self) -> bool {
-        self.schemes.iter().all(|scheme| *scheme == "be") && self.link.duplication_probability == 0.0
+        let is_known = |message: &MessagePlan| !message.is_plain;
+        let is_once = self.schemes.iter().all(|scheme| *scheme == "be") && self.link.duplication_probability == 0.0;
+        is_once && self.messages.iter().all(is_known)
     }
 }
 

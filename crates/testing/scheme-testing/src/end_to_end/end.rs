@@ -5,6 +5,7 @@ use std::sync::Arc;
 use longhaul_conformance::DeviceEnd;
 use longhaul_impair::Profile;
 use longhaul_reliable::{Attributes, Connection, Scheme};
+use longhaul_sdr::immediate::ImmediateLayout;
 use longhaul_sdr::{Context, ContextAttributes, Memory, QueuePair, QueuePairAttributes};
 use longhaul_softnic::PayloadMode;
 use longhaul_time::Duration;
@@ -30,6 +31,8 @@ pub struct GroundOptions {
     pub message_bytes_max: Option<[u64; 2]>,
     /// Packets that may be in flight.
     pub receive_depth: u32,
+    /// How the immediate is divided, and with it how many messages are open at a time.
+    pub layout: ImmediateLayout,
     /// Generations of internal queue pairs, each with that many receives.
     pub generations: u8,
     /// Channels of each end.
@@ -61,6 +64,7 @@ impl GroundOptions {
             memory_bytes,
             message_bytes_max: None,
             receive_depth: 4096,
+            layout: ImmediateLayout::default(),
             generations: 4,
             channels: 1,
             grain: Duration::from_micros(5),
@@ -97,6 +101,7 @@ impl End {
         attributes.chunk_bytes = options.chunk_bytes;
         let enough = options.memory_bytes.max(options.chunk_bytes as usize * 1024) as u64;
         attributes.message_bytes_max = options.message_bytes_max.map_or(enough, |most| most[which]);
+        attributes.layout = options.layout;
         attributes.generations = options.generations;
         attributes.receive_depth = options.receive_depth;
         attributes.rate_bits_per_second = options.rate_bits_per_second;
