@@ -1,4 +1,4 @@
-//! A tile of blocks on the way to its packets, a few columns at a time.
+//! Moves a tile of blocks to its packets, a few columns at a time.
 
 use super::element::HadamardElement;
 use super::interleave::{Along, Pieces, Place, interleave};
