@@ -37,6 +37,7 @@ mod element;
 mod interleave;
 mod kernel;
 mod layout;
+mod moving;
 mod signs;
 mod streaming;
 #[cfg(target_arch = "x86_64")]
@@ -52,11 +53,13 @@ pub use self::kernel::HadamardKernel;
 use self::kernel::Job;
 use self::layout::Group;
 pub use self::layout::{HadamardLayout, HadamardLayoutError};
+use self::moving::Moving;
 pub use self::signs::HadamardSigns;
 use self::streaming::Streaming;
 
-/// Blocks of a group are transformed into a buffer of this many bytes, and moved from there to the packets: it stays
-/// in the second-level cache, and packets are written one after the other.
+/// Blocks of a group are transformed into a buffer of this many bytes, and moved from there to the packets while the
+/// next blocks are transformed into another one: both stay in the second-level cache, and packets are written one after
+/// the other.
 const TILE_BYTES: usize = 512 << 10;
 /// Rows of the buffer are this much longer than a block: blocks are powers of two, and their rows would fall into the
 /// same few places of the cache.
@@ -153,13 +156,15 @@ impl Hadamard {
     ) -> Result<(), HadamardError> {
         self.check(tensor.len(), encoded.len())?;
         let mut buffers = self.buffers::<T, E>(tensor.len());
-        // Blocks and pieces, or squares of pieces, are written at multiples of this.
+        // Blocks and pieces are written at multiples of this.
         let streaming = Streaming::for_target(encoded, self.layout.block().min(self.layout.packet()));
+        // The tile before, which is moved while the next one is transformed.
+        let (mut previous, mut moving) = (Vec::new(), None::<Moving>);
         for group in self.layout.groups(tensor.len()) {
             if self.is_in_order(&group) {
                 for first in self.layout.elements_of(&group).step_by(self.layout.block()) {
                     let to = &mut encoded[first..][..self.layout.block()];
-                    if !streaming.is_on() {
+                    if !streaming.has_steps() {
                         self.encode_block(tensor, first, to, &mut buffers);
                         continue;
                     }
@@ -171,25 +176,25 @@ impl Hadamard {
                 continue;
             }
             let (rows, row) = (self.tile_rows::<E>(&group), row_elements::<E>(&self.layout));
+            let elements = self.layout.piece(&group);
+            let pieces = Pieces { rows, columns: self.layout.block() / elements, elements };
             let mut tile = std::mem::take(&mut buffers.tile);
             for first_row in (0..group.stride).step_by(rows) {
                 for (number, to) in tile.chunks_exact_mut(row).take(rows).enumerate() {
                     let first = group.first + (first_row + number) * self.layout.block();
                     self.encode_block(tensor, first, &mut to[..self.layout.block()], &mut buffers);
+                    if let Some(moving) = &mut moving {
+                        moving.advance(&previous, encoded, (number + 1, rows), streaming, self.kernel);
+                    }
                 }
-                let elements = self.layout.piece(&group);
-                let pieces = Pieces { rows, columns: self.layout.block() / elements, elements };
-                interleave(
-                    &tile,
-                    Place { first: 0, row },
-                    encoded,
-                    self.packets(&group, first_row),
-                    pieces,
-                    Along::Target(streaming),
-                    self.kernel,
-                );
+                previous.resize(tile.len(), E::default());
+                std::mem::swap(&mut tile, &mut previous);
+                moving = Some(Moving::new(pieces, row, self.packets(&group, first_row)));
             }
             buffers.tile = tile;
+        }
+        if let Some(moving) = &mut moving {
+            moving.advance(&previous, encoded, (1, 1), streaming, self.kernel);
         }
         streaming.end();
         Ok(())
@@ -327,7 +332,7 @@ impl Hadamard {
         let job = self.job(false, first, &mut buffers.words);
         let to = tensor.get_mut(first..first + self.layout.block());
         if let Some(to) = to {
-            if !streaming.is_on() {
+            if !streaming.has_steps() {
                 return self.kernel.transform(job, from, to, &mut buffers.scratch);
             }
             self.kernel.transform(job, from, &mut buffers.filled_up, &mut buffers.scratch);

@@ -191,6 +191,24 @@ fn every_kernel_gives_the_same_bytes_for_long_blocks() {
     }
 }
 
+/// Lines of the cache begin anywhere in what is encoded, and long tensors are written in whole lines.
+#[test]
+fn what_is_encoded_is_the_same_at_every_address() {
+    let hadamard = hadamard(layout(1024, 1024, 1024), Some(HadamardSigns::new(1, 2, 3)));
+    let tensor: Vec<Bf16> = tensor((1 << 21) + 40_000, 6).into_iter().map(Bf16::from_f32).collect();
+    let expected: Vec<Bf16> = encode(&hadamard, &tensor);
+    for kernel in HadamardKernel::ALL.into_iter().filter(|kernel| kernel.is_available()) {
+        let hadamard = hadamard.with_kernel(kernel);
+        for offset in [0, 1, 8, 15, 24, 31] {
+            let mut memory = vec![Bf16(7); expected.len() + 64];
+            hadamard.encode(&tensor, &mut memory[offset..][..expected.len()]).expect("a fitting length");
+            assert!(memory[offset..][..expected.len()] == expected, "{kernel} at {offset}");
+            let around = memory[..offset].iter().chain(&memory[offset + expected.len()..]);
+            assert!(around.into_iter().all(|element| element.0 == 7), "{kernel} at {offset}");
+        }
+    }
+}
+
 /// The values of every kernel, worked out by hand.
 #[test]
 fn what_a_block_becomes_is_a_fixed_format() {

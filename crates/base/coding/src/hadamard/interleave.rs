@@ -97,6 +97,15 @@ fn copy<E: HadamardElement>(from: &[E], to: &mut [E], along: Along) {
     }
 }
 
+/// The same of a run of elements, after which another row of the target is written.
+#[inline(always)]
+fn copy_run<E: HadamardElement>(from: &[E], to: &mut [E], along: Along) {
+    match along {
+        Along::Target(streaming) => streaming.copy_alone(from, to),
+        Along::Source => to.copy_from_slice(from),
+    }
+}
+
 /// Pieces of a length that the compiler knows.
 fn sized<E: HadamardElement, const ELEMENTS: usize>(
     source: &[E],
@@ -171,7 +180,7 @@ fn squares<E: HadamardElement, const SIDE: usize>(
                     }
                     for line in 0..SIDE {
                         let at = to.first + (column + line) * to.row + first;
-                        copy(&runs[line][..run], &mut target[at..][..run], along);
+                        copy_run(&runs[line][..run], &mut target[at..][..run], along);
                     }
                 }
             }
@@ -185,7 +194,7 @@ const RUN: usize = 256;
 /// Single elements, in lines of 64 bytes.
 #[cfg(target_arch = "x86_64")]
 fn lines<E: HadamardElement>(source: &[E], from: Place, target: &mut [E], to: Place, pieces: Pieces, along: Along) {
-    use x86_memory::{TURNED_COLUMNS, turn_lines, turned_rows};
+    use x86_memory::{TURNED_COLUMNS, prefetch_part_for_writing, turn_lines, turned_rows};
     let Pieces { rows, columns, .. } = pieces;
     match along {
         Along::Source => {
@@ -206,13 +215,19 @@ fn lines<E: HadamardElement>(source: &[E], from: Place, target: &mut [E], to: Pl
             for column in (0..columns).step_by(TURNED_COLUMNS) {
                 for first in (0..rows).step_by(RUN) {
                     let run = RUN.min(rows - first);
+                    // Parts of lines go through the cache.
+                    for line in 0..TURNED_COLUMNS {
+                        let at = target.as_ptr().wrapping_add(to.first + (column + line) * to.row + first);
+                        prefetch_part_for_writing(at);
+                        prefetch_part_for_writing(at.wrapping_add(run));
+                    }
                     for row in (0..run).step_by(turned_rows::<E>()) {
                         let at = from.first + (first + row) * from.row + column;
                         turn_lines(source, (at, from.row), runs.as_flattened_mut(), (row, RUN));
                     }
                     for (line, turned) in runs.iter().enumerate() {
                         let at = to.first + (column + line) * to.row + first;
-                        copy(&turned[..run], &mut target[at..][..run], along);
+                        copy_run(&turned[..run], &mut target[at..][..run], along);
                     }
                 }
             }

@@ -149,6 +149,60 @@ pub(super) fn stream<E: HadamardElement>(from: &[E], to: &mut [E]) {
     }
 }
 
+/// Bytes of a line of the cache.
+const LINE_BYTES: usize = 64;
+
+/// Copies whole lines of the target past the caches, and parts of lines, at its two ends, through them: there the rest
+/// of the line will follow. [`end_of_streams`] must follow.
+#[inline]
+pub(super) fn stream_lines<E: HadamardElement>(from: &[E], to: &mut [E]) {
+    assert!(from.len() == to.len(), "a target of the source's length");
+    if super::x86::has_avx512() {
+        // SAFETY: the processor has the features, and both have as many bytes. Elements are plain numbers without
+        // padding, of which any bytes are valid. The target is a slice that only we hold, and `end_of_streams` makes it
+        // visible before others get it.
+        return unsafe { stream_lines_avx512(from.as_ptr().cast(), to.as_mut_ptr().cast(), size_of_val(from)) };
+    }
+    stream_lines_in_steps(from, to);
+}
+
+/// The same on every processor.
+pub(super) fn stream_lines_in_steps<E: HadamardElement>(from: &[E], to: &mut [E]) {
+    let in_line = LINE_BYTES / size_of::<E>();
+    // An address is a multiple of the size of an element.
+    let head = (to.as_ptr().addr().wrapping_neg() % LINE_BYTES / size_of::<E>()).min(to.len());
+    let tail = head + (to.len() - head) / in_line * in_line;
+    to[..head].copy_from_slice(&from[..head]);
+    to[tail..].copy_from_slice(&from[tail..]);
+    if tail > head {
+        stream(&from[head..tail], &mut to[head..tail]);
+    }
+}
+
+/// # Safety
+///
+/// `bytes` bytes may be read at `from` and written at `to`.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn stream_lines_avx512(from: *const u8, to: *mut u8, bytes: usize) {
+    let part = |at: usize, bytes: usize| {
+        let mask = (1 << bytes) - 1;
+        // SAFETY: `at + bytes` is at most all bytes, and the mask leaves the others alone.
+        unsafe { _mm512_mask_storeu_epi8(to.add(at).cast(), mask, _mm512_maskz_loadu_epi8(mask, from.add(at).cast())) };
+    };
+    let mut at = (to.addr().wrapping_neg() % LINE_BYTES).min(bytes);
+    if at > 0 {
+        part(0, at);
+    }
+    while at + LINE_BYTES <= bytes {
+        // SAFETY: a line from `at` on is within all bytes, and `to + at` is aligned to one.
+        unsafe { _mm512_stream_si512(to.add(at).cast(), _mm512_loadu_si512(from.add(at).cast())) };
+        at += LINE_BYTES;
+    }
+    if at < bytes {
+        part(at, bytes - at);
+    }
+}
+
 /// Makes visible to other threads, and to devices, what was streamed.
 pub(super) fn end_of_streams() {
     // SAFETY: orders stores, and does nothing else; all x86-64 processors have it.
@@ -177,4 +231,13 @@ pub(super) fn prefetch<T>(at: *const T) {
 pub(super) fn prefetch_for_writing<T>(at: *const T) {
     // SAFETY: a hint, which writes nothing; any address will do, also one past the end of the target.
     unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) };
+}
+
+/// The same, if a run of elements that begins or ends there shares its line with others: [`stream_lines`] then writes
+/// through the cache.
+#[inline(always)]
+pub(super) fn prefetch_part_for_writing<T>(at: *const T) {
+    if !at.addr().is_multiple_of(LINE_BYTES) {
+        prefetch_for_writing(at);
+    }
 }
