@@ -104,7 +104,7 @@ impl Dcqcn {
 
     fn cut(&mut self, now: Instant) {
         self.target = self.rate;
-        self.rate = (self.rate * (1.0 - self.alpha / 2.0)).max(self.line * RATE_SHARE_MIN);
+        self.rate = (self.rate * (1.0 - self.alpha / 2.0)).max(self.line * RATE_SHARE_MIN).max(1.0);
         self.alpha = (1.0 - GAIN) * self.alpha + GAIN;
         (self.timer_rises, self.byte_rises, self.bytes) = (0, 0, 0);
         self.alpha_at = Some(now + ALPHA_TIMER);
@@ -284,6 +284,15 @@ mod tests {
         let woken = wake(&mut controller, at(60_000_000));
         assert_eq!((gigabits(&controller), controller.next_deadline()), (40.0, None));
         assert!(woken > 1000, "{woken}");
+    }
+
+    #[test]
+    fn it_does_not_stop_on_the_slowest_line_either() {
+        let line_bits_per_second = Some(1);
+        let facts = PathFacts { packet_bytes: 1000, round_trip: None, line_bits_per_second, seed: 1 };
+        let mut controller = Dcqcn::new(&facts);
+        controller.on_notification(at(0));
+        assert_eq!(controller.bits_per_second(), Some(1));
     }
 
     #[test]

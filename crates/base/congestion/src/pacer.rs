@@ -34,8 +34,9 @@ impl Pacer {
         }
     }
 
-    /// Changes the rate; `None` does not pace.
+    /// Changes the rate; `None` does not pace. The slowest is one bit per second: at none a sender would wait for ever.
     pub fn set_rate(&mut self, now: Instant, bits_per_second: Option<u64>) {
+        let bits_per_second = bits_per_second.map(|rate| rate.max(1));
         if bits_per_second == self.bits_per_second {
             return;
         }
@@ -58,7 +59,7 @@ impl Pacer {
     /// When something may be sent; `None` when that is at any time.
     pub fn ready_at(&self) -> Option<Instant> {
         let rate = self.bits_per_second?;
-        let nanos = (-self.credit_bytes).max(0.0) * 8e9 / rate.max(1) as f64;
+        let nanos = (-self.credit_bytes).max(0.0) * 8e9 / rate as f64;
         Some(self.computed.saturating_add_nanos(nanos.ceil() as u64))
     }
 
@@ -145,6 +146,20 @@ mod tests {
         assert_eq!(pacer.room_bytes(at(0)), 8400);
         pacer.set_rate(at(0), Some(100_000_000_000));
         assert_eq!(pacer.room_bytes(at(0)), 64 << 10);
+    }
+
+    #[test]
+    fn a_rate_of_nothing_is_the_slowest_and_the_fastest_is_none_without_end() {
+        let mut pacer = Pacer::new(1000, BURST);
+        pacer.set_rate(at(0), Some(0));
+        pacer.on_sent(at(0), 1);
+        // A driver that sleeps until then must find room, or it would never sleep again.
+        let ready = pacer.ready_at().expect("there is a rate");
+        assert_eq!((ready, pacer.room_bytes(ready)), (at(8_000_000), 2000));
+        pacer.set_rate(ready, Some(u64::MAX));
+        pacer.on_sent(ready, 1 << 40);
+        let ready = pacer.ready_at().expect("there is a rate");
+        assert!(ready < at(8_000_001) && pacer.room_bytes(ready) >= 64 << 10);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! neither delivered nor lost, and only the missing one is lost.
 
 mod in_order;
+mod shortest;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,7 @@ use std::collections::VecDeque;
 use longhaul_time::{Duration, Instant};
 
 use crate::controller::Sample;
+use shortest::Shortest;
 
 /// Packets that may overtake another before it is presumed lost (RFC 9002, section 6.1.1).
 pub(crate) const REORDERING_PACKETS: u64 = 3;
@@ -103,8 +105,9 @@ pub struct Sampler {
     delivered_at: Instant,
     /// Arrivals that cannot have been packets of ours.
     duplicates: u64,
-    /// The shortest time from sending a packet to the report about it, less the time that the receiver held it.
-    round_trip_min: Option<Duration>,
+    /// The shortest time from sending a packet to the report about it, less the time that the receiver held it. Lately: on
+    /// a path that has become longer an old one would let duplicates stand for most of what is in flight.
+    round_trip_min: Shortest,
     marked: u64,
     lost: u64,
     /// Packets that the receiver has thrown away, because it missed one before them.
@@ -200,7 +203,7 @@ impl Sampler {
 
     /// Packets have left the device, in the order of sending.
     pub fn on_left(&mut self, now: Instant, packets: u64) {
-        self.left = (self.left + packets).min(self.sent);
+        self.left = self.left.saturating_add(packets).min(self.sent);
         let first = self.bursts.partition_point(|burst| burst.left_at != Instant::FAR_FUTURE);
         for burst in self.bursts.range_mut(first..).take_while(|burst| burst.end <= self.left) {
             burst.left_at = now;
@@ -337,12 +340,13 @@ impl Sampler {
     }
 
     /// Packets that were sent early enough to arrive before this one did, however they were reordered: the path takes no
-    /// longer for them than it has ever taken.
+    /// longer for them than it has taken lately.
     fn sent_in_time(&mut self, number: u64, arrived_at: Instant) -> u64 {
         let measured = self.burst_of(number).filter(|burst| arrived_at > burst.sent_at);
-        let measured = measured.map(|burst| arrived_at - burst.sent_at);
-        self.round_trip_min = self.round_trip_min.into_iter().chain(measured).min();
-        let Some(least) = self.round_trip_min else { return 0 };
+        if let Some(burst) = measured {
+            self.round_trip_min.measured(arrived_at, arrived_at - burst.sent_at);
+        }
+        let Some(least) = self.round_trip_min.get() else { return 0 };
         let in_time = self.bursts.partition_point(|burst| burst.sent_at + least <= arrived_at);
         in_time.checked_sub(1).map_or(0, |last| self.bursts[last].end)
     }

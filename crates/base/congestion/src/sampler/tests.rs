@@ -158,6 +158,24 @@ fn duplicates_do_not_hide_what_is_in_flight() {
 }
 
 #[test]
+fn duplicates_do_not_hide_what_is_in_flight_on_a_path_that_has_become_longer() {
+    let mut sampler = Sampler::default();
+    // A packet a millisecond, first 10 ms away, then 100; later one in ten comes twice, too.
+    let (mut next, mut extra) = (0, 0);
+    for millis in 0..60_000 {
+        send(&mut sampler, millis, 1);
+        let distance = if millis < 5000 { 10 } else { 100 };
+        if millis >= next + distance {
+            extra += u64::from(millis > 40_000 && next % 10 == 0);
+            sampler.on_report(at(millis), &report(next + 1 + extra, next), Duration::from_secs(1));
+            next += 1;
+        }
+    }
+    // Half of what is in flight may have overtaken the newest, for all that is known, but not nearly all of it.
+    assert!((60..=101).contains(&sampler.in_flight_packets()), "{} of 100", sampler.in_flight_packets());
+}
+
+#[test]
 fn repeats_whose_number_is_not_known_leave_losses_and_flight_as_they_are() {
     let mut sampler = Sampler::default();
     send(&mut sampler, 0, 20);
