@@ -1,8 +1,6 @@
 //! Receives of the program, each in as many parts as its message turns out to have.
 
-mod expired;
 mod message;
-mod parity;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -29,8 +27,7 @@ use crate::report::{ConnectionCounters, MessageReport};
 use crate::terms::Terms;
 use crate::ticket::{MessageError, Promise, Received};
 
-use expired::Filling;
-use message::NotOpened;
+use message::{Filling, NotOpened, parity_left};
 
 /// Done messages that are told again without being asked.
 const DONES_MAX: usize = 1024;
@@ -201,7 +198,7 @@ impl Incoming {
                         true => message.use_number(terms),
                         false => {
                             let needed = message.parity_needed(part_bytes, terms);
-                            let Some(parity_left) = parity::left(&self.open, &self.recovering, needed, terms) else {
+                            let Some(parity_left) = parity_left(&self.open, &self.recovering, needed, terms) else {
                                 return over;
                             };
                             // What others of this connection hold comes back.

@@ -560,3 +560,26 @@ fn seen(arrivals: Arrivals<'_>, is_best_effort: bool) -> Seen {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod threads {
+    use longhaul_sdr::MessageBitmap;
+
+    use super::tests::tidy_packets;
+    use super::*;
+
+    /// Whatever is noted while it is looked for: what is not missing lies before a packet that is.
+    #[test]
+    fn packets_that_come_meanwhile_are_not_behind_the_end() {
+        for _ in 0..200 {
+            let bitmap = MessageBitmap::new(4096, 64);
+            std::thread::scope(|scope| {
+                scope.spawn(|| bitmap.record_run(0, 4096));
+                for _ in 0..20 {
+                    let missing = tidy_packets(missing_of_unheard(Arrivals::new(&bitmap, 4096, 64)));
+                    assert_eq!(missing.last().map(|run| run.1), Some(4096), "{missing:?}");
+                }
+            });
+        }
+    }
+}

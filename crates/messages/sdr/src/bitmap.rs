@@ -29,7 +29,7 @@ pub struct MessageBitmap {
     full_words: Box<[AtomicU32]>,
     chunks: Box<[AtomicU64]>,
     whole_chunks: AtomicU32,
-    /// Packets that have arrived, each once; only where a chunk has several. Counted, because whoever drives a receive asks at each poll, and
+    /// Packets that have arrived, each once; only where a chunk has several. Counted, because a connection asks at each poll, and
     /// looking at all words would take time in proportion to the message.
     arrived: AtomicU32,
     duplicates: AtomicU32,

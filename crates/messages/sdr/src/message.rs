@@ -176,7 +176,7 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Let the peer's next message go nowhere: it is over as soon as the peer hears of it. Returns its number; `None` while none is free. It takes
+    /// Let the peer's next message go nowhere: it has ended as soon as the peer hears of it. Returns its number; `None` while none is free. It takes
     /// neither memory nor a key, so nothing else can keep a number from being used.
     pub fn skip_receive(&self) -> Option<u64> {
         let Shared { shape, .. } = &*self.shared;

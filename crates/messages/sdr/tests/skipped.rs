@@ -35,8 +35,10 @@ fn a_skipped_receive_uses_its_number_and_nothing_else() {
             drop((nowhere, send));
             ends.run_for(Duration::from_millis(1));
         }
-        // While the sender has said nothing of them, there are only as many as the table and its generations hold.
+        // While the sender has said nothing of them, there are at most as many as the table and its generations hold; it may not have reported yet
+        // that it has done with the last of those above.
         let skipped = std::iter::from_fn(|| ends.receiver.queue_pair.skip_receive()).count();
-        assert_eq!(skipped, 4 * usize::from(generations));
+        let most = 4 * usize::from(generations);
+        assert!((most - 2..=most).contains(&skipped), "{skipped} of {most}");
     }
 }

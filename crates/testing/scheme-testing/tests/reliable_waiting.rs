@@ -189,7 +189,7 @@ impl Workers for Kept {
     }
 }
 
-/// Long receives that expire while they wait for room for parity are filled by workers, not by whoever drives the connection.
+/// Long receives that expire while they wait for room for parity are filled by workers, not by the driver.
 #[test]
 fn long_receives_that_expire_while_they_wait_are_filled_by_workers() {
     const LONG: usize = 2 << 20;

@@ -1,5 +1,6 @@
 //! A receive of the program: its parts are opened one after another, and put together when they are there.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -9,14 +10,15 @@ use longhaul_sdr::{ReceiveError, RegisterError};
 use longhaul_time::{Duration, Instant};
 use longhaul_wire::record::{Offer, Refusal};
 
-use super::IncomingMessage;
+use super::{Incoming, IncomingMessage, Recovering};
 use crate::bounded::{Ending, ReceiveBound, tidy};
 use crate::choice::{self, MessageTerms};
 use crate::ended::EndedPart;
+use crate::jobs::{JobOf, Task};
 use crate::moment::Moment;
 use crate::parity_pool::ParityPool;
 use crate::parts::{Cut, Part};
-use crate::receives::{ExpectedChecksum, OpenReceive, ReceivedPart};
+use crate::receives::{ExpectedChecksum, FILLED_AT_ONCE_BYTES_MAX, OpenReceive, ReceivedPart};
 use crate::report::MessageReport;
 use crate::terms::Terms;
 use crate::ticket::{MessageError, Promise, Received};
@@ -316,5 +318,86 @@ impl Expired {
         let Expired { mut memory, bound, missing, report } = self;
         bound.fill(&mut memory, &missing);
         Received::of_nothing(memory, missing, report)
+    }
+}
+
+/// One that has ended, and whose memory is being filled.
+pub(super) struct Filling {
+    /// Dropped first: it gives the memory back before the program hears that its message is over.
+    task: Task<Received>,
+    promise: Promise<Received>,
+}
+
+impl Incoming {
+    /// Bounded receives that wait for a number, or for memory for parity, end by their deadlines, too: with nothing. They take their numbers all the
+    /// same, so that each message finds the receive that was meant for it. Returns the messages that are over.
+    pub(crate) fn expire_waiting(&mut self, now: Instant, terms: &Terms) -> u64 {
+        let due: Vec<u64> = self.waiting_deadlines.due(now).collect();
+        let mut over = 0;
+        for own in due {
+            self.waiting_deadlines.set(own, None);
+            let Some(message) = self.messages.get_mut(&own) else { continue };
+            let was_open = message.promise.is_some();
+            let Some((promise, expired)) = message.end_early(now, terms.packet_bytes()) else {
+                over += u64::from(was_open && message.promise.is_none());
+                continue;
+            };
+            // As with others: only one at a time, and not much.
+            let bytes = expired.bytes();
+            let is_at_once = self.filled_at != now && bytes as u64 <= FILLED_AT_ONCE_BYTES_MAX;
+            self.filled_at = if is_at_once { now } else { self.filled_at };
+            let bytes = if is_at_once { 0 } else { bytes };
+            let task = terms.jobs.start(JobOf::Expired(own), bytes, move |_| expired.fill());
+            self.filling.insert(own, Filling { task, promise });
+            over += self.on_filled(own);
+        }
+        over
+    }
+
+    /// The memory of a receive may have been filled. Returns the messages that are over.
+    pub(crate) fn on_filled(&mut self, own: u64) -> u64 {
+        let Some(received) = self.filling.get_mut(&own).and_then(|filling| filling.task.take()) else { return 0 };
+        if let Some(filling) = self.filling.remove(&own) {
+            filling.promise.keep(Ok(received));
+        }
+        1
+    }
+
+    /// Everything has failed.
+    pub(super) fn fail_filling(&mut self, error: &MessageError) {
+        for Filling { task, promise } in std::mem::take(&mut self.filling).into_values() {
+            drop(task);
+            promise.keep(Err(error.clone()));
+        }
+    }
+}
+
+/// Parts that may have memory whatever the bound: one can arrive while the one before is completed.
+const HOLDERS_MIN: usize = 2;
+
+/// Memory of each part that has some: it is open, or being completed.
+fn held(open: &BTreeMap<u64, Box<OpenReceive>>, recovering: &BTreeMap<u64, Recovering>) -> impl Iterator<Item = u64> {
+    let open = open.values().filter_map(|receive| receive.parity_memory_bytes());
+    open.chain(recovering.values().filter_map(|part| part.parity_bytes))
+}
+
+/// Bytes that the next part's parity may have; `None` if it needs more than that, and has to wait for those before.
+pub(super) fn parity_left(
+    open: &BTreeMap<u64, Box<OpenReceive>>,
+    recovering: &BTreeMap<u64, Recovering>,
+    needed: Option<u64>,
+    terms: &Terms,
+) -> Option<u64> {
+    let Some(needed) = needed else { return Some(0) };
+    let (holders, bytes) = held(open, recovering).fold((0, 0), |(holders, all), bytes| (holders + 1, all + bytes));
+    let left = terms.attributes.parity_bytes_max.saturating_sub(bytes);
+    (holders < HOLDERS_MIN || needed <= left).then_some(left)
+}
+
+impl Incoming {
+    /// Memory for the parity of all that is received.
+    pub(crate) fn parity_bytes(&self) -> u64 {
+        let spare = self.messages.get(&self.opening).and_then(|message| message.spare_bytes());
+        held(&self.open, &self.recovering).chain(spare).sum()
     }
 }
