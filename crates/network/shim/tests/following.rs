@@ -522,7 +522,10 @@ fn a_block_that_begins_after_a_newer_code_was_announced_keeps_its_own() {
         decode(&mut receiver, &[&repairs[..], &newer[..1]].concat(), at(1));
         // The second packet is lost. Behind a READ, the third arrives first: where the message begins is known from the header only.
         let (arrived, expected) = match is_behind_read {
-            true => ([&[read.clone()], &data[2..3], &data[..1], &data[3..]].concat(), [&[read], &message[..]].concat()),
+            true => (
+                [std::slice::from_ref(&read), &data[2..3], &data[..1], &data[3..]].concat(),
+                [&[read], &message[..]].concat(),
+            ),
             false => ([&data[..1], &data[2..]].concat(), message),
         };
         assert_same(&decode(&mut receiver, &arrived, at(1)), &expected);
