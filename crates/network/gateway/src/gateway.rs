@@ -243,33 +243,48 @@ impl Gateway {
         datagram
     }
 
-    /// Shows a packet to the shim. Its frame leaves as it is, together with what the shim adds, or later.
-    fn show(&mut self, port: usize, parsed: &Parsed<'_>, bytes: &[u8], outbox: &mut Outbox) -> Fate {
+    /// Shows a packet towards the wide side to the shim. Its frame leaves as it is, between what the shim adds.
+    fn show_outgoing(&mut self, parsed: &Parsed<'_>, bytes: &[u8], outbox: &mut Outbox) -> Fate {
+        let mut added = std::mem::take(&mut self.onward.outgoing);
+        let place = self.shim.encoder_mut().pass(&parsed.envelope, parsed.datagram, self.now, &mut added);
+        // Frames of the outbox leave before the one that is handled.
+        let is_last = place == added.len();
+        for (index, packet) in added.drain(..).enumerate() {
+            if index == place {
+                let copy = outbox.copy(bytes);
+                outbox.send(WIDE, copy, self.now);
+            }
+            self.send(SITE, packet, outbox);
+        }
+        self.onward.outgoing = added;
+        if is_last { Fate::Forward(WIDE) } else { Fate::Taken }
+    }
+
+    /// Shows a packet from the wide side to the shim. Its frame leaves as it is, at once or later.
+    fn show_incoming(&mut self, parsed: &Parsed<'_>, bytes: &[u8], outbox: &mut Outbox) -> Fate {
         let datagram = self.datagram(parsed);
         let memory = datagram.as_ptr();
-        let direction = if port == SITE { Direction::Outgoing } else { Direction::Incoming };
         let held = self.shim.decoder().held_packets();
-        self.shim.handle(direction, Packet { envelope: parsed.envelope, datagram }, self.now, &mut self.onward);
-        if port == WIDE {
-            // Reports of what was lost.
-            self.send_onward(SITE, outbox);
-        }
+        let packet = Packet { envelope: parsed.envelope, datagram };
+        self.shim.handle(Direction::Incoming, packet, self.now, &mut self.onward);
+        // Reports of what was lost.
+        self.send_onward(SITE, outbox);
         let is_same = |packet: &Packet| {
             packet.datagram.as_ptr() == memory
                 && packet.envelope == parsed.envelope
                 && packet.datagram == parsed.datagram
         };
-        let out = if port == SITE { &mut self.onward.outgoing } else { &mut self.onward.incoming };
+        let out = &mut self.onward.incoming;
         if let [only] = &out[..]
             && is_same(only)
         {
             out.drain(..).for_each(|packet| keep(&mut self.spare, packet.datagram));
-            return Fate::Forward(1 - port);
+            return Fate::Forward(SITE);
         }
         let mut out = std::mem::take(out);
         // What has neither come out nor was dropped waits.
         let may_wait = !out.is_empty() || self.shim.decoder().held_packets() > held;
-        if port == WIDE && may_wait && !out.iter().any(is_same) {
+        if may_wait && !out.iter().any(is_same) {
             if held == 0 {
                 self.waiting.clear();
             }
@@ -278,13 +293,13 @@ impl Gateway {
         for packet in out.drain(..) {
             if is_same(&packet) {
                 let copy = outbox.copy(bytes);
-                outbox.send(1 - port, copy, self.now);
+                outbox.send(SITE, copy, self.now);
                 keep(&mut self.spare, packet.datagram);
             } else {
-                self.send(port, packet, outbox);
+                self.send(WIDE, packet, outbox);
             }
         }
-        self.give_back(port, out);
+        self.give_back(WIDE, out);
         Fate::Taken
     }
 
@@ -393,9 +408,9 @@ impl Handler for Gateway {
             }
             // What its header says cannot be restored if it is wrong.
             (_, false) if !parsed.is_intact || self.is_closed => Fate::Forward(1 - port),
-            (SITE, false) if self.wants_outgoing(&parsed) => self.show(port, &parsed, arrival.bytes, outbox),
+            (SITE, false) if self.wants_outgoing(&parsed) => self.show_outgoing(&parsed, arrival.bytes, outbox),
             (SITE, false) => Fate::Forward(WIDE),
-            (_, false) if self.wants_incoming(&parsed) => self.show(port, &parsed, arrival.bytes, outbox),
+            (_, false) if self.wants_incoming(&parsed) => self.show_incoming(&parsed, arrival.bytes, outbox),
             (_, false) => Fate::Forward(SITE),
         }
     }

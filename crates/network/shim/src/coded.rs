@@ -1,49 +1,84 @@
 //! The coded form of a packet, which sums are made of; docs/WIRE.md has it.
 
+use longhaul_coding::RunningCoder;
 use longhaul_wire::icrc::{self, ICRC_BYTES};
 use longhaul_wire::repair::CODED_PREFIX_BYTES;
 use longhaul_wire::{Ecn, IcrcScope, Opcode, ipv4};
 
-use crate::packet::{Envelope, Packet};
+use crate::packet::{Borrowed, Envelope, Packet};
 
 /// The byte of the BTH that the ICRC masks.
 const MASKED: usize = 4;
 /// Flags that a whole packet may have: "don't fragment" or nothing.
 const WHOLE_FLAGS: [u16; 2] = [0, ipv4::DONT_FRAGMENT];
 
-/// A packet in its coded form.
+/// A packet in its coded form, but for the bytes that are the packet's own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Coded {
     /// The ICRC that it has there.
     pub(crate) icrc: u32,
     /// Bytes of the packet, from BTH to ICRC, with those that are elided.
     pub(crate) length: u16,
+    prefix: [u8; CODED_PREFIX_BYTES],
 }
 
-/// Writes the coded form of a packet with a right ICRC, which covers `scope`. `None` when it has none: fragments, and what is longer
-/// than a packet.
-pub(crate) fn write_coded(packet: &Packet, scope: &IcrcScope, coded: &mut Vec<u8>) -> Option<Coded> {
-    let Envelope { source, elided_bytes, .. } = packet.envelope;
-    let (body, received_icrc) = packet.datagram.split_last_chunk::<ICRC_BYTES>()?;
-    let length = u16::try_from(packet.datagram.len() + usize::try_from(elided_bytes).ok()?).ok()?;
-    let flags = match scope {
-        &IcrcScope::WITHOUT_ADDRESSES | IcrcScope::V6 { .. } => 0,
-        IcrcScope::V4 { flags_fragment, .. } => *flags_fragment,
-    };
-    if !WHOLE_FLAGS.contains(&flags) || body.len() <= MASKED {
-        return None;
+impl Coded {
+    /// The coded form of a packet with a right ICRC, which covers `scope`. `None` when it has none: fragments, and what is longer than
+    /// a packet.
+    pub(crate) fn of<'a>(packet: impl Into<Borrowed<'a>>, scope: &IcrcScope) -> Option<Coded> {
+        let Borrowed { envelope, datagram } = packet.into();
+        let (body, received_icrc) = datagram.split_last_chunk::<ICRC_BYTES>()?;
+        let length = u16::try_from(datagram.len() + usize::try_from(envelope.elided_bytes).ok()?).ok()?;
+        let flags = match scope {
+            &IcrcScope::WITHOUT_ADDRESSES | IcrcScope::V6 { .. } => 0,
+            IcrcScope::V4 { flags_fragment, .. } => *flags_fragment,
+        };
+        if !WHOLE_FLAGS.contains(&flags) || body.len() <= MASKED {
+            return None;
+        }
+        let received_icrc = u32::from_le_bytes(*received_icrc);
+        let icrc = icrc::convert(scope, &scope.canonical(), body.len(), received_icrc)?;
+        let [length_bytes, flag_bytes, port] = [length, flags, envelope.source.port()].map(u16::to_be_bytes);
+        let mut prefix = [0; CODED_PREFIX_BYTES];
+        for (place, bytes) in prefix.chunks_exact_mut(2).zip([length_bytes, flag_bytes, port]) {
+            place.copy_from_slice(&bytes);
+        }
+        Some(Coded { icrc, length, prefix })
     }
-    let received_icrc = u32::from_le_bytes(*received_icrc);
-    let icrc = icrc::convert(scope, &scope.canonical(), body.len(), received_icrc)?;
-    coded.clear();
-    coded.extend_from_slice(&length.to_be_bytes());
-    coded.extend_from_slice(&flags.to_be_bytes());
-    coded.extend_from_slice(&source.port().to_be_bytes());
-    coded.extend_from_slice(&[0; 2]);
-    coded.extend_from_slice(body);
-    coded[CODED_PREFIX_BYTES + MASKED] = 0;
-    coded.extend_from_slice(&icrc.to_le_bytes());
-    Some(Coded { icrc, length })
+
+    /// How long a packet is in its coded form.
+    pub(crate) fn byte_count(datagram: &[u8]) -> usize {
+        CODED_PREFIX_BYTES + datagram.len()
+    }
+
+    /// Writes all of it; `datagram` is the packet's.
+    pub(crate) fn write(&self, datagram: &[u8], coded: &mut Vec<u8>) {
+        let body = &datagram[..datagram.len() - ICRC_BYTES];
+        coded.clear();
+        coded.extend_from_slice(&self.prefix);
+        coded.extend_from_slice(body);
+        coded[CODED_PREFIX_BYTES + MASKED] = 0;
+        coded.extend_from_slice(&self.icrc.to_le_bytes());
+    }
+
+    /// Adds it to a plain sum that is long enough, from where the packet lies.
+    pub(crate) fn add_plain(&self, datagram: &[u8], coder: &RunningCoder, sum: &mut [u8]) {
+        let body = &datagram[..datagram.len() - ICRC_BYTES];
+        let (prefix, rest) = sum.split_at_mut(CODED_PREFIX_BYTES);
+        let (body_sum, icrc_sum) = rest.split_at_mut(body.len());
+        coder.add_plain(&self.prefix, prefix);
+        let masked = body_sum[MASKED];
+        coder.add_plain(body, body_sum);
+        body_sum[MASKED] = masked;
+        coder.add_plain(&self.icrc.to_le_bytes(), icrc_sum);
+    }
+}
+
+/// Writes the coded form of a packet, if it has one: see [`Coded::of`].
+pub(crate) fn write_coded(packet: &Packet, scope: &IcrcScope, coded: &mut Vec<u8>) -> Option<Coded> {
+    let parts = Coded::of(packet, scope)?;
+    parts.write(&packet.datagram, coded);
+    Some(parts)
 }
 
 /// The ICRC that a packet has in its coded form, with the number of its bytes: equal packets have the same.
@@ -88,7 +123,7 @@ pub(crate) fn read_coded(coded: &[u8], like: &Envelope, checks_icrc: bool) -> Op
     envelope.icrc_scope = own_scope;
     envelope.identification = like.identification.map(|_| 0);
     envelope.elided_bytes = u32::from(length) - u32::try_from(datagram_bytes).ok()?;
-    Some((Packet { envelope, datagram }, Coded { icrc, length }))
+    Some((Packet { envelope, datagram }, Coded { icrc, length, prefix: *prefix }))
 }
 
 /// Whether a packet met congestion.
@@ -149,6 +184,21 @@ mod tests {
             write_coded(&fragment, &fragment.envelope.icrc_scope, &mut coded).is_none(),
             "fragments are left alone"
         );
+    }
+
+    #[test]
+    fn a_packet_is_added_from_where_it_lies_as_its_coded_form_is() {
+        let mut sent = packet(scope().with_identification(77));
+        // What the ICRC masks must not get into the sum.
+        sent.datagram[MASKED] = 0x77;
+        let mut coded = Vec::new();
+        let parts = write_coded(&sent, &sent.envelope.icrc_scope, &mut coded).unwrap();
+        assert_eq!(Coded::byte_count(&sent.datagram), coded.len());
+        let mut sum: Vec<u8> = (0..coded.len() + 9).map(|index| index as u8).collect();
+        let expected: Vec<u8> =
+            sum.iter().enumerate().map(|(at, byte)| byte ^ coded.get(at).copied().unwrap_or(0)).collect();
+        parts.add_plain(&sent.datagram, &RunningCoder::new(), &mut sum);
+        assert_eq!(sum, expected);
     }
 
     #[test]

@@ -81,6 +81,7 @@ pub struct DecoderCounters {
     pub stale: u64,
     /// Repair packets, and packets of UC, for which there was no room in the table of flows.
     pub no_flow: u64,
-    /// Blocks whose restored packets did not have the right ICRC, place or digest. Nothing of them was handed on.
+    /// Blocks whose restored packets did not have the right ICRC, place or digest. Nothing of them was handed on. A lie, or a block of
+    /// which a packet of another attempt with other bytes is at hand: data packets carry no epoch.
     pub wrong_blocks: u64,
 }

@@ -12,14 +12,14 @@ use longhaul_wire::repair::{self, HEADER_BYTES, Header};
 use longhaul_wire::{Opcode, Position, Psn};
 
 use crate::agreements::Agreements;
-use crate::coded::{Coded, write_coded};
+use crate::coded::Coded;
 use crate::config::{BlockCode, Config, ConfigError};
 use crate::counters::EncoderCounters;
 use crate::flows::{FlowKey, Flows};
-use crate::packet::{Envelope, Packet, SKIPPED_MAX, Summary, right_scope};
+use crate::packet::{Borrowed, Envelope, Packet, SKIPPED_MAX, Summary, right_scope};
 use crate::paths::{Paths, Position as FlowPosition, Reported};
 use crate::tag::tag;
-use crate::units::{Units, bytes_of, lengthen};
+use crate::units::{Units, add_to_all, bytes_of, lengthen};
 use credit::Credit;
 
 /// Adds repair packets to what is sent. Driven: packets and time come in, packets go out.
@@ -140,13 +140,20 @@ impl Encoder {
 
     /// A packet is sent: it goes on, with what belongs before and after it.
     pub fn handle(&mut self, packet: Packet, now: Instant, out: &mut Vec<Packet>) {
+        let place = self.pass(&packet.envelope, &packet.datagram, now, out);
+        out.insert(place, packet);
+    }
+
+    /// The same for a packet that leaves from where it lies: `out` gets only what belongs before and after it. Returns its place there.
+    pub fn pass(&mut self, envelope: &Envelope, datagram: &[u8], now: Instant, out: &mut Vec<Packet>) -> usize {
         let is_protected = |summary: &Summary| {
-            self.agreements.code(&self.config, packet.envelope.destination.ip(), summary.subject.queue_pair).is_some()
+            self.agreements.code(&self.config, envelope.destination.ip(), summary.subject.queue_pair).is_some()
         };
-        match Summary::of(&packet.datagram).filter(is_protected) {
-            Some(summary) if summary.is_acknowledgement() => self.handle_acknowledgement(summary, packet, now, out),
-            Some(summary) => self.handle_data(summary, packet, now, out),
-            None => out.push(packet),
+        let packet = Borrowed { envelope, datagram };
+        match Summary::of(datagram).filter(is_protected) {
+            Some(summary) if summary.is_acknowledgement() => self.pass_acknowledgement(summary, packet, now, out),
+            Some(summary) => self.pass_data(summary, packet, now, out),
+            None => out.len(),
         }
     }
 
@@ -198,31 +205,26 @@ impl Encoder {
         self.agreements.code(&self.config, key.destination(), key.subject().queue_pair).unwrap_or(self.config.code)
     }
 
-    fn handle_data(&mut self, summary: Summary, packet: Packet, now: Instant, out: &mut Vec<Packet>) {
+    fn pass_data(&mut self, summary: Summary, packet: Borrowed<'_>, now: Instant, out: &mut Vec<Packet>) -> usize {
         let scope = match self.config.checks_outgoing {
-            true => right_scope(&packet),
+            true => right_scope(packet),
             false => Some(packet.envelope.icrc_scope),
         };
         let Some(scope) = scope else {
             self.counters.icrc_errors += 1;
-            out.push(packet);
-            return;
+            return out.len();
         };
-        let mut bytes = std::mem::take(&mut self.coded);
-        let coded = write_coded(&packet, &scope, &mut bytes).filter(|_| bytes.len() <= self.config.unit_bytes());
-        match (coded, summary.opcode) {
-            (Some(coded), Some(opcode)) => {
-                self.protect(summary, packet, opcode, coded, &bytes, now, out);
-            }
+        let fits = Coded::byte_count(packet.datagram) <= self.config.unit_bytes();
+        match (Coded::of(packet, &scope).filter(|_| fits), summary.opcode) {
+            (Some(coded), Some(opcode)) => self.protect(summary, packet, opcode, coded, now, out),
             _ => self.pass_over(summary, packet, now, out),
         }
-        self.coded = bytes;
     }
 
     /// A packet that is in no block takes its PSN.
-    fn pass_over(&mut self, summary: Summary, packet: Packet, now: Instant, out: &mut Vec<Packet>) {
+    fn pass_over(&mut self, summary: Summary, packet: Borrowed<'_>, now: Instant, out: &mut Vec<Packet>) -> usize {
         self.counters.unfit += 1;
-        let key = FlowKey::new(&packet.envelope, summary.subject);
+        let key = FlowKey::new(packet.envelope, summary.subject);
         if let Some(id) = self.flows.find(&key, now) {
             self.end_block(id, out);
             let flow = self.flows.flow(id);
@@ -234,24 +236,22 @@ impl Encoder {
                 flow.is_open = summary.leaves_next_open();
             }
         }
-        out.push(packet);
+        out.len()
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a packet in its parts, and what it works on")]
     fn protect(
         &mut self,
         summary: Summary,
-        packet: Packet,
+        packet: Borrowed<'_>,
         opcode: Opcode,
         coded: Coded,
-        bytes: &[u8],
         now: Instant,
         out: &mut Vec<Packet>,
-    ) {
-        let Some(id) = self.flow_of(&summary, &packet.envelope, now) else {
+    ) -> usize {
+        let envelope = packet.envelope;
+        let Some(id) = self.flow_of(&summary, envelope, now) else {
             self.counters.no_flow += 1;
-            out.push(packet);
-            return;
+            return out.len();
         };
         let position = opcode.position();
         let code = self.code_of(id);
@@ -260,12 +260,12 @@ impl Encoder {
         if flow.code.is_none() {
             flow.next = summary.psn;
             flow.code = Some(code);
-            self.announce(id, summary.psn, &packet.envelope, out);
+            self.announce(id, summary.psn, envelope, out);
         }
         let flow = self.flows.flow(id);
         let distance = summary.psn.distance_from(flow.next);
         let skips = flow.is_open && position.is_start() && distance > 0;
-        let (is_elided, has_payload) = payload(opcode, &packet);
+        let (is_elided, has_payload) = payload(opcode, packet);
         let is_other_kind = flow
             .block
             .as_ref()
@@ -283,19 +283,19 @@ impl Encoder {
             self.flows.flow(id).epoch = self.flows.flow(id).epoch.wrapping_add(1);
         }
         if distance != 0 && !skips || distance > i32::from(SKIPPED_MAX) {
-            self.announce(id, summary.psn, &packet.envelope, out);
+            self.announce(id, summary.psn, envelope, out);
         }
         self.flows.flow(id).has_skipped |= skips;
-        self.note_sent(id, &summary, &packet.envelope, now);
+        self.note_sent(id, &summary, envelope, now);
         let flow = self.flows.flow(id);
         flow.next = summary.psn.next();
         flow.is_open = summary.leaves_next_open();
-        let is_added = self.begin_block(id, &summary, &packet.envelope, now, out);
+        let is_added = self.begin_block(id, &summary, envelope, now, out);
         match is_added {
-            true => self.add(id, opcode, &packet, coded, bytes, now),
+            true => self.add(id, opcode, packet, coded, now),
             false => self.counters.no_unit += 1,
         }
-        out.push(packet);
+        let place = out.len();
         let ends_block = position.is_end() && !self.crosses_messages();
         let flow = self.flows.flow(id);
         let is_full = flow.block.as_ref().is_some_and(|block| block.count == block.code.block_packets());
@@ -308,10 +308,13 @@ impl Encoder {
             false if ends_block => flow.unprotected = 0,
             false => {}
         }
+        place
     }
 
     /// Adds a packet to its flow's block.
-    fn add(&mut self, id: usize, opcode: Opcode, packet: &Packet, coded: Coded, bytes: &[u8], now: Instant) {
+    fn add(&mut self, id: usize, opcode: Opcode, packet: Borrowed<'_>, coded: Coded, now: Instant) {
+        let Borrowed { envelope, datagram } = packet;
+        let bytes = Coded::byte_count(datagram);
         let position = opcode.position();
         let (is_elided, has_payload) = payload(opcode, packet);
         let Some(block) = &mut self.flows.flow(id).block else { return };
@@ -321,21 +324,22 @@ impl Encoder {
             CodeKind::Xor => {
                 let group = xor_group(place, usize::from(code.repair_packets()));
                 let sum = &mut block.sums[group];
-                lengthen(sum, bytes.len());
-                self.coder.add_plain(bytes, sum);
+                lengthen(sum, bytes);
+                coded.add_plain(datagram, &self.coder, sum);
             }
             CodeKind::Mds => {
-                block.sums.iter_mut().for_each(|sum| lengthen(sum, bytes.len()));
-                add_to_all(&self.coder, place, bytes, &mut block.sums);
+                coded.write(datagram, &mut self.coded);
+                block.sums.iter_mut().for_each(|sum| lengthen(sum, bytes));
+                add_to_all(&self.coder, place, &self.coded, &mut block.sums);
             }
         }
         block.digest = block.digest.wrapping_add(repair::digest_of(block.count, coded.icrc));
         block.count += 1;
         block.has_last = position.is_end();
         block.last_length = if position.is_end() { coded.length } else { 0 };
-        block.elided_bytes = block.elided_bytes.max(if is_elided { packet.envelope.elided_bytes } else { 0 });
+        block.elided_bytes = block.elided_bytes.max(if is_elided { envelope.elided_bytes } else { 0 });
         block.has_payload |= has_payload;
-        block.envelope = packet.envelope;
+        block.envelope = *envelope;
         block.added_at = now;
         self.counters.protected += 1;
     }
@@ -479,20 +483,20 @@ impl Encoder {
         Packet { envelope, datagram }
     }
 
-    fn handle_acknowledgement(&mut self, summary: Summary, packet: Packet, now: Instant, out: &mut Vec<Packet>) {
-        if let (Some(path), Some(paths)) = (self.path_to(&packet.envelope, summary.subject.queue_pair), &mut self.paths)
-        {
-            paths.path(path).like = Some(packet.envelope);
+    fn pass_acknowledgement(
+        &mut self,
+        summary: Summary,
+        packet: Borrowed<'_>,
+        now: Instant,
+        out: &mut Vec<Packet>,
+    ) -> usize {
+        let Borrowed { envelope, datagram } = packet;
+        if let (Some(path), Some(paths)) = (self.path_to(envelope, summary.subject.queue_pair), &mut self.paths) {
+            paths.path(path).like = Some(*envelope);
         }
-        let scope = right_scope(&packet).filter(|_| self.config.copies_acknowledgements);
-        let Some(scope) = scope else {
-            out.push(packet);
-            return;
-        };
-        let mut bytes = std::mem::take(&mut self.coded);
-        if let (Some(id), Some(coded)) =
-            (self.flow_of(&summary, &packet.envelope, now), write_coded(&packet, &scope, &mut bytes))
-        {
+        let place = out.len();
+        let Some(scope) = right_scope(packet).filter(|_| self.config.copies_acknowledgements) else { return place };
+        if let (Some(id), Some(coded)) = (self.flow_of(&summary, envelope, now), Coded::of(packet, &scope)) {
             let header = Header {
                 subject: summary.subject,
                 is_announcement: false,
@@ -510,13 +514,13 @@ impl Encoder {
                 has_tag: self.config.key.is_some(),
                 digest: repair::digest_of(0, coded.icrc),
             };
-            let copy = self.repair_packet(&header, &bytes, &packet.envelope, 0);
-            out.extend([packet, copy]);
+            let mut bytes = std::mem::take(&mut self.coded);
+            coded.write(datagram, &mut bytes);
+            out.push(self.repair_packet(&header, &bytes, envelope, 0));
+            self.coded = bytes;
             self.counters.copies += 1;
-        } else {
-            out.push(packet);
         }
-        self.coded = bytes;
+        place
     }
 
     /// The flow of a packet.
@@ -581,20 +585,7 @@ impl Sending {
 }
 
 /// Whether the payload of a packet is elided, and whether it is there.
-fn payload(opcode: Opcode, packet: &Packet) -> (bool, bool) {
+fn payload(opcode: Opcode, packet: Borrowed<'_>) -> (bool, bool) {
     let is_elided = packet.envelope.elided_bytes > 0;
     (is_elided, !is_elided && packet.datagram.len() > opcode.header_bytes() + ICRC_BYTES)
-}
-
-/// Adds a packet to all sums of an MDS code, which are long enough.
-pub(crate) fn add_to_all(coder: &RunningCoder, place: usize, bytes: &[u8], sums: &mut [Vec<u8>]) {
-    const AT_ONCE: usize = 8;
-    for (part, sums) in sums.chunks_mut(AT_ONCE).enumerate() {
-        let count = sums.len();
-        let mut outputs: [&mut [u8]; AT_ONCE] = Default::default();
-        for (output, sum) in outputs.iter_mut().zip(sums) {
-            *output = sum;
-        }
-        coder.add_mds(place, bytes, part * AT_ONCE, &mut outputs[..count]);
-    }
 }

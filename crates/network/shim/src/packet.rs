@@ -19,9 +19,23 @@ pub struct Onward {
     pub incoming: Vec<Packet>,
 }
 
+/// A packet where it lies: what passes at once is not copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Borrowed<'a> {
+    pub(crate) envelope: &'a Envelope,
+    /// BTH to ICRC.
+    pub(crate) datagram: &'a [u8],
+}
+
+impl<'a> From<&'a Packet> for Borrowed<'a> {
+    fn from(packet: &'a Packet) -> Borrowed<'a> {
+        Borrowed { envelope: &packet.envelope, datagram: &packet.datagram }
+    }
+}
+
 /// What the ICRC of a packet covers, if it is right. An identification that is not known is solved for.
-pub(crate) fn right_scope(packet: &Packet) -> Option<IcrcScope> {
-    let (envelope, datagram) = (&packet.envelope, &packet.datagram);
+pub(crate) fn right_scope<'a>(packet: impl Into<Borrowed<'a>>) -> Option<IcrcScope> {
+    let Borrowed { envelope, datagram } = packet.into();
     let scope = envelope.icrc_scope;
     let is_known =
         envelope.identification.is_some() || scope.identification().is_none() || scope == IcrcScope::WITHOUT_ADDRESSES;

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use longhaul_coding::RunningCoder;
+
 /// A bounded number of buffers. They are taken from the front and come back to the end, as in the paper's appendix.
 #[derive(Debug)]
 pub(crate) struct Units {
@@ -56,6 +58,19 @@ pub(crate) fn bytes_of(sums: &Vec<Vec<u8>>) -> usize {
 pub(crate) fn lengthen(sum: &mut Vec<u8>, bytes: usize) {
     if sum.len() < bytes {
         sum.resize(bytes, 0);
+    }
+}
+
+/// Adds a packet to all sums of an MDS code, which are long enough.
+pub(crate) fn add_to_all(coder: &RunningCoder, place: usize, bytes: &[u8], sums: &mut [Vec<u8>]) {
+    const AT_ONCE: usize = 8;
+    for (part, sums) in sums.chunks_mut(AT_ONCE).enumerate() {
+        let count = sums.len();
+        let mut outputs: [&mut [u8]; AT_ONCE] = Default::default();
+        for (output, sum) in outputs.iter_mut().zip(sums) {
+            *output = sum;
+        }
+        coder.add_mds(place, bytes, part * AT_ONCE, &mut outputs[..count]);
     }
 }
 

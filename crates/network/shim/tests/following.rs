@@ -500,3 +500,35 @@ fn a_block_whose_first_packet_was_skipped_is_not_computed_without_it() {
     assert_eq!(receiver.decoder().counters().wrong_blocks, 0, "nothing was wrong");
     assert_protected(&mut sender, &mut receiver, &mut flow, 200_000);
 }
+
+/// Repair packets overtake their block, and the announcement of a newer code overtakes it too. The block is still computed with the
+/// code that it was sent with.
+#[test]
+fn a_block_that_begins_after_a_newer_code_was_announced_keeps_its_own() {
+    for is_behind_read in [false, true] {
+        let (mut sender, mut receiver) = pair("xor:4,1");
+        let mut flow = Flow::writes(7, 100);
+        decode(&mut receiver, &encode(&mut sender, &flow.message(2), at(0)), at(0));
+        let read = Flow { operation: Operation::ReadRequest, ..flow.clone() }.packet(flow.psn, Position::Only, 0);
+        if is_behind_read {
+            encode(&mut sender, std::slice::from_ref(&read), at(1));
+            flow.psn += 3;
+        }
+        let message = flow.message(4);
+        let (data, repairs) = split(&encode(&mut sender, &message, at(1)));
+        sender.encoder_mut().set_code("mds:8,3".parse().unwrap()).unwrap();
+        let (_, newer) = split(&encode(&mut sender, &flow.message(2), at(1)));
+        assert!(header(&newer[0]).unwrap().is_announcement);
+        decode(&mut receiver, &[&repairs[..], &newer[..1]].concat(), at(1));
+        // The second packet is lost. Behind a READ, the third arrives first: where the message begins is known from the header only.
+        let (arrived, expected) = match is_behind_read {
+            true => (
+                [std::slice::from_ref(&read), &data[2..3], &data[..1], &data[3..]].concat(),
+                [&[read], &message[..]].concat(),
+            ),
+            false => ([&data[..1], &data[2..]].concat(), message),
+        };
+        assert_same(&decode(&mut receiver, &arrived, at(1)), &expected);
+        assert_eq!(receiver.decoder().counters().restored, 1);
+    }
+}

@@ -5,11 +5,10 @@ use longhaul_time::{Duration, Instant};
 use longhaul_wire::repair::{self, Header};
 
 use super::shared::Shared;
-use crate::coded::{is_marked, write_coded};
+use crate::coded::{Coded, is_marked};
 use crate::config::BlockCode;
-use crate::encoder::add_to_all;
 use crate::packet::{Checked, Envelope};
-use crate::units::{bytes_of, lengthen};
+use crate::units::{add_to_all, bytes_of, lengthen};
 
 /// Blocks of a flow that repair packets are kept of. A power of two: so much memory there is.
 pub(super) const BLOCKS_MAX: usize = 8;
@@ -74,29 +73,29 @@ impl Passed {
             }
             self.sums = (0..count).filter_map(|_| shared.units.take()).collect();
         }
-        let mut bytes = std::mem::take(&mut shared.coded);
-        let coded = write_coded(&checked.packet, &checked.scope, &mut bytes);
-        match coded.filter(|_| bytes.len() <= shared.config.unit_bytes() && checked.summary.opcode.is_some()) {
-            Some(coded) => {
-                let at = usize::from(place);
-                match self.code.kind() {
-                    CodeKind::Xor => {
-                        let sum = &mut self.sums[xor_group(at, count)];
-                        lengthen(sum, bytes.len());
-                        shared.coder.add_plain(&bytes, sum);
-                    }
-                    CodeKind::Mds => {
-                        self.sums.iter_mut().for_each(|sum| lengthen(sum, bytes.len()));
-                        add_to_all(&shared.coder, at, &bytes, &mut self.sums);
-                    }
-                }
-                self.added += 1;
-                self.digest = self.digest.wrapping_add(repair::digest_of(place, coded.icrc));
-                self.is_marked |= is_marked(&checked.packet.envelope);
+        let datagram = &checked.packet.datagram[..];
+        let bytes = Coded::byte_count(datagram);
+        let fits = bytes <= shared.config.unit_bytes() && checked.summary.opcode.is_some();
+        let Some(coded) = Coded::of(&checked.packet, &checked.scope).filter(|_| fits) else {
+            self.give_up(shared);
+            return;
+        };
+        let at = usize::from(place);
+        match self.code.kind() {
+            CodeKind::Xor => {
+                let sum = &mut self.sums[xor_group(at, count)];
+                lengthen(sum, bytes);
+                coded.add_plain(datagram, &shared.coder, sum);
             }
-            None => self.give_up(shared),
+            CodeKind::Mds => {
+                coded.write(datagram, &mut shared.coded);
+                self.sums.iter_mut().for_each(|sum| lengthen(sum, bytes));
+                add_to_all(&shared.coder, at, &shared.coded, &mut self.sums);
+            }
         }
-        shared.coded = bytes;
+        self.added += 1;
+        self.digest = self.digest.wrapping_add(repair::digest_of(place, coded.icrc));
+        self.is_marked |= is_marked(&checked.packet.envelope);
     }
 
     /// The number of the packet that its sums end before.

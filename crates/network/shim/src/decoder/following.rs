@@ -555,7 +555,10 @@ impl Following {
         // The flow may go back to its floor.
         let floor = self.floor.min(self.next);
         self.passed_ahead.retain(|number| number >= floor);
-        self.passed = Some(Passed::new(self.code, base, is_whole, self.is_proven));
+        // A header may have told of a newer code already, while its own says what this block was sent with.
+        let known = self.repairs.iter().find(|repairs| repairs.base == base);
+        let code = known.map_or(self.code, |repairs| repairs.code);
+        self.passed = Some(Passed::new(code, base, is_whole, self.is_proven));
     }
 
     /// Where the next block begins is not known.
