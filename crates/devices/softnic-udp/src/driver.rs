@@ -114,6 +114,15 @@ impl Driver {
         result
     }
 
+    /// Change the layers, for destructors: a device that has panicked needs no tidying, and a second panic would abort the
+    /// process.
+    pub(crate) fn tidy(&self, change: impl FnOnce(&mut Stack)) {
+        if let Ok(mut state) = self.state.lock() {
+            change(&mut state.stack);
+            state.rest.wake(&self.doorbell);
+        }
+    }
+
     fn now(&self) -> Instant {
         Instant::from_nanos(self.started.elapsed().as_nanos() as u64)
     }

@@ -64,13 +64,32 @@ pub enum ProtectError {
         .0.value()
     )]
     AlreadyProtected(verbs::QueuePairNumber),
+    /// The end of the first protection would end the second, too.
+    #[error(
+        "a protection towards queue pair {} of {peer} is still there; drop that before you connect another queue pair to it",
+        .queue_pair.value()
+    )]
+    PeerAlreadyProtected {
+        /// Its address.
+        peer: IpAddr,
+        /// Its queue pair.
+        queue_pair: verbs::QueuePairNumber,
+    },
     /// It cannot work with this code.
     #[error(transparent)]
     Code(#[from] longhaul_shim::ConfigError),
 }
 
-/// The queue pairs of a device that have a [`Protection`].
-pub(crate) type Protected = Arc<Mutex<BTreeSet<u32>>>;
+/// The queue pairs of a device that have a [`Protection`], and their peers: what is sent is known by the peer's number, what
+/// arrives by ours, and the end of a protection ends both.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    ours: BTreeSet<u32>,
+    theirs: BTreeSet<(IpAddr, u32)>,
+}
+
+/// Shared by the handles of a device and its protections.
+pub(crate) type Protected = Arc<Mutex<Ends>>;
 
 /// A queue pair whose losses are repaired. The protection ends when this is dropped; drop it when the queue pair is destroyed or
 /// connected elsewhere.
@@ -90,9 +109,11 @@ impl Protection {
 impl Drop for Protection {
     fn drop(&mut self) {
         if let Some(driver) = self.driver.upgrade() {
-            driver.with_port(|_, stack, _| disagree(stack, &self.agreement));
+            driver.tidy(|stack| disagree(stack, &self.agreement));
         }
-        numbers(&self.protected).remove(&self.agreement.ours);
+        let mut all = ends(&self.protected);
+        all.ours.remove(&self.agreement.ours);
+        all.theirs.remove(&(self.agreement.peer, self.agreement.theirs));
     }
 }
 
@@ -128,18 +149,22 @@ pub(crate) fn protect_queue_pair(
         theirs: peer.queue_pair.value(),
         code: fec.first_code(),
     };
-    let mut all = numbers(protected);
-    if all.contains(&agreement.ours) {
+    let mut all = ends(protected);
+    if all.ours.contains(&agreement.ours) {
         return Err(ProtectError::AlreadyProtected(ours.number()));
     }
+    if all.theirs.contains(&(agreement.peer, agreement.theirs)) {
+        return Err(ProtectError::PeerAlreadyProtected { peer: agreement.peer, queue_pair: peer.queue_pair });
+    }
     agree(&driver, &agreement)?;
-    all.insert(agreement.ours);
+    all.ours.insert(agreement.ours);
+    all.theirs.insert((agreement.peer, agreement.theirs));
     drop(all);
     Ok(Protection { driver, protected: protected.clone(), agreement })
 }
 
 /// A panic elsewhere leaves the numbers as they are.
-fn numbers(protected: &Protected) -> std::sync::MutexGuard<'_, BTreeSet<u32>> {
+fn ends(protected: &Protected) -> std::sync::MutexGuard<'_, Ends> {
     protected.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -121,6 +121,13 @@ fn a_queue_pair_has_one_protection_at_a_time() {
         device.clone().protect_queue_pair(&end.queue_pair, &other).unwrap_err(),
         ProtectError::AlreadyProtected(number)
     );
+    // Another queue pair, connected to the same one of the peer: the end of the first protection would end its own.
+    let again = End::new(&device, Transport::ReliableConnection, 4096);
+    assert_eq!(
+        device.protect_queue_pair(&again.queue_pair, &other).unwrap_err(),
+        ProtectError::PeerAlreadyProtected { peer: other.address, queue_pair: other.queue_pair }
+    );
     drop(protection);
-    device.protect_queue_pair(&end.queue_pair, &other).unwrap();
+    drop(device.protect_queue_pair(&end.queue_pair, &other).unwrap());
+    device.protect_queue_pair(&again.queue_pair, &other).unwrap();
 }

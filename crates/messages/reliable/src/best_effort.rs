@@ -61,6 +61,7 @@ impl Scheme for BestEffort {
     fn receiver(&self, shape: &MessageShape) -> Box<dyn ReceiveHalf> {
         Box::new(Receiver {
             erasure: self.erasure.as_ref().map(|erasure| erasure.receiving(shape)),
+            whole_below: 0,
             seen: [0; 2],
             news_at: Instant::ZERO,
             deadline: None,
@@ -107,6 +108,8 @@ impl SendHalf for Once {
 
 struct Receiver {
     erasure: Option<erasure::Receiver>,
+    /// All packets before this one have arrived: they are not looked at again.
+    whole_below: u32,
     /// Packets of data and of parity that had arrived, and when there were more of them last.
     seen: [u32; 2],
     news_at: Instant,
@@ -117,7 +120,13 @@ impl ReceiveHalf for Receiver {
     fn poll(&mut self, io: &mut ReceiveIo<'_>) -> Progress {
         let (data, parity, now) = (io.data(), io.parity(), io.now());
         let is_whole = match &mut self.erasure {
-            None => data.is_complete(),
+            None => match data.first_missing_packet(self.whole_below) {
+                Some(first) => {
+                    self.whole_below = first;
+                    false
+                }
+                None => true,
+            },
             Some(erasure) => erasure.can_be_whole(data, parity),
         };
         if is_whole {

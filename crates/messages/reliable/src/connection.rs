@@ -338,8 +338,10 @@ impl Connection {
             let received = incoming.poll(&moment, terms, pool);
             let sent = outgoing.poll(&moment, terms, pool);
             *over_count += received.1 + sent.1;
-            // Whatever waits may have a place now.
-            let has_more = received.0 > 0 && incoming.waiting() > 0 || sent.0 > 0 && outgoing.waiting() > 0;
+            // Whatever waits may have a place now, also after a receive that has expired while it waited: it needs numbers only, and
+            // those behind it may need less than it did.
+            let has_more =
+                (received.0 > 0 || received.1 > 0) && incoming.waiting() > 0 || sent.0 > 0 && outgoing.waiting() > 0;
             if !has_more {
                 break;
             }

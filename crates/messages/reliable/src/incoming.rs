@@ -578,7 +578,9 @@ impl Incoming {
         self.waiting_deadlines.clear();
         self.opening = self.next;
         for mut message in std::mem::take(&mut self.messages).into_values() {
+            // Before its program hears of it, which may use the memory again at once.
             (message.half_open, message.memory) = (None, None);
+            message.pieces.clear();
             message.promise.take().into_iter().for_each(|promise| promise.keep(Err(error.clone())));
         }
     }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Work of fewer bytes is done at once: handing it over and waking a thread would take longer.
-const HANDED_OVER_BYTES_MIN: usize = 64 << 10;
+pub(crate) const HANDED_OVER_BYTES_MIN: usize = 64 << 10;
 
 /// A piece of work. It ends soon after its result is not wanted any more.
 pub type Job = Box<dyn FnOnce() + Send>;

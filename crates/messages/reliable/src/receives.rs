@@ -84,9 +84,9 @@ impl From<CompleteError> for PartError {
     }
 }
 
-/// How much of data or of parity has arrived: packets, whether the last chunk, which need not be a whole one, is there, and duplicates; and with best
-/// effort, for which it ends the message, whether the last packet is.
-type Seen = (u32, bool, u32, bool);
+/// How much of data or of parity has arrived: packets and duplicates. No chunk becomes whole without a packet more, and on a slow link a chunk may
+/// take longer than the sender waits for an answer. It is looked at in every turn, so it must not take longer for long messages.
+type Seen = (u32, u32);
 
 /// What became of a receive.
 pub(crate) enum Step {
@@ -314,16 +314,10 @@ impl OpenReceive {
         if self.is_finished {
             self.is_asked = false;
         } else if let Some((shape, Source::Half(half))) = &mut self.source {
-            let is_best_effort = self.terms.as_ref().is_some_and(MessageTerms::is_best_effort);
             let data = shape.arrivals(self.data.bitmap(), shape.message_bytes);
             let parity = self.parity.as_ref();
             let parity = parity.map(|(receive, _)| shape.arrivals(receive.bitmap(), shape.parity_bytes));
-            let mut parity_seen = parity.map_or_else(Seen::default, |parity| seen(parity, is_best_effort));
-            if let (Some(parity), true) = (parity, shape.message_bytes < shape.chunk_bytes.into()) {
-                // A packet of its parity may be all that a short message needs, and is no whole chunk.
-                parity_seen.0 = parity.arrived_packets();
-            }
-            let seen = Some([seen(data, is_best_effort), parity_seen]);
+            let seen = Some([seen(data), parity.map_or_else(Seen::default, seen)]);
             let is_due = self.half_deadline.is_some_and(|at| at <= moment.now);
             if self.is_asked || self.seen != seen || is_due {
                 let mut io = ReceiveIo {
@@ -546,16 +540,8 @@ fn mutated(mut missing: Vec<Range<u64>>, bound: Option<&ReceiveBound>, packet_by
     missing
 }
 
-fn seen(arrivals: Arrivals<'_>, is_best_effort: bool) -> Seen {
-    let last = arrivals.chunk_count().checked_sub(1);
-    let has_last_packet = is_best_effort && arrivals.has_last_packet();
-    // Packets, not whole chunks: on a slow link a chunk may take longer than the sender waits for an answer.
-    (
-        arrivals.arrived_packets(),
-        last.is_some_and(|last| arrivals.is_whole(last)),
-        arrivals.duplicates(),
-        has_last_packet,
-    )
+fn seen(arrivals: Arrivals<'_>) -> Seen {
+    (arrivals.arrived_packets(), arrivals.duplicates())
 }
 
 #[cfg(test)]

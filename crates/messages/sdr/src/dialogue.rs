@@ -427,6 +427,11 @@ impl State {
         }
     }
 
+    /// The peer is to hear the state of things, although it has not asked.
+    pub(crate) fn owe_answer(&mut self) {
+        self.owed = self.owed.max(Owed::Answer);
+    }
+
     /// Tell the peer what it has to know now.
     pub(crate) fn send_frames(
         &mut self,

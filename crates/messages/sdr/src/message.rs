@@ -186,6 +186,8 @@ impl QueuePair {
         let generation = shape.generation_of(number) as u8;
         state.receiving.opened(ClearToSend { number, address: 0, length: 0, key: 0, generation, is_over: false });
         state.receiving.completed(number);
+        // Its clear-to-send may never be told, and a send of no bytes does not ask for it: it must be told that the message is over.
+        state.owe_answer();
         Some(number)
     }
 

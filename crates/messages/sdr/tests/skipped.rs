@@ -42,3 +42,13 @@ fn a_skipped_receive_uses_its_number_and_nothing_else() {
         assert!((most - 2..=most).contains(&skipped), "{skipped} of {most}");
     }
 }
+
+/// A send of no bytes asks for nothing: it has to be told.
+#[test]
+fn a_send_of_nothing_hears_that_its_receive_was_skipped() {
+    let ends = &mut Ends::new(Options::default(), |_| {});
+    let nowhere = ends.sender.queue_pair.post_send(&ends.sender.memory, 0..0, None).unwrap();
+    ends.run_for(Duration::from_millis(100));
+    assert_eq!(ends.receiver.queue_pair.skip_receive(), Some(nowhere.number()));
+    assert!(ends.run_until(Duration::from_millis(100), || nowhere.status() == SendStatus::Over));
+}

@@ -14,7 +14,7 @@ use super::{Incoming, IncomingMessage, Recovering};
 use crate::bounded::{Ending, ReceiveBound, tidy};
 use crate::choice::{self, MessageTerms};
 use crate::ended::EndedPart;
-use crate::jobs::{JobOf, Task};
+use crate::jobs::{HANDED_OVER_BYTES_MIN, JobOf, Task};
 use crate::moment::Moment;
 use crate::parity_pool::ParityPool;
 use crate::parts::{Cut, Part};
@@ -342,11 +342,11 @@ impl Incoming {
                 over += u64::from(was_open && message.promise.is_none());
                 continue;
             };
-            // As with others: only one at a time, and not much.
+            // As with others: only one at a time, and not much. Thousands may share a deadline, so small ones are handed over too.
             let bytes = expired.bytes();
             let is_at_once = self.filled_at != now && bytes as u64 <= FILLED_AT_ONCE_BYTES_MAX;
             self.filled_at = if is_at_once { now } else { self.filled_at };
-            let bytes = if is_at_once { 0 } else { bytes };
+            let bytes = if is_at_once { 0 } else { bytes.max(HANDED_OVER_BYTES_MIN) };
             let task = terms.jobs.start(JobOf::Expired(own), bytes, move |_| expired.fill());
             self.filling.insert(own, Filling { task, promise });
             over += self.on_filled(own);
