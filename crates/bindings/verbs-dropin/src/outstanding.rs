@@ -44,7 +44,8 @@ mod tests {
     fn waiting_ends_with_the_last_acknowledgement() {
         let events = Outstanding::default();
         events.wait();
-        (events.add(), events.add());
+        events.add();
+        events.add();
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| events.wait());
             events.acknowledge(1);
