@@ -17,7 +17,7 @@ use crate::mailbox::Owner;
 use crate::outstanding::Outstanding;
 use crate::waiter::Waiter;
 
-/// How many completions are fetched at a time.
+/// How many completions are fetched at a time, if the program wants more than one.
 const BATCH: usize = 32;
 
 /// `ibv_comp_channel`
@@ -238,7 +238,15 @@ fn to_c(ours: &WorkCompletion) -> ibv_wc {
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, completions: *mut ibv_wc) -> c_int {
     // SAFETY: a queue of ours.
     let ours = unsafe { queue(cq) };
-    let wanted = usize::try_from(entries).unwrap_or(0);
+    match usize::try_from(entries) {
+        Ok(1) => poll::<1>(ours, 1, completions),
+        Ok(wanted) => poll::<BATCH>(ours, wanted, completions),
+        Err(_) => minus_one(Errno::EINVAL),
+    }
+}
+
+/// There must be room for `wanted` completions.
+fn poll<const BATCH: usize>(ours: &CompletionQueue, wanted: usize, completions: *mut ibv_wc) -> c_int {
     let mut batch = [WorkCompletion::default(); BATCH];
     let mut total = 0;
     while total < wanted {

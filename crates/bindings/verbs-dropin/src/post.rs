@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use crate::errors::{Number, number};
 use crate::queue_pair::pair;
 
-/// How many requests are posted at a time.
+/// How many requests of a list are posted at a time. One alone, the usual case, gets no room for others.
 const BATCH: usize = 16;
 
 /// The entries of a request, which have the same layout here and there.
@@ -88,6 +88,24 @@ unsafe fn send_request<'a>(request: *const ibv_send_wr, has_atomics: bool) -> Re
 
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
+    request: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller's promises are the same; a request that is not null is one of the program's.
+    unsafe {
+        if request.is_null() || (*request).next.is_null() {
+            post_sends::<1>(qp, request, bad)
+        } else {
+            post_sends::<BATCH>(qp, request, bad)
+        }
+    }
+}
+
+/// # Safety
+///
+/// As libibverbs demands of `ibv_post_send`.
+unsafe fn post_sends<const BATCH: usize>(
+    qp: *mut ibv_qp,
     mut request: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
@@ -123,12 +141,30 @@ pub(crate) unsafe extern "C" fn post_send(
 }
 
 /// The first request that was not posted, and why.
-fn failure<T>(posted: Result<(), PostError>, pointers: &[*mut T; BATCH]) -> Option<(*mut T, Number)> {
+fn failure<T>(posted: Result<(), PostError>, pointers: &[*mut T]) -> Option<(*mut T, Number)> {
     let PostError { index, kind } = posted.err()?;
-    Some((pointers[index.min(BATCH - 1)], kind.into()))
+    Some((pointers[index.min(pointers.len() - 1)], kind.into()))
 }
 
 pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    request: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: as for `post_send`.
+    unsafe {
+        if request.is_null() || (*request).next.is_null() {
+            post_receives::<1>(qp, request, bad)
+        } else {
+            post_receives::<BATCH>(qp, request, bad)
+        }
+    }
+}
+
+/// # Safety
+///
+/// As libibverbs demands of `ibv_post_recv`.
+unsafe fn post_receives<const BATCH: usize>(
     qp: *mut ibv_qp,
     mut request: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
