@@ -14,6 +14,7 @@ pub(crate) fn transport(number: c_uint) -> Option<Transport> {
     match number {
         abi::IBV_QPT_RC => Some(Transport::ReliableConnection),
         abi::IBV_QPT_UC => Some(Transport::UnreliableConnection),
+        abi::IBV_QPT_UD => Some(Transport::UnreliableDatagram),
         _ => None,
     }
 }
@@ -56,7 +57,7 @@ fn migration(number: c_uint) -> Option<PathMigrationState> {
 }
 
 /// `None` without a global route: RoCE has no other.
-fn path(attributes: &ibv_ah_attr, port: u8) -> Option<PathAttributes> {
+pub(crate) fn path(attributes: &ibv_ah_attr, port: u8) -> Option<PathAttributes> {
     let route = &attributes.grh;
     (attributes.is_global != 0).then(|| PathAttributes {
         source_gid_index: route.sgid_index,
@@ -190,6 +191,6 @@ mod tests {
         assert_eq!(given(&ibv_qp_attr { qp_state: 9, ..c }, abi::IBV_QP_STATE), None);
         let local = ibv_qp_attr { ah_attr: ibv_ah_attr { is_global: 0, ..c.ah_attr }, ..c };
         assert_eq!(given(&local, abi::IBV_QP_AV), None);
-        assert_eq!([2, 3, 4, 8].map(transport).map(|found| found.is_some()), [true, true, false, false]);
+        assert_eq!([2, 3, 4, 8].map(transport).map(|found| found.is_some()), [true, true, true, false]);
     }
 }

@@ -30,6 +30,7 @@ pub(crate) struct Device {
 pub(crate) struct Owners {
     pub(crate) queue_pairs: HashMap<u32, Owner>,
     pub(crate) completion_queues: HashMap<u32, Owner>,
+    pub(crate) shared_receive_queues: HashMap<u32, Owner>,
 }
 
 /// Devices that are open: a program that opens one twice gets two contexts of it.

@@ -12,6 +12,7 @@ use crate::context::context;
 use crate::device::Device;
 use crate::errors::minus_one;
 use crate::queue_pair::QueuePair;
+use crate::shared_receive_queue::SharedReceiveQueue;
 
 /// What the device has reported, to those whom it concerns: all contexts, or the one that made the object.
 fn distribute(device: &Device) -> Result<(), Errno> {
@@ -20,6 +21,7 @@ fn distribute(device: &Device) -> Result<(), Errno> {
         let owner = match event.source {
             EventSource::QueuePair(number) => owners.queue_pairs.get(&number.value()),
             EventSource::CompletionQueue(handle) => owners.completion_queues.get(&handle),
+            EventSource::SharedReceiveQueue(handle) => owners.shared_receive_queues.get(&handle),
             EventSource::Port(_) | EventSource::Device => {
                 device.for_each_mailbox(|mailbox| mailbox.put(event));
                 continue;
@@ -53,6 +55,7 @@ pub(crate) unsafe extern "C" fn get_async_event(from: *mut ibv_context, event: *
         let owner = match ours.source {
             EventSource::QueuePair(number) => owners.queue_pairs.get(&number.value()),
             EventSource::CompletionQueue(handle) => owners.completion_queues.get(&handle),
+            EventSource::SharedReceiveQueue(handle) => owners.shared_receive_queues.get(&handle),
             EventSource::Port(port) => {
                 // The number of a port is an int in the same place.
                 theirs.element = std::ptr::without_provenance_mut(usize::from(port));
@@ -81,6 +84,9 @@ pub(crate) unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
     unsafe {
         let ibv_async_event { element, event_type } = event.read();
         match event_type {
+            abi::IBV_EVENT_SRQ_ERR | abi::IBV_EVENT_SRQ_LIMIT_REACHED => {
+                (*element.cast::<SharedReceiveQueue>()).asynchronous.acknowledge(1);
+            }
             abi::IBV_EVENT_CQ_ERR => (*element.cast::<CompletionQueue>()).asynchronous.acknowledge(1),
             abi::IBV_EVENT_QP_FATAL
             | abi::IBV_EVENT_QP_REQ_ERR

@@ -6,7 +6,10 @@
 
 use std::arch::global_asm;
 
-use crate::{completion, events, listing, memory, names, opening, query, queue_pair, unsupported};
+use crate::{
+    address_handle, completion, events, listing, memory, names, opening, query, queue_pair, shared_receive_queue,
+    unsupported,
+};
 
 macro_rules! exports {
     ($($name:ident = $function:path;)*) => {
@@ -79,14 +82,15 @@ exports! {
     ibv_is_fork_initialized = unsupported::is_fork_initialized;
     ibv_query_qp_data_in_order = unsupported::query_qp_data_in_order;
 
-    ibv_create_srq = unsupported::pointer;
-    ibv_modify_srq = unsupported::error;
-    ibv_query_srq = unsupported::error;
-    ibv_destroy_srq = unsupported::error;
-    ibv_create_ah = unsupported::pointer;
+    ibv_create_srq = shared_receive_queue::create_srq;
+    ibv_modify_srq = shared_receive_queue::modify_srq;
+    ibv_query_srq = shared_receive_queue::query_srq;
+    ibv_destroy_srq = shared_receive_queue::destroy_srq;
+    ibv_create_ah = address_handle::create_ah;
+    ibv_destroy_ah = address_handle::destroy_ah;
+
     ibv_create_ah_from_wc = unsupported::pointer;
     ibv_init_ah_from_wc = unsupported::failed;
-    ibv_destroy_ah = unsupported::error;
     ibv_attach_mcast = unsupported::error;
     ibv_detach_mcast = unsupported::error;
     ibv_resolve_eth_l2_from_gid = unsupported::failed;

@@ -10,7 +10,7 @@
 //! - `exports`: the symbols. `versions.map` has their versions. `unsupported`: those that answer `EOPNOTSUPP`.
 //! - `configuration`, `listing`: which devices there are. `device`: the one behind all contexts of an address. `context`,
 //!   `opening`: open devices as programs hold them, and their tables of functions.
-//! - `query`, `memory`, `completion`, `queue_pair`, `attributes`, `post`, `events`: the calls. `mailbox`: events for
+//! - `query`, `memory`, `completion`, `address_handle`, `shared_receive_queue`, `queue_pair`, `attributes`, `post`, `events`: the calls. `mailbox`: events for
 //!   one context. `outstanding`: events that were handed over and not acknowledged. `waiter`: descriptors that programs wait on.
 //!   `errors`: our errors as `errno`. `names`: the texts of statuses and events.
 //!
@@ -24,6 +24,7 @@
 // stubs of `exports` are instructions of this processor.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod address_handle;
 mod attributes;
 #[cfg(test)]
 mod calls_tests;
@@ -43,5 +44,6 @@ mod outstanding;
 mod post;
 mod query;
 mod queue_pair;
+mod shared_receive_queue;
 mod unsupported;
 mod waiter;

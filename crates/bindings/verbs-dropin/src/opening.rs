@@ -22,6 +22,7 @@ fn operations() -> ibv_context_ops {
         req_notify_cq: Some(completion::req_notify_cq),
         post_send: Some(post::post_send),
         post_recv: Some(post::post_recv),
+        post_srq_recv: Some(post::post_srq_recv),
         // The header checks the others before it calls them, or they need objects that cannot be made here.
         ..ibv_context_ops::zeroed()
     }

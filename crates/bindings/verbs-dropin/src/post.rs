@@ -4,14 +4,17 @@
 use std::ffi::{c_int, c_uint};
 
 use longhaul_verbs::{
-    PostError, ReceiveRequest, RemoteMemory, ScatterGatherEntry, SendFlags, SendOperation, SendRequest,
+    DatagramDestination, PostError, QueuePairNumber, ReceiveRequest, RemoteMemory, ScatterGatherEntry, SendFlags,
+    SendOperation, SendRequest, Transport,
 };
 use longhaul_verbs_abi as abi;
-use longhaul_verbs_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
+use longhaul_verbs_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
 use nix::errno::Errno;
 
+use crate::address_handle::handle;
 use crate::errors::{Number, number};
-use crate::queue_pair::pair;
+use crate::queue_pair::{QueuePair, pair};
+use crate::shared_receive_queue::shared_queue;
 
 /// How many requests of a list are posted at a time. One alone, the usual case, gets no room for others.
 const BATCH: usize = 16;
@@ -72,18 +75,40 @@ fn flags(bits: c_uint) -> Result<SendFlags, Errno> {
     SendFlags::from_bits(bits).ok_or(Errno::EINVAL)
 }
 
+/// Where a datagram goes.
+///
+/// # Safety
+///
+/// The request must be one for datagrams: its address handle is null or one of ours.
+unsafe fn destination<'a>(request: &ibv_send_wr) -> Result<DatagramDestination<'a>, Errno> {
+    // SAFETY: every pattern is a value, and the caller says that it is this one.
+    let datagram = unsafe { request.wr.ud };
+    if datagram.ah.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: the caller's promise.
+    let address_handle = &*unsafe { handle(datagram.ah) }.raw;
+    let queue_pair = QueuePairNumber::new(datagram.remote_qpn);
+    Ok(DatagramDestination { address_handle, queue_pair, queue_key: datagram.remote_qkey })
+}
+
 /// A request of C in our words.
 ///
 /// # Safety
 ///
-/// As for [`entries`].
-unsafe fn send_request<'a>(request: *const ibv_send_wr, has_atomics: bool) -> Result<SendRequest<'a>, Errno> {
+/// As for [`entries`], and for [`destination`] on a queue pair of UD.
+unsafe fn send_request<'a>(request: *const ibv_send_wr, ours: &QueuePair) -> Result<SendRequest<'a>, Errno> {
     // SAFETY: a request of the program's list.
     let request = unsafe { &*request };
-    let operation = operation(request, has_atomics)?;
+    let operation = operation(request, ours.has_atomics)?;
     // SAFETY: the caller's promise.
     let local = unsafe { entries(request.sg_list, request.num_sge) }?;
-    Ok(SendRequest::new(request.wr_id, operation, local).with_flags(flags(request.send_flags)?))
+    let translated = SendRequest::new(request.wr_id, operation, local).with_flags(flags(request.send_flags)?);
+    match ours.transport {
+        // SAFETY: the caller's promise.
+        Transport::UnreliableDatagram => Ok(translated.to(unsafe { destination(request) }?)),
+        _ => Ok(translated),
+    }
 }
 
 pub(crate) unsafe extern "C" fn post_send(
@@ -118,7 +143,7 @@ unsafe fn post_sends<const BATCH: usize>(
         let mut refused = None;
         while !request.is_null() && count < BATCH {
             // SAFETY: a request of the program's list, which the call may use until it returns.
-            match unsafe { send_request(request, ours.has_atomics) } {
+            match unsafe { send_request(request, ours) } {
                 Ok(translated) => (batch[count], pointers[count]) = (translated, request),
                 Err(errno) => {
                     refused = Some((request, errno));
@@ -151,26 +176,51 @@ pub(crate) unsafe extern "C" fn post_recv(
     request: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: as for `post_send`.
+    // SAFETY: a queue pair of ours; the device checks the entries.
     unsafe {
-        if request.is_null() || (*request).next.is_null() {
-            post_receives::<1>(qp, request, bad)
-        } else {
-            post_receives::<BATCH>(qp, request, bad)
-        }
+        let ours = pair(qp);
+        post_receives(request, bad, |batch| ours.raw.post_receive(batch))
+    }
+}
+
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    request: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: a queue of ours; the device checks the entries.
+    unsafe {
+        let ours = shared_queue(srq);
+        post_receives(request, bad, |batch| ours.raw.post_receive(batch))
     }
 }
 
 /// # Safety
 ///
 /// As libibverbs demands of `ibv_post_recv`.
-unsafe fn post_receives<const BATCH: usize>(
-    qp: *mut ibv_qp,
+unsafe fn post_receives(
+    request: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+    post: impl Fn(&[ReceiveRequest<'_>]) -> Result<(), PostError>,
+) -> c_int {
+    // SAFETY: as for `post_send`.
+    unsafe {
+        if request.is_null() || (*request).next.is_null() {
+            post_receive_list::<1>(request, bad, post)
+        } else {
+            post_receive_list::<BATCH>(request, bad, post)
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`post_receives`].
+unsafe fn post_receive_list<const BATCH: usize>(
     mut request: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
+    post: impl Fn(&[ReceiveRequest<'_>]) -> Result<(), PostError>,
 ) -> c_int {
-    // SAFETY: a queue pair of ours.
-    let ours = unsafe { pair(qp) };
     while !request.is_null() {
         let (mut batch, mut pointers) = ([ReceiveRequest { id: 0, local: &[] }; BATCH], [request; BATCH]);
         let mut count = 0;
@@ -189,8 +239,7 @@ unsafe fn post_receives<const BATCH: usize>(
             count += 1;
             request = next;
         }
-        // SAFETY: the device checks the entries.
-        let posted = unsafe { ours.raw.post_receive(&batch[..count]) };
+        let posted = post(&batch[..count]);
         if let Some((first, errno)) = failure(posted, &pointers).or(refused.map(|(at, errno)| (at, errno.into()))) {
             // SAFETY: the program gives room for a pointer.
             unsafe { bad.write(first) };

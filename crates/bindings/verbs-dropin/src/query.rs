@@ -54,7 +54,10 @@ fn device_attributes(ours: &DeviceAttributes, guid: u64) -> ibv_device_attr {
     c.max_pkeys = 1;
     c.local_ca_ack_delay = ACK_DELAY;
     c.phys_port_cnt = ours.port_count;
-    // Windows, address handles, shared receive queues and multicast stay 0: their calls are not here yet.
+    c.max_ah = int(ours.max_address_handles);
+    c.max_srq = int(ours.max_shared_receive_queues);
+    (c.max_srq_wr, c.max_srq_sge) = (c.max_qp_wr, c.max_sge);
+    // Windows and multicast stay 0: their calls are not here yet.
     c
 }
 

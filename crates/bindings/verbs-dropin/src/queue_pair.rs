@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use longhaul_verbs::{Capabilities, raw};
+use longhaul_verbs::{Capabilities, Transport, raw};
 use longhaul_verbs_abi::{IBV_QP_STATE, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
 use nix::errno::Errno;
 
@@ -16,12 +16,14 @@ use crate::errors::{answer, null, number};
 use crate::mailbox::Owner;
 use crate::memory::domain;
 use crate::outstanding::Outstanding;
+use crate::shared_receive_queue::shared_queue;
 
 /// `ibv_qp`
 #[repr(C)]
 pub(crate) struct QueuePair {
     c: ibv_qp,
     pub(crate) raw: Arc<dyn raw::QueuePair>,
+    pub(crate) transport: Transport,
     pub(crate) has_atomics: bool,
     signal_all: bool,
     pub(crate) asynchronous: Arc<Outstanding>,
@@ -41,21 +43,20 @@ pub(crate) unsafe extern "C" fn create_qp(of: *mut ibv_pd, init: *mut ibv_qp_ini
     // SAFETY: the program gives a structure, which also takes the answer.
     let asked = unsafe { init.read() };
     let Some(transport) = attributes::transport(asked.qp_type) else { return null(Errno::EOPNOTSUPP) };
-    if !asked.srq.is_null() {
-        return null(Errno::EOPNOTSUPP);
-    }
     if asked.send_cq.is_null() || asked.recv_cq.is_null() {
         return null(Errno::EINVAL);
     }
     // SAFETY: a domain of ours, the context that it was made from, and two queues of ours.
     let (domain, context, send, receive) =
         unsafe { (domain(of), context((*of).context), queue(asked.send_cq), queue(asked.recv_cq)) };
+    // SAFETY: null, or a queue of ours.
+    let shared = (!asked.srq.is_null()).then(|| unsafe { shared_queue(asked.srq) });
     let signal_all = asked.sq_sig_all != 0;
     let made = domain.raw.create_queue_pair(&raw::QueuePairInit {
         transport,
         send_queue: &*send.raw,
         receive_queue: &*receive.raw,
-        shared_receive_queue: None,
+        shared_receive_queue: shared.map(|queue| &*queue.raw),
         limits: attributes::limits(&asked.cap),
         signal_all,
     });
@@ -72,16 +73,20 @@ pub(crate) unsafe extern "C" fn create_qp(of: *mut ibv_pd, init: *mut ibv_qp_ini
     // SAFETY: as above.
     c.context = unsafe { (*of).context };
     (c.qp_context, c.pd, c.send_cq, c.recv_cq) = (asked.qp_context, of, asked.send_cq, asked.recv_cq);
+    c.srq = asked.srq;
     (c.handle, c.qp_num, c.qp_type) = (raw.number().value(), raw.number().value(), asked.qp_type);
     c.state = raw.state() as u32;
     let asynchronous = Arc::new(Outstanding::default());
     let has_atomics = capabilities.contains(Capabilities::ATOMICS);
-    let made = Box::new(QueuePair { c, raw, has_atomics, signal_all, asynchronous: asynchronous.clone() });
+    let made = Box::new(QueuePair { c, raw, transport, has_atomics, signal_all, asynchronous: asynchronous.clone() });
     let qp_num = made.c.qp_num;
     let made = Box::into_raw(made);
     domain.users.fetch_add(1, Ordering::AcqRel);
     send.users.fetch_add(1, Ordering::AcqRel);
     receive.users.fetch_add(1, Ordering::AcqRel);
+    if let Some(queue) = shared {
+        queue.users.fetch_add(1, Ordering::AcqRel);
+    }
     let owner = Owner::new(untyped(made), &context.mailbox, &asynchronous);
     context.device.owners().queue_pairs.insert(qp_num, owner);
     made.cast()
@@ -116,7 +121,7 @@ pub(crate) unsafe extern "C" fn query_qp(
         qp_context: ours.c.qp_context,
         send_cq: ours.c.send_cq,
         recv_cq: ours.c.recv_cq,
-        srq: std::ptr::null_mut(),
+        srq: ours.c.srq,
         cap: c.cap,
         qp_type: ours.c.qp_type,
         sq_sig_all: ours.signal_all.into(),
@@ -143,6 +148,9 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         domain(ours.c.pd).users.fetch_sub(1, Ordering::AcqRel);
         queue(ours.c.send_cq).users.fetch_sub(1, Ordering::AcqRel);
         queue(ours.c.recv_cq).users.fetch_sub(1, Ordering::AcqRel);
+        if !ours.c.srq.is_null() {
+            shared_queue(ours.c.srq).users.fetch_sub(1, Ordering::AcqRel);
+        }
     }
     // SAFETY: made by `create_qp`; nobody finds it any more, and it is freed once.
     drop(unsafe { Box::from_raw(qp.cast::<QueuePair>()) });

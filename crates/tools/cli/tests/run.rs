@@ -102,11 +102,25 @@ fn pingpong_of_rdma_core() {
 }
 
 #[test]
+fn datagrams_and_shared_receives_of_rdma_core() {
+    for (network, program) in [
+        (85, &["ibv_ud_pingpong", "-g", "0", "-n", "50", "-s", "1000"][..]),
+        (86, &["ibv_srq_pingpong", "-g", "0", "-n", "50", "-q", "4", "-e"]),
+    ] {
+        let Some(texts) = both(network, program) else { continue };
+        for text in texts {
+            assert!(text.contains(" iters in "), "{text}");
+        }
+    }
+}
+
+#[test]
 fn bandwidth_and_latency_of_perftest() {
     for (program, more) in [
         ("ib_write_bw", &["-n", "200", "-s", "65536"][..]),
         ("ib_write_bw", &["-n", "200", "-s", "4000", "-c", "UC"]),
         ("ib_send_bw", &["-n", "200", "-s", "65536"]),
+        ("ib_send_bw", &["-n", "200", "-s", "1000", "-c", "UD"]),
         ("ib_write_lat", &["-n", "50"]),
     ] {
         let Some(texts) = both(82, &[&[program, "-F"], more].concat()) else { continue };
