@@ -6,12 +6,12 @@ use std::sync::Arc;
 use longhaul_verbs::raw;
 use longhaul_verbs::{Capabilities, CreateError, NotSupported, PathAttributes, SendRequest};
 
-use crate::abi::ibv_ah;
 use crate::answer::{check, check_pointer};
 use crate::context::Context;
 use crate::domain::Domain;
 use crate::handle::{Handle, Owned};
 use crate::path::{has_free_udp_port, path_to_c, source_fits};
+use longhaul_verbs_abi::ibv_ah;
 
 /// An address handle as verbs programs see it.
 pub(crate) struct AddressHandle {

@@ -4,9 +4,9 @@ use std::ffi::c_int;
 
 use longhaul_verbs::{Capabilities, DeviceAttributes, LinkState, Mtu, PortAttributes};
 
-use crate::abi::{self, ibv_device_attr_ex, ibv_port_attr};
 use crate::listing::text;
 use crate::probe::Abilities;
+use longhaul_verbs_abi::{self as abi, ibv_device_attr_ex, ibv_port_attr};
 
 /// Sizes and abilities. `message_bytes` is a port's to say.
 pub(crate) fn device(theirs: &ibv_device_attr_ex, abilities: &Abilities, message_bytes: u32) -> DeviceAttributes {

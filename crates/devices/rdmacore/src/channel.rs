@@ -11,9 +11,9 @@ use longhaul_verbs::raw;
 use longhaul_verbs::{CreateError, EventError};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-use crate::abi::ibv_comp_channel;
 use crate::answer::{check, check_pointer};
 use crate::context::Context;
+use longhaul_verbs_abi::ibv_comp_channel;
 
 /// The channel in C. Completion queues hold it too: the kernel lets no channel go before its queues.
 pub(crate) struct ChannelHandle {

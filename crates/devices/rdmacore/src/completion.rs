@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use longhaul_verbs::raw;
 use longhaul_verbs::{Capabilities, CreateError, ModifyError, NotSupported, PollError, WorkCompletion};
 
-use crate::abi::{IBV_CQ_ATTR_MODERATE, ibv_cq, ibv_moderate_cq, ibv_modify_cq_attr, ibv_wc};
 use crate::answer::{check, check_pointer, is_not_supported};
 use crate::channel::{ChannelHandle, CompletionChannel};
 use crate::context::Context;
 use crate::work_completion::translate;
+use longhaul_verbs_abi::{IBV_CQ_ATTR_MODERATE, ibv_cq, ibv_moderate_cq, ibv_modify_cq_attr, ibv_wc};
 
 /// Completions that are taken over at once, on the stack.
 const BATCH: usize = 32;

@@ -11,15 +11,15 @@ use std::sync::Arc;
 
 use nix::libc::{EINVAL, ENOSYS, EOPNOTSUPP, EPERM};
 
-use crate::abi::{
-    IBV_MW_TYPE_1, VERBS_ABI_IS_EXTENDED, ibv_context, ibv_cq, ibv_device_attr_ex, ibv_modify_cq_attr, ibv_mr, ibv_mw,
-    ibv_mw_bind, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_recv_wr, ibv_send_wr,
-    ibv_srq, ibv_wc, verbs_context,
-};
 use crate::answer::{check, check_pointer};
 use crate::library::Library;
 use crate::listing::text;
 use crate::sysfs::DeviceFolder;
+use longhaul_verbs_abi::{
+    IBV_MW_TYPE_1, VERBS_ABI_IS_EXTENDED, ibv_context, ibv_cq, ibv_device_attr_ex, ibv_modify_cq_attr, ibv_mr, ibv_mw,
+    ibv_mw_bind, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_recv_wr, ibv_send_wr,
+    ibv_srq, ibv_wc, verbs_context,
+};
 
 /// An open device. Closed on drop; every object of it holds one of these.
 pub(crate) struct Context {

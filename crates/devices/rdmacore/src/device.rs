@@ -10,7 +10,6 @@ use longhaul_verbs::{
     AsyncEvent, Counter, CreateError, DeviceAttributes, EventError, Gid, GidEntry, GidType, PortAttributes, QueryError,
 };
 
-use crate::abi::{IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, ibv_gid_entry};
 use crate::answer::{check, is_not_supported};
 use crate::channel::{CompletionChannel, make_raw_non_blocking};
 use crate::completion::CompletionQueue;
@@ -21,6 +20,7 @@ use crate::listing::{DeviceList, ListError};
 use crate::probe::{self, Abilities};
 use crate::sysfs::{self, DeviceFolder};
 use crate::{attributes, events};
+use longhaul_verbs_abi::{IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, ibv_gid_entry};
 
 /// A device could not be opened.
 #[derive(Debug, thiserror::Error)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use longhaul_verbs::CreateError;
 
-use crate::abi::{ibv_device_attr, ibv_pd};
 use crate::answer::{check, check_pointer};
 use crate::context::Context;
 use crate::handle::{Handle, Owned};
+use longhaul_verbs_abi::{ibv_device_attr, ibv_pd};
 
 /// A protection domain as verbs programs see it.
 pub(crate) struct ProtectionDomain {

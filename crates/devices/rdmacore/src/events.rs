@@ -3,9 +3,9 @@
 
 use longhaul_verbs::{AsyncEvent, AsyncEventKind, EventError, EventSource, QueuePairNumber};
 
-use crate::abi::{self, ibv_async_event, ibv_cq, ibv_qp, ibv_srq};
 use crate::channel::has_event;
 use crate::context::Context;
+use longhaul_verbs_abi::{self as abi, ibv_async_event, ibv_cq, ibv_qp, ibv_srq};
 
 /// The next event that the boundary has a name for.
 pub(crate) fn next(context: &Context) -> Result<Option<AsyncEvent>, EventError> {

@@ -10,14 +10,14 @@ use std::io;
 
 use longhaul_verbs::{ScatterGatherEntry, SendFlags, SendOperation, SendRequest, Transport};
 
-use crate::abi::{
+use crate::address_handle::way_of;
+use crate::answer::check;
+use crate::handle::Handle;
+use longhaul_verbs_abi::{
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_LOCAL_INV,
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
     IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_qp_ex,
 };
-use crate::address_handle::way_of;
-use crate::answer::check;
-use crate::handle::Handle;
 
 /// Call a function of the table. `Extended::new` has seen that it is there.
 macro_rules! call {

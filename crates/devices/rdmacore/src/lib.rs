@@ -4,9 +4,8 @@
 //! [`devices`] lists what it knows, [`RdmaDevice::open`] opens one of them, and [`RdmaDevice::verbs`] is the device for
 //! everything above the boundary.
 //!
-//! From the ground up:
+//! The types and constants of `<infiniband/verbs.h>` are in crate `longhaul-verbs-abi`. From the ground up:
 //!
-//! - [`abi`]: the types and constants of `<infiniband/verbs.h>`, held against the installed header by a test.
 //! - `library`: the functions of the library. `context`: an open device, and the functions that the header defines.
 //! - `listing`, `device`, `attributes`, `probe`, `sysfs`, `events`: devices, what they can do, what they count and
 //!   report.
@@ -21,7 +20,6 @@
 //! device. Nothing is copied: buffers are registered where they are, and scatter-gather lists are passed on as they
 //! are.
 
-pub mod abi;
 mod address_handle;
 mod answer;
 mod attributes;

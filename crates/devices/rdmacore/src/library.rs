@@ -8,7 +8,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::abi::{
+use longhaul_verbs_abi::{
     ibv_ah, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid,
     ibv_gid_entry, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_srq,
     ibv_srq_attr, ibv_srq_init_attr,

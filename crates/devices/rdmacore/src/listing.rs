@@ -6,10 +6,10 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::abi::{ibv_context, ibv_device};
 use crate::answer::check_pointer;
 use crate::library::{Library, LoadError};
 use crate::sysfs::DeviceFolder;
+use longhaul_verbs_abi::{ibv_context, ibv_device};
 
 /// A device that libibverbs knows, as far as it can be described without opening it.
 #[derive(Clone, Debug, PartialEq, Eq)]

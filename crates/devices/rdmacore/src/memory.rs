@@ -15,15 +15,15 @@ use longhaul_verbs::raw;
 use longhaul_verbs::{Access, Capabilities, DestroyError, NotSupported, RegisterError};
 use nix::libc::{EBUSY, EINVAL};
 
-use crate::abi::{
-    IBV_ACCESS_OPTIONAL_RANGE, IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION,
-    IBV_REREG_MR_ERR_DO_FORK_OLD, IBV_REREG_MR_ERR_DONT_FORK_NEW, IBV_REREG_MR_ERR_INPUT, ibv_mr,
-};
 use crate::answer::{check, check_pointer, is_not_supported};
 use crate::context::Context;
 use crate::domain::{Domain, ProtectionDomain};
 use crate::handle::{Handle, Owned, lock, own};
 use crate::windows::Window;
+use longhaul_verbs_abi::{
+    IBV_ACCESS_OPTIONAL_RANGE, IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION,
+    IBV_REREG_MR_ERR_DO_FORK_OLD, IBV_REREG_MR_ERR_DONT_FORK_NEW, IBV_REREG_MR_ERR_INPUT, ibv_mr,
+};
 
 /// A region as verbs programs see it.
 pub(crate) struct MemoryRegion {

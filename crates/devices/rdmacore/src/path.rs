@@ -3,9 +3,9 @@
 
 use longhaul_verbs::{Gid, PathAttributes};
 
-use crate::abi::{ibv_ah_attr, ibv_gid, ibv_global_route};
 use crate::answer::check;
 use crate::context::Context;
+use longhaul_verbs_abi::{ibv_ah_attr, ibv_gid, ibv_global_route};
 
 /// RoCEv2's port, the only one that hardware and Soft-RoCE send to.
 const UDP_PORT_ROCE: u16 = 4791;

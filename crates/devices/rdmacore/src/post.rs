@@ -13,11 +13,6 @@ use longhaul_verbs::{
     PostError, PostErrorKind, QueuePairState, ScatterGatherEntry, SendOperation, SendRequest, WriteBurst,
 };
 
-use crate::abi::{
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ,
-    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp,
-    ibv_send_wr, ibv_send_wr_atomic, ibv_send_wr_bind_mw, ibv_send_wr_rdma, ibv_send_wr_ud,
-};
 use crate::address_handle::{Way, way_of};
 use crate::answer::{is_full, refusal};
 use crate::context::Context;
@@ -26,6 +21,11 @@ use crate::handle::Handle;
 use crate::request_check::{Bounds, Posting, check_send};
 use crate::request_list::{LIST_MOST, entries_to_c, index_of};
 use crate::windows;
+use longhaul_verbs_abi::{
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp,
+    ibv_send_wr, ibv_send_wr_atomic, ibv_send_wr_bind_mw, ibv_send_wr_rdma, ibv_send_wr_ud,
+};
 
 /// The sending half of a queue pair, behind a lock of its own. While a batch is being posted no other one comes
 /// between.

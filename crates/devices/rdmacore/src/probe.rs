@@ -10,14 +10,14 @@ use std::ptr::{NonNull, null_mut};
 
 use longhaul_verbs::Capabilities;
 
-use crate::abi::{
+use crate::answer::{check, check_pointer};
+use crate::context::Context;
+use longhaul_verbs_abi::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ATOMIC_NONE, IBV_DEVICE_MEM_MGT_EXTENSIONS,
     IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2A, IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_MW_TYPE_1, IBV_MW_TYPE_2,
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_REREG_MR_CHANGE_ACCESS, ibv_cq, ibv_device_attr_ex, ibv_mr, ibv_pd,
     ibv_qp_cap, ibv_qp_init_attr, ibv_srq_attr, ibv_srq_init_attr,
 };
-use crate::answer::{check, check_pointer};
-use crate::context::Context;
 
 /// Nobody has more: such a request would be longer than any device's longest.
 const INLINE_BYTES_TRIED: u32 = 4096;

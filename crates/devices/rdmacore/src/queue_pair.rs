@@ -17,7 +17,6 @@ use longhaul_verbs::{
 };
 use nix::libc::ENOMEM;
 
-use crate::abi::{IBV_QP_STATE, IBV_QPS_ERR, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_rate_limit_attr};
 use crate::answer::{check, is_not_supported};
 use crate::attributes::positive;
 use crate::completion::{CompletionQueue, QueueHandle};
@@ -35,6 +34,7 @@ use crate::queue_pair_creation::{Created, create, real_limits};
 use crate::request_check::Bounds;
 use crate::request_list::ReceiveList;
 use crate::shared_receive_queue::{SharedQueue, SharedReceiveQueue};
+use longhaul_verbs_abi::{IBV_QP_STATE, IBV_QPS_ERR, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_rate_limit_attr};
 
 /// A queue pair. What it uses goes after it.
 pub(crate) struct QueuePair {

@@ -7,10 +7,10 @@ use longhaul_verbs::{
     QueuePairState, Transport,
 };
 
-use crate::abi::{
+use crate::path::{path_from_c, path_to_c};
+use longhaul_verbs_abi::{
     IBV_MIG_ARMED, IBV_MIG_MIGRATED, IBV_MIG_REARM, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_qp_attr, ibv_qp_cap,
 };
-use crate::path::{path_from_c, path_to_c};
 
 /// Everything that `ibv_query_qp` can be asked for.
 pub(crate) const QUERY_ALL: c_int = AttributeMask::all().difference(AttributeMask::RATE_LIMIT).bits() as c_int;
@@ -161,7 +161,7 @@ mod tests {
     use longhaul_verbs::{Gid, PathAttributes};
 
     use super::*;
-    use crate::abi;
+    use longhaul_verbs_abi as abi;
 
     /// Everything set, every value another one.
     fn everything() -> QueuePairAttributes {

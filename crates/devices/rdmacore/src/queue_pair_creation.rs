@@ -7,15 +7,15 @@ use std::sync::Arc;
 use longhaul_verbs::{QueuePairLimits, Transport};
 use nix::libc::EINVAL;
 
-use crate::abi::{
-    IBV_QP_CAP, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_qp, ibv_qp_attr, ibv_qp_cap,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex,
-};
 use crate::answer::{check, check_pointer, is_not_supported};
 use crate::domain::Domain;
 use crate::extended_post::{Extended, operations_of};
 use crate::handle::Handle;
 use crate::queue_pair_attributes::limits_from_c;
+use longhaul_verbs_abi::{
+    IBV_QP_CAP, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_qp, ibv_qp_attr, ibv_qp_cap,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex,
+};
 
 /// A new queue pair.
 pub(crate) struct Created {

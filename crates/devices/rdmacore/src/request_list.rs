@@ -7,9 +7,9 @@ use std::io;
 
 use longhaul_verbs::{PostError, ReceiveRequest, ScatterGatherEntry};
 
-use crate::abi::{ibv_recv_wr, ibv_sge};
 use crate::answer::refusal;
 use crate::request_check::check_entries;
+use longhaul_verbs_abi::{ibv_recv_wr, ibv_sge};
 
 /// Longer batches are posted in lists of this many, so that the memory for a list is bounded.
 pub(crate) const LIST_MOST: usize = 256;

@@ -10,13 +10,13 @@ use longhaul_verbs::{
     SharedReceiveQueueAttributes, SharedReceiveQueueChange,
 };
 
-use crate::abi::{IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 use crate::answer::{check, check_pointer, is_not_supported};
 use crate::attributes::positive;
 use crate::context::Context;
 use crate::domain::{Domain, check_bounds};
 use crate::handle::{Handle, Owned, lock};
 use crate::request_list::ReceiveList;
+use longhaul_verbs_abi::{IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 
 /// A shared receive queue as verbs programs see it.
 pub(crate) struct SharedReceiveQueue {

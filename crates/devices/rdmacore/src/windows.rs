@@ -15,13 +15,13 @@ use longhaul_verbs::{
     WindowBinding, WindowRequest, WindowType,
 };
 
-use crate::abi::{IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_send_wr_bind_mw};
 use crate::answer::{is_not_supported, refusal};
 use crate::context::Context;
 use crate::domain::Domain;
 use crate::handle::{Handle, Owned, lock, own};
 use crate::memory::{MemoryRegion, Region};
 use crate::queue_pair::QueuePair;
+use longhaul_verbs_abi::{IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_send_wr_bind_mw};
 
 /// A memory window as verbs programs see it.
 pub(crate) struct MemoryWindow {

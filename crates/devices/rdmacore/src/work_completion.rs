@@ -2,7 +2,7 @@
 
 use longhaul_verbs::{CompletionFlags, CompletionOperation, CompletionStatus, QueuePairNumber, WorkCompletion};
 
-use crate::abi;
+use longhaul_verbs_abi as abi;
 
 /// The same in our words. Of a failure only what verbs define is taken over; drivers leave anything in the rest. Of a
 /// send, bytes and flags are left out: they are defined for receives and for returned data, and some drivers (rxe) set

@@ -11,6 +11,7 @@
 
 mod config;
 mod device;
+mod foreign_memory;
 mod open;
 mod protection;
 
@@ -28,11 +29,12 @@ pub mod path;
 
 pub use config::{Background, CAREFUL_BITS_PER_SECOND, UdpConfig, UdpPortChoice};
 pub use device::UdpDevice;
+pub use foreign_memory::foreign_memory;
 pub use longhaul_capture::{CaptureError, CaptureSummary};
 pub use longhaul_shim::{
     Agreement, Auto, BlockCode, BlockCodeError, CodeChange, DecoderCounters, EncoderCounters, Fec, FecError, Lowar,
     Network, PathStatus,
 };
-pub use longhaul_softnic::Impair;
+pub use longhaul_softnic::{ForeignMemory, Impair};
 pub use open::{OpenError, Warning};
 pub use protection::{FecPeer, ProtectError, Protection};

@@ -6,6 +6,8 @@ use std::time::Duration;
 use longhaul_congestion::ControllerName;
 use longhaul_verbs::Mtu;
 
+use crate::memory::ForeignMemory;
+
 /// What a device is made with.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -80,6 +82,10 @@ pub struct Config {
     pub inline_bytes_max: u32,
     /// Memberships of queue pairs in multicast groups.
     pub multicast_memberships_max: u32,
+    /// How to copy to and from registered memory that may be gone: that of programs that were not written for this device.
+    /// Each packet's payload is then copied by it, an access that faults is refused or completes with an error, and there
+    /// are no atomics. `None` trusts who registered the memory, as [`longhaul_verbs::raw`] demands.
+    pub foreign_memory: Option<ForeignMemory>,
     /// Asynchronous events that wait to be read; older ones are dropped and counted.
     pub events_max: usize,
     /// A mistake to make on purpose.
@@ -170,6 +176,7 @@ impl Config {
             scatter_gather_entries_max: 32,
             inline_bytes_max: 512,
             multicast_memberships_max: 4096,
+            foreign_memory: None,
             events_max: 4096,
             #[cfg(feature = "mutations")]
             mutation: None,

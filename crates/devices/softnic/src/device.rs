@@ -115,7 +115,10 @@ impl raw::Device for Device {
             Type2Windows::A => Capabilities::WINDOW_TYPE_2A,
             Type2Windows::B => Capabilities::WINDOW_TYPE_2B,
         };
-        let capabilities = CAPABILITIES | type_2_windows | self.shared.drive.capabilities();
+        let mut capabilities = CAPABILITIES | type_2_windows | self.shared.drive.capabilities();
+        if config.foreign_memory.is_some() {
+            capabilities -= Capabilities::ATOMICS;
+        }
         let has_multicast = capabilities.contains(Capabilities::MULTICAST);
         Ok(DeviceAttributes {
             capabilities,

@@ -36,7 +36,7 @@ pub use config::Mutation;
 pub use config::{Config, PayloadMode, Type2Windows};
 pub use counters::{Counters, QueuePairCounters};
 pub use device::{Device, Drive};
-pub use memory::{Gathered, Piece};
+pub use memory::{ForeignMemory, Gathered, Piece};
 pub use nic::Nic;
 pub use nic::guard::{NicGuard, NicLock};
 pub use nic::in_place::ExpectedPackets;

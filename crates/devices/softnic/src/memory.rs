@@ -21,7 +21,7 @@ mod spread;
 mod table;
 mod windows;
 
-pub use copy::{Gathered, Piece};
+pub use copy::{ForeignMemory, Gathered, Piece};
 pub(crate) use copy::{Payload, copy_inline};
 pub(crate) use keys::{AccessDenied, Accessor, DomainId, KeyId, WindowBind};
 pub(crate) use slotted::Slot;

@@ -18,6 +18,7 @@ mod pictures;
 mod plan;
 mod progress;
 mod report;
+mod run;
 mod sim;
 mod soak_report;
 mod softnic_options;
@@ -51,6 +52,7 @@ enum Command {
     Perf(perf::Arguments),
     Plan(plan::Arguments),
     Report(report::Arguments),
+    Run(run::Arguments),
     Sim(sim::Arguments),
 }
 
@@ -97,6 +99,7 @@ fn run(command: &Command) -> Result<(), Stop> {
         Command::Perf(arguments) => perf::run(arguments),
         Command::Plan(arguments) => plan::run(arguments),
         Command::Report(arguments) => report::run(arguments),
+        Command::Run(arguments) => run::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
     }
 }

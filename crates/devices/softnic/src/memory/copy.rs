@@ -55,6 +55,20 @@ impl Piece {
     pub(crate) const EMPTY: Piece = Piece { memory: std::ptr::null_mut(), bytes: 0 };
 }
 
+/// Copies to and from memory that may be gone or not readable, although its region is still registered. A program in C frees
+/// memory without asking a device; an RNIC does not notice, because it has pinned the pages.
+#[derive(Clone, Copy, Debug)]
+pub struct ForeignMemory {
+    /// Copy `into.len()` bytes from this address on; `false` if not all of them can be read.
+    pub read: fn(from: u64, into: &mut [u8]) -> bool,
+    /// Copy these bytes to this address on; `false` if not all of it can be written.
+    ///
+    /// # Safety
+    ///
+    /// Nobody may rely on what was there: the range lies in memory that was registered for writing.
+    pub write: unsafe fn(from: &[u8], to: u64) -> bool,
+}
+
 /// Where a part of an access leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
@@ -73,22 +87,39 @@ pub struct Gathered {
     /// By far most payloads are one piece.
     first: Piece,
     more: Vec<Piece>,
+    /// The bytes themselves, if they lie in foreign memory. Then there are no pieces.
+    copied: Vec<u8>,
 }
 
 impl Gathered {
-    pub(super) const EMPTY: Gathered = Gathered { first: Piece::EMPTY, more: Vec::new() };
+    pub(super) const EMPTY: Gathered = Gathered { first: Piece::EMPTY, more: Vec::new(), copied: Vec::new() };
+
+    /// Copy from foreign memory now, so that a fault is the fault of this access.
+    pub(super) fn read_foreign(self, foreign: ForeignMemory) -> Result<Gathered, AccessDenied> {
+        let mut copied = vec![0; self.len()];
+        let mut rest = &mut copied[..];
+        for piece in std::iter::once(&self.first).chain(&self.more) {
+            let (part, tail) = rest.split_at_mut(piece.bytes);
+            rest = tail;
+            let from = piece.memory.addr() as u64;
+            if !part.is_empty() && !(foreign.read)(from, part) {
+                return Err(AccessDenied);
+            }
+        }
+        Ok(Gathered { copied, ..Gathered::EMPTY })
+    }
 
     /// Bytes of the payload.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
-        self.first.bytes + self.more.iter().map(|piece| piece.bytes).sum::<usize>()
+        self.copied.len() + self.first.bytes + self.more.iter().map(|piece| piece.bytes).sum::<usize>()
     }
 
     /// The payload, if it is in one piece. It is only to be read: of memory that is bound to nothing, it is a constant.
     #[inline]
     pub fn one_piece(&self) -> Option<Piece> {
-        self.more.is_empty().then_some(self.first)
+        (self.more.is_empty() && self.copied.is_empty()).then_some(self.first)
     }
 
     /// Add what was resolved.
@@ -116,6 +147,9 @@ impl Gathered {
 
     /// Copy it to a buffer that is as long.
     pub fn copy_to(&self, into: &mut [u8]) {
+        if !self.copied.is_empty() {
+            return into.copy_from_slice(&self.copied);
+        }
         let mut rest = into;
         for piece in std::iter::once(&self.first).chain(&self.more).filter(|piece| piece.bytes > 0) {
             let (part, tail) = rest.split_at_mut(piece.bytes);
@@ -128,9 +162,27 @@ impl Gathered {
     }
 }
 
-/// Copy payload to where it was just resolved to belong.
-pub(super) fn place(target: Target, payload: Payload<'_>) {
-    let Target::Memory(memory) = target else { return };
+/// Copy payload to where it was just resolved to belong. Foreign memory may not be there.
+pub(super) fn place(target: Target, payload: Payload<'_>, foreign: Option<ForeignMemory>) -> Result<(), AccessDenied> {
+    let Target::Memory(memory) = target else { return Ok(()) };
+    match (payload, foreign) {
+        (Payload::Carried([]), _) => Ok(()),
+        (Payload::Carried(bytes), Some(foreign)) => {
+            // SAFETY: all callers have resolved `bytes.len()` bytes at `memory` inside a region registered for writing.
+            let is_written = unsafe { (foreign.write)(bytes, memory.addr() as u64) };
+            is_written.then_some(()).ok_or(AccessDenied)
+        }
+        // Nothing is received in place there (`MemoryTable::find_remote_write`).
+        (Payload::Registered(_), Some(_)) => Err(AccessDenied),
+        (payload, _) => {
+            place_own(memory, payload);
+            Ok(())
+        }
+    }
+}
+
+/// Copy payload to memory that is there for as long as its region is registered.
+fn place_own(memory: *mut u8, payload: Payload<'_>) {
     match payload {
         // SAFETY: all callers have resolved `bytes.len()` bytes at `memory` inside a region registered for writing;
         // `bytes` is a received packet, not memory of the program's.

@@ -11,7 +11,7 @@ use std::num::NonZeroU64;
 use longhaul_verbs::{Access, ScatterGatherEntry};
 use rand_core::Rng;
 
-use super::copy::{Gathered, Payload, Target, place, update_word};
+use super::copy::{ForeignMemory, Gathered, Payload, Target, place, update_word};
 use super::keys::{AccessDenied, Accessor, DomainId, KeyId};
 use super::region::Region;
 use super::slotted::Slotted;
@@ -47,6 +47,7 @@ pub(crate) struct MemoryTable {
     /// Slots of all slotted regions.
     pub(super) slot_count: u64,
     pub(super) type_2_windows: Type2Windows,
+    foreign: Option<ForeignMemory>,
     /// Changes of what windows and slots are bound to.
     pub(super) binding_count: u64,
     /// Type 2 windows that are bound: the queue pair's number, the window's index.
@@ -80,6 +81,7 @@ impl MemoryTable {
             window_count: 0,
             slot_count: 0,
             type_2_windows: config.type_2_windows,
+            foreign: config.foreign_memory,
             binding_count: 0,
             bound_through: BTreeSet::new(),
             #[cfg(feature = "mutations")]
@@ -194,7 +196,7 @@ impl MemoryTable {
     ) -> Result<Gathered, AccessDenied> {
         let mut gathered = Gathered::EMPTY;
         self.walk(domain, entries, offset, length, Access::empty(), |target, bytes| gathered.push(target, bytes))?;
-        Ok(gathered)
+        self.readable(gathered)
     }
 
     /// Copy payload to the bytes from `offset` on of a scatter list. Nothing is written unless everything can be.
@@ -208,11 +210,21 @@ impl MemoryTable {
         let length = u64::from(payload.len());
         self.walk(domain, entries, offset, length, Access::LOCAL_WRITE, |_, _| ())?;
         let mut rest = payload;
+        let mut placed = Ok(());
         self.walk(domain, entries, offset, length, Access::LOCAL_WRITE, |target, length| {
             let (part, tail) = rest.split_at(length as u32);
             rest = tail;
-            place(target, part);
-        })
+            placed = placed.and_then(|()| place(target, part, self.foreign));
+        })?;
+        placed
+    }
+
+    /// What was resolved, read if it lies in foreign memory.
+    fn readable(&self, gathered: Gathered) -> Result<Gathered, AccessDenied> {
+        match self.foreign {
+            Some(foreign) if gathered.len() > 0 => gathered.read_foreign(foreign),
+            _ => Ok(gathered),
+        }
     }
 
     /// Resolve the range `offset..offset + length` of a list, entry by entry: `visit(target, bytes)`.
@@ -285,20 +297,22 @@ impl MemoryTable {
     ) -> Result<(), AccessDenied> {
         let (length, needed) = (payload.len().into(), Access::REMOTE_WRITE);
         match self.reach(who, key, address, length, needed)? {
-            Reach::Memory(memory) => place(Target::Memory(memory), payload),
+            Reach::Memory(memory) => place(Target::Memory(memory), payload, self.foreign)?,
             // Nearly all are in one slot.
             Reach::Slots(slotted) if slotted.is_one_slot(address, length) => {
-                place(self.one_slot(slotted, address, length, needed)?, payload);
+                place(self.one_slot(slotted, address, length, needed)?, payload, self.foreign)?;
                 slotted.note_written(address, length);
             }
             Reach::Slots(slotted) => {
                 self.walk_slots(slotted, address, length, needed, |_, _| ())?;
                 let mut rest = payload;
+                let mut placed = Ok(());
                 self.walk_slots(slotted, address, length, needed, |target, length| {
                     let (part, tail) = rest.split_at(length as u32);
                     rest = tail;
-                    place(target, part);
+                    placed = placed.and_then(|()| place(target, part, self.foreign));
                 })?;
+                placed?;
                 slotted.note_written(address, length);
             }
         }
@@ -321,7 +335,7 @@ impl MemoryTable {
                 self.walk_slots(slotted, address, length, needed, |target, bytes| gathered.push(target, bytes))?;
             }
         }
-        Ok(gathered)
+        self.readable(gathered)
     }
 
     /// Change eight bytes that a peer names, in one step that no thread and no other device can come between; what was there
@@ -334,6 +348,10 @@ impl MemoryTable {
         address: u64,
         update: impl Fn(u64) -> u64,
     ) -> Result<u64, AccessDenied> {
+        if self.foreign.is_some() {
+            // No system call changes eight bytes in one step and reports a fault.
+            return Err(AccessDenied);
+        }
         let (length, needed) = (8, Access::REMOTE_ATOMIC);
         match self.reach(who, key, address, length, needed)? {
             Reach::Memory(memory) => update_word(Target::Memory(memory), update),
@@ -353,6 +371,9 @@ impl MemoryTable {
         address: u64,
         length: u64,
     ) -> Result<*mut u8, AccessDenied> {
+        if self.foreign.is_some() {
+            return Err(AccessDenied);
+        }
         let needed = Access::REMOTE_WRITE;
         match self.reach(who, key, address, length, needed)? {
             Reach::Memory(memory) => Ok(memory),

@@ -23,6 +23,8 @@ const LARGEST_CIRCLES: &[(&str, usize)] = &[
     ("perf", 2),
     ("plan", 2),
     ("rdmacore", 4),
+    // C structures that point at each other.
+    ("verbs-abi", 4),
     // A message and its list.
     ("reliable", 2),
     ("runtime", 3),

@@ -10,7 +10,7 @@ use std::mem::offset_of;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use longhaul_rdmacore::abi::{self, Field, Layout};
+use longhaul_verbs_abi::{self as abi, Field, Layout};
 
 /// Grow at their end; the library gets their size from the caller, or allocates them itself.
 const GROWING: &[&str] = &["ibv_device_attr_ex", "ibv_port_attr", "ibv_qp_ex", "ibv_qp_init_attr_ex"];

@@ -1,7 +1,7 @@
 //! What `<infiniband/verbs.h>` declares, as far as Longhaul uses it: types with C's layout, and constants.
 //!
 //! Names of types, fields and constants are the header's own, so that everybody who knows libibverbs can read on;
-//! nothing outside this crate sees them. Each file is one table in a macro that defines the types and, next to them, a
+//! the crates that use them translate. Each file is one table in a macro that defines the types and, next to them, a
 //! list of their sizes and offsets. `tests/layout.rs` has a C compiler print the same list from the installed header
 //! and compares: no field can be forgotten, because there is only one list.
 //!
@@ -55,10 +55,10 @@ macro_rules! mirrored {
         )*
 
         /// Where everything lies.
-        pub(super) const LAYOUTS: &[$crate::abi::Layout] = &[ $( $crate::abi::Layout {
+        pub(crate) const LAYOUTS: &[$crate::Layout] = &[ $( $crate::Layout {
             name: stringify!($name),
             size: size_of::<$name>(),
-            fields: &[ $( $crate::abi::Field {
+            fields: &[ $( $crate::Field {
                 name: stringify!($field),
                 offset: std::mem::offset_of!($name, $field),
                 size: size_of::<$type>(),
@@ -101,7 +101,7 @@ pub use queue_pair::{
     ibv_srq_attr, ibv_srq_init_attr,
 };
 
-/// The layouts of all types of this module that the header names.
+/// The layouts of all types of this crate that the header names.
 pub fn layouts() -> impl Iterator<Item = &'static Layout> {
     let files = [completion::LAYOUTS, context::LAYOUTS, device::LAYOUTS, memory::LAYOUTS, queue_pair::LAYOUTS];
     files.into_iter().flatten()

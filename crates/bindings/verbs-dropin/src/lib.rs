@@ -1,0 +1,49 @@
+//! The drop-in: a library with libibverbs' versioned symbols, for verbs programs as they are. `longhaul run` puts it in front
+//! of libibverbs (`LD_PRELOAD`), and the program finds software RNICs on the addresses of this host, without a kernel module,
+//! root, or hardware.
+//!
+//! ```text
+//!   program ─▶ exports (versioned symbols) ─┐
+//!   program ─▶ context->ops (inline calls) ─┴▶ one file for each kind of object ─▶ longhaul_verbs::raw ─▶ softnic-udp
+//! ```
+//!
+//! - `exports`: the symbols. `versions.map` has their versions. `unsupported`: those that answer `EOPNOTSUPP`.
+//! - `configuration`, `listing`: which devices there are. `device`: the one behind all contexts of an address. `context`,
+//!   `opening`: open devices as programs hold them, and their tables of functions.
+//! - `query`, `memory`, `completion`, `address_handle`, `shared_receive_queue`, `queue_pair`, `attributes`, `post`, `events`: the calls. `mailbox`: events for
+//!   one context. `outstanding`: events that were handed over and not acknowledged. `waiter`: descriptors that programs wait on.
+//!   `errors`: our errors as `errno`. `names`: the texts of statuses and events.
+//!
+//! What C programs hold are pointers to the C structure at the beginning of an object of ours. Like libibverbs, the library
+//! trusts them.
+//!
+//! No panic crosses the border: every function that C calls is `extern "C"`, out of which a panic does not unwind; it ends
+//! the process with a message. That is intended: a device whose lock is poisoned must not go on.
+
+// Version nodes need a linker that joins our version script with rustc's (rust-lld, the default on this target), and the
+// stubs of `exports` are instructions of this processor.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod address_handle;
+mod attributes;
+#[cfg(test)]
+mod calls_tests;
+mod completion;
+mod configuration;
+mod context;
+mod device;
+mod errors;
+mod events;
+mod exports;
+mod listing;
+mod mailbox;
+mod memory;
+mod names;
+mod opening;
+mod outstanding;
+mod post;
+mod query;
+mod queue_pair;
+mod shared_receive_queue;
+mod unsupported;
+mod waiter;
