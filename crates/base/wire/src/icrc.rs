@@ -261,7 +261,7 @@ pub fn convert(from: &IcrcScope, to: &IcrcScope, datagram_bytes: usize, icrc: u3
 /// crc32fast (PCLMULQDQ and AVX-512 folding, chosen at run time, which is what its `std` feature is for) was measured against
 /// crc-fast: a prefix of 52 bytes and 64 B, 1 KiB or 4 KiB after it took 33, 53 and 99 ns against 103, 100 and 153 ns, and most of
 /// our packets are short. Starting from the CRC of the eight constant bytes, instead of taking them with the prefix, made no
-/// difference that could be measured. `examples/speed.rs` measures.
+/// difference that could be measured. `examples/wire_speed.rs` measures.
 #[inline]
 fn finish<const PREFIX_BYTES: usize>(mut prefix: [u8; PREFIX_BYTES], headers: &[u8], rest: &[&[u8]]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();

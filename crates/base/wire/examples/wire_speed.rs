@@ -1,6 +1,6 @@
 //! How fast ICRC, parsing and solving for the identification are on this machine.
 //!
-//!     cargo run --release -p longhaul-wire --example speed
+//!     cargo run --release -p longhaul-wire --example wire_speed
 
 use longhaul_wire::icrc::{self, IcrcScope, IdentificationTracker};
 use longhaul_wire::packet::{Headers, Packet};
