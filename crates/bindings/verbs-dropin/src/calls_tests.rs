@@ -305,3 +305,30 @@ fn threads_that_wait_can_be_cancelled() {
         assert_eq!(opening::close_device(context), 0);
     }
 }
+
+/// Copies memory when the process's first thread has left; ends the process.
+extern "C-unwind" fn copy_without_the_first_thread(_: *mut c_void) -> *mut c_void {
+    // By then it has left.
+    std::thread::sleep(Duration::from_millis(100));
+    let (from, mut into) = (*b"bytes", [0; 5]);
+    let copies = longhaul_softnic_udp::foreign_memory()
+        .is_ok_and(|memory| (memory.read)(from.as_ptr().addr() as u64, &mut into) && from == into);
+    // SAFETY: it ends the process, a child of a test.
+    unsafe { libc::_exit(c_int::from(!copies)) }
+}
+
+#[test]
+fn memory_is_copied_after_the_first_thread_has_left() {
+    // SAFETY: the child starts a thread, and its first one leaves without unwinding, as with pthread_exit.
+    unsafe {
+        let child = match fork().unwrap() {
+            ForkResult::Child => {
+                start(copy_without_the_first_thread, std::ptr::null_mut());
+                libc::syscall(libc::SYS_exit, 0);
+                unreachable!("the thread has left");
+            }
+            ForkResult::Parent { child } => child,
+        };
+        assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+    }
+}
