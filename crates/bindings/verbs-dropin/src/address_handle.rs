@@ -10,6 +10,7 @@ use longhaul_verbs_abi::{ibv_ah, ibv_ah_attr, ibv_pd};
 use nix::errno::Errno;
 
 use crate::attributes;
+use crate::cancellation::NotCancelled;
 use crate::errors::null;
 use crate::memory::domain;
 
@@ -31,6 +32,7 @@ pub(crate) unsafe fn handle<'a>(handle: *mut ibv_ah) -> &'a AddressHandle {
 }
 
 pub(crate) unsafe extern "C" fn create_ah(of: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: a domain of ours, and attributes of the program.
     let (domain, path) = unsafe { (domain(of), attributes::path(&*attributes, (*attributes).port_num)) };
     let Some(path) = path else { return null(Errno::EINVAL) };
@@ -46,9 +48,14 @@ pub(crate) unsafe extern "C" fn create_ah(of: *mut ibv_pd, attributes: *mut ibv_
 }
 
 pub(crate) unsafe extern "C" fn destroy_ah(of: *mut ibv_ah) -> c_int {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: made by `create_ah`, and destroyed once; its domain is there as long as it is.
     unsafe {
-        domain(handle(of).c.pd).users.fetch_sub(1, Ordering::AcqRel);
+        let domain = domain(handle(of).c.pd);
+        if !domain.session.is_of_this_process() {
+            return 0;
+        }
+        domain.users.fetch_sub(1, Ordering::AcqRel);
         drop(Box::from_raw(of.cast::<AddressHandle>()));
     }
     0

@@ -11,10 +11,12 @@ use longhaul_verbs::{CompletionFlags, WorkCompletion, raw};
 use longhaul_verbs_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
 use nix::errno::Errno;
 
+use crate::cancellation::NotCancelled;
 use crate::context::{context, untyped};
-use crate::errors::{answer, minus_one, null, number};
+use crate::errors::{Number, answer, minus_one, null, number};
 use crate::mailbox::Owner;
 use crate::outstanding::Outstanding;
+use crate::session::Session;
 use crate::waiter::Waiter;
 
 /// How many completions are fetched at a time, if the program wants more than one.
@@ -25,6 +27,7 @@ const BATCH: usize = 32;
 struct CompletionChannel {
     c: ibv_comp_channel,
     raw: Arc<dyn raw::CompletionChannel>,
+    session: Arc<Session>,
     waiter: Waiter,
     queues: Mutex<Queues>,
 }
@@ -53,6 +56,7 @@ impl CompletionChannel {
 pub(crate) struct CompletionQueue {
     c: ibv_cq,
     pub(crate) raw: Arc<dyn raw::CompletionQueue>,
+    session: Arc<Session>,
     token: u64,
     /// Queue pairs that complete into it.
     pub(crate) users: AtomicUsize,
@@ -77,8 +81,10 @@ unsafe fn channel_of<'a>(channel: *mut ibv_comp_channel) -> &'a CompletionChanne
 }
 
 pub(crate) unsafe extern "C" fn create_comp_channel(of: *mut ibv_context) -> *mut ibv_comp_channel {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: a context of ours.
-    let raw = match unsafe { context(of) }.device.raw.create_completion_channel() {
+    let session = unsafe { &context(of).session }.clone();
+    let raw = match session.device.raw.create_completion_channel() {
         Ok(raw) => raw,
         Err(error) => return null(error),
     };
@@ -87,12 +93,17 @@ pub(crate) unsafe extern "C" fn create_comp_channel(of: *mut ibv_context) -> *mu
         Err(errno) => return null(errno),
     };
     let c = ibv_comp_channel { context: of, fd: waiter.descriptor().as_raw_fd(), refcnt: 0 };
-    Box::into_raw(Box::new(CompletionChannel { c, raw, waiter, queues: Mutex::default() })).cast()
+    Box::into_raw(Box::new(CompletionChannel { c, raw, session, waiter, queues: Mutex::default() })).cast()
 }
 
 pub(crate) unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: a channel of ours.
-    if !unsafe { channel_of(channel) }.queues().by_token.is_empty() {
+    let ours = unsafe { channel_of(channel) };
+    if !ours.session.is_of_this_process() {
+        return 0;
+    }
+    if !ours.queues().by_token.is_empty() {
         return number(Errno::EBUSY);
     }
     // SAFETY: made by `create_comp_channel`; no queue uses it, and it is freed once.
@@ -107,8 +118,9 @@ pub(crate) unsafe extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     vector: c_int,
 ) -> *mut ibv_cq {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: a context of ours.
-    let context = unsafe { context(of) };
+    let session = unsafe { &context(of).session }.clone();
     let Ok(entries) = u32::try_from(entries) else { return null(Errno::EINVAL) };
     // There is one.
     if vector != 0 {
@@ -122,7 +134,7 @@ pub(crate) unsafe extern "C" fn create_cq(
         queues.last_token
     });
     let with_channel = ours.map(|channel| (&*channel.raw, token));
-    let raw = match context.device.raw.create_completion_queue(entries, with_channel) {
+    let raw = match session.device.raw.create_completion_queue(entries, with_channel) {
         Ok(raw) => raw,
         Err(error) => return null(error),
     };
@@ -132,17 +144,25 @@ pub(crate) unsafe extern "C" fn create_cq(
     c.cqe = c_int::try_from(raw.capacity()).unwrap_or(c_int::MAX);
     let asynchronous = Arc::new(Outstanding::default());
     let (users, completions) = (AtomicUsize::new(0), Outstanding::default());
-    let made = Box::new(CompletionQueue { c, raw, token, users, completions, asynchronous: asynchronous.clone() });
-    let made = Box::into_raw(made);
+    let made = Box::into_raw(Box::new(CompletionQueue {
+        c,
+        raw,
+        session: session.clone(),
+        token,
+        users,
+        completions,
+        asynchronous: asynchronous.clone(),
+    }));
     if let Some(channel) = ours {
         channel.queues().by_token.insert(token, QueuePointer(made));
     }
-    let owner = Owner::new(untyped(made), &context.mailbox, &asynchronous);
-    context.device.owners().completion_queues.insert(handle, owner);
+    let owner = Owner::new(untyped(made), &session.mailbox, &asynchronous);
+    session.device.owners().completion_queues.insert(handle, owner);
     made.cast()
 }
 
 pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, entries: c_int) -> c_int {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: a queue of ours.
     let ours = unsafe { queue(cq) };
     let Ok(entries) = u32::try_from(entries) else { return number(Errno::EINVAL) };
@@ -153,14 +173,18 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, entries: c_int) -> c_
 }
 
 pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: a queue of ours, its context and its channel, which are there as long as it is.
-    let (ours, context) = unsafe { (queue(cq), context((*cq).context)) };
+    let _not_cancelled = NotCancelled::begin();
+    // SAFETY: a queue of ours.
+    let ours = unsafe { queue(cq) };
+    if !ours.session.is_of_this_process() {
+        return 0;
+    }
     if ours.users.load(Ordering::Acquire) > 0 {
         return number(Errno::EBUSY);
     }
-    context.device.owners().completion_queues.remove(&ours.c.handle);
+    ours.session.device.owners().completion_queues.remove(&ours.c.handle);
     if !ours.c.channel.is_null() {
-        // SAFETY: as above.
+        // SAFETY: its channel is there as long as it is.
         unsafe { channel_of(ours.c.channel) }.queues().by_token.remove(&ours.token);
     }
     ours.completions.wait();
@@ -170,44 +194,67 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     0
 }
 
-pub(crate) unsafe extern "C" fn get_cq_event(
+/// Cancelling a thread that waits here unwinds through this function, so nothing in it may need to be dropped.
+pub(crate) unsafe extern "C-unwind" fn get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: a channel of ours.
-    let channel = unsafe { channel_of(channel) };
     loop {
-        match channel.raw.next_event() {
-            Ok(Some(token)) => {
-                let queues = channel.queues();
-                // Without an entry it has been destroyed since.
-                let Some(&QueuePointer(found)) = queues.by_token.get(&token) else { continue };
-                // SAFETY: a queue that is in the table is there, and the table is locked.
-                let found_queue = unsafe { &*found };
-                found_queue.completions.add();
-                // SAFETY: the program gives room for two pointers.
-                unsafe {
-                    cq.write(found.cast());
-                    cq_context.write(found_queue.c.cq_context);
-                }
-                return 0;
-            }
-            Ok(None) => match channel.waiter.wait() {
+        // SAFETY: the caller's promises are the same.
+        match unsafe { next_event(channel, cq, cq_context) } {
+            Some(Ok(())) => return 0,
+            Some(Err(Number(errno))) => return minus_one(errno),
+            // SAFETY: a channel of ours.
+            None => match unsafe { channel_of(channel) }.waiter.wait() {
                 Ok(()) => {}
                 Err(errno) => return minus_one(errno),
             },
-            Err(error) => return minus_one(error),
         }
     }
 }
 
+/// Take an event if there is one.
+///
+/// # Safety
+///
+/// As libibverbs demands of `ibv_get_cq_event`.
+unsafe fn next_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> Option<Result<(), Number>> {
+    let _not_cancelled = NotCancelled::begin();
+    // SAFETY: a channel of ours.
+    let channel = unsafe { channel_of(channel) };
+    loop {
+        let token = match channel.raw.next_event() {
+            Ok(token) => token?,
+            Err(error) => return Some(Err(error.into())),
+        };
+        let queues = channel.queues();
+        // Without an entry it has been destroyed since.
+        let Some(&QueuePointer(found)) = queues.by_token.get(&token) else { continue };
+        // SAFETY: a queue that is in the table is there, and the table is locked.
+        let found_queue = unsafe { &*found };
+        found_queue.completions.add();
+        // SAFETY: the program gives room for two pointers.
+        unsafe {
+            cq.write(found.cast());
+            cq_context.write(found_queue.c.cq_context);
+        }
+        return Some(Ok(()));
+    }
+}
+
 pub(crate) unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: a queue of ours.
     unsafe { queue(cq) }.completions.acknowledge(events.into());
 }
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: a queue of ours.
     answer(unsafe { queue(cq) }.raw.request_notification(solicited_only != 0))
 }
@@ -236,6 +283,7 @@ fn to_c(ours: &WorkCompletion) -> ibv_wc {
 }
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, completions: *mut ibv_wc) -> c_int {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: a queue of ours.
     let ours = unsafe { queue(cq) };
     match usize::try_from(entries) {

@@ -1,5 +1,6 @@
 //! Which devices the program finds: what `longhaul run` has said in the environment, or all addresses of this host.
 
+use std::io::Write as _;
 use std::net::IpAddr;
 
 use nix::ifaddrs::getifaddrs;
@@ -20,7 +21,8 @@ fn chosen(list: &str) -> Vec<IpAddr> {
     let parse = |text: &str| match text.parse() {
         Ok(address) => Some(address),
         Err(_) => {
-            eprintln!("longhaul: {DEVICES}: \"{text}\" is not an IP address, and no device");
+            // Nobody may read it: no reason to end.
+            let _ = writeln!(std::io::stderr(), "longhaul: {DEVICES}: \"{text}\" is not an IP address, and no device");
             None
         }
     };

@@ -7,16 +7,14 @@ use std::sync::Arc;
 
 use longhaul_verbs_abi::{ibv_context, verbs_context};
 
-use crate::device::Device;
-use crate::mailbox::Mailbox;
+use crate::session::Session;
 use crate::waiter::Waiter;
 
 /// What a program has opened.
 #[repr(C)]
 pub(crate) struct Context {
     pub(crate) c: verbs_context,
-    pub(crate) device: Arc<Device>,
-    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) session: Arc<Session>,
     pub(crate) events: Waiter,
 }
 

@@ -7,8 +7,9 @@ use longhaul_verbs::{AsyncEventKind, EventSource};
 use longhaul_verbs_abi::{self as abi, ibv_async_event, ibv_context};
 use nix::errno::Errno;
 
+use crate::cancellation::NotCancelled;
 use crate::completion::CompletionQueue;
-use crate::context::context;
+use crate::context::{Context, context};
 use crate::device::Device;
 use crate::errors::minus_one;
 use crate::queue_pair::QueuePair;
@@ -36,22 +37,35 @@ fn distribute(device: &Device) -> Result<(), Errno> {
     Ok(())
 }
 
-pub(crate) unsafe extern "C" fn get_async_event(from: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
-    // SAFETY: a context of ours.
-    let context = unsafe { context(from) };
+/// As with `ibv_get_cq_event`: nothing in it may need to be dropped.
+pub(crate) unsafe extern "C-unwind" fn get_async_event(from: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     loop {
-        if let Err(errno) = distribute(&context.device) {
+        // SAFETY: a context of ours.
+        match next_event(unsafe { context(from) }) {
+            Ok(Some(found)) => {
+                // SAFETY: the program gives room for one.
+                unsafe { event.write(found) };
+                return 0;
+            }
+            Ok(None) => {}
+            Err(errno) => return minus_one(errno),
+        }
+        // SAFETY: as above.
+        if let Err(errno) = unsafe { context(from) }.events.wait() {
             return minus_one(errno);
         }
-        let Some(ours) = context.mailbox.take() else {
-            match context.events.wait() {
-                Ok(()) => continue,
-                Err(errno) => return minus_one(errno),
-            }
-        };
+    }
+}
+
+/// Take an event if there is one.
+fn next_event(context: &Context) -> Result<Option<ibv_async_event>, Errno> {
+    let _not_cancelled = NotCancelled::begin();
+    let session = &context.session;
+    distribute(&session.device)?;
+    while let Some(ours) = session.mailbox.take() {
         let Some(event_type) = event_type(ours.kind) else { continue };
         let mut theirs = ibv_async_event { event_type, ..ibv_async_event::zeroed() };
-        let owners = context.device.owners();
+        let owners = session.device.owners();
         let owner = match ours.source {
             EventSource::QueuePair(number) => owners.queue_pairs.get(&number.value()),
             EventSource::CompletionQueue(handle) => owners.completion_queues.get(&handle),
@@ -73,13 +87,13 @@ pub(crate) unsafe extern "C" fn get_async_event(from: *mut ibv_context, event: *
             // Destroyed since.
             _ => continue,
         }
-        // SAFETY: the program gives room for one.
-        unsafe { event.write(theirs) };
-        return 0;
+        return Ok(Some(theirs));
     }
+    Ok(None)
 }
 
 pub(crate) unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: an event of `get_async_event`, whose object waits for this before it goes.
     unsafe {
         let ibv_async_event { element, event_type } = event.read();

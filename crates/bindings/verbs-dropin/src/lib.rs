@@ -9,7 +9,7 @@
 //!
 //! - `exports`: the symbols. `versions.map` has their versions. `unsupported`: those that answer `EOPNOTSUPP`.
 //! - `configuration`, `listing`: which devices there are. `device`: the one behind all contexts of an address. `context`,
-//!   `opening`: open devices as programs hold them, and their tables of functions.
+//!   `opening`: open devices as programs hold them, and their tables of functions. `session`: what a context and its objects share.
 //! - `query`, `memory`, `completion`, `address_handle`, `shared_receive_queue`, `queue_pair`, `attributes`, `post`, `events`: the calls. `mailbox`: events for
 //!   one context. `outstanding`: events that were handed over and not acknowledged. `waiter`: descriptors that programs wait on.
 //!   `errors`: our errors as `errno`. `names`: the texts of statuses and events.
@@ -18,7 +18,9 @@
 //! trusts them.
 //!
 //! No panic crosses the border: every function that C calls is `extern "C"`, out of which a panic does not unwind; it ends
-//! the process with a message. That is intended: a device whose lock is poisoned must not go on.
+//! the process with a message. That is intended: a device whose lock is poisoned must not go on. Only the two calls that wait
+//! for events are `extern "C-unwind"`, for `pthread_cancel`, which unwinds from where a thread waits; all others run with it
+//! disabled (`cancellation`).
 
 // Version nodes need a linker that joins our version script with rustc's (rust-lld, the default on this target), and the
 // stubs of `exports` are instructions of this processor.
@@ -28,6 +30,7 @@ mod address_handle;
 mod attributes;
 #[cfg(test)]
 mod calls_tests;
+mod cancellation;
 mod completion;
 mod configuration;
 mod context;
@@ -44,6 +47,7 @@ mod outstanding;
 mod post;
 mod query;
 mod queue_pair;
+mod session;
 mod shared_receive_queue;
 mod unsupported;
 mod waiter;

@@ -2,31 +2,36 @@
 #![allow(unsafe_code, reason = "hands structures to C and takes them back")]
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use longhaul_softnic_udp::ForeignMemory;
-use longhaul_verbs::{Access, raw};
+use longhaul_verbs::{Access, DestroyError, raw};
 use longhaul_verbs_abi::{IBV_ACCESS_OPTIONAL_RANGE, ibv_context, ibv_mr, ibv_pd};
 use nix::errno::Errno;
+use nix::sys::mman::{MmapAdvise, madvise};
 
+use crate::cancellation::NotCancelled;
 use crate::context::context;
 use crate::errors::{null, number};
+use crate::session::Session;
 
 /// `ibv_pd`
 #[repr(C)]
 pub(crate) struct ProtectionDomain {
     c: ibv_pd,
     pub(crate) raw: Arc<dyn raw::ProtectionDomain>,
+    pub(crate) session: Arc<Session>,
     /// What was made from it and is still there.
     pub(crate) users: AtomicUsize,
 }
 
 /// `ibv_mr`
 #[repr(C)]
-struct MemoryRegion {
+pub(crate) struct MemoryRegion {
     c: ibv_mr,
-    raw: Arc<dyn raw::MemoryRegion>,
+    pub(crate) raw: Arc<dyn raw::MemoryRegion>,
 }
 
 /// Ours behind a pointer of the program.
@@ -39,20 +44,37 @@ pub(crate) unsafe fn domain<'a>(domain: *mut ibv_pd) -> &'a ProtectionDomain {
     unsafe { &*domain.cast::<ProtectionDomain>() }
 }
 
+/// The same for regions.
+///
+/// # Safety
+///
+/// It must be what registering has given, and not be deregistered yet.
+pub(crate) unsafe fn region<'a>(region: *mut ibv_mr) -> &'a MemoryRegion {
+    // SAFETY: the caller's promise; the structure is the first field.
+    unsafe { &*region.cast::<MemoryRegion>() }
+}
+
 pub(crate) unsafe extern "C" fn alloc_pd(of: *mut ibv_context) -> *mut ibv_pd {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: a context of ours.
-    match unsafe { context(of) }.device.raw.allocate_protection_domain() {
+    let session = unsafe { &context(of).session }.clone();
+    match session.device.raw.allocate_protection_domain() {
         Ok(raw) => {
             let c = ibv_pd { context: of, handle: 0 };
-            Box::into_raw(Box::new(ProtectionDomain { c, raw, users: AtomicUsize::new(0) })).cast()
+            Box::into_raw(Box::new(ProtectionDomain { c, raw, session, users: AtomicUsize::new(0) })).cast()
         }
         Err(error) => null(error),
     }
 }
 
 pub(crate) unsafe extern "C" fn dealloc_pd(of: *mut ibv_pd) -> c_int {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: a domain of ours.
-    if unsafe { domain(of) }.users.load(Ordering::Acquire) > 0 {
+    let ours = unsafe { domain(of) };
+    if !ours.session.is_of_this_process() {
+        return 0;
+    }
+    if ours.users.load(Ordering::Acquire) > 0 {
         return number(Errno::EBUSY);
     }
     // SAFETY: made by `alloc_pd`; nothing uses it, and it is freed once.
@@ -68,19 +90,54 @@ fn access_of(flags: c_uint) -> Option<Access> {
     unknown.is_empty().then_some(access & Access::all())
 }
 
-/// Whether memory seems to be there: its first and its last byte. The kernel pins all of it, and so finds out.
+/// Of x86-64, the only processor that this library is for.
+const PAGE_BYTES: usize = 4096;
+
+/// The rights for which the device writes into a region.
+const WRITES: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
+
+/// Whether memory is there and permits what the region is for. The kernel pins all of it for an RNIC, and so finds out; here
+/// the pages are populated, which fails for the same ones.
+fn check(memory: ForeignMemory, address: *mut c_void, length: usize, access: Access) -> Result<(), Errno> {
+    let end = address.addr().checked_add(length).ok_or(Errno::EINVAL)?;
+    if length == 0 {
+        return Ok(());
+    }
+    let advice =
+        if access.intersects(WRITES) { MmapAdvise::MADV_POPULATE_WRITE } else { MmapAdvise::MADV_POPULATE_READ };
+    let first = address.map_addr(|address| address & !(PAGE_BYTES - 1));
+    // The first page is never mapped.
+    let first = NonNull::new(first).ok_or(Errno::EFAULT)?;
+    let bytes = end.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::EFAULT)? - first.addr().get();
+    // SAFETY: populating changes no byte, and no mapping of memory that is there.
+    let populate = |bytes| unsafe { madvise(first, bytes, advice) };
+    // Kernels before Linux 5.14 refuse the advice also for no bytes; a region on demand is not populated.
+    if access.contains(Access::ON_DEMAND) || populate(0).is_err() {
+        return seems_readable(memory, address.addr() as u64, length).then_some(()).ok_or(Errno::EFAULT);
+    }
+    loop {
+        match populate(bytes) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EINTR | Errno::EAGAIN) => {}
+            Err(_) => return Err(Errno::EFAULT),
+        }
+    }
+}
+
+/// Whether the first and the last byte are there.
 fn seems_readable(memory: ForeignMemory, address: u64, length: usize) -> bool {
-    let last = address.wrapping_add(length as u64).wrapping_sub(1);
+    let last = address + length as u64 - 1;
     let is_there = |address| (memory.read)(address, &mut [0]);
-    length == 0 || is_there(address) && is_there(last)
+    is_there(address) && is_there(last)
 }
 
 fn register(of: *mut ibv_pd, address: *mut c_void, length: usize, first_address: u64, flags: c_uint) -> *mut ibv_mr {
-    // SAFETY: a domain of ours, and the context that it was made from.
-    let (domain, context) = unsafe { (domain(of), context((*of).context)) };
+    let _not_cancelled = NotCancelled::begin();
+    // SAFETY: a domain of ours.
+    let domain = unsafe { domain(of) };
     let Some(access) = access_of(flags) else { return null(Errno::EOPNOTSUPP) };
-    if !seems_readable(context.device.memory, address.addr() as u64, length) {
-        return null(Errno::EFAULT);
+    if let Err(errno) = check(domain.session.device.memory, address, length, access) {
+        return null(errno);
     }
     // SAFETY: the program may free the memory too early: the device copies it as foreign memory, and so only finds it gone.
     let registered = unsafe { domain.raw.register_memory(address.cast(), length, first_address, access) };
@@ -89,7 +146,9 @@ fn register(of: *mut ibv_pd, address: *mut c_void, length: usize, first_address:
             let (lkey, rkey) = (raw.local_key(), raw.remote_key());
             let c = ibv_mr { context: domain.c.context, pd: of, addr: address, length, handle: lkey, lkey, rkey };
             domain.users.fetch_add(1, Ordering::AcqRel);
-            Box::into_raw(Box::new(MemoryRegion { c, raw })).cast()
+            let made = Box::into_raw(Box::new(MemoryRegion { c, raw: raw.clone() }));
+            domain.session.add_region(made.addr(), &raw);
+            made.cast()
         }
         Err(error) => null(error),
     }
@@ -128,13 +187,21 @@ pub(crate) unsafe extern "C" fn reg_mr_iova2(
 }
 
 pub(crate) unsafe extern "C" fn dereg_mr(of: *mut ibv_mr) -> c_int {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: made by `register`, and not deregistered yet.
-    let region = unsafe { &*of.cast::<MemoryRegion>() };
-    if let Err(error) = region.raw.deregister() {
-        return number(error);
-    }
+    let region = unsafe { region(of) };
     // SAFETY: its domain is there as long as it is.
-    unsafe { domain(region.c.pd) }.users.fetch_sub(1, Ordering::AcqRel);
+    let domain = unsafe { domain(region.c.pd) };
+    if !domain.session.is_of_this_process() {
+        return 0;
+    }
+    match region.raw.deregister() {
+        // Closing the context has deregistered it; only this is left.
+        Ok(()) | Err(DestroyError::Gone) => {}
+        Err(error) => return number(error),
+    }
+    domain.session.remove_region(of.addr());
+    domain.users.fetch_sub(1, Ordering::AcqRel);
     // SAFETY: as above; it is freed once.
     drop(unsafe { Box::from_raw(of.cast::<MemoryRegion>()) });
     0

@@ -12,6 +12,7 @@ use longhaul_verbs_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
 use nix::errno::Errno;
 
 use crate::address_handle::handle;
+use crate::cancellation::NotCancelled;
 use crate::errors::{Number, number};
 use crate::queue_pair::{QueuePair, pair};
 use crate::shared_receive_queue::shared_queue;
@@ -116,6 +117,7 @@ pub(crate) unsafe extern "C" fn post_send(
     request: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: the caller's promises are the same; a request that is not null is one of the program's.
     unsafe {
         if request.is_null() || (*request).next.is_null() {
@@ -176,6 +178,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     request: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: a queue pair of ours; the device checks the entries.
     unsafe {
         let ours = pair(qp);
@@ -188,6 +191,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     request: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: a queue of ours; the device checks the entries.
     unsafe {
         let ours = shared_queue(srq);

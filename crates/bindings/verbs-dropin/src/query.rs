@@ -65,7 +65,7 @@ fn device_attributes(ours: &DeviceAttributes, guid: u64) -> ibv_device_attr {
 fn attributes_of(from: *mut ibv_context) -> Result<ibv_device_attr, c_int> {
     // SAFETY: a context of ours, and its device of our list.
     let (context, guid) = unsafe { (context(from), guid(listed((*from).device).address)) };
-    let ours = context.device.raw.attributes().map_err(number)?;
+    let ours = context.session.device.raw.attributes().map_err(number)?;
     Ok(device_attributes(&ours, guid))
 }
 
@@ -146,7 +146,7 @@ pub(crate) unsafe extern "C" fn query_port_sized(
     size: usize,
 ) -> c_int {
     // SAFETY: a context of ours.
-    let device = &unsafe { context(from) }.device.raw;
+    let device = &unsafe { context(from) }.session.device.raw;
     let ours = device.port_attributes(port).and_then(|port| Ok((port, device.attributes()?.max_message_bytes)));
     match ours {
         Ok((ours, message_bytes)) => {
@@ -165,7 +165,7 @@ pub(crate) unsafe extern "C" fn query_port(from: *mut ibv_context, port: u8, att
 
 fn gid_of(from: *mut ibv_context, port: u32, index: u32) -> Result<GidEntry, Errno> {
     // SAFETY: a context of ours.
-    let device = &unsafe { context(from) }.device.raw;
+    let device = &unsafe { context(from) }.session.device.raw;
     let port = u8::try_from(port).map_err(|_| Errno::EINVAL)?;
     device.gid(port, index).map_err(|_| Errno::EINVAL)
 }
@@ -254,7 +254,7 @@ pub(crate) unsafe extern "C" fn query_gid_type(
 
 pub(crate) unsafe extern "C" fn query_pkey(from: *mut ibv_context, port: u8, index: c_int, key: *mut u16) -> c_int {
     // SAFETY: a context of ours.
-    let device = &unsafe { context(from) }.device.raw;
+    let device = &unsafe { context(from) }.session.device.raw;
     let found = u16::try_from(index).ok().and_then(|index| device.partition_key(port, index).ok());
     match found {
         Some(found) => {
@@ -268,7 +268,7 @@ pub(crate) unsafe extern "C" fn query_pkey(from: *mut ibv_context, port: u8, ind
 
 pub(crate) unsafe extern "C" fn get_pkey_index(from: *mut ibv_context, port: u8, key: u16) -> c_int {
     // SAFETY: a context of ours.
-    let device = &unsafe { context(from) }.device.raw;
+    let device = &unsafe { context(from) }.session.device.raw;
     let is_it = |index: &u16| device.partition_key(port, *index).is_ok_and(|found| found.to_be() == key);
     let last = device.port_attributes(port).map_or(0, |port| port.partition_key_table_length);
     (0..last).find(is_it).map_or_else(|| minus_one(Errno::EINVAL), c_int::from)

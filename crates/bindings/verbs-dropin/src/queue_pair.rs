@@ -5,13 +5,14 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use longhaul_verbs::{Capabilities, Transport, raw};
+use longhaul_verbs::{Capabilities, DestroyError, Transport, raw};
 use longhaul_verbs_abi::{IBV_QP_STATE, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
 use nix::errno::Errno;
 
 use crate::attributes;
+use crate::cancellation::NotCancelled;
 use crate::completion::queue;
-use crate::context::{context, untyped};
+use crate::context::untyped;
 use crate::errors::{answer, null, number};
 use crate::mailbox::Owner;
 use crate::memory::domain;
@@ -40,15 +41,16 @@ pub(crate) unsafe fn pair<'a>(queue_pair: *mut ibv_qp) -> &'a QueuePair {
 }
 
 pub(crate) unsafe extern "C" fn create_qp(of: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: the program gives a structure, which also takes the answer.
     let asked = unsafe { init.read() };
     let Some(transport) = attributes::transport(asked.qp_type) else { return null(Errno::EOPNOTSUPP) };
     if asked.send_cq.is_null() || asked.recv_cq.is_null() {
         return null(Errno::EINVAL);
     }
-    // SAFETY: a domain of ours, the context that it was made from, and two queues of ours.
-    let (domain, context, send, receive) =
-        unsafe { (domain(of), context((*of).context), queue(asked.send_cq), queue(asked.recv_cq)) };
+    // SAFETY: a domain and two queues of ours.
+    let (domain, send, receive) = unsafe { (domain(of), queue(asked.send_cq), queue(asked.recv_cq)) };
+    let session = &domain.session;
     // SAFETY: null, or a queue of ours.
     let shared = (!asked.srq.is_null()).then(|| unsafe { shared_queue(asked.srq) });
     let signal_all = asked.sq_sig_all != 0;
@@ -68,7 +70,7 @@ pub(crate) unsafe extern "C" fn create_qp(of: *mut ibv_pd, init: *mut ibv_qp_ini
         // SAFETY: as above.
         unsafe { (*init).cap = attributes::limits_to_c(&limits) };
     }
-    let capabilities = context.device.raw.attributes().map_or(Capabilities::empty(), |found| found.capabilities);
+    let capabilities = session.device.raw.attributes().map_or(Capabilities::empty(), |found| found.capabilities);
     let mut c = ibv_qp::zeroed();
     // SAFETY: as above.
     c.context = unsafe { (*of).context };
@@ -78,6 +80,7 @@ pub(crate) unsafe extern "C" fn create_qp(of: *mut ibv_pd, init: *mut ibv_qp_ini
     c.state = raw.state() as u32;
     let asynchronous = Arc::new(Outstanding::default());
     let has_atomics = capabilities.contains(Capabilities::ATOMICS);
+    let shared_raw = raw.clone();
     let made = Box::new(QueuePair { c, raw, transport, has_atomics, signal_all, asynchronous: asynchronous.clone() });
     let qp_num = made.c.qp_num;
     let made = Box::into_raw(made);
@@ -87,12 +90,14 @@ pub(crate) unsafe extern "C" fn create_qp(of: *mut ibv_pd, init: *mut ibv_qp_ini
     if let Some(queue) = shared {
         queue.users.fetch_add(1, Ordering::AcqRel);
     }
-    let owner = Owner::new(untyped(made), &context.mailbox, &asynchronous);
-    context.device.owners().queue_pairs.insert(qp_num, owner);
+    let owner = Owner::new(untyped(made), &session.mailbox, &asynchronous);
+    session.device.owners().queue_pairs.insert(qp_num, owner);
+    session.add_queue_pair(made.addr(), &shared_raw);
     made.cast()
 }
 
 pub(crate) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attributes: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: a queue pair of ours, and attributes of the program.
     let (ours, given) = unsafe { (pair(qp), attributes::given(&*attributes, mask)) };
     let Some(given) = given else { return number(Errno::EINVAL) };
@@ -110,6 +115,7 @@ pub(crate) unsafe extern "C" fn query_qp(
     _mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: a queue pair of ours.
     let ours = unsafe { pair(qp) };
     let queried = match ours.raw.query() {
@@ -136,12 +142,23 @@ pub(crate) unsafe extern "C" fn query_qp(
 }
 
 pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: a queue pair of ours, and what it was made from, which is there as long as it is.
-    let (ours, context) = unsafe { (pair(qp), context((*qp).context)) };
-    if let Err(error) = ours.raw.destroy() {
-        return number(error);
+    let _not_cancelled = NotCancelled::begin();
+    // SAFETY: a queue pair of ours.
+    let ours = unsafe { pair(qp) };
+    // SAFETY: what it was made from is there as long as it is.
+    let session = unsafe { &domain(ours.c.pd).session };
+    if !session.is_of_this_process() {
+        return 0;
     }
-    context.device.owners().queue_pairs.remove(&ours.c.qp_num);
+    match ours.raw.destroy() {
+        Ok(()) => {
+            session.device.owners().queue_pairs.remove(&ours.c.qp_num);
+        }
+        // Closing the context has destroyed it; only this is left.
+        Err(DestroyError::Gone) => {}
+        Err(error) => return number(error),
+    }
+    session.remove_queue_pair(qp.addr());
     ours.asynchronous.wait();
     // SAFETY: as above.
     unsafe {

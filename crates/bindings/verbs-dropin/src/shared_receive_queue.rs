@@ -9,7 +9,8 @@ use longhaul_verbs::{SharedReceiveQueueAttributes, SharedReceiveQueueChange, raw
 use longhaul_verbs_abi::{IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 use nix::errno::Errno;
 
-use crate::context::{context, untyped};
+use crate::cancellation::NotCancelled;
+use crate::context::untyped;
 use crate::errors::{answer, null, number};
 use crate::mailbox::Owner;
 use crate::memory::domain;
@@ -40,8 +41,9 @@ fn to_c(ours: &SharedReceiveQueueAttributes) -> ibv_srq_attr {
 }
 
 pub(crate) unsafe extern "C" fn create_srq(of: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
-    // SAFETY: a domain of ours, its context, and a structure of the program, which also takes the answer.
-    let (domain, context, asked) = unsafe { (domain(of), context((*of).context), init.read()) };
+    let _not_cancelled = NotCancelled::begin();
+    // SAFETY: a domain of ours, and a structure of the program, which also takes the answer.
+    let (domain, asked) = unsafe { (domain(of), init.read()) };
     // The limit is set by modifying it, as with libibverbs.
     let attributes =
         SharedReceiveQueueAttributes { requests: asked.attr.max_wr, entries: asked.attr.max_sge, limit: 0 };
@@ -61,8 +63,8 @@ pub(crate) unsafe extern "C" fn create_srq(of: *mut ibv_pd, init: *mut ibv_srq_i
     let users = AtomicUsize::new(0);
     let made = Box::into_raw(Box::new(SharedReceiveQueue { c, raw, users, asynchronous: asynchronous.clone() }));
     domain.users.fetch_add(1, Ordering::AcqRel);
-    let owner = Owner::new(untyped(made), &context.mailbox, &asynchronous);
-    context.device.owners().shared_receive_queues.insert(handle, owner);
+    let owner = Owner::new(untyped(made), &domain.session.mailbox, &asynchronous);
+    domain.session.device.owners().shared_receive_queues.insert(handle, owner);
     made.cast()
 }
 
@@ -70,6 +72,7 @@ pub(crate) unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attributes: *mut i
     if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
         return number(Errno::EINVAL);
     }
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: a queue of ours, and attributes of the program.
     let (ours, given) = unsafe { (shared_queue(srq), attributes.read()) };
     answer(ours.raw.modify(SharedReceiveQueueChange {
@@ -79,6 +82,7 @@ pub(crate) unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attributes: *mut i
 }
 
 pub(crate) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attributes: *mut ibv_srq_attr) -> c_int {
+    let _not_cancelled = NotCancelled::begin();
     // SAFETY: a queue of ours.
     match unsafe { shared_queue(srq) }.raw.query() {
         Ok(ours) => {
@@ -91,15 +95,20 @@ pub(crate) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attributes: *mut ib
 }
 
 pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: a queue of ours, and its context.
-    let (ours, context) = unsafe { (shared_queue(srq), context((*srq).context)) };
+    let _not_cancelled = NotCancelled::begin();
+    // SAFETY: a queue of ours.
+    let ours = unsafe { shared_queue(srq) };
+    // SAFETY: its domain is there as long as it is.
+    let domain = unsafe { domain(ours.c.pd) };
+    if !domain.session.is_of_this_process() {
+        return 0;
+    }
     if ours.users.load(Ordering::Acquire) > 0 {
         return number(Errno::EBUSY);
     }
-    context.device.owners().shared_receive_queues.remove(&ours.c.handle);
+    domain.session.device.owners().shared_receive_queues.remove(&ours.c.handle);
     ours.asynchronous.wait();
-    // SAFETY: its domain is there as long as it is.
-    unsafe { domain(ours.c.pd) }.users.fetch_sub(1, Ordering::AcqRel);
+    domain.users.fetch_sub(1, Ordering::AcqRel);
     // SAFETY: made by `create_srq`; nobody finds it any more, and it is freed once.
     drop(unsafe { Box::from_raw(srq.cast::<SharedReceiveQueue>()) });
     0

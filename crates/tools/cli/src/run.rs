@@ -3,13 +3,10 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
-
-use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::Pid;
+use std::process::Command;
 
 use crate::stop::Stop;
 
@@ -24,7 +21,7 @@ const LIBRARY_FOLDERS: [&str; 4] = [".", "deps", "../lib/longhaul", "../lib"];
 
 /// Run an unmodified verbs program, and what it starts, on software RNICs of this host's addresses
 ///
-/// The program ends as it would alone: `longhaul run` exits with its status, or with 128 and the signal that killed it.
+/// The command becomes the program: signals, job control, the exit status and a death by signal are the program's own.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example, two programs on one host, which need an address each:
   longhaul run -d 127.0.0.1 -- ib_write_bw
@@ -45,20 +42,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let library = library()?;
     let (program, rest) = arguments.command.split_first().expect("clap has asked for it");
     let mut command = Command::new(program);
-    command.args(rest).env("LD_PRELOAD", preload(&library, env::var_os("LD_PRELOAD").as_deref()));
+    command.args(rest).env("LD_PRELOAD", preload(&library, env::var_os("LD_PRELOAD").as_deref())?);
     if !addresses.is_empty() {
         let list: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
         command.env(DEVICES, list.join(","));
     }
-    // Before the program is there, so that none is missed. The program itself starts with none blocked.
-    let watch = Watch::begin().map_err(|error| Stop::failed("cannot wait for signals", error))?;
-    let child = command.spawn().map_err(|error| {
-        let hint = if error.kind() == std::io::ErrorKind::NotFound { "; is it installed, and in PATH?" } else { "" };
-        Stop::missing(format!("{} cannot be run{hint}", program.to_string_lossy()), error)
-    })?;
-    let status = watch.until_end(child).map_err(|error| Stop::failed("cannot wait for the program", error))?;
-    // The program's own status is the whole answer: nothing of ours is printed, and none of our statuses fits.
-    std::process::exit(exit_status(status))
+    // It comes back only with an error. Becoming the program leaves nothing between it and its parent: no signal to pass on,
+    // no status to translate. The standard library gives it the default action of SIGPIPE again, which Rust ignores.
+    let error = command.exec();
+    let hint = if error.kind() == std::io::ErrorKind::NotFound { "; is it installed, and in PATH?" } else { "" };
+    Err(Stop::missing(format!("{} cannot be run{hint}", program.to_string_lossy()), error))
 }
 
 /// The address that a device's name stands for.
@@ -92,51 +85,22 @@ fn library() -> Result<PathBuf, Stop> {
     })
 }
 
-/// Ours first, then what others have already asked for.
-fn preload(library: &Path, others: Option<&OsStr>) -> OsString {
+/// Ours first, then what others have already asked for. The loader splits the list at spaces and colons, and starts the
+/// program without a library that it does not find: the program would get the host's libibverbs.
+fn preload(library: &Path, others: Option<&OsStr>) -> Result<OsString, Stop> {
+    if library.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
+        return Err(Stop::Missing(format!(
+            "the system's loader cannot load \"{}\": its path has a space or a colon, which separate libraries in LD_PRELOAD; \
+             copy the library elsewhere and name it with {LIBRARY}",
+            library.display()
+        )));
+    }
     let mut list = library.as_os_str().to_owned();
     if let Some(others) = others.filter(|others| !others.is_empty()) {
         list.push(":");
         list.push(others);
     }
-    list
-}
-
-/// As shells show it.
-fn exit_status(status: ExitStatus) -> i32 {
-    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(crate::exit::FAILED.into())
-}
-
-/// Signals to this process are the program's, and its end is ours.
-struct Watch(SignalFd);
-
-impl Watch {
-    const PASSED_ON: [Signal; 6] =
-        [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGUSR2];
-
-    fn begin() -> nix::Result<Watch> {
-        let mut signals = SigSet::from_iter(Self::PASSED_ON);
-        signals.add(Signal::SIGCHLD);
-        signals.thread_block()?;
-        SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).map(Watch)
-    }
-
-    fn until_end(&self, mut child: Child) -> std::io::Result<ExitStatus> {
-        let pid = Pid::from_raw(child.id() as i32);
-        loop {
-            if let Some(status) = child.try_wait()? {
-                return Ok(status);
-            }
-            let Some(arrived) = self.0.read_signal()? else { continue };
-            let signal = Signal::try_from(arrived.ssi_signo as i32).map_err(std::io::Error::from)?;
-            // What the terminal sends, the program has got as well: it is in the same process group.
-            let is_from_terminal = arrived.ssi_code > 0;
-            if signal != Signal::SIGCHLD && !is_from_terminal {
-                // It may have ended since, which the next turn finds out.
-                let _ = kill(pid, signal);
-            }
-        }
-    }
+    Ok(list)
 }
 
 #[cfg(test)]
@@ -154,14 +118,16 @@ mod tests {
     #[test]
     fn what_others_preload_comes_behind_ours() {
         let library = Path::new("/l.so");
-        assert_eq!(preload(library, None), "/l.so");
-        assert_eq!(preload(library, Some(OsStr::new(""))), "/l.so");
-        assert_eq!(preload(library, Some(OsStr::new("/a.so"))), "/l.so:/a.so");
+        assert_eq!(preload(library, None).unwrap(), "/l.so");
+        assert_eq!(preload(library, Some(OsStr::new(""))).unwrap(), "/l.so");
+        assert_eq!(preload(library, Some(OsStr::new("/a.so"))).unwrap(), "/l.so:/a.so");
     }
 
     #[test]
-    fn statuses_are_those_of_shells() {
-        assert_eq!(exit_status(ExitStatus::from_raw(3 << 8)), 3);
-        assert_eq!(exit_status(ExitStatus::from_raw(9)), 137);
+    fn paths_that_the_loader_would_split_are_refused() {
+        for path in ["/a b/l.so", "/a:b/l.so"] {
+            let error = preload(Path::new(path), None).unwrap_err();
+            assert!(matches!(&error, Stop::Missing(text) if text.contains(path)), "{error}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! that is not installed is skipped, loudly.
 #![cfg(target_arch = "x86_64")]
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -170,7 +171,8 @@ fn the_status_is_the_programs() {
     let status = |program: &[&str]| run(None, program).output().expect("it runs").status.code();
     assert_eq!(status(&["true"]), Some(0));
     assert_eq!(status(&["sh", "-c", "exit 7"]), Some(7));
-    assert_eq!(status(&["sh", "-c", "kill -KILL $$"]), Some(137));
+    let killed = run(None, &["sh", "-c", "kill -KILL $$"]).output().expect("it runs").status;
+    assert_eq!(killed.signal(), Some(9), "a death by signal is the program's own, which shells show as 137");
     let missing = run(None, &["no-such-program-here"]).output().expect("it runs");
     assert_eq!(missing.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("no-such-program-here"));
@@ -188,6 +190,50 @@ fn signals_reach_the_program() {
     std::io::Read::read_exact(output, &mut ready).expect("the script has begun");
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("it is there");
     assert_eq!(child.wait().expect("it ends").code(), Some(5));
+}
+
+#[test]
+fn signals_that_the_program_does_not_catch_end_it() {
+    // What the program starts with: nothing blocked, and SIGPIPE, which Rust ignores, as it was.
+    let output = run(None, &["grep", "-E", "^Sig(Blk|Ign):", "/proc/self/status"]).output().expect("it runs");
+    let text = said(&output);
+    let mask = |name: &str| {
+        let hexadecimal = text.lines().find_map(|line| line.strip_prefix(name)).expect("a line").trim();
+        u64::from_str_radix(hexadecimal, 16).expect("a number")
+    };
+    assert_eq!(mask("SigBlk:"), 0, "{text}");
+    assert_eq!(mask("SigIgn:") >> (Signal::SIGPIPE as u32 - 1) & 1, 0, "{text}");
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGUSR1] {
+        let mut child = run(None, &["sh", "-c", "echo ready; exec sleep 20"]).spawn().expect("it starts");
+        let mut ready = [0; 6];
+        std::io::Read::read_exact(child.stdout.as_mut().expect("a pipe"), &mut ready).expect("it has begun");
+        kill(Pid::from_raw(child.id() as i32), signal).expect("it is there");
+        assert_eq!(child.wait().expect("it ends").signal(), Some(signal as i32));
+    }
+}
+
+#[test]
+fn a_parent_that_ignores_sigchld_changes_nothing() {
+    // Shells do not ignore it when they are asked to.
+    let status = Command::new("timeout")
+        .args(["-k", "1", PATIENCE_SECONDS, "env", "--ignore-signal=CHLD", env!("CARGO_BIN_EXE_longhaul"), "run", "--"])
+        .args(["sh", "-c", "exit 4"])
+        .env("LONGHAUL_VERBS_LIBRARY", library())
+        .status();
+    assert_eq!(status.expect("it runs").code(), Some(4));
+}
+
+#[test]
+fn a_library_that_the_loader_would_not_find_is_refused() {
+    let folder = std::env::temp_dir().join(format!("longhaul run {}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let copy = folder.join("library.so");
+    std::fs::write(&copy, "").expect("a file");
+    let output = run(None, &["true"]).env("LONGHAUL_VERBS_LIBRARY", &copy).output().expect("it runs");
+    std::fs::remove_dir_all(&folder).expect("the folder is there");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains(&*copy.to_string_lossy()) && text.contains("space or a colon"), "{text}");
 }
 
 #[test]
