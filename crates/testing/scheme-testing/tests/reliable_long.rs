@@ -273,7 +273,11 @@ fn what_is_missing_of_a_message_in_parts() {
     let mut ground = VirtualGround::with_scheme(&options(lossy), Arc::new(Once));
     ground.sender().1.write(0..LENGTH).expect("it is free").fill(1);
     ground.receiver().1.write(0..LENGTH).expect("it is free").fill(0xa5);
-    let (receive, send) = post(&mut ground, 0, LENGTH, LENGTH);
+    let now = ground.now();
+    let (receiver, memory) = ground.receiver();
+    let receive = receiver.post_receive_partial(memory, 0..LENGTH).expect("there is room");
+    let (sender, memory) = ground.sender();
+    let send = sender.send(memory, 0..LENGTH, now).expect("there is room");
     pass(&mut ground, Duration::from_secs(1));
     let received = receive.take().expect("it has ended").expect("it is done");
     let missing = received.missing();
