@@ -321,9 +321,7 @@ impl Shared {
         memory: &Memory,
         range: Range<usize>,
     ) -> Result<Result<ReceiveTicket, ConnectionError>, End> {
-        let mut state = self.state();
-        state.receives = true;
-        self.post(state, Posting::Receive, |reliable, _| reliable.post_receive(memory, range))
+        self.post(self.state(), Posting::Receive, |reliable, _| reliable.post_receive(memory, range))
     }
 
     /// Receive what the scheme leaves of the peer's next message here.
@@ -332,9 +330,7 @@ impl Shared {
         memory: &Memory,
         range: Range<usize>,
     ) -> Result<Result<ReceiveTicket, ConnectionError>, End> {
-        let mut state = self.state();
-        state.receives = true;
-        self.post(state, Posting::Receive, |reliable, _| reliable.post_receive_partial(memory, range))
+        self.post(self.state(), Posting::Receive, |reliable, _| reliable.post_receive_partial(memory, range))
     }
 
     /// Send bytes as one message that ends by a deadline.
@@ -359,9 +355,7 @@ impl Shared {
         range: Range<usize>,
         bound: Bound,
     ) -> Result<Result<ReceiveTicket, ConnectionError>, End> {
-        let mut state = self.state();
-        state.receives = true;
-        self.post(state, Posting::Receive, |reliable, now| reliable.receive_bounded(memory, range, bound, now))
+        self.post(self.state(), Posting::Receive, |reliable, now| reliable.receive_bounded(memory, range, bound, now))
     }
 
     fn state(&self) -> Locked<'_> {
@@ -390,6 +384,7 @@ impl Shared {
         posting: Posting,
         post: impl FnOnce(&mut Reliable, Instant) -> Result<T, E>,
     ) -> Result<Result<T, E>, End> {
+        state.receives |= matches!(posting, Posting::Receive);
         // Read under the lock, so that time never goes back for what is below.
         let now = self.now();
         let is_left_alone = state.left_alone_until(now).is_some();
