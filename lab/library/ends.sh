@@ -27,7 +27,7 @@ start() { # END LABEL COMMAND...
   if [ "$end" = host ]; then
     (
       # `ip netns exec` becomes the command: this is its process number.
-      ip netns exec "$namespace" "$@" >"$scratch/$label.output" 2>"$scratch/$label.errors" </dev/null &
+      ${enter[@]+"${enter[@]}"} "$@" >"$scratch/$label.output" 2>"$scratch/$label.errors" </dev/null &
       echo $! >"$scratch/$label.pid"
       status=0
       wait $! || status=$?

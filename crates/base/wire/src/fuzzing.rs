@@ -2,6 +2,7 @@
 //!
 //! Hidden from the documentation; not part of the API.
 
+use crate::cm::{Message, ip_header};
 use crate::icrc::{self, IdentificationTracker};
 use crate::packet::MAX_HEADER_BYTES;
 use crate::{Frame, Headers, IcrcScope, Packet, ethernet, repair};
@@ -74,5 +75,15 @@ fn datagram(scope: &IcrcScope, bytes: &[u8]) {
     if let Ok(packet) = Packet::parse(bytes) {
         assert_eq!(prefix, Ok((packet.headers, packet.headers.byte_count())));
         assert_eq!(packet.byte_count(), bytes.len());
+    }
+}
+
+/// Reads the bytes as a management datagram; a message must read the same after it was written.
+pub fn connection_management(bytes: &[u8]) {
+    if let Some(header) = ip_header::Header::parse(bytes) {
+        assert_eq!(ip_header::Header::parse(&header.emit()), Some(header));
+    }
+    if let Ok((message, transaction)) = Message::parse(bytes) {
+        assert_eq!(Message::parse(&message.emit(transaction)), Ok((message, transaction)));
     }
 }

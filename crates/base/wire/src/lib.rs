@@ -22,6 +22,8 @@
 //! - What does Longhaul put inside? [`immediate_layout`] (of its data packets), [`control`] (frames that the ends exchange),
 //!   [`record`] (inside those, of the reliability layer) and [`acknowledgement`] (inside those). Before the first packet:
 //!   [`handshake`], [`info`] and [`handle`], which are all made of [`fields`]. docs/WIRE.md has every field of these.
+//! - How do programs of verbs connect? [`mad`] is the header of management datagrams, [`cm`] the messages of connection
+//!   management in them, as every RoCE host exchanges them.
 //! - What is around them? [`ip`], [`ipv4`], [`ipv6`], [`udp`], [`ethernet`] and [`frame`], for captures, raw sockets,
 //!   gateways and switches.
 //!
@@ -60,6 +62,9 @@ pub mod invalidate;
 pub mod reth;
 
 pub mod packet;
+
+pub mod cm;
+pub mod mad;
 
 pub mod icrc;
 

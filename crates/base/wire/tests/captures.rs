@@ -2,7 +2,9 @@
 //!
 //! The captures are of Linux Soft-RoCE; their README says how each was taken.
 
+use longhaul_wire::cm::{self, Kind, Message};
 use longhaul_wire::icrc::{self, IdentificationTracker, Verdict};
+use longhaul_wire::mad;
 use longhaul_wire::packet::{self, ParseError};
 use longhaul_wire::{Frame, IpHeader, NakCode, Opcode, Packet, Syndrome, UDP_PORT_ROCE, ethernet};
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,4 +143,27 @@ fn identifications_are_solved_and_predicted() {
     }
     let [exact, predicted, solved] = counts;
     println!("{exact} exact, {predicted} predicted, {solved} solved");
+}
+
+#[test]
+fn what_linux_says_to_connect_is_written_with_the_same_bytes() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/captures/rdma-cm-v4.pcap");
+    let mut kinds = Vec::new();
+    for bytes in read_frames(&path) {
+        let frame = Frame::parse_ethernet(&bytes).unwrap();
+        let packet = Packet::parse(frame.datagram).unwrap();
+        let Some(deth) = packet.headers.deth else { continue };
+        assert_eq!(packet.headers.bth.destination_qp, mad::QUEUE_PAIR_GENERAL);
+        assert_eq!((deth.queue_key, deth.source_qp), (mad::QUEUE_KEY_GENERAL, mad::QUEUE_PAIR_GENERAL));
+        let (message, transaction) = Message::parse(packet.payload).unwrap();
+        assert_eq!(message.emit(transaction), packet.payload, "{message:?}");
+        if let Message::Request(request) = message {
+            let header = cm::ip_header::Header::parse(request.private_data.bytes()).unwrap();
+            assert_eq!(header.source, frame.ip.source());
+            assert_eq!(header.destination, frame.ip.destination());
+            assert_eq!(cm::ip_header::port_of(request.service), Some((cm::ip_header::PROTOCOL_TCP, 7174)));
+        }
+        kinds.push(message.kind());
+    }
+    assert_eq!(kinds, [Kind::Request, Kind::Reply, Kind::Ready, Kind::Disconnect, Kind::DisconnectReply]);
 }

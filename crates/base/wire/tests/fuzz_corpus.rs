@@ -1,5 +1,6 @@
 //! Runs the body of the fuzz target over its corpus, without a fuzzer.
 
+use longhaul_wire::cm::{Kind, Message};
 use longhaul_wire::{Frame, Opcode, Packet, fuzzing};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,65 @@ fn parse_packet_holds_on_its_corpus() {
         file_count += 1;
     }
     assert!(file_count >= 50, "{} has {file_count} files", folder.display());
+}
+
+#[test]
+fn connection_management_holds_on_its_corpus() {
+    let folder = connection_management_corpus();
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut file_count = 0;
+    for entry in entries {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        fuzzing::connection_management(&bytes);
+        // With any bit the other way, which reaches every field that has fewer bits than its bytes.
+        for bit in 0..bytes.len() * 8 {
+            let mut changed = bytes.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            fuzzing::connection_management(&changed);
+        }
+        file_count += 1;
+    }
+    assert!(file_count >= 10, "{} has {file_count} files", folder.display());
+}
+
+fn connection_management_corpus() -> PathBuf {
+    corpus().with_file_name("connection_management")
+}
+
+/// Writes the seeds of connection management: what Linux sent, and one message of every other kind.
+///
+///     cargo test -p longhaul-wire --test fuzz_corpus -- --ignored
+#[test]
+#[ignore = "writes to fuzz/corpus"]
+fn write_connection_management_seeds() {
+    let folder = connection_management_corpus();
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = format!("{}/tests/captures/rdma-cm-v4.pcap", env!("CARGO_MANIFEST_DIR"));
+    let mut reader = pcap_file::pcap::PcapReader::new(std::fs::File::open(path).unwrap()).unwrap();
+    let mut seeds: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    while let Some(captured) = reader.next_packet() {
+        let bytes = captured.unwrap().data.into_owned();
+        let packet = Packet::parse(Frame::parse_ethernet(&bytes).unwrap().datagram).unwrap();
+        if let Ok((message, _)) = Message::parse(packet.payload) {
+            seeds.insert(format!("linux-{:?}", message.kind()).to_lowercase(), packet.payload.to_vec());
+        }
+    }
+    let request = seeds["linux-request"].clone();
+    for (kind, name) in Kind::ALL {
+        let mut bytes = request.clone();
+        bytes[16..18].copy_from_slice(&(kind as u16).to_be_bytes());
+        seeds.insert(format!("as-{}", name.to_lowercase()), bytes);
+    }
+    seeds.insert("bad-kind".into(), {
+        let mut bytes = request.clone();
+        bytes[17] = 0x1f;
+        bytes
+    });
+    seeds.insert("bad-short".into(), request[..255].to_vec());
+    seeds.insert("ip-header".into(), request[24 + 140..24 + 176].to_vec());
+    for (name, bytes) in seeds {
+        std::fs::write(folder.join(name), bytes).unwrap();
+    }
 }
 
 /// Writes the seeds: the smallest captured packet of every opcode, and packets that are wrong in one thing each.

@@ -5,6 +5,8 @@
 //! Without `tshark` the test says so and passes, except where `CI=true` promises that it is there.
 
 use longhaul_wire::aeth::{self, NakCode, Syndrome};
+use longhaul_wire::cm::{self, Message, PrivateData};
+use longhaul_wire::mad;
 use longhaul_wire::packet::{self, Headers, Packet};
 use longhaul_wire::repair::{self, Subject};
 use longhaul_wire::{
@@ -419,6 +421,176 @@ fn our_dissector_reads_repair_packets() {
             for line in [0, 1, 2, 4] {
                 assert_eq!(lines[line][20..], ["", "", ""], "{output}");
             }
+        }
+    }
+}
+
+/// One message of every kind, each of whose fields has a value of its own.
+fn messages() -> Vec<Message> {
+    let path = cm::PathFields {
+        local_lid: 0xffff,
+        remote_lid: 0xfffe,
+        local_gid: [1; 16],
+        remote_gid: [2; 16],
+        flow_label: 0xf_1234,
+        rate: 0x25,
+        traffic_class: 0x68,
+        hop_limit: 64,
+        service_level: 5,
+        is_subnet_local: true,
+        acknowledgement_timeout: 19,
+    };
+    let (local_id, remote_id) = (0x0102_0304, 0x1112_1314);
+    vec![
+        Message::Request(cm::Request {
+            local_id,
+            service: 0x0106_1c06,
+            adapter_guid: 0x0200_1122_3344_5566,
+            queue_key: 0x0a0b_0c0d,
+            queue_pair: 0x12_3456,
+            responder_resources: 7,
+            initiator_depth: 9,
+            remote_response_timeout: 20,
+            transport: cm::request::TRANSPORT_UC,
+            flow_control: true,
+            first_psn: 0xab_cdef,
+            local_response_timeout: 21,
+            retry_count: 6,
+            partition_key: 0xffff,
+            path_mtu: 5,
+            rnr_retry_count: 3,
+            cm_retries_max: 14,
+            has_shared_receive_queue: true,
+            primary: path,
+            alternate: cm::PathFields { service_level: 9, ..path },
+            private_data: PrivateData::new(&[0x5a; 92]).unwrap(),
+        }),
+        Message::Received(cm::Received { local_id, remote_id, answered: 1, service_timeout: 24, ..Default::default() }),
+        Message::Reject(cm::Reject { local_id, remote_id, answered: 2, reason: 28, ..Default::default() }),
+        Message::Reply(cm::Reply {
+            local_id,
+            remote_id,
+            queue_key: 0x0a0b_0c0d,
+            queue_pair: 0x12_3456,
+            first_psn: 0xab_cdef,
+            responder_resources: 7,
+            initiator_depth: 9,
+            acknowledgement_delay: 15,
+            failover: 1,
+            flow_control: true,
+            rnr_retry_count: 3,
+            has_shared_receive_queue: true,
+            adapter_guid: 0x0200_1122_3344_5566,
+            private_data: PrivateData::new(&[0x5a; 196]).unwrap(),
+        }),
+        Message::Ready(cm::Ready { local_id, remote_id, ..Default::default() }),
+        Message::Disconnect(cm::Disconnect { local_id, remote_id, remote_queue_pair: 0x12_3456, ..Default::default() }),
+        Message::DisconnectReply(cm::DisconnectReply { local_id, remote_id, ..Default::default() }),
+        Message::ServiceRequest(cm::ServiceRequest {
+            request_id: local_id,
+            partition_key: 0xffff,
+            service: 0x0111_1c06,
+            ..Default::default()
+        }),
+        Message::ServiceReply(cm::ServiceReply {
+            request_id: local_id,
+            queue_pair: 0x12_3456,
+            service: 0x0111_1c06,
+            queue_key: 0x0a0b_0c0d,
+            ..Default::default()
+        }),
+    ]
+}
+
+#[test]
+fn wireshark_reads_our_connection_management() {
+    let messages = messages();
+    let capture = temporary_folder().join("connection-management.pcapng");
+    write_datagrams(&capture, UDP_PORT_ROCE, |scope| {
+        let datagrams = messages.iter().map(|message| {
+            let mut headers = Headers::new(Opcode::UdSendOnly, mad::QUEUE_PAIR_GENERAL, Psn::new(0));
+            headers.deth = Some(deth::Header::new(mad::QUEUE_KEY_GENERAL, mad::QUEUE_PAIR_GENERAL));
+            let mut datagram = vec![0; 1024];
+            let length = packet::write_datagram(&headers, &message.emit(7), scope, &mut datagram).unwrap();
+            datagram.truncate(length);
+            datagram
+        });
+        datagrams.collect()
+    });
+    // Not the word with flow label and rate: Wireshark 4.0 takes 12 bits for the first of them, which has 20. Linux's bytes hold
+    // that word (`cm/request.rs`).
+    let expected_of_request: [(&str, u64); 23] = [
+        ("infiniband.cm.req", 0x0102_0304),
+        ("infiniband.cm.req.serviceid.dport", 7174),
+        ("infiniband.cm.req.localqkey", 0x0a0b_0c0d),
+        ("infiniband.cm.req.localqpn", 0x12_3456),
+        ("infiniband.cm.req.responderres", 7),
+        ("infiniband.cm.req.initdepth", 9),
+        ("infiniband.cm.req.remoteresptout", 20),
+        ("infiniband.cm.req.transpsvctype", 1),
+        ("infiniband.cm.req.e2eflowctrl", 1),
+        ("infiniband.cm.req.startpsn", 0xab_cdef),
+        ("infiniband.cm.req.localresptout", 21),
+        ("infiniband.cm.req.retrcount", 6),
+        ("infiniband.cm.req.pkey", 0xffff),
+        ("infiniband.cm.req.pppmtu", 5),
+        ("infiniband.cm.req.rnrretrcount", 3),
+        ("infiniband.cm.req.maxcmretr", 14),
+        ("infiniband.cm.req.srq", 1),
+        ("infiniband.cm.req.prim_tfcclass", 0x68),
+        ("infiniband.cm.req.prim_hoplim", 64),
+        ("infiniband.cm.req.prim_sl", 5),
+        ("infiniband.cm.req.prim_subnetlocal", 1),
+        ("infiniband.cm.req.prim_localacktout", 19),
+        ("infiniband.cm.req.alt_sl", 9),
+    ];
+    let expected_of_reply: [(&str, u64); 12] = [
+        ("infiniband.cm.rep", 0x0102_0304),
+        ("infiniband.cm.rep.remotecommid", 0x1112_1314),
+        ("infiniband.cm.rep.localqkey", 0x0a0b_0c0d),
+        ("infiniband.cm.rep.localqpn", 0x12_3456),
+        ("infiniband.cm.rep.startpsn", 0xab_cdef),
+        ("infiniband.cm.rep.respres", 7),
+        ("infiniband.cm.rep.initdepth", 9),
+        ("infiniband.cm.rep.tgtackdelay", 15),
+        ("infiniband.cm.rep.failoveracc", 1),
+        ("infiniband.cm.rep.e2eflowctrl", 1),
+        ("infiniband.cm.rep.rnrretrcount", 3),
+        ("infiniband.cm.rep.srq", 1),
+    ];
+    let others: [(usize, &str, u64); 9] = [
+        (2, "infiniband.cm.rej.localcommid", 0x0102_0304),
+        (2, "infiniband.cm.rej.remotecommid", 0x1112_1314),
+        (2, "infiniband.cm.rej.msgrej", 2),
+        (2, "infiniband.cm.rej.reason", 28),
+        (4, "infiniband.cm.rtu.localcommid", 0x0102_0304),
+        (4, "infiniband.cm.rtu.remotecommid", 0x1112_1314),
+        (5, "infiniband.cm.dreq.localcommid", 0x0102_0304),
+        (5, "infiniband.cm.req.remoteqpneecn", 0x12_3456),
+        (6, "infiniband.cm.drsp.remotecommid", 0x1112_1314),
+    ];
+    let request = expected_of_request.into_iter().map(|(field, value)| (0, field, value));
+    let reply = expected_of_reply.into_iter().map(|(field, value)| (3, field, value));
+    let expected: Vec<(usize, &str, u64)> = request.chain(reply).chain(others).collect();
+
+    let mut arguments = vec!["-T", "fields", "-E", "separator=|", "-e", "infiniband.mad.attributeid", "-e"];
+    arguments.push("infiniband.mad.transactionid");
+    expected.iter().for_each(|(_, field, _)| arguments.extend(["-e", field]));
+    arguments.extend(["-e", "_ws.malformed"]);
+    let Some(output) = tshark(&capture, &arguments) else {
+        return;
+    };
+    let lines: Vec<Vec<&str>> = output.lines().map(|line| line.split('|').collect()).collect();
+    assert_eq!(lines.len(), 2 * messages.len());
+    for (index, line) in lines.iter().enumerate() {
+        let message = &messages[index % messages.len()];
+        assert_eq!(number(line[0]), Some(message.kind() as u64), "{message:?}");
+        assert_eq!(number(line[1]), Some(7), "{message:?}");
+        assert_eq!(line.last(), Some(&""), "{message:?}");
+    }
+    for (column, (message, field, value)) in expected.into_iter().enumerate() {
+        for line in [&lines[message], &lines[message + messages.len()]] {
+            assert_eq!(number(line[column + 2]), Some(value), "{field}: {}", line[column + 2]);
         }
     }
 }

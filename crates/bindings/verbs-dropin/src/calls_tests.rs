@@ -14,7 +14,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
-use crate::{completion, events, listing, memory, opening, query, queue_pair};
+use crate::{completion, events, listing, memory, opening, query, queue_pair, queue_pair_creation};
 
 const ADDRESSES: &str =
     "127.0.78.1,127.0.78.2,127.0.78.3,127.0.78.4,127.0.78.5,127.0.78.6,127.0.78.7,127.0.78.8,127.0.78.9";
@@ -55,7 +55,7 @@ fn what_is_in_use_cannot_be_destroyed() {
         assert!(!region.is_null() && (*queue).cqe >= 16);
         (init.send_cq, init.recv_cq, init.qp_type) = (queue, queue, abi::IBV_QPT_RC);
         (init.cap.max_send_wr, init.cap.max_recv_wr, init.cap.max_send_sge, init.cap.max_recv_sge) = (4, 4, 1, 1);
-        let pair = queue_pair::create_qp(domain, &raw mut init);
+        let pair = queue_pair_creation::create_qp(domain, &raw mut init);
         assert!(!pair.is_null());
         let busy = Errno::EBUSY as c_int;
         assert_eq!(memory::dealloc_pd(domain), busy);
@@ -86,7 +86,7 @@ fn what_cannot_be_done_is_refused_with_the_reason() {
         assert_eq!(Errno::last(), Errno::EFAULT);
         // Raw packets.
         (init.send_cq, init.recv_cq, init.qp_type) = (queue, queue, 8);
-        assert!(queue_pair::create_qp(domain, &raw mut init).is_null());
+        assert!(queue_pair_creation::create_qp(domain, &raw mut init).is_null());
         assert_eq!(Errno::last(), Errno::EOPNOTSUPP);
         assert!(completion::create_cq(context, 0, std::ptr::null_mut(), std::ptr::null_mut(), 0).is_null());
         assert_eq!(Errno::last(), Errno::EINVAL);
@@ -139,7 +139,7 @@ fn closing_a_context_ends_what_is_left_and_the_device_opens_again() {
         let queue = completion::create_cq(context, 16, std::ptr::null_mut(), channel, 0);
         (init.send_cq, init.recv_cq, init.qp_type) = (queue, queue, abi::IBV_QPT_RC);
         (init.cap.max_send_wr, init.cap.max_recv_wr, init.cap.max_send_sge, init.cap.max_recv_sge) = (4, 4, 1, 1);
-        let pair = queue_pair::create_qp(domain, &raw mut init);
+        let pair = queue_pair_creation::create_qp(domain, &raw mut init);
         assert!(!region.is_null() && !pair.is_null());
         assert_eq!(opening::close_device(context), 0);
         assert!(matches!(memory::region(region).raw.deregister(), Err(DestroyError::Gone)), "no peer writes any more");

@@ -1,19 +1,23 @@
 //! Completion channels and completion queues.
 #![allow(unsafe_code, reason = "hands structures to C and takes them back")]
 
+use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use longhaul_verbs::{CompletionFlags, WorkCompletion, raw};
-use longhaul_verbs_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
+use longhaul_verbs::{CompletionFlags, PollError, WorkCompletion, raw};
+use longhaul_verbs_abi::{
+    IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_wc,
+};
 use nix::errno::Errno;
 
 use crate::cancellation::NotCancelled;
 use crate::context::{context, untyped};
 use crate::errors::{Number, answer, minus_one, null, number};
+use crate::held_lock::HeldLock;
 use crate::mailbox::Owner;
 use crate::outstanding::Outstanding;
 use crate::session::Session;
@@ -51,10 +55,10 @@ impl CompletionChannel {
     }
 }
 
-/// `ibv_cq`
+/// `ibv_cq` and `ibv_cq_ex`, which begins with it.
 #[repr(C)]
 pub(crate) struct CompletionQueue {
-    c: ibv_cq,
+    c: ibv_cq_ex,
     pub(crate) raw: Arc<dyn raw::CompletionQueue>,
     session: Arc<Session>,
     token: u64,
@@ -62,6 +66,18 @@ pub(crate) struct CompletionQueue {
     pub(crate) users: AtomicUsize,
     completions: Outstanding,
     pub(crate) asynchronous: Arc<Outstanding>,
+    /// From the start of an extended poll to its end.
+    pub(crate) polling: HeldLock,
+    pub(crate) is_single_threaded: bool,
+    /// What an extended poll has taken last; for the one that holds the lock.
+    pub(crate) current: UnsafeCell<ibv_wc>,
+}
+
+/// How a queue is polled.
+pub(crate) struct Made {
+    pub(crate) is_single_threaded: bool,
+    /// The functions that read completions; everything else in it is zero.
+    pub(crate) readers: ibv_cq_ex,
 }
 
 /// Ours behind a pointer of the program.
@@ -118,12 +134,29 @@ pub(crate) unsafe extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     vector: c_int,
 ) -> *mut ibv_cq {
+    let made = Made { is_single_threaded: false, readers: ibv_cq_ex::zeroed() };
+    // SAFETY: the caller's promises are the same.
+    unsafe { make(of, entries, cq_context, channel, vector, made) }
+}
+
+/// # Safety
+///
+/// As libibverbs demands of `ibv_create_cq`.
+pub(crate) unsafe fn make(
+    of: *mut ibv_context,
+    entries: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    vector: c_int,
+    made: Made,
+) -> *mut ibv_cq {
     let _not_cancelled = NotCancelled::begin();
     // SAFETY: a context of ours.
     let session = unsafe { &context(of).session }.clone();
     let Ok(entries) = u32::try_from(entries) else { return null(Errno::EINVAL) };
-    // There is one.
-    if vector != 0 {
+    // All are the same: one thread makes all events.
+    // SAFETY: as above.
+    if !(0..unsafe { (*of).num_comp_vectors }).contains(&vector) {
         return null(Errno::EINVAL);
     }
     // SAFETY: null, or a channel of ours.
@@ -139,7 +172,7 @@ pub(crate) unsafe extern "C" fn create_cq(
         Err(error) => return null(error),
     };
     let handle = raw.handle();
-    let mut c = ibv_cq::zeroed();
+    let Made { is_single_threaded, readers: mut c } = made;
     (c.context, c.channel, c.cq_context, c.handle) = (of, channel, cq_context, handle);
     c.cqe = c_int::try_from(raw.capacity()).unwrap_or(c_int::MAX);
     let asynchronous = Arc::new(Outstanding::default());
@@ -152,6 +185,9 @@ pub(crate) unsafe extern "C" fn create_cq(
         users,
         completions,
         asynchronous: asynchronous.clone(),
+        polling: HeldLock::default(),
+        is_single_threaded,
+        current: UnsafeCell::new(ibv_wc::zeroed()),
     }));
     if let Some(channel) = ours {
         channel.queues().by_token.insert(token, QueuePointer(made));
@@ -290,6 +326,23 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, complet
         Ok(1) => poll::<1>(ours, 1, completions),
         Ok(wanted) => poll::<BATCH>(ours, wanted, completions),
         Err(_) => minus_one(Errno::EINVAL),
+    }
+}
+
+/// One completion if there is one.
+pub(crate) fn next_completion(ours: &CompletionQueue) -> Result<Option<ibv_wc>, PollError> {
+    let mut one = [WorkCompletion::default()];
+    Ok((ours.raw.poll(&mut one)? > 0).then(|| to_c(&one[0])))
+}
+
+pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attributes: *mut ibv_modify_cq_attr) -> c_int {
+    let _not_cancelled = NotCancelled::begin();
+    // SAFETY: a queue of ours, and attributes of the program.
+    let (ours, asked) = unsafe { (queue(cq), attributes.read()) };
+    match asked.attr_mask {
+        0 => 0,
+        IBV_CQ_ATTR_MODERATE => answer(ours.raw.moderate(asked.moderate.cq_count, asked.moderate.cq_period)),
+        _ => number(Errno::EINVAL),
     }
 }
 

@@ -52,6 +52,11 @@ pub(crate) fn device_name(address: IpAddr) -> String {
     format!("softnic_{text}")
 }
 
+/// The name of the device's special file.
+pub(crate) fn verbs_name(address: IpAddr) -> String {
+    format!("uverbs_{}", device_name(address))
+}
+
 /// A GUID that says the same on every host: of the address, and marked as given locally.
 pub(crate) fn guid(address: IpAddr) -> u64 {
     let octets = match address {

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "takes structures back from C")]
 
 use std::ffi::c_void;
+use std::fs::File;
 use std::mem::offset_of;
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ pub(crate) struct Context {
     pub(crate) c: verbs_context,
     pub(crate) session: Arc<Session>,
     pub(crate) events: Waiter,
+    pub(crate) _commands: File,
 }
 
 /// Ours behind a pointer of the program.

@@ -2,18 +2,19 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::Read as _;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use longhaul_port_broker::Lease;
 use longhaul_softnic::Config;
-use longhaul_softnic_udp::{ForeignMemory, OpenError, UdpConfig, UdpDevice, UdpPortChoice, foreign_memory};
+use longhaul_softnic_udp::{ForeignMemory, UdpConfig, foreign_memory};
 use longhaul_verbs::raw;
-use nix::errno::Errno;
-use nix::sys::signal::{SigSet, SigmaskHow};
 
 use crate::configuration;
 use crate::mailbox::{Mailbox, Owner};
+use crate::refusal::{Refusal, errno_of};
+use crate::sharing::{self, Opened};
 
 /// A device that is open in this process.
 pub(crate) struct Device {
@@ -26,6 +27,8 @@ pub(crate) struct Device {
     mailboxes: Mutex<Vec<Weak<Mailbox>>>,
     /// What events are about.
     owners: Mutex<Owners>,
+    /// Last, so that the device has let go of its socket before the part is another process's.
+    _lease: Option<Lease>,
 }
 
 /// Objects of C by the names that the device gives them.
@@ -38,12 +41,6 @@ pub(crate) struct Owners {
 
 /// Devices that are open, with the process that opened them: a program that opens one twice gets two contexts of it.
 static OPEN: Mutex<Vec<(u32, Weak<Device>)>> = Mutex::new(Vec::new());
-
-/// Why a device was not opened.
-pub(crate) struct Refusal {
-    pub(crate) text: String,
-    pub(crate) errno: Errno,
-}
 
 impl Device {
     pub(crate) fn open(address: IpAddr) -> Result<Arc<Device>, Refusal> {
@@ -70,19 +67,11 @@ impl Device {
         let mut config = Config::new(configuration::device_name(address), vec![address], seed);
         config.foreign_memory = Some(memory);
         let mut udp = UdpConfig::default();
-        // Programs exchange no port, so no other can be used.
-        udp.udp_port = UdpPortChoice::Roce;
         udp.receive_in_place = false;
-        // The program's signals are for its own threads.
-        let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
-        let device = UdpDevice::open(config, udp);
-        if let Ok(before) = before {
-            let _ = before.thread_set_mask();
-        }
-        let device = device.map_err(|error| refusal(&error))?;
+        let Opened { device, lease } = sharing::open(address, config, udp)?;
         let raw = Arc::new(device.device().clone());
-        let device =
-            Arc::new(Device { address, process, raw, memory, mailboxes: Mutex::default(), owners: Mutex::default() });
+        let (mailboxes, owners) = Default::default();
+        let device = Arc::new(Device { address, process, raw, memory, mailboxes, owners, _lease: lease });
         open.push((process, Arc::downgrade(&device)));
         Ok(device)
     }
@@ -113,42 +102,5 @@ impl Device {
 
     fn mailboxes(&self) -> MutexGuard<'_, Vec<Weak<Mailbox>>> {
         self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn errno_of(error: &io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
-}
-
-fn refusal(error: &OpenError) -> Refusal {
-    let mut text = error.to_string();
-    let errno = match error {
-        OpenError::PortTaken { .. } => {
-            text.push_str("; programs on one host need an address each: longhaul run -d ADDRESS, such as 127.0.0.2");
-            // What programs know of a device that somebody else has.
-            Errno::EBUSY
-        }
-        OpenError::NotOurAddress { .. } | OpenError::UnusableAddress { .. } => Errno::EADDRNOTAVAIL,
-        OpenError::System { source, .. } => {
-            text = format!("{text}: {source}");
-            errno_of(source)
-        }
-        _ => Errno::EINVAL,
-    };
-    Refusal { text, errno }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refusals_have_the_systems_number() {
-        let address: IpAddr = "192.0.2.1".parse().unwrap();
-        let number = |error: OpenError| refusal(&error).errno;
-        assert_eq!(number(OpenError::PortTaken { address, port: 4791 }), Errno::EBUSY);
-        assert_eq!(number(OpenError::NotOurAddress { address }), Errno::EADDRNOTAVAIL);
-        let source = io::Error::from_raw_os_error(Errno::EMFILE as i32);
-        assert_eq!(number(OpenError::System { what: "open a socket", address, source }), Errno::EMFILE);
     }
 }

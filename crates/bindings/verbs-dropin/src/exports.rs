@@ -7,8 +7,8 @@
 use std::arch::global_asm;
 
 use crate::{
-    address_handle, completion, events, listing, memory, names, opening, query, queue_pair, shared_receive_queue,
-    unsupported,
+    address_handle, completion, events, listing, memory, names, opening, query, queue_pair, queue_pair_creation,
+    shared_receive_queue, unsupported,
 };
 
 macro_rules! exports {
@@ -65,10 +65,13 @@ exports! {
     ibv_get_cq_event = completion::get_cq_event;
     ibv_ack_cq_events = completion::ack_cq_events;
 
-    ibv_create_qp = queue_pair::create_qp;
+    ibv_create_qp = queue_pair_creation::create_qp;
     ibv_modify_qp = queue_pair::modify_qp;
     ibv_query_qp = queue_pair::query_qp;
     ibv_destroy_qp = queue_pair::destroy_qp;
+    ibv_qp_to_qp_ex = queue_pair::qp_to_qp_ex;
+    ibv_query_ece = queue_pair::query_ece;
+    ibv_set_ece = queue_pair::set_ece;
 
     ibv_get_async_event = events::get_async_event;
     ibv_ack_async_event = events::ack_async_event;
@@ -88,17 +91,14 @@ exports! {
     ibv_destroy_srq = shared_receive_queue::destroy_srq;
     ibv_create_ah = address_handle::create_ah;
     ibv_destroy_ah = address_handle::destroy_ah;
+    ibv_create_ah_from_wc = address_handle::create_ah_from_wc;
+    ibv_init_ah_from_wc = address_handle::init_ah_from_wc;
 
-    ibv_create_ah_from_wc = unsupported::pointer;
-    ibv_init_ah_from_wc = unsupported::failed;
     ibv_attach_mcast = unsupported::error;
     ibv_detach_mcast = unsupported::error;
     ibv_resolve_eth_l2_from_gid = unsupported::failed;
     ibv_rereg_mr = unsupported::failed;
     ibv_reg_dmabuf_mr = unsupported::pointer;
-    ibv_qp_to_qp_ex = unsupported::pointer;
-    ibv_query_ece = unsupported::error;
-    ibv_set_ece = unsupported::error;
     ibv_import_device = unsupported::pointer;
     ibv_import_pd = unsupported::pointer;
     ibv_unimport_pd = unsupported::nothing;

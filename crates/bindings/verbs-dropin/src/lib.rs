@@ -8,10 +8,12 @@
 //! ```
 //!
 //! - `exports`: the symbols. `versions.map` has their versions. `unsupported`: those that answer `EOPNOTSUPP`.
-//! - `configuration`, `listing`: which devices there are. `device`: the one behind all contexts of an address. `context`,
+//! - `configuration`, `listing`: which devices there are. `device`: the one behind all contexts of an address. `sharing`: opens it,
+//!   at a port that other processes use too. `refusal`: why it was not opened. `context`,
 //!   `opening`: open devices as programs hold them, and their tables of functions. `session`: what a context and its objects share.
-//! - `query`, `memory`, `completion`, `address_handle`, `shared_receive_queue`, `queue_pair`, `attributes`, `post`, `events`: the calls. `mailbox`: events for
-//!   one context. `outstanding`: events that were handed over and not acknowledged. `waiter`: descriptors that programs wait on.
+//! - `query`, `memory`, `parent_domains`, `windows`, `completion`, `extended_polling`, `address_handle`,
+//!   `shared_receive_queue`, `queue_pair`, `queue_pair_creation`, `attributes`, `post`, `send_builder`, `send_list`, `events`: the calls. `held_lock`: for calls
+//!   that begin what others end. `mailbox`: events for one context. `outstanding`: events that were handed over and not acknowledged. `waiter`: descriptors that programs wait on.
 //!   `errors`: our errors as `errno`. `names`: the texts of statuses and events.
 //!
 //! What C programs hold are pointers to the C structure at the beginning of an object of ours. Like libibverbs, the library
@@ -38,16 +40,27 @@ mod device;
 mod errors;
 mod events;
 mod exports;
+mod extended_polling;
+#[cfg(test)]
+mod extended_tests;
+mod held_lock;
 mod listing;
 mod mailbox;
 mod memory;
 mod names;
 mod opening;
 mod outstanding;
+mod parent_domains;
 mod post;
 mod query;
 mod queue_pair;
+mod queue_pair_creation;
+mod refusal;
+mod send_builder;
+mod send_list;
 mod session;
 mod shared_receive_queue;
+mod sharing;
 mod unsupported;
 mod waiter;
+mod windows;

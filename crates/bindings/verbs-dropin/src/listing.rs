@@ -36,7 +36,7 @@ fn device_of(address: IpAddr) -> &'static Listed {
     let name = configuration::device_name(address);
     let mut c = ibv_device::zeroed();
     (c.node_type, c.transport_type) = (IBV_NODE_CA, IBV_TRANSPORT_IB);
-    let verbs_name = format!("uverbs_{name}");
+    let verbs_name = configuration::verbs_name(address);
     copy_text(&mut c.name, &name);
     copy_text(&mut c.dev_name, &verbs_name);
     copy_text(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/{verbs_name}"));

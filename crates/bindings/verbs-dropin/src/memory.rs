@@ -24,7 +24,24 @@ pub(crate) struct ProtectionDomain {
     pub(crate) raw: Arc<dyn raw::ProtectionDomain>,
     pub(crate) session: Arc<Session>,
     /// What was made from it and is still there.
-    pub(crate) users: AtomicUsize,
+    pub(crate) users: Arc<AtomicUsize>,
+    /// The users of what a parent domain was made from, of whom it is one.
+    parents: Vec<Arc<AtomicUsize>>,
+}
+
+impl ProtectionDomain {
+    pub(crate) fn make(
+        context: *mut ibv_context,
+        raw: Arc<dyn raw::ProtectionDomain>,
+        session: Arc<Session>,
+        parents: Vec<Arc<AtomicUsize>>,
+    ) -> *mut ibv_pd {
+        let c = ibv_pd { context, handle: 0 };
+        for parent in &parents {
+            parent.fetch_add(1, Ordering::AcqRel);
+        }
+        Box::into_raw(Box::new(ProtectionDomain { c, raw, session, users: Arc::default(), parents })).cast()
+    }
 }
 
 /// `ibv_mr`
@@ -59,10 +76,7 @@ pub(crate) unsafe extern "C" fn alloc_pd(of: *mut ibv_context) -> *mut ibv_pd {
     // SAFETY: a context of ours.
     let session = unsafe { &context(of).session }.clone();
     match session.device.raw.allocate_protection_domain() {
-        Ok(raw) => {
-            let c = ibv_pd { context: of, handle: 0 };
-            Box::into_raw(Box::new(ProtectionDomain { c, raw, session, users: AtomicUsize::new(0) })).cast()
-        }
+        Ok(raw) => ProtectionDomain::make(of, raw, session, Vec::new()),
         Err(error) => null(error),
     }
 }
@@ -77,8 +91,11 @@ pub(crate) unsafe extern "C" fn dealloc_pd(of: *mut ibv_pd) -> c_int {
     if ours.users.load(Ordering::Acquire) > 0 {
         return number(Errno::EBUSY);
     }
-    // SAFETY: made by `alloc_pd`; nothing uses it, and it is freed once.
-    drop(unsafe { Box::from_raw(of.cast::<ProtectionDomain>()) });
+    // SAFETY: made by `ProtectionDomain::make`; nothing uses it, and it is freed once.
+    let gone = unsafe { Box::from_raw(of.cast::<ProtectionDomain>()) };
+    for parent in gone.parents {
+        parent.fetch_sub(1, Ordering::AcqRel);
+    }
     0
 }
 
@@ -142,14 +159,32 @@ fn register(of: *mut ibv_pd, address: *mut c_void, length: usize, first_address:
     // SAFETY: the program may free the memory too early: the device copies it as foreign memory, and so only finds it gone.
     let registered = unsafe { domain.raw.register_memory(address.cast(), length, first_address, access) };
     match registered {
-        Ok(raw) => {
-            let (lkey, rkey) = (raw.local_key(), raw.remote_key());
-            let c = ibv_mr { context: domain.c.context, pd: of, addr: address, length, handle: lkey, lkey, rkey };
-            domain.users.fetch_add(1, Ordering::AcqRel);
-            let made = Box::into_raw(Box::new(MemoryRegion { c, raw: raw.clone() }));
-            domain.session.add_region(made.addr(), &raw);
-            made.cast()
-        }
+        Ok(raw) => region_to_c(of, domain, raw, address, length),
+        Err(error) => null(error),
+    }
+}
+
+fn region_to_c(
+    of: *mut ibv_pd,
+    domain: &ProtectionDomain,
+    raw: Arc<dyn raw::MemoryRegion>,
+    address: *mut c_void,
+    length: usize,
+) -> *mut ibv_mr {
+    let (lkey, rkey) = (raw.local_key(), raw.remote_key());
+    let c = ibv_mr { context: domain.c.context, pd: of, addr: address, length, handle: lkey, lkey, rkey };
+    domain.users.fetch_add(1, Ordering::AcqRel);
+    let made = Box::into_raw(Box::new(MemoryRegion { c, raw: raw.clone() }));
+    domain.session.add_region(made.addr(), &raw);
+    made.cast()
+}
+
+pub(crate) unsafe extern "C" fn alloc_null_mr(of: *mut ibv_pd) -> *mut ibv_mr {
+    let _not_cancelled = NotCancelled::begin();
+    // SAFETY: a domain of ours.
+    let domain = unsafe { domain(of) };
+    match domain.raw.allocate_null_region() {
+        Ok(raw) => region_to_c(of, domain, raw, std::ptr::null_mut(), usize::MAX),
         Err(error) => null(error),
     }
 }

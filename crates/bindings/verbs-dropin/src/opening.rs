@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "hands structures to C and takes them back")]
 
 use std::ffi::c_int;
+use std::fs::File;
 use std::io::Write as _;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd as _;
@@ -10,13 +11,16 @@ use longhaul_verbs_abi::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, ib
 
 use crate::cancellation::NotCancelled;
 use crate::context::Context;
-use crate::device::{Device, Refusal};
+use crate::device::Device;
 use crate::errors::null;
 use crate::listing::listed;
 use crate::mailbox::Mailbox;
+use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::waiter::Waiter;
-use crate::{completion, post, query};
+use crate::{
+    completion, extended_polling, memory, parent_domains, post, query, queue_pair, queue_pair_creation, windows,
+};
 
 fn operations() -> ibv_context_ops {
     ibv_context_ops {
@@ -25,7 +29,10 @@ fn operations() -> ibv_context_ops {
         post_send: Some(post::post_send),
         post_recv: Some(post::post_recv),
         post_srq_recv: Some(post::post_srq_recv),
-        // The header checks the others before it calls them, or they need objects that cannot be made here.
+        alloc_mw: Some(windows::alloc_mw),
+        bind_mw: Some(windows::bind_mw),
+        dealloc_mw: Some(windows::dealloc_mw),
+        // The others are of the time before the library had symbols for them.
         ..ibv_context_ops::zeroed()
     }
 }
@@ -50,18 +57,33 @@ pub(crate) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv
         Ok(events) => events,
         Err(errno) => return null(errno),
     };
+    // The kernel's descriptor in other hands. Some programs copy it or change its flags; one that sends it commands gets ENOTTY.
+    let commands = match File::open("/dev/null") {
+        Ok(commands) => commands,
+        Err(error) => return null(error),
+    };
     let mut c = verbs_context::zeroed();
     c.sz = size_of::<verbs_context>();
     c.query_port = Some(query::query_port_sized);
     c.query_device_ex = Some(query::query_device_ex);
+    c.create_cq_ex = Some(extended_polling::create_cq_ex);
+    c.modify_cq = Some(completion::modify_cq);
+    c.create_qp_ex = Some(queue_pair_creation::create_qp_ex);
+    c.modify_qp_rate_limit = Some(queue_pair::modify_qp_rate_limit);
+    c.alloc_null_mr = Some(memory::alloc_null_mr);
+    c.alloc_td = Some(parent_domains::alloc_td);
+    c.dealloc_td = Some(parent_domains::dealloc_td);
+    c.alloc_parent_domain = Some(parent_domains::alloc_parent_domain);
+    // The header answers "not supported" for the others.
     c.context.device = device;
     c.context.ops = operations();
-    c.context.cmd_fd = -1;
+    c.context.cmd_fd = commands.as_raw_fd();
     c.context.async_fd = events.descriptor().as_raw_fd();
-    c.context.num_comp_vectors = 1;
+    // As Soft-RoCE: one for each processor, all the same. Programs spread their queues over them.
+    c.context.num_comp_vectors = std::thread::available_parallelism().map_or(1, |count| count.get() as c_int);
     c.context.abi_compat = VERBS_ABI_IS_EXTENDED;
     let session = Session::new(opened, mailbox);
-    let whole = Box::into_raw(Box::new(Context { c, session, events }));
+    let whole = Box::into_raw(Box::new(Context { c, session, events, _commands: commands }));
     // SAFETY: it was just made.
     unsafe { &raw mut (*whole).c.context }
 }

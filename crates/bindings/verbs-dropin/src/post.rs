@@ -8,7 +8,7 @@ use longhaul_verbs::{
     SendOperation, SendRequest, Transport,
 };
 use longhaul_verbs_abi as abi;
-use longhaul_verbs_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
+use longhaul_verbs_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_send_wr_ud, ibv_sge, ibv_srq};
 use nix::errno::Errno;
 
 use crate::address_handle::handle;
@@ -16,6 +16,7 @@ use crate::cancellation::NotCancelled;
 use crate::errors::{Number, number};
 use crate::queue_pair::{QueuePair, pair};
 use crate::shared_receive_queue::shared_queue;
+use crate::windows::{BoundTo, window};
 
 /// How many requests of a list are posted at a time. One alone, the usual case, gets no room for others.
 const BATCH: usize = 16;
@@ -65,9 +66,8 @@ fn operation(request: &ibv_send_wr, has_atomics: bool) -> Result<SendOperation, 
             let remote = RemoteMemory { address: atomic.remote_addr, key: atomic.rkey };
             Ok(SendOperation::FetchAndAdd { remote, add: atomic.compare_add })
         }
-        abi::IBV_WR_ATOMIC_CMP_AND_SWP | abi::IBV_WR_ATOMIC_FETCH_AND_ADD | abi::IBV_WR_BIND_MW => {
-            Err(Errno::EOPNOTSUPP)
-        }
+        abi::IBV_WR_BIND_MW => Ok(SendOperation::BindWindow(request.bind_mw.rkey)),
+        abi::IBV_WR_ATOMIC_CMP_AND_SWP | abi::IBV_WR_ATOMIC_FETCH_AND_ADD => Err(Errno::EOPNOTSUPP),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -80,10 +80,8 @@ fn flags(bits: c_uint) -> Result<SendFlags, Errno> {
 ///
 /// # Safety
 ///
-/// The request must be one for datagrams: its address handle is null or one of ours.
-unsafe fn destination<'a>(request: &ibv_send_wr) -> Result<DatagramDestination<'a>, Errno> {
-    // SAFETY: every pattern is a value, and the caller says that it is this one.
-    let datagram = unsafe { request.wr.ud };
+/// The address handle is null or one of ours.
+pub(crate) unsafe fn destination<'a>(datagram: ibv_send_wr_ud) -> Result<DatagramDestination<'a>, Errno> {
     if datagram.ah.is_null() {
         return Err(Errno::EINVAL);
     }
@@ -106,8 +104,8 @@ unsafe fn send_request<'a>(request: *const ibv_send_wr, ours: &QueuePair) -> Res
     let local = unsafe { entries(request.sg_list, request.num_sge) }?;
     let translated = SendRequest::new(request.wr_id, operation, local).with_flags(flags(request.send_flags)?);
     match ours.transport {
-        // SAFETY: the caller's promise.
-        Transport::UnreliableDatagram => Ok(translated.to(unsafe { destination(request) }?)),
+        // SAFETY: every pattern is a value; on a queue pair of this kind the caller's promise is about this one.
+        Transport::UnreliableDatagram => Ok(translated.to(unsafe { destination(request.wr.ud) }?)),
         _ => Ok(translated),
     }
 }
@@ -139,12 +137,27 @@ unsafe fn post_sends<const BATCH: usize>(
     // SAFETY: a queue pair of ours.
     let ours = unsafe { pair(qp) };
     let nothing = SendRequest::new(0, SendOperation::Send, &[]);
+    // SAFETY: null, or a request of the program's list, which the call may use until it returns.
+    let binds = |request: *mut ibv_send_wr| unsafe { (*request).opcode } == abi::IBV_WR_BIND_MW;
     while !request.is_null() {
+        if binds(request) {
+            // SAFETY: as above.
+            match unsafe { post_bind(&*request, ours) } {
+                // SAFETY: as above.
+                Ok(()) => request = unsafe { (*request).next },
+                Err(errno) => {
+                    // SAFETY: the program gives room for a pointer.
+                    unsafe { bad.write(request) };
+                    return number(errno);
+                }
+            }
+            continue;
+        }
         let (mut batch, mut pointers) = ([nothing; BATCH], [request; BATCH]);
         let mut count = 0;
         let mut refused = None;
-        while !request.is_null() && count < BATCH {
-            // SAFETY: a request of the program's list, which the call may use until it returns.
+        while !request.is_null() && count < BATCH && !binds(request) {
+            // SAFETY: as above.
             match unsafe { send_request(request, ours) } {
                 Ok(translated) => (batch[count], pointers[count]) = (translated, request),
                 Err(errno) => {
@@ -165,6 +178,27 @@ unsafe fn post_sends<const BATCH: usize>(
         }
     }
     0
+}
+
+/// A request that binds a window of type 2. It is posted alone: what it is about is kept for as long as the call takes.
+///
+/// # Safety
+///
+/// Its window and its region must be of ours; the region may be null.
+unsafe fn post_bind(request: &ibv_send_wr, ours: &QueuePair) -> Result<(), Number> {
+    let of = request.bind_mw.mw;
+    if of.is_null() {
+        return Err(Errno::EINVAL.into());
+    }
+    // SAFETY: the caller's promise.
+    let (place, window) = unsafe { (BoundTo::new(of, &request.bind_mw.bind_info)?, &*window(of).raw) };
+    let flags = flags(request.send_flags & !abi::IBV_SEND_INLINE)?;
+    let translated = SendRequest {
+        window: Some(place.request(window)),
+        ..SendRequest::new(request.wr_id, operation(request, false)?, &[]).with_flags(flags)
+    };
+    // SAFETY: it has no entries.
+    unsafe { ours.raw.post_send(&[translated]) }.map_err(|error| error.kind.into())
 }
 
 /// The first request that was not posted, and why.
@@ -278,7 +312,7 @@ mod tests {
 
     #[test]
     fn what_is_not_here_is_not_supported() {
-        for opcode in [abi::IBV_WR_ATOMIC_CMP_AND_SWP, abi::IBV_WR_ATOMIC_FETCH_AND_ADD, abi::IBV_WR_BIND_MW] {
+        for opcode in [abi::IBV_WR_ATOMIC_CMP_AND_SWP, abi::IBV_WR_ATOMIC_FETCH_AND_ADD] {
             assert_eq!(operation(&request(opcode), false), Err(Errno::EOPNOTSUPP));
         }
         assert_eq!(operation(&request(77), true), Err(Errno::EINVAL));

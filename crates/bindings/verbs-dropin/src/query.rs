@@ -6,7 +6,8 @@ use std::ffi::{c_int, c_uint};
 use longhaul_verbs::{Capabilities, DeviceAttributes, GidEntry, GidType, LinkState, PortAttributes};
 use longhaul_verbs_abi as abi;
 use longhaul_verbs_abi::{
-    ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr, ibv_query_device_ex_input,
+    ibv_context, ibv_cq_moderation_caps, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
+    ibv_packet_pacing_caps, ibv_port_attr, ibv_query_device_ex_input,
 };
 use nix::errno::Errno;
 
@@ -24,6 +25,9 @@ const PHYSICAL_LINK_UP: u8 = 5;
 /// What rxe says too: 4.096 µs · 2^15 = 134 ms.
 const ACK_DELAY: u8 = 15;
 
+/// What rxe says of itself: nobody's. Some programs take 0 for a device that does not answer.
+const SOFTWARE_VENDOR: u32 = 0x00ff_ffff;
+
 /// As C's int, which is smaller.
 fn int(value: impl TryInto<c_int>) -> c_int {
     value.try_into().unwrap_or(c_int::MAX)
@@ -36,7 +40,7 @@ fn device_attributes(ours: &DeviceAttributes, guid: u64) -> ibv_device_attr {
     (c.node_guid, c.sys_image_guid) = (guid.to_be(), guid.to_be());
     c.max_mr_size = ours.max_region_bytes;
     c.page_size_cap = 0xffff_f000;
-    c.vendor_id = ours.vendor_id;
+    c.vendor_id = if ours.vendor_id == 0 { SOFTWARE_VENDOR } else { ours.vendor_id };
     c.max_qp = int(ours.max_queue_pairs);
     c.max_qp_wr = int(ours.max_work_requests);
     if can(Capabilities::INVALIDATE) {
@@ -57,23 +61,34 @@ fn device_attributes(ours: &DeviceAttributes, guid: u64) -> ibv_device_attr {
     c.max_ah = int(ours.max_address_handles);
     c.max_srq = int(ours.max_shared_receive_queues);
     (c.max_srq_wr, c.max_srq_sge) = (c.max_qp_wr, c.max_sge);
-    // Windows and multicast stay 0: their calls are not here yet.
+    c.max_mw = int(ours.max_memory_windows);
+    for (capability, flag) in [
+        (Capabilities::WINDOW_TYPE_1, abi::IBV_DEVICE_MEM_WINDOW),
+        (Capabilities::WINDOW_TYPE_2A, abi::IBV_DEVICE_MEM_WINDOW_TYPE_2A),
+        (Capabilities::WINDOW_TYPE_2B, abi::IBV_DEVICE_MEM_WINDOW_TYPE_2B),
+    ] {
+        if can(capability) {
+            c.device_cap_flags |= flag;
+        }
+    }
+    // Multicast stays 0: its calls are not here yet.
     c
 }
 
 /// Of the device behind a context.
-fn attributes_of(from: *mut ibv_context) -> Result<ibv_device_attr, c_int> {
+fn attributes_of(from: *mut ibv_context) -> Result<(DeviceAttributes, ibv_device_attr), c_int> {
     // SAFETY: a context of ours, and its device of our list.
     let (context, guid) = unsafe { (context(from), guid(listed((*from).device).address)) };
     let ours = context.session.device.raw.attributes().map_err(number)?;
-    Ok(device_attributes(&ours, guid))
+    let c = device_attributes(&ours, guid);
+    Ok((ours, c))
 }
 
 pub(crate) unsafe extern "C" fn query_device(from: *mut ibv_context, attributes: *mut ibv_device_attr) -> c_int {
     match attributes_of(from) {
-        Ok(ours) => {
+        Ok((_, c)) => {
             // SAFETY: the program gives room for it.
-            unsafe { attributes.write(ours) };
+            unsafe { attributes.write(c) };
             0
         }
         Err(errno) => errno,
@@ -90,13 +105,22 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     if !input.is_null() && unsafe { (*input).comp_mask } != 0 || size < size_of::<ibv_device_attr>() {
         return number(Errno::EINVAL);
     }
-    let ours = match attributes_of(from) {
-        Ok(ours) => ours,
+    let (ours, orig_attr) = match attributes_of(from) {
+        Ok(both) => both,
         Err(errno) => return errno,
     };
-    // Nothing of the rest is here: no on-demand paging, offload of segmentation, time stamps or tag matching.
-    let ports = u32::from(ours.phys_port_cnt);
-    let extended = ibv_device_attr_ex { orig_attr: ours, phys_port_cnt_ex: ports, ..ibv_device_attr_ex::zeroed() };
+    // What is not set is not here: no on-demand paging, segmentation offload, time stamps, tag matching or device memory.
+    let mut extended = ibv_device_attr_ex { orig_attr, ..ibv_device_attr_ex::zeroed() };
+    extended.phys_port_cnt_ex = orig_attr.phys_port_cnt.into();
+    extended.device_cap_flags_ex = orig_attr.device_cap_flags.into();
+    if ours.capabilities.contains(Capabilities::COMPLETION_MODERATION) {
+        extended.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
+    }
+    if ours.capabilities.contains(Capabilities::RATE_LIMIT) {
+        let supported_qpts = 1 << abi::IBV_QPT_RC | 1 << abi::IBV_QPT_UC | 1 << abi::IBV_QPT_UD;
+        extended.packet_pacing_caps =
+            ibv_packet_pacing_caps { qp_rate_limit_min: 1, qp_rate_limit_max: u32::MAX, supported_qpts };
+    }
     write_sized(attributes, size, &extended);
     0
 }
@@ -226,13 +250,14 @@ pub(crate) unsafe extern "C" fn query_gid_table(
     if flags != 0 || size < size_of::<ibv_gid_entry>() {
         return -(Errno::EOPNOTSUPP as isize);
     }
-    let rows = (0..).map_while(|index| gid_of(from, 1, index).ok()).take(most);
-    let mut count = 0;
-    for row in rows {
-        write_sized(entries.wrapping_byte_add(count * size), size, &gid_entry(&row, 1));
-        count += 1;
+    let rows: Vec<GidEntry> = (0..).map_while(|index| gid_of(from, 1, index).ok()).collect();
+    if rows.len() > most {
+        return -(Errno::EINVAL as isize);
     }
-    count as isize
+    for (index, row) in rows.iter().enumerate() {
+        write_sized(entries.wrapping_byte_add(index * size), size, &gid_entry(row, 1));
+    }
+    rows.len() as isize
 }
 
 /// Private to libibverbs, and called by its own tools: 0 is InfiniBand or RoCE version 1, 1 is RoCE version 2.

@@ -63,7 +63,8 @@ impl Session {
             let _ = pair.destroy();
         }
         for region in regions.into_values().filter_map(|region| region.upgrade()) {
-            let _ = region.deregister();
+            // Windows may be bound to it.
+            let _ = region.abandon();
         }
         self.device.remove_mailbox(&self.mailbox);
     }

@@ -9,6 +9,9 @@
 //!
 //! A payload in one piece stays where it lies until the call; small and scattered ones are copied next to their headers. The
 //! ICRC of the i-th datagram is computed with identification i, which is what the kernel writes.
+//!
+//! Processes may share the port at the destination, each with a part of the queue pair numbers ([`crate::sharing`]). A call arrives
+//! there as a whole, at the process of its first datagram, so a batch is for one part only.
 #![allow(unsafe_code, reason = "points at payload in memory of programs")]
 
 use std::io;
@@ -18,6 +21,7 @@ use longhaul_softnic::{Outgoing, OutgoingPayload, Piece};
 use longhaul_wire::IcrcScope;
 use longhaul_wire::icrc::{self, ICRC_BYTES};
 
+use crate::sharing::part_of;
 use crate::socket::{Part, Socket, part};
 use crate::way::Way;
 
@@ -37,6 +41,8 @@ pub(crate) struct Batch {
     /// Where each datagram lies.
     datagrams: Vec<Datagram>,
     destination: Option<(Way, IcrcScope)>,
+    /// The part of the queue pair numbers that all are for.
+    number_part: Option<u8>,
     /// Bytes of each datagram but the last.
     segment_bytes: usize,
     bytes: usize,
@@ -81,6 +87,7 @@ impl Batch {
             parts: Vec::with_capacity(4 * SEGMENTS_MAX),
             datagrams: Vec::with_capacity(SEGMENTS_MAX),
             destination: None,
+            number_part: None,
             segment_bytes: 0,
             bytes: 0,
             is_sent_singly: false,
@@ -99,13 +106,15 @@ impl Batch {
         self.destination.map(|(way, _)| way)
     }
 
-    /// Whether a datagram of this length can go with those in the batch.
-    pub(crate) fn takes(&self, way: &Way, bytes: usize, offload: bool) -> bool {
+    /// Whether a datagram can go with those in the batch.
+    pub(crate) fn takes(&self, way: &Way, datagram: &Outgoing<'_>, offload: bool) -> bool {
+        let bytes = datagram.len();
         match self.destination {
             None => true,
             Some((to, _)) => {
                 offload
                     && to == *way
+                    && self.number_part == part_of(datagram.headers())
                     && bytes <= self.segment_bytes
                     // A shorter one ends the batch.
                     && self.bytes == self.segment_bytes * self.datagrams.len()
@@ -120,6 +129,7 @@ impl Batch {
         let identification = self.datagrams.len() as u16;
         if self.datagrams.is_empty() {
             self.destination = Some((*way, scope));
+            self.number_part = part_of(datagram.headers());
             self.segment_bytes = datagram.len();
         }
         let start = self.own_used;

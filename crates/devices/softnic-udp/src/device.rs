@@ -1,5 +1,6 @@
 //! A device on UDP sockets, as programs hold it.
 
+use std::os::fd::OwnedFd;
 use std::sync::Weak;
 
 use longhaul_capture::{CaptureError, CaptureSummary};
@@ -38,8 +39,24 @@ impl UdpDevice {
     /// The same with layers, the first next to the device. All of them stand above the bad network and the capture of `udp`.
     /// With any of them nothing is received in place; unless all only watch, datagrams pass one by one.
     pub fn open_layered(config: Config, udp: UdpConfig, layers: Vec<Box<dyn Layer>>) -> Result<UdpDevice, OpenError> {
+        Self::open_at(config, udp, layers, None)
+    }
+
+    /// Open a device at a port that other processes use too. `sockets` are bound UDP sockets, one for each address of `config`, all at
+    /// one port, which takes the place of `udp.udp_port`; `config.queue_pair_numbers` says which part of the numbers they receive for.
+    /// See [`sharing`](crate::sharing).
+    pub fn open_shared(config: Config, udp: UdpConfig, sockets: Vec<OwnedFd>) -> Result<UdpDevice, OpenError> {
+        Self::open_at(config, udp, Vec::new(), Some(sockets))
+    }
+
+    fn open_at(
+        config: Config,
+        udp: UdpConfig,
+        layers: Vec<Box<dyn Layer>>,
+        shared: Option<Vec<OwnedFd>>,
+    ) -> Result<UdpDevice, OpenError> {
         let (has_impairment, fec) = (udp.impair.is_some(), udp.fec);
-        let Opened { device, driver, udp_port, overhead_bytes, warnings } = open(config, &udp, layers)?;
+        let Opened { device, driver, udp_port, overhead_bytes, warnings } = open(config, &udp, layers, shared)?;
         let (protected, warnings) = (Protected::default(), warnings.into());
         Ok(UdpDevice { device, driver, udp_port, overhead_bytes, has_impairment, fec, protected, warnings })
     }

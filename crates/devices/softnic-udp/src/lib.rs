@@ -8,6 +8,7 @@
 //!
 //! One process owns an address's port 4791; others take a free port, which peers must be told
 //! ([`UdpDevice::udp_port`], [`PathAttributes::udp_port`](longhaul_verbs::PathAttributes::udp_port)) and only softnics understand.
+//! Or somebody hands each process a socket at that port, and a part of the queue pair numbers: [`sharing`].
 
 mod config;
 mod device;
@@ -20,6 +21,7 @@ mod driver;
 mod batch;
 mod port;
 mod receive;
+pub mod sharing;
 mod socket;
 mod way;
 

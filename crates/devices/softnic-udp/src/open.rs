@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Weak;
 
@@ -35,6 +36,14 @@ pub enum OpenError {
         address: IpAddr,
         /// This port.
         port: u16,
+    },
+    /// The sockets that were handed over cannot be used.
+    #[error(
+        "the sockets handed over for {addresses:?} cannot be used: expected one UDP socket bound to each address, all at one port"
+    )]
+    UnusableSockets {
+        /// The device's addresses.
+        addresses: Vec<IpAddr>,
     },
     /// The address is not one of this host's.
     #[error("{address} is not an address of this host: give one that `longhaul devices` lists")]
@@ -116,7 +125,13 @@ pub(crate) struct Opened {
     pub(crate) warnings: Vec<Warning>,
 }
 
-pub(crate) fn open(mut config: Config, udp: &UdpConfig, layers: Vec<Box<dyn Layer>>) -> Result<Opened, OpenError> {
+/// Open a device, at sockets of its own or at those of a port that it shares.
+pub(crate) fn open(
+    mut config: Config,
+    udp: &UdpConfig,
+    layers: Vec<Box<dyn Layer>>,
+    shared: Option<Vec<OwnedFd>>,
+) -> Result<Opened, OpenError> {
     let impairment = |direction| udp.impair.as_ref().map(|impair| ImpairmentLayer::new(impair, direction)).transpose();
     let (outgoing, incoming) = (impairment(Direction::Outgoing)?, impairment(Direction::Incoming)?);
     let mut stack = Stack::new(layers);
@@ -128,7 +143,11 @@ pub(crate) fn open(mut config: Config, udp: &UdpConfig, layers: Vec<Box<dyn Laye
         stack.push(Box::new(ShimLayer::new(shim, seed)?));
     }
     let overhead_bytes = u32::try_from(stack.overhead_bytes()).unwrap_or(u32::MAX);
-    let listeners = bind_all(&config.addresses, udp.udp_port)?;
+    let shares_port = shared.is_some();
+    let listeners = match shared {
+        Some(sockets) => adopt_all(&config.addresses, sockets)?,
+        None => bind_all(&config.addresses, udp.udp_port)?,
+    };
     let udp_port = listeners[0].local().port();
     let mut warnings = Vec::new();
     let mut offload = udp.offload;
@@ -196,7 +215,7 @@ pub(crate) fn open(mut config: Config, udp: &UdpConfig, layers: Vec<Box<dyn Laye
     config.congestion = config.congestion.or(udp.off_host_congestion);
     config.unacknowledged_bits_per_second = config.unacknowledged_bits_per_second.or(udp.off_host_rate_bits_per_second);
     let address = config.addresses[0];
-    let port = UdpPort::new(listeners, offload, udp).map_err(|source| OpenError::System {
+    let port = UdpPort::new(listeners, offload, shares_port, udp).map_err(|source| OpenError::System {
         what: "watch the sockets",
         address,
         source,
@@ -214,6 +233,19 @@ pub(crate) fn open(mut config: Config, udp: &UdpConfig, layers: Vec<Box<dyn Laye
         source,
     })?;
     Ok(Opened { device, driver, udp_port, overhead_bytes, warnings })
+}
+
+/// The sockets that were handed over, one for each address.
+fn adopt_all(addresses: &[IpAddr], sockets: Vec<OwnedFd>) -> Result<Vec<Socket>, OpenError> {
+    let first = *addresses.first().ok_or(OpenError::NoAddress)?;
+    let failed = |source| OpenError::System { what: "set up the socket handed over", address: first, source };
+    let sockets = sockets.into_iter().map(Socket::adopt).collect::<io::Result<Vec<_>>>().map_err(failed)?;
+    let local = sockets.iter().map(|socket| socket.local().ip());
+    let has_one_port = sockets.windows(2).all(|pair| pair[0].local().port() == pair[1].local().port());
+    match local.eq(addresses.iter().copied()) && has_one_port {
+        true => Ok(sockets),
+        false => Err(OpenError::UnusableSockets { addresses: addresses.to_vec() }),
+    }
 }
 
 /// One listening socket for each address, all at the same port.

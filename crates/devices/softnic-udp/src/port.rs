@@ -104,8 +104,13 @@ impl ReceiveStep {
 }
 
 impl UdpPort {
-    /// A port over sockets that are bound already.
-    pub(crate) fn new(listeners: Vec<Socket>, offload: bool, config: &UdpConfig) -> io::Result<Self> {
+    /// A port over sockets that are bound already, and that other processes may have a part in.
+    pub(crate) fn new(
+        listeners: Vec<Socket>,
+        offload: bool,
+        shares_port: bool,
+        config: &UdpConfig,
+    ) -> io::Result<Self> {
         let arrivals = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         for (index, listener) in listeners.iter().enumerate() {
             arrivals.add(listener, EpollEvent::new(EpollFlags::EPOLLIN, index as u64))?;
@@ -125,7 +130,7 @@ impl UdpPort {
             backlog: VecDeque::new(),
             retry_at: None,
             step_bytes: STEP_SEND_BYTES,
-            receiving: Receiving::new(config.receive_in_place),
+            receiving: Receiving::new(config.receive_in_place, shares_port),
             reports_hop_limits: false,
             troubles: Troubles::default(),
             arrivals: Arc::new(arrivals),
@@ -354,7 +359,7 @@ impl Port for UdpPort {
 
     fn transmit(&mut self, route: &Route, datagram: &Outgoing<'_>, stack: &mut Stack) {
         let Some((way, scope)) = self.way_and_scope(route, datagram) else { return };
-        if !self.batch.takes(&way, datagram.len(), self.offload) {
+        if !self.batch.takes(&way, datagram, self.offload) {
             self.send_batch(stack);
         }
         self.batch.push(&way, scope, datagram);

@@ -22,6 +22,7 @@ use longhaul_time::Instant;
 use longhaul_wire::icrc::{self, ICRC_BYTES, IdentificationTracker, Verdict};
 use longhaul_wire::{IcrcScope, bth, packet};
 
+use crate::sharing::are_mixed;
 use crate::socket::{Arrival, Part, Socket, part};
 
 /// The most that one call gives: what an IP packet can hold.
@@ -41,6 +42,8 @@ pub(crate) struct Receiving {
     assembled: Box<[u8]>,
     parts: Vec<Part>,
     in_place: bool,
+    /// Other processes receive at the same port.
+    shares_port: bool,
     checks: Checks,
 }
 
@@ -48,12 +51,13 @@ pub(crate) struct Receiving {
 unsafe impl Send for Receiving {}
 
 impl Receiving {
-    pub(crate) fn new(in_place: bool) -> Self {
+    pub(crate) fn new(in_place: bool, shares_port: bool) -> Self {
         Receiving {
             buffer: vec![0; SLOTS_MAX * SLOT_BYTES_MAX + CALL_BYTES_MAX].into_boxed_slice(),
             assembled: vec![0; SLOTS_MAX * SLOT_BYTES_MAX + CALL_BYTES_MAX].into_boxed_slice(),
             parts: Vec::with_capacity(2 * SLOTS_MAX + 1),
             in_place,
+            shares_port,
             checks: Checks::default(),
         }
     }
@@ -72,8 +76,17 @@ impl Receiving {
         let arrival = arrived(unsafe { listener.receive(&mut self.parts) })?;
         let from = Origin::of(&arrival, listener);
         self.checks.begins_batch = true;
-        self.take_expected(&expected, &arrival, &from, nic, now);
+        self.take_expected(listener, &expected, &arrival, &from, nic, now);
         Some(arrival.bytes)
+    }
+
+    /// If what has arrived together is for several processes, the others' packets are lost. It will not happen again.
+    fn separate_if_mixed<'a>(&self, listener: &Socket, datagrams: impl Iterator<Item = &'a [u8]>) {
+        if self.shares_port && are_mixed(datagrams) {
+            tracing::debug!("packets for several processes were joined; the kernel joins no more here");
+            // A kernel that joins them can be told not to.
+            let _ = listener.disable_receive_offload();
+        }
     }
 
     /// One call to the kernel, nothing in place, each datagram handed to `each`. How many bytes came; `None` when nothing has
@@ -86,6 +99,7 @@ impl Receiving {
         let arrival = arrived(listener.receive_one(&mut self.buffer[..CALL_BYTES_MAX]))?;
         let from = Origin::of(&arrival, listener);
         self.checks.begins_batch = true;
+        self.separate_if_mixed(listener, cut(&self.buffer[..arrival.bytes], arrival.segment_bytes));
         for datagram in cut(&self.buffer[..arrival.bytes], arrival.segment_bytes) {
             each(&mut self.checks, &from, datagram);
         }
@@ -115,6 +129,7 @@ impl Receiving {
     /// Take datagrams of which the first `expected.count()` should be the expected ones.
     fn take_expected(
         &mut self,
+        listener: &Socket,
         expected: &ExpectedPackets,
         arrival: &Arrival,
         from: &Origin,
@@ -131,6 +146,7 @@ impl Receiving {
         if !is_as_expected {
             nic.expect_nothing();
             self.assemble(arrival.bytes);
+            self.separate_if_mixed(listener, cut(&self.assembled[..arrival.bytes], arrival.segment_bytes));
             for datagram in cut(&self.assembled[..arrival.bytes], arrival.segment_bytes) {
                 self.checks.take(from, datagram, nic, now);
             }
@@ -153,6 +169,8 @@ impl Receiving {
         }
         let rest = &self.buffer[expected.count() * slot_bytes..];
         let rest = &rest[..arrival.bytes - in_slots * packet_bytes];
+        let headers = (in_slots > 0).then(|| &self.buffer[..header_bytes]);
+        self.separate_if_mixed(listener, headers.into_iter().chain(rest.chunks(packet_bytes)));
         for datagram in rest.chunks(packet_bytes) {
             self.checks.take(from, datagram, nic, now);
         }

@@ -62,19 +62,45 @@ impl Socket {
         // SAFETY: `name` holds an address of `length` bytes.
         check(unsafe { libc::bind(socket.raw(), (&raw const name).cast(), length) })?;
         socket.local = socket.local_address()?;
-        let (level, discover, tos) = match address {
+        socket.set_up()?;
+        Ok(socket)
+    }
+
+    /// A UDP socket that somebody else has bound, and may have used before.
+    pub(crate) fn adopt(descriptor: OwnedFd) -> io::Result<Socket> {
+        let mut socket = Socket { descriptor, local: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0) };
+        let is_udp = socket.get(libc::SOL_SOCKET, libc::SO_PROTOCOL)? == libc::IPPROTO_UDP
+            && matches!(socket.get(libc::SOL_SOCKET, libc::SO_DOMAIN)?, libc::AF_INET | libc::AF_INET6);
+        if !is_udp {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        socket.local = socket.local_address()?;
+        socket.set_up()?;
+        let receive_hop_limits = match socket.local {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_RECVTTL),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
+        };
+        socket.set(receive_hop_limits.0, receive_hop_limits.1, 0)?;
+        // A kernel without it refuses also to switch it off.
+        let _ = socket.disable_receive_offload();
+        Ok(socket)
+    }
+
+    /// What every socket of a device is set to.
+    fn set_up(&self) -> io::Result<()> {
+        let (level, discover, tos) = match self.local {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, (libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO), libc::IP_RECVTOS),
             SocketAddr::V6(_) => {
                 (libc::IPPROTO_IPV6, (libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO), libc::IPV6_RECVTCLASS)
             }
         };
-        socket.set(level, discover.0, discover.1)?;
-        socket.set(level, tos, 1)?;
-        if address.is_ipv6() {
+        self.set(level, discover.0, discover.1)?;
+        self.set(level, tos, 1)?;
+        if self.local.is_ipv6() {
             // RoCEv2 senders leave the UDP checksum out.
-            socket.set(libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
+            self.set(libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
         }
-        Ok(socket)
+        Ok(())
     }
 
     pub(crate) fn local(&self) -> SocketAddr {
@@ -89,6 +115,11 @@ impl Socket {
     /// Have the kernel hand over many datagrams in one call.
     pub(crate) fn enable_receive_offload(&self) -> io::Result<()> {
         self.set(libc::IPPROTO_UDP, libc::UDP_GRO, 1)
+    }
+
+    /// Have the kernel hand over each datagram by itself.
+    pub(crate) fn disable_receive_offload(&self) -> io::Result<()> {
+        self.set(libc::IPPROTO_UDP, libc::UDP_GRO, 0)
     }
 
     /// Have the kernel tell what is left of each datagram's time to live. Costs each call some 0.2 µs.

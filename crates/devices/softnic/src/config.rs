@@ -1,6 +1,7 @@
 //! What a device is made with. Everything that grows has its bound here.
 
 use std::net::IpAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 use longhaul_congestion::ControllerName;
@@ -56,6 +57,10 @@ pub struct Config {
     pub local_addresses: Vec<IpAddr>,
     /// Packets of one queue pair before it is another's turn.
     pub turn_packets: u32,
+    /// Where queue pairs have their numbers: all by default. Processes that share a UDP port have a part each, from which the port
+    /// sees whose a packet is. As many as a power of two, and a multiple of it; `queue_pairs_max` is at most half of it, so
+    /// that a free number is soon found.
+    pub queue_pair_numbers: Range<u32>,
     /// Queue pairs.
     pub queue_pairs_max: u32,
     /// Completion queues.
@@ -162,6 +167,7 @@ impl Config {
             unacknowledged_bits_per_second: None,
             local_addresses: Vec::new(),
             turn_packets: 16,
+            queue_pair_numbers: 0..1 << 24,
             queue_pairs_max: 1 << 18,
             completion_queues_max: 1 << 16,
             completion_channels_max: 1 << 16,

@@ -82,6 +82,17 @@ impl Nic {
         assert!(config.turn_packets > 0, "a turn of no packets would never send anything");
         assert!(config.read_packets_max > 0, "a READ is asked for in parts of at least one packet");
         assert!(config.congestion != Some(ControllerName::Credit), "a device has no receiver that grants credit");
+        let numbers = &config.queue_pair_numbers;
+        let is_aligned = numbers.len().is_power_of_two() && (numbers.start as usize).is_multiple_of(numbers.len());
+        assert!(
+            is_aligned && numbers.end <= 1 << 24,
+            "queue pair numbers {numbers:?}: expected an aligned power of two"
+        );
+        let pairs = config.queue_pairs_max as usize;
+        assert!(
+            pairs <= numbers.len() / 2,
+            "{pairs} queue pairs with numbers {numbers:?}: expected half as many at most"
+        );
         for (what, most) in [("entries", config.scatter_gather_entries_max), ("inline bytes", config.inline_bytes_max)]
         {
             assert!(u16::try_from(most).is_ok(), "{most} {what} in a request: expected at most {}", u16::MAX);
@@ -175,8 +186,9 @@ impl Nic {
 
     /// Add a queue pair under a number that nobody can guess.
     pub(crate) fn insert_queue_pair(&mut self, identity: impl FnOnce(u32) -> Identity) -> (QueuePairKey, u32) {
+        let numbers = &self.shared.config.queue_pair_numbers;
         let number = loop {
-            let number = self.random.next_u32() & 0xff_ffff;
+            let number = numbers.start | self.random.next_u32() & (numbers.end - numbers.start - 1);
             let is_ordinary = number >= QueuePairNumber::FIRST_ORDINARY && number != QueuePairNumber::MULTICAST.value();
             if is_ordinary && !self.numbers.contains_key(&number) {
                 break number;

@@ -129,3 +129,30 @@ fn a_completion_queue_that_goes_takes_no_event_of_another_with_it() {
     assert_eq!(channel.next_event().unwrap(), Some(7));
     assert_eq!(channel.next_event().unwrap(), None);
 }
+
+#[test]
+fn queue_pairs_have_their_numbers_where_the_configuration_says() {
+    for (numbers, pairs) in [(0..1 << 24, 64), (0x24_0000..0x28_0000, 64), (0xfc_0000..1 << 24, 64), (0..16, 8)] {
+        let mut config = Config::new("numbers", vec!["192.0.2.1".parse().unwrap()], [5; 32]);
+        (config.queue_pair_numbers, config.queue_pairs_max) = (numbers.clone(), pairs);
+        let verbs = Device::new(config, || ()).verbs();
+        let domain = verbs.allocate_protection_domain().unwrap();
+        let completions = verbs.create_completion_queue(1).unwrap();
+        let create = || domain.create_queue_pair(UC, &completions, &completions, &QueuePairOptions::default());
+        let made: Vec<_> = (0..pairs).map(|_| create().unwrap()).collect();
+        let mut drawn: Vec<u32> = made.iter().map(|pair| pair.number().value()).collect();
+        drawn.sort_unstable();
+        drawn.dedup();
+        assert_eq!(drawn.len(), pairs as usize, "each has its own");
+        assert!(drawn.iter().all(|number| numbers.contains(number) && *number >= 2 && *number != 0xff_ffff));
+        assert!(create().is_err(), "no more than there may be");
+    }
+}
+
+#[test]
+#[should_panic(expected = "an aligned power of two")]
+fn numbers_that_are_no_part_are_refused() {
+    let mut config = Config::new("numbers", vec!["192.0.2.1".parse().unwrap()], [5; 32]);
+    config.queue_pair_numbers = 0x10..0x28;
+    Device::new(config, || ());
+}

@@ -10,8 +10,9 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use nix::libc::pthread_mutex_t;
 
 use super::{
-    ibv_cq, ibv_device_attr_ex, ibv_modify_cq_attr, ibv_mr, ibv_mw, ibv_mw_bind, ibv_pd, ibv_port_attr, ibv_qp,
-    ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc,
+    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_modify_cq_attr, ibv_mr, ibv_mw, ibv_mw_bind,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr,
+    ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_td, ibv_td_init_attr, ibv_wc,
 };
 
 /// What `ibv_context::abi_compat` holds when a [`verbs_context`] lies around it: `(void *)UINTPTR_MAX`.
@@ -97,9 +98,9 @@ mirrored! {
         destroy_flow_action: Unused,
         create_flow_action_esp: Unused,
         modify_qp_rate_limit: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_rate_limit_attr) -> c_int>,
-        alloc_parent_domain: Unused,
-        dealloc_td: Unused,
-        alloc_td: Unused,
+        alloc_parent_domain: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd>,
+        dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,
+        alloc_td: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
         modify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, *mut ibv_modify_cq_attr) -> c_int>,
         post_srq_ops: Unused,
         destroy_rwq_ind_table: Unused,
@@ -108,7 +109,7 @@ mirrored! {
         modify_wq: Unused,
         create_wq: Unused,
         query_rt_values: Unused,
-        create_cq_ex: Unused,
+        create_cq_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
         r#priv: Unused,
         query_device_ex: Option<unsafe extern "C" fn(*mut ibv_context, *const ibv_query_device_ex_input, *mut ibv_device_attr_ex, size: usize) -> c_int>,
         ibv_destroy_flow: Unused,

@@ -85,7 +85,10 @@ mod device;
 mod memory;
 mod queue_pair;
 
-pub use completion::{ibv_async_event, ibv_comp_channel, ibv_cq, ibv_moderate_cq, ibv_modify_cq_attr, ibv_wc};
+pub use completion::{
+    ibv_async_event, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_moderate_cq, ibv_modify_cq_attr,
+    ibv_poll_cq_attr, ibv_wc, ibv_wc_tm_info,
+};
 pub use constants::*;
 pub use context::{_ibv_device_ops, VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, ibv_device, verbs_context};
 pub use device::{
@@ -93,9 +96,11 @@ pub use device::{
     ibv_odp_caps_per_transport_caps, ibv_packet_pacing_caps, ibv_pci_atomic_caps, ibv_port_attr,
     ibv_query_device_ex_input, ibv_rss_caps, ibv_tm_caps, ibv_tso_caps,
 };
-pub use memory::{ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd};
+pub use memory::{
+    ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
+};
 pub use queue_pair::{
-    ibv_ah, ibv_ah_attr, ibv_data_buf, ibv_global_route, ibv_grh, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
+    ibv_ah, ibv_ah_attr, ibv_data_buf, ibv_ece, ibv_global_route, ibv_grh, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
     ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_recv_wr, ibv_rx_hash_conf, ibv_send_wr,
     ibv_send_wr_atomic, ibv_send_wr_bind_mw, ibv_send_wr_rdma, ibv_send_wr_ud, ibv_send_wr_wr, ibv_sge, ibv_srq,
     ibv_srq_attr, ibv_srq_init_attr,

@@ -10,6 +10,23 @@ mirrored! {
         handle: u32,
     }
 
+    struct ibv_td {
+        context: *mut ibv_context,
+    }
+
+    struct ibv_td_init_attr {
+        comp_mask: u32,
+    }
+
+    struct ibv_parent_domain_init_attr {
+        pd: *mut ibv_pd,
+        td: *mut ibv_td,
+        comp_mask: u32,
+        alloc: Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, size: usize, alignment: usize, u64) -> *mut c_void>,
+        free: Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void, u64)>,
+        pd_context: *mut c_void,
+    }
+
     struct ibv_mr {
         context: *mut ibv_context,
         pd: *mut ibv_pd,

@@ -62,6 +62,12 @@ mirrored! {
         events_completed: u32,
     }
 
+    struct ibv_ece {
+        vendor_id: u32,
+        options: u32,
+        comp_mask: u32,
+    }
+
     struct ibv_qp_cap {
         max_send_wr: u32,
         max_recv_wr: u32,

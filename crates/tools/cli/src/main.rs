@@ -16,6 +16,7 @@ mod parallel;
 mod perf;
 mod pictures;
 mod plan;
+mod port_broker;
 mod progress;
 mod report;
 mod run;
@@ -51,6 +52,7 @@ enum Command {
     Link(link::Arguments),
     Perf(perf::Arguments),
     Plan(plan::Arguments),
+    PortBroker(port_broker::Arguments),
     Report(report::Arguments),
     Run(run::Arguments),
     Sim(sim::Arguments),
@@ -98,6 +100,7 @@ fn run(command: &Command) -> Result<(), Stop> {
         Command::Link(arguments) => link::run(arguments),
         Command::Perf(arguments) => perf::run(arguments),
         Command::Plan(arguments) => plan::run(arguments),
+        Command::PortBroker(arguments) => port_broker::run(arguments),
         Command::Report(arguments) => report::run(arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),

@@ -14,6 +14,8 @@ use crate::stop::Stop;
 const LIBRARY: &str = "LONGHAUL_VERBS_LIBRARY";
 /// Names the devices for the library.
 const DEVICES: &str = "LONGHAUL_RUN_DEVICES";
+/// Names the program that is run to be the port broker for the library: this one.
+const BROKER: &str = "LONGHAUL_RUN_BROKER";
 /// The library as it is installed, and as Cargo builds it.
 const LIBRARY_NAMES: [&str; 2] = ["liblonghaul_verbs.so", "liblonghaul_verbs_dropin.so"];
 /// Where it is looked for, seen from the folder of the command.
@@ -23,9 +25,9 @@ const LIBRARY_FOLDERS: [&str; 4] = [".", "deps", "../lib/longhaul", "../lib"];
 ///
 /// The command becomes the program: signals, job control, the exit status and a death by signal are the program's own.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example, two programs on one host, which need an address each:
+#[command(after_help = "Example, two programs on one host:
   longhaul run -d 127.0.0.1 -- ib_write_bw
-  longhaul run -d 127.0.0.2 -- ib_write_bw 127.0.0.1")]
+  longhaul run -d 127.0.0.1 -- ib_write_bw 127.0.0.1")]
 pub(crate) struct Arguments {
     /// The program's device: a software RNIC at this address of the host, `softnic:ADDRESS` or just the address; several
     /// with commas between them [default: all addresses of this host]
@@ -43,6 +45,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let (program, rest) = arguments.command.split_first().expect("clap has asked for it");
     let mut command = Command::new(program);
     command.args(rest).env("LD_PRELOAD", preload(&library, env::var_os("LD_PRELOAD").as_deref())?);
+    if let (None, Ok(own)) = (env::var_os(BROKER), env::current_exe()) {
+        command.env(BROKER, own);
+    }
     if !addresses.is_empty() {
         let list: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
         command.env(DEVICES, list.join(","));
