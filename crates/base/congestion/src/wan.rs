@@ -115,8 +115,9 @@ pub struct Wan {
     rounds: u64,
     is_round_start: bool,
 
-    // Bandwidth, in bytes per second.
+    // Bandwidth, in bytes per second: the maximum of this cycle and of the one before, which began then.
     bandwidth_max: [f64; 2],
+    bandwidth_cycle_at: Instant,
     /// What messages shorter than a round trip have shown, of this time and the one before; for as long as the sender has nothing
     /// more to send.
     train_max: [f64; 2],
@@ -208,6 +209,7 @@ impl Wan {
             rounds: 0,
             is_round_start: false,
             bandwidth_max: [0.0; 2],
+            bandwidth_cycle_at: Instant::ZERO,
             train_max: [0.0; 2],
             train_bytes: 0.0,
             train_cut_round: 0,

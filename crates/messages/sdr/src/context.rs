@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longhaul_verbs::{
-    CompletionChannel, CompletionFlags, CompletionQueue, CreateError, Device, PollError, PostError, ProtectionDomain,
+    CompletionChannel, CompletionQueue, CreateError, Device, PollError, PostError, ProtectionDomain,
     QueuePair as VerbsQueuePair, QueuePairNumber, ReceiveRequest, RegisterError, WorkCompletion,
 };
 use thiserror::Error;
@@ -251,25 +251,7 @@ fn record(completions: &[WorkCompletion], receivers: &mut [Receiver]) -> Result<
         let found = receivers.binary_search_by_key(&run[0].queue_pair, |receiver| receiver.queue_pair.number());
         let Ok(index) = found else { continue };
         let receiver = &mut receivers[index];
-        let (mut arrived, mut wire_bytes, mut marked, mut newest) = (0, 0, 0, None);
-        for completion in run {
-            if !completion.is_success() {
-                receiver.table.fail(completion.status);
-                continue;
-            }
-            receiver.table.record(completion, receiver.generation, &mut receiver.lookups);
-            receiver.consumed += 1;
-            // A write of nothing needs no key: the peer need not have sent it.
-            if completion.byte_count > 0 {
-                arrived += 1;
-                wire_bytes += receiver.table.wire_bytes_of(completion.byte_count);
-                marked += u64::from(completion.flags.contains(CompletionFlags::CONGESTION_MARK));
-                newest = completion.immediate().or(newest);
-            }
-        }
-        if let Some(newest) = newest {
-            receiver.table.count_arrived(arrived, wire_bytes, marked, receiver.generation, newest);
-        }
+        receiver.consumed += receiver.table.record(run, receiver.generation, &mut receiver.lookups);
         post_receives(&receiver.queue_pair, std::mem::take(&mut receiver.consumed))?;
     }
     Ok(())

@@ -76,10 +76,35 @@ struct Open {
 
 /// What a thread has looked up. Packets come in runs, of a few messages at a time: a message is kept until another one needs its place.
 #[derive(Debug, Default)]
-pub struct Lookups(Box<[Option<(u32, Open)>]>);
+pub struct Lookups(Box<[Option<LookedUp>]>);
 
 /// Messages that a thread keeps.
 const LOOKUPS: usize = 16;
+
+#[derive(Debug)]
+struct LookedUp {
+    slot: u32,
+    open: Open,
+    /// Packets that this thread has recorded and not yet counted.
+    uncounted: u32,
+}
+
+impl LookedUp {
+    #[inline]
+    fn count(&mut self) {
+        if self.uncounted > 0 {
+            self.open.bitmap.count_arrived(std::mem::take(&mut self.uncounted));
+        }
+    }
+}
+
+impl Lookups {
+    /// Counts what has been recorded. Looks at all places, which is cheaper than remembering which ones were used.
+    #[inline]
+    fn count(&mut self) {
+        self.0.iter_mut().flatten().for_each(LookedUp::count);
+    }
+}
 
 impl ReceiveTable {
     /// A table without messages, for packets of `packet_bytes` bytes.
@@ -123,37 +148,57 @@ impl ReceiveTable {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Completions of a queue pair of `generation`, in their order. Returns how many receives they have consumed; one that failed is
+    /// remembered as the reason why no more data arrives.
+    pub fn record(&self, completions: &[WorkCompletion], generation: u32, lookups: &mut Lookups) -> usize {
+        let mut consumed = 0;
+        let (mut arrived, mut wire_bytes, mut marked, mut newest) = (0, 0, 0, None);
+        for completion in completions {
+            if !completion.is_success() {
+                self.fail(completion.status);
+                continue;
+            }
+            consumed += 1;
+            self.record_packets(completion, generation, lookups);
+            // A write of nothing needs no key: the peer need not have sent it.
+            if completion.byte_count > 0 {
+                arrived += 1;
+                wire_bytes += self.wire_bytes_of(completion.byte_count);
+                marked += u64::from(completion.flags.contains(CompletionFlags::CONGESTION_MARK));
+                newest = completion.immediate().or(newest);
+            }
+        }
+        lookups.count();
+        if let Some(newest) = newest {
+            self.count_arrived(arrived, wire_bytes, marked, generation, newest);
+        }
+        consumed
+    }
+
     /// Data has arrived on a queue pair of `generation`.
     #[inline]
-    pub fn record(&self, completion: &WorkCompletion, generation: u32, lookups: &mut Lookups) {
+    fn record_packets(&self, completion: &WorkCompletion, generation: u32, lookups: &mut Lookups) {
         if !completion.flags.contains(CompletionFlags::IMMEDIATE) {
             self.stray.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let fields = self.layout.decode(completion.immediate_or_key);
-        let Some(bitmap) = self.look_up(fields.slot, generation, lookups) else {
+        let Some(known) = self.look_up(fields.slot, generation, lookups) else {
             self.late.fetch_add(1, Ordering::Relaxed);
             return;
         };
+        let bitmap = &*known.open.bitmap;
         #[cfg(feature = "mutations")]
         if self.mutation == Some(crate::mutation::Mutation::BelieveEmptyPackets) {
             bitmap.record_fragment(Fragments::of(self.layout, fields.packet, fields.user));
         }
-        // Nearly always one packet, and a division takes as long as the rest.
-        let packets = match completion.byte_count {
-            bytes if (1..=self.packet_bytes).contains(&bytes) => 1,
-            bytes => bytes.div_ceil(self.packet_bytes),
-        };
+        let packets = self.packets_of(completion.byte_count);
         let is_inside = fields.packet.saturating_add(packets) <= bitmap.packet_count();
         match packets {
-            1 if is_inside => {
-                bitmap.record(fields.packet);
-            }
+            1 if is_inside => known.uncounted += u32::from(bitmap.record_uncounted(fields.packet).is_news()),
             // Behind the last packet of the receive: a write that only carries a fragment of the user's immediate.
             1 if self.layout.is_fragment_only(fields.packet, bitmap.packet_count()) => {}
-            2.. if is_inside => {
-                bitmap.record_run(fields.packet, packets);
-            }
+            2.. if is_inside => known.uncounted += bitmap.record_run_uncounted(fields.packet, packets),
             _ => {
                 self.stray.fetch_add(1, Ordering::Relaxed);
                 return;
@@ -162,18 +207,24 @@ impl ReceiveTable {
         bitmap.record_fragment(Fragments::of(self.layout, fields.packet, fields.user));
     }
 
-    /// The bitmaps of the message that has a slot now, if it is of this generation.
+    /// Packets of a write. Nearly always one, and a division takes as long as the rest.
     #[inline]
-    fn look_up<'a>(&self, slot: u32, generation: u32, lookups: &'a mut Lookups) -> Option<&'a MessageBitmap> {
+    fn packets_of(&self, byte_count: u32) -> u32 {
+        if (1..=self.packet_bytes).contains(&byte_count) { 1 } else { byte_count.div_ceil(self.packet_bytes) }
+    }
+
+    /// The message that has a slot now, if it is of this generation.
+    #[inline]
+    fn look_up<'a>(&self, slot: u32, generation: u32, lookups: &'a mut Lookups) -> Option<&'a mut LookedUp> {
         if lookups.0.is_empty() {
-            lookups.0 = vec![None; LOOKUPS].into();
+            lookups.0 = (0..LOOKUPS).map(|_| None).collect();
         }
         let known = &mut lookups.0[slot as usize % LOOKUPS];
-        if !matches!(known, Some((of, open)) if *of == slot && !open.bitmap.is_over()) {
-            *known = self.open().get(&slot).map(|open| (slot, open.clone()));
+        if !matches!(known, Some(known) if known.slot == slot && !known.open.bitmap.is_over()) {
+            known.iter_mut().for_each(LookedUp::count);
+            *known = self.open().get(&slot).map(|open| LookedUp { slot, open: open.clone(), uncounted: 0 });
         }
-        let (_, open) = known.as_ref()?;
-        (!self.is_of_another_generation(open.number, generation)).then_some(&*open.bitmap)
+        known.as_mut().filter(|known| !self.is_of_another_generation(known.open.number, generation))
     }
 
     #[inline]
@@ -186,7 +237,7 @@ impl ReceiveTable {
     }
 
     /// A receive has failed: its queue pair takes no more data.
-    pub(crate) fn fail(&self, status: CompletionStatus) {
+    fn fail(&self, status: CompletionStatus) {
         // The first one has the reason; the others are flushed.
         let _ = self.failure.set(status);
     }
@@ -198,14 +249,13 @@ impl ReceiveTable {
 
     /// A write with this many bytes, on the wire.
     #[inline]
-    pub(crate) fn wire_bytes_of(&self, byte_count: u32) -> u64 {
-        let packets = if byte_count <= self.packet_bytes { 1 } else { byte_count.div_ceil(self.packet_bytes) };
-        u64::from(byte_count) + u64::from(packets) * PACKET_OVERHEAD_BYTES
+    fn wire_bytes_of(&self, byte_count: u32) -> u64 {
+        u64::from(byte_count) + u64::from(self.packets_of(byte_count)) * PACKET_OVERHEAD_BYTES
     }
 
     /// This many packets have arrived, with this many bytes on the wire, some of them by packets with a mark of congestion, the last of them on a
     /// queue pair of `generation` by a packet with this immediate.
-    pub(crate) fn count_arrived(&self, count: u64, wire_bytes: u64, marked: u64, generation: u32, immediate: u32) {
+    fn count_arrived(&self, count: u64, wire_bytes: u64, marked: u64, generation: u32, immediate: u32) {
         self.wire_bytes.fetch_add(wire_bytes, Ordering::Relaxed);
         if marked > 0 {
             self.marked.fetch_add(marked, Ordering::Relaxed);
@@ -262,24 +312,24 @@ mod tests {
         let mut lookups = Lookups::default();
         let [first, third] = [4, 4].map(|packets| Arc::new(MessageBitmap::new(packets, 1)));
         table.enter(0, first.clone());
-        table.record(&arrival(&table, 0, 1, MTU), 0, &mut lookups);
+        table.record(&[arrival(&table, 0, 1, MTU)], 0, &mut lookups);
         // Nobody has slot 1.
-        table.record(&arrival(&table, 1, 1, MTU), 0, &mut lookups);
+        table.record(&[arrival(&table, 1, 1, MTU)], 0, &mut lookups);
         assert_eq!((first.word(0), table.counters().late), (0b10, 1));
         table.leave(0);
-        table.record(&arrival(&table, 0, 2, MTU), 0, &mut lookups);
+        table.record(&[arrival(&table, 0, 2, MTU)], 0, &mut lookups);
         assert_eq!((first.word(0), table.counters().late), (0b10, 2));
         // Message 2 has the same slot and the other generation.
         table.enter(2, third.clone());
-        table.record(&arrival(&table, 0, 2, MTU), 0, &mut lookups);
+        table.record(&[arrival(&table, 0, 2, MTU)], 0, &mut lookups);
         assert_eq!((third.word(0), table.counters().late), (0, 3));
-        table.record(&arrival(&table, 0, 3, MTU), 1, &mut lookups);
+        table.record(&[arrival(&table, 0, 3, MTU)], 1, &mut lookups);
         assert_eq!((first.word(0), third.word(0)), (0b10, 0b1000));
         // Message 4 has the slot and the generation of message 0, and what was looked up for that is not used.
         table.leave(2);
         let fifth = Arc::new(MessageBitmap::new(4, 1));
         table.enter(4, fifth.clone());
-        table.record(&arrival(&table, 0, 0, MTU), 0, &mut lookups);
+        table.record(&[arrival(&table, 0, 0, MTU)], 0, &mut lookups);
         assert_eq!((first.word(0), third.word(0), fifth.word(0)), (0b10, 0b1000, 1));
     }
 
@@ -289,14 +339,14 @@ mod tests {
         let mut lookups = Lookups::default();
         let bitmap = Arc::new(MessageBitmap::new(5, 1));
         table.enter(0, bitmap.clone());
-        table.record(&arrival(&table, 0, 1, 2 * MTU), 0, &mut lookups);
+        table.record(&[arrival(&table, 0, 1, 2 * MTU)], 0, &mut lookups);
         // The last packet is shorter than the others.
-        table.record(&arrival(&table, 0, 4, 1), 0, &mut lookups);
+        table.record(&[arrival(&table, 0, 4, 1)], 0, &mut lookups);
         assert_eq!(bitmap.word(0), 0b10110);
-        table.record(&arrival(&table, 0, 4, MTU + 1), 0, &mut lookups);
-        table.record(&arrival(&table, 0, 5 + 8, 1), 0, &mut lookups);
+        table.record(&[arrival(&table, 0, 4, MTU + 1)], 0, &mut lookups);
+        table.record(&[arrival(&table, 0, 5 + 8, 1)], 0, &mut lookups);
         assert_eq!((bitmap.word(0), table.counters().stray), (0b10110, 2));
-        table.record(&WorkCompletion { byte_count: MTU, ..Default::default() }, 0, &mut lookups);
+        table.record(&[WorkCompletion { byte_count: MTU, ..Default::default() }], 0, &mut lookups);
         assert_eq!((bitmap.word(0), table.counters().stray), (0b10110, 3));
     }
 
@@ -307,14 +357,18 @@ mod tests {
         let mut lookups = Lookups::default();
         let bitmap = Arc::new(MessageBitmap::new(5, 1));
         table.enter(0, bitmap.clone());
-        (0..16).for_each(|packet| table.record(&arrival(&table, 0, packet, 0), 0, &mut lookups));
+        let arrivals: Vec<_> = (0..16).map(|packet| arrival(&table, 0, packet, 0)).collect();
+        table.record(&arrivals, 0, &mut lookups);
         assert_eq!((bitmap.user_immediate(table.layout), table.counters().stray), (None, 16));
         // Neither is what lies outside of the message, or runs out of it.
-        (13..40).for_each(|packet| table.record(&arrival(&table, 0, packet, 1), 0, &mut lookups));
-        (1..9).for_each(|packet| table.record(&arrival(&table, 0, packet, 5 * MTU), 0, &mut lookups));
+        let arrivals: Vec<_> = (13..40).map(|packet| arrival(&table, 0, packet, 1)).collect();
+        table.record(&arrivals, 0, &mut lookups);
+        let arrivals: Vec<_> = (1..9).map(|packet| arrival(&table, 0, packet, 5 * MTU)).collect();
+        table.record(&arrivals, 0, &mut lookups);
         assert_eq!((bitmap.user_immediate(table.layout), table.counters().stray), (None, 16 + 27 + 8));
         // Eight writes of a byte behind the last packet carry all fragments and set no bit.
-        (5..13).for_each(|packet| table.record(&arrival(&table, 0, packet, 1), 0, &mut lookups));
+        let arrivals: Vec<_> = (5..13).map(|packet| arrival(&table, 0, packet, 1)).collect();
+        table.record(&arrivals, 0, &mut lookups);
         assert_eq!(bitmap.user_immediate(table.layout), Some(0x1234_5678));
         assert_eq!((bitmap.word(0), table.counters().stray), (0, 16 + 27 + 8));
     }

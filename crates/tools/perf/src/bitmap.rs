@@ -20,6 +20,8 @@ const CHUNK_PACKETS: u32 = 16;
 /// 256 MiB.
 const MESSAGE_PACKETS: u32 = 1 << 16;
 const MESSAGES: u32 = 16;
+/// Completions that a poll returns.
+const BATCH: usize = 64;
 
 /// What a number of threads reaches; medians.
 pub struct Measured {
@@ -101,7 +103,9 @@ fn into_bitmaps(completions: &[Vec<WorkCompletion>]) -> f64 {
     bitmaps.iter().enumerate().for_each(|(number, bitmap)| table.enter(number as u64, bitmap.clone()));
     let rate = rate(completions, |list| {
         let mut lookups = Lookups::default();
-        list.iter().for_each(|completion| table.record(completion, 0, &mut lookups));
+        list.chunks(BATCH).for_each(|batch| {
+            table.record(batch, 0, &mut lookups);
+        });
     });
     assert!(bitmaps.iter().all(|bitmap| bitmap.is_complete()), "every packet has arrived");
     rate
