@@ -133,7 +133,7 @@ impl MessageBitmap {
         recorded
     }
 
-    /// Counts packets whose bits are already set, including those of their chunks. The order and Release ensure that whoever sees the
+    /// Counts packets whose bits are already set, including those of their chunks. The order and Release ensure that a thread that sees the
     /// count sees the bits.
     #[inline]
     pub(crate) fn count_arrived(&self, packets: u32) {
